@@ -1,0 +1,1 @@
+"""Execution tier: runs untrusted programs in isolation and says what became of them."""

@@ -1,0 +1,1 @@
+"""Rollout tier: multi-turn tool-calling trajectories with exact tokens, masks and logprobs."""
