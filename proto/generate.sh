@@ -1,0 +1,10 @@
+#!/bin/sh
+# Writes the Python stubs of every proto next to the packages that import them, and formats nothing by hand.
+# PYTHON: an interpreter that has the generators (grpcio-tools 1.62.3, mypy-protobuf 3.6.0). OUT: where to write.
+set -eu
+cd "$(dirname "$0")/.."
+PYTHON=${PYTHON:-python3}
+OUT=${OUT:-.}
+PATH="$(dirname "$PYTHON"):$PATH" "$PYTHON" -W ignore -m grpc_tools.protoc -Iproto \
+    --python_out="$OUT" --grpc_python_out="$OUT" --mypy_out="$OUT" --mypy_grpc_out="$OUT" \
+    proto/limiter/v1/limiter.proto proto/executor_service/v1/executor.proto
