@@ -1,0 +1,59 @@
+"""How fairbox's clients open gRPC channels, and how its servers are tuned to match.
+
+Keepalive is bounded by `grpc.http2.ping_timeout_ms`: grpcio reads `grpc.keepalive_timeout_ms` too, but without the
+former a hung peer is noticed only after the keepalive time plus 60 s. A server must allow pings at least as often as
+its clients send them, or it closes their connections with `too_many_pings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import grpc
+import grpc.aio
+
+__all__ = ["MAX_MESSAGE_BYTES", "client_options", "open_channel", "server_options"]
+
+MAX_MESSAGE_BYTES = 192 << 20
+"""Largest message: the 64 MiB of input files and the outputs of one run, with room to spare."""
+
+Options = Sequence[tuple[str, int]]
+
+
+def client_options() -> list[tuple[str, int]]:
+    """Options of a client's channel: quick reconnection, keepalive that notices a hung peer within 14 s."""
+    return [
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 4_000),
+        ("grpc.http2.ping_timeout_ms", 4_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        ("grpc.min_reconnect_backoff_ms", 50),
+        ("grpc.max_reconnect_backoff_ms", 1_000),
+        ("grpc.dns_min_time_between_resolutions_ms", 5_000),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_retries", 0),
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ]
+
+
+def server_options() -> list[tuple[str, int]]:
+    """Options of a server. `so_reuseport` is off: a second server on the same port must fail, not share it."""
+    return [
+        ("grpc.so_reuseport", 0),
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 4_000),
+        ("grpc.http2.ping_timeout_ms", 4_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 4_000),
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ]
+
+
+def open_channel(target: str, options: Options = ()) -> grpc.aio.Channel:
+    """A channel to `target`. Call it inside the running loop of the process that uses it, never before a fork."""
+    return grpc.aio.insecure_channel(target, options=[*client_options(), *options])

@@ -1,0 +1,192 @@
+"""Loads a typed configuration: defaults, then a file, then environment variables, then the command line.
+
+A flag, a key of the file and an environment variable share one name: `max_queued` is `--max-queued 5` or
+`max_queued=5`, `max_queued: 5` in YAML or TOML, and `PREFIX_MAX_QUEUED=5`. Unknown names and bad values are
+`ConfigError`s that name the key, the value and where it came from; nothing is ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+
+from fairbox.errors import ConfigError
+from fairbox.settings import Leaf, leaves, setting
+
+__all__ = ["load", "setting"]
+
+T = TypeVar("T")
+
+_SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_\w+)$")
+"""Variables that Kubernetes sets for every Service of a namespace (EXECUTOR_PORT=tcp://...); they are not settings."""
+
+
+def load(
+    cls: type[T],
+    *,
+    prefix: str,
+    prog: str,
+    description: str,
+    argv: Sequence[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> T:
+    """The configuration of a program, an instance of the dataclass `cls`.
+
+    `argv` defaults to the process's arguments, `env` to its environment; `prefix` is that of the environment variables.
+    `--help` prints every setting and exits. A method `validate()` of `cls` may raise ConfigError for what types can't
+    say.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    env = os.environ if env is None else env
+    known = list(leaves(cls))
+    if any(word in ("-h", "--help") for word in argv):
+        print(_help(known, prefix, prog, description))  # noqa: T201
+        raise SystemExit(0)
+    flags = list(_flags(argv, known))
+    config = OmegaConf.structured(cls)
+    _unlock(config)
+    for path in (value for key, value, _ in flags if key == "config"):
+        config = _merge_file(config, path, known)
+    for key, value, source in _variables(env, prefix, known):
+        config = _set(config, key, value, source, known)
+    for key, value, source in flags:
+        if key != "config":
+            config = _set(config, key, value, source, known)
+    return _build(cls, config)
+
+
+def _build(cls: type[T], config: DictConfig) -> T:
+    missing = OmegaConf.missing_keys(config)
+    if missing:
+        raise ConfigError(f"{min(missing)} is not set and has no default")
+    try:
+        result = OmegaConf.to_object(config)
+    except OmegaConfBaseException as error:
+        raise ConfigError(_first_line(error)) from None
+    assert isinstance(result, cls)
+    validate = getattr(result, "validate", None)
+    if validate is not None:
+        validate()
+    return result
+
+
+def _flags(argv: Sequence[str], known: list[Leaf]) -> Iterator[tuple[str, str, str]]:
+    """(key, value, source) for `--a-b value`, `--a-b=value`, `--switch` and `a_b=value`."""
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        key = name.removeprefix("--").replace("-", "_")
+        if word.startswith("--"):
+            if not equals:
+                is_switch = any(leaf.matches(key) and leaf.type is bool for leaf in known)
+                if is_switch and not (words and words[0] in ("true", "false")):
+                    value = "true"
+                elif words:
+                    value = words.pop(0)
+                else:
+                    raise ConfigError(f"{word} needs a value")
+        elif not equals:
+            raise ConfigError(f"{word!r} is not understood; give settings as --name VALUE or name=VALUE, see --help")
+        yield key, value, name
+
+
+def _variables(env: Mapping[str, str], prefix: str, known: list[Leaf]) -> Iterator[tuple[str, str, str]]:
+    for name in sorted(env):
+        if not name.startswith(prefix + "_") or _SERVICE_LINK.match(name):
+            continue
+        yield name[len(prefix) + 1 :].lower().replace("__", "."), env[name], f"environment variable {name}"
+
+
+def _merge_file(config: DictConfig, path: str, known: list[Leaf]) -> DictConfig:
+    try:
+        if path.endswith(".toml"):
+            tree = OmegaConf.create(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+        else:
+            loaded: DictConfig | ListConfig = OmegaConf.load(path)
+            if not isinstance(loaded, DictConfig):
+                raise ConfigError(f"{path}: must be a mapping of settings")
+            tree = loaded
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, tomllib.TOMLDecodeError, UnicodeDecodeError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{path}: {_first_line(error)}") from None
+    try:
+        merged = OmegaConf.merge(config, tree)
+    except ConfigKeyError as error:
+        raise _unknown(str(error.full_key), path, known) from None
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{path}: {error.full_key}: {_first_line(error)}") from None
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def _set(config: DictConfig, key: str, value: str, source: str, known: list[Leaf]) -> DictConfig:
+    leaf = next((leaf for leaf in known if leaf.matches(key)), None)
+    if leaf is None:
+        raise _unknown(key, source, known)
+    try:
+        if leaf.optional and value in ("none", "null", ""):
+            parsed: Any = None
+        else:
+            parsed = value if leaf.type is str else yaml.safe_load(value)
+        tree: Any = parsed
+        for part in reversed(key.split(".")):
+            tree = {part: tree}
+        merged = OmegaConf.merge(config, tree)
+    except (OmegaConfBaseException, yaml.YAMLError) as error:
+        raise ConfigError(f"{key} is {value!r} ({source}): {_first_line(error)}") from None
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def _unknown(key: str, source: str, known: list[Leaf]) -> ConfigError:
+    near = difflib.get_close_matches(key, [leaf.path for leaf in known], n=1)
+    hint = f"; did you mean {near[0]}?" if near else "; see --help"
+    return ConfigError(f"{key} ({source}) is not a setting{hint}")
+
+
+def _unlock(node: Any) -> None:
+    """Frozen dataclasses become read-only nodes; the sources above must be able to write."""
+    if isinstance(node, (DictConfig, ListConfig)):
+        OmegaConf.set_readonly(node, False)
+        if not node._is_none() and not node._is_missing():
+            if isinstance(node, DictConfig):
+                for key in list(node.keys()):
+                    _unlock(node._get_node(key))
+            else:
+                for index in range(len(node)):
+                    _unlock(node._get_node(index))
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _help(known: list[Leaf], prefix: str, prog: str, description: str) -> str:
+    lines = [f"usage: {prog} [--config FILE] [--name VALUE | name=VALUE ...]", "", description, "", "settings:"]
+    lines.append("  --config FILE  YAML or TOML with the same names; environment variables and flags override it")
+    for leaf in known:
+        shown = "required" if leaf.default is dataclasses.MISSING else f"default: {_show(leaf.default)}"
+        lines.append(f"  {leaf.flag} {_metavar(leaf)}")
+        lines.append(f"      {leaf.help} ({shown}; {leaf.variable(prefix)})")
+    return "\n".join(lines)
+
+
+def _metavar(leaf: Leaf) -> str:
+    return getattr(leaf.type, "__name__", str(leaf.type)).upper()
+
+
+def _show(value: Any) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value) or "empty"

@@ -1,0 +1,83 @@
+"""Typed errors over gRPC: bad fields and full queues, with details that a program can read.
+
+INVALID_ARGUMENT carries google.rpc.BadRequest (one violation a field); RESOURCE_EXHAUSTED carries google.rpc.RetryInfo
+and google.rpc.QuotaFailure. `retry_after()` and `field_errors()` read them back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from fairbox.errors import FieldError, FieldErrors
+
+__all__ = ["abort_exhausted", "abort_fields", "field_errors", "retry_after"]
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+
+async def abort_fields(context: Context, errors: FieldErrors) -> NoReturn:
+    """Ends the call with INVALID_ARGUMENT, one BadRequest violation per field."""
+    violations = [
+        error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.problem)
+        for error in errors.errors
+    ]
+    await _abort(
+        context, code_pb2.INVALID_ARGUMENT, str(errors), [error_details_pb2.BadRequest(field_violations=violations)]
+    )
+
+
+async def abort_exhausted(context: Context, message: str, *, retry_after_s: float, subject: str) -> NoReturn:
+    """Ends the call with RESOURCE_EXHAUSTED: when to ask again (seconds), and which bound was reached."""
+    delay = Duration()
+    delay.FromMilliseconds(max(0, round(retry_after_s * 1000)))
+    violation = error_details_pb2.QuotaFailure.Violation(subject=subject, description=message)
+    details = [error_details_pb2.RetryInfo(retry_delay=delay), error_details_pb2.QuotaFailure(violations=[violation])]
+    await _abort(context, code_pb2.RESOURCE_EXHAUSTED, message, details)
+
+
+async def _abort(context: Context, code: int, message: str, details: list[Message]) -> NoReturn:
+    packed = []
+    for detail in details:
+        item = AnyMessage()
+        item.Pack(detail)
+        packed.append(item)
+    status = rpc_status.to_status(status_pb2.Status(code=code, message=message, details=packed))
+    await context.abort(status.code, status.details, status.trailing_metadata)
+    raise AssertionError("abort() does not return")
+
+
+def retry_after(error: grpc.aio.AioRpcError) -> float | None:
+    """Seconds after which the server wants to be asked again, or None when it did not say."""
+    for detail in _details(error):
+        info = error_details_pb2.RetryInfo()
+        if detail.Unpack(info):
+            return float(info.retry_delay.ToMilliseconds()) / 1000
+    return None
+
+
+def field_errors(error: grpc.aio.AioRpcError) -> list[FieldError]:
+    """The fields that the server refused; empty when it refused none."""
+    found = []
+    for detail in _details(error):
+        bad = error_details_pb2.BadRequest()
+        if detail.Unpack(bad):
+            found += [FieldError(violation.field, violation.description) for violation in bad.field_violations]
+    return found
+
+
+def _details(error: grpc.aio.AioRpcError) -> list[AnyMessage]:
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            status = status_pb2.Status()
+            status.ParseFromString(value if isinstance(value, bytes) else value.encode())
+            return list(status.details)
+    return []

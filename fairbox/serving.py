@@ -1,0 +1,202 @@
+"""The shell of a gRPC server: address rules, health, reflection, signals and a clean end.
+
+Invariants: a port that can't be had ends the program with one sentence; nothing listens beyond loopback unless
+`insecure` says so; health answers on a plaintext port of its own, so that probes work whatever the main port asks for;
+stopping is idempotent. It knows no service: callers add theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from fairbox.channels import server_options
+from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, ConfigError, FairboxError
+
+__all__ = ["GrpcServer", "HealthServer", "check_address", "run_service"]
+
+_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compared with, never bound
+"""Where a server that listens on every address is reached from its own machine."""
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class GrpcServer:
+    """One listening gRPC server with reflection. Add servicers with `add(server)` before entering it.
+
+    `listen` is `host:port`; port 0 takes a free one, and `address` tells which. `services` are the full names that
+    reflection lists.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        *,
+        add: Callable[[grpc.aio.Server], None],
+        services: Sequence[str],
+        insecure: bool = False,
+        setting: str = "listen",
+    ) -> None:
+        check_address(listen, insecure=insecure, setting=setting)
+        self._listen = listen
+        self._add = add
+        self._services = services
+        self._setting = setting
+        self._server: grpc.aio.Server | None = None
+        self.address = listen
+
+    async def __aenter__(self) -> GrpcServer:
+        server = grpc.aio.server(options=server_options())
+        self._add(server)
+        reflection.enable_server_reflection([*self._services, reflection.SERVICE_NAME], server)
+        _try_port(self._listen, self._setting)
+        try:
+            port = server.add_insecure_port(self._listen)
+        except RuntimeError:
+            raise FairboxError(f"{self._setting}: can't listen on {self._listen}") from None
+        await server.start()
+        self._server = server
+        self.address = _reachable(self._listen, port)
+        return self
+
+    async def stop(self, grace: float) -> None:
+        """Refuses new calls at once and lets those in flight end for `grace` seconds. Idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(grace)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.shield(self.stop(0))
+
+
+class HealthServer:
+    """grpc.health.v1 on its own port, with the services ``""``, ``liveness`` and ``readiness``.
+
+    Liveness is SERVING from start to end; readiness (and ``""``) follows `set_ready()`, and starts NOT_SERVING.
+    """
+
+    def __init__(self, listen: str, *, insecure: bool = False) -> None:
+        self._servicer = health.aio.HealthServicer()
+        self._grpc = GrpcServer(
+            listen,
+            add=lambda server: health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server),
+            services=[health.SERVICE_NAME],
+            insecure=insecure,
+            setting="health_listen",
+        )
+
+    @property
+    def address(self) -> str:
+        return self._grpc.address
+
+    async def __aenter__(self) -> HealthServer:
+        await self._servicer.set("liveness", _SERVING)
+        await self.set_ready(False)
+        await self._grpc.__aenter__()
+        return self
+
+    async def set_ready(self, ready: bool) -> None:
+        """Whether calls should be sent here."""
+        for name in ("", "readiness"):
+            await self._servicer.set(name, _SERVING if ready else _NOT_SERVING)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._grpc.__aexit__(kind, error, trace)
+
+
+def check_address(listen: str, *, insecure: bool, setting: str = "listen") -> None:
+    """Raises ConfigError unless `listen` is `host:port` and, without `insecure`, a loopback address."""
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"{setting} is {listen!r}, must be HOST:PORT with a port from 0 to 65535")
+    if not insecure and not _is_loopback(host.strip("[]")):
+        raise ConfigError(
+            f"{setting} is {listen!r}, which is not loopback, and nothing would protect it: "
+            "set insecure=true where the network keeps strangers out"
+        )
+
+
+def _try_port(listen: str, setting: str) -> None:
+    """Raises with the reason when the address can't be had: gRPC itself only logs it, in its own words."""
+    host, _, port = listen.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), int(port)))
+        except OSError as error:
+            raise FairboxError(f"{setting}: can't listen on {listen}: {error.strerror or error}") from None
+
+
+def _reachable(listen: str, port: int) -> str:
+    """`listen` with the port that was really bound, in a form that a client of this machine can use."""
+    host = listen.rpartition(":")[0]
+    return f"{_LOOPBACK_OF.get(host, host)}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def run_service(main: Callable[[asyncio.Event], Awaitable[None]], *, name: str) -> int:
+    """Runs a service and returns its exit code. `main` gets an event that SIGTERM or SIGINT sets, and then has to end.
+
+    SIGTERM ends with 0, SIGINT with 130. A second signal kills the program at once. A FairboxError becomes one
+    sentence on stderr.
+    """
+    received: list[signal.Signals] = []
+
+    async def runner() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def on_signal(number: signal.Signals) -> None:
+            received.append(number)
+            stop.set()
+            for each in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(each)
+                signal.signal(each, signal.SIG_DFL)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, on_signal, number)
+        await main(stop)
+
+    try:
+        asyncio.run(runner())
+    except FairboxError as error:
+        print(f"{name}: {error}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    except ExceptionGroup as group:
+        ours, others = group.split(FairboxError)
+        if ours is None or others is not None:
+            raise
+        for each in _leaves(ours):
+            print(f"{name}: {each}", file=sys.stderr)  # noqa: T201
+        return EXIT_FAILURE
+    return EXIT_INTERRUPTED if received[:1] == [signal.SIGINT] else 0
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found

@@ -1,0 +1,114 @@
+"""Settings come from one place, in one order, and nothing wrong is ignored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fairbox.config import load, setting
+from fairbox.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Bucket:
+    max_in_flight: int = setting(10, help="Most tokens held at once.")
+
+
+@dataclass(frozen=True)
+class Limits:
+    wall_time_s: float = setting(3.0, help="Wall time, seconds.")
+
+
+@dataclass(frozen=True)
+class Config:
+    listen: str = setting("127.0.0.1:1", help="Address.")
+    count: int | None = setting(None, help="How many; none: all.")
+    insecure: bool = setting(False, help="Listen beyond loopback.")
+    limits: Limits = setting(factory=Limits, help="")
+    buckets: dict[str, Bucket] = setting(factory=lambda: {"code": Bucket()}, help="Buckets by name.")
+
+    def validate(self) -> None:
+        if self.count == 13:
+            raise ConfigError("count is 13, must be another number")
+
+
+def config(*argv: str, **env: str) -> Config:
+    return load(Config, prefix="APP", prog="app", description="An app.", argv=argv, env=env)
+
+
+def test_defaults_are_those_of_the_fields() -> None:
+    assert config() == Config()
+
+
+def test_flags_override_environment_overrides_file(tmp_path: Path) -> None:
+    path = tmp_path / "app.yaml"
+    path.write_text("listen: file:1\ncount: 1\nlimits: {wall_time_s: 1}\n")
+    loaded = config("--config", str(path), "--listen", "flag:3", APP_LISTEN="env:2", APP_COUNT="2")
+    assert (loaded.listen, loaded.count, loaded.limits.wall_time_s) == ("flag:3", 2, 1.0)
+
+
+def test_toml_and_yaml_hold_the_same_names(tmp_path: Path) -> None:
+    path = tmp_path / "app.toml"
+    path.write_text("count = 4\n[buckets.big]\nmax_in_flight = 99\n")
+    loaded = config("--config", str(path))
+    assert loaded.count == 4
+    assert loaded.buckets == {"code": Bucket(), "big": Bucket(99)}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--insecure"], Config(insecure=True)),
+        (["--insecure", "false"], Config()),
+        (["--count", "none"], Config()),
+        (["--listen=0123"], Config(listen="0123")),
+        (["limits.wall_time_s=7"], Config(limits=Limits(7.0))),
+        (["--limits.wall-time-s", "7"], Config(limits=Limits(7.0))),
+        (["buckets.code.max_in_flight=2"], Config(buckets={"code": Bucket(2)})),
+        (["buckets.new.max_in_flight=2"], Config(buckets={"code": Bucket(), "new": Bucket(2)})),
+    ],
+)
+def test_flags_say_what_they_set(words: list[str], expected: Config) -> None:
+    assert config(*words) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--lisen", "x"], r"lisen \(--lisen\) is not a setting; did you mean listen\?"),
+        (["count=many"], r"count is 'many' \(count\): Value 'many'"),
+        (["count=[1"], r"count is '\[1'"),
+        (["--count"], r"--count needs a value"),
+        (["stray"], r"'stray' is not understood"),
+        (["--config", "/nonexistent.yaml"], r"/nonexistent.yaml: No such file"),
+        (["count=13"], r"count is 13, must be another number"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_key(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(*words)
+
+
+@pytest.mark.parametrize(("text", "message"), [("cout: 3\n", "cout .* is not a setting"), ("count: [1\n", "app.yaml")])
+def test_unknown_keys_of_a_file_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "app.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        config("--config", str(path))
+
+
+def test_unknown_variables_are_refused_but_those_of_kubernetes_services_are_not_ours() -> None:
+    assert config(APP_PORT="tcp://10.0.0.1:1", APP_SERVICE_HOST="10.0.0.1", APP_PORT_1_TCP_ADDR="x") == Config()
+    with pytest.raises(ConfigError, match="environment variable APP_LIMITZ"):
+        config(APP_LIMITZ="1")
+
+
+def test_help_lists_every_setting_with_default_and_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        config("--help")
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for expected in ("--listen", "--limits.wall-time-s", "APP_LIMITS__WALL_TIME_S", "default: 3.0", "--buckets.*"):
+        assert expected in text

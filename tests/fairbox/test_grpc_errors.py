@@ -1,0 +1,54 @@
+"""Details of typed errors survive the wire."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from fairbox.channels import open_channel
+from fairbox.errors import FieldError, FieldErrors
+from fairbox.grpc_errors import abort_exhausted, abort_fields, field_errors, retry_after
+from fairbox.serving import GrpcServer
+
+FIELDS = [FieldError("limits.wall_time_s", "is -1, must be positive"), FieldError("code", "is empty")]
+
+
+class Refusing(health_pb2_grpc.HealthServicer):
+    async def Check(self, request: Any, context: Any) -> Any:
+        if request.service == "fields":
+            await abort_fields(context, FieldErrors(FIELDS))
+        await abort_exhausted(context, "the queue is full", retry_after_s=1.5, subject="bucket:code")
+
+
+@pytest.fixture
+async def stub() -> AsyncIterator[Any]:
+    def add(server: grpc.aio.Server) -> None:
+        health_pb2_grpc.add_HealthServicer_to_server(Refusing(), server)
+
+    async with (
+        GrpcServer("127.0.0.1:0", add=add, services=[]) as server,
+        open_channel(server.address) as channel,
+    ):
+        yield health_pb2_grpc.HealthStub(channel)
+
+
+async def test_bad_fields_are_listed_one_by_one(stub: Any) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Check(health_pb2.HealthCheckRequest(service="fields"), timeout=10)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details() == "limits.wall_time_s is -1, must be positive; code is empty"
+    assert field_errors(caught.value) == FIELDS
+    assert retry_after(caught.value) is None
+
+
+async def test_a_full_queue_says_when_to_come_back(stub: Any) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Check(health_pb2.HealthCheckRequest(), timeout=10)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert retry_after(caught.value) == 1.5
+    assert field_errors(caught.value) == []
