@@ -8,7 +8,9 @@ stopping is idempotent. It knows no service: callers add theirs.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import ipaddress
+import os
 import signal
 import socket
 import sys
@@ -27,6 +29,7 @@ __all__ = ["GrpcServer", "HealthServer", "check_address", "run_service"]
 
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compared with, never bound
 """Where a server that listens on every address is reached from its own machine."""
+_PR_SET_PDEATHSIG = 1
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -161,8 +164,9 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[None]], *, name: str) 
     """Runs a service and returns its exit code. `main` gets an event that SIGTERM or SIGINT sets, and then has to end.
 
     SIGTERM ends with 0, SIGINT with 130. A second signal kills the program at once. A FairboxError becomes one
-    sentence on stderr.
+    sentence on stderr. With FAIRBOX_PARENT_PID in the environment the service ends when that process does.
     """
+    _follow_parent()
     received: list[signal.Signals] = []
 
     async def runner() -> None:
@@ -193,6 +197,16 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[None]], *, name: str) 
             print(f"{name}: {each}", file=sys.stderr)  # noqa: T201
         return EXIT_FAILURE
     return EXIT_INTERRUPTED if received[:1] == [signal.SIGINT] else 0
+
+
+def _follow_parent() -> None:
+    """Asks the kernel for SIGTERM at the parent's death, where FAIRBOX_PARENT_PID says who that is (Linux)."""
+    parent = os.environ.pop("FAIRBOX_PARENT_PID", "")
+    if not parent or sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != int(parent):  # it had died before the kernel was asked
+        raise SystemExit(0)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -1,0 +1,146 @@
+"""Limiter and executor as child processes of this one: the whole service on one machine.
+
+Invariants: both children are ready when the context is entered; both are dead, with everything below them, when it is
+left, however it is left, and they end when this process does, even if it is killed. What they print goes to this
+process's stderr. It knows the services by their command lines alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from fairbox.channels import open_channel
+from fairbox.errors import FairboxError
+
+__all__ = ["LocalStack", "StackPorts"]
+
+READY_WITHIN_S = 60.0
+"""A service that is not ready by then is broken: on a loaded laptop the two need a few seconds."""
+STOP_WITHIN_S = 15.0
+"""From SIGTERM to SIGKILL; the executor's own drain ends before."""
+_POLL_S = 0.05
+_STDERR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StackPorts:
+    """Addresses that the children listen on, each `host:port`."""
+
+    limiter: str = "127.0.0.1:50052"
+    limiter_admin: str = "127.0.0.1:50053"
+    limiter_health: str = "127.0.0.1:50062"
+    executor: str = "127.0.0.1:50051"
+    executor_health: str = "127.0.0.1:50061"
+
+    @classmethod
+    def free(cls) -> StackPorts:
+        """Ports that are free now, so that several stacks can run beside each other."""
+        with contextlib.ExitStack() as held:
+            ports = []
+            for _ in range(5):
+                probe = held.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", 0))
+                ports.append(f"127.0.0.1:{probe.getsockname()[1]}")
+        return cls(*ports)
+
+
+class LocalStack:
+    """`async with LocalStack() as stack`: a limiter and an executor that belong to this process.
+
+    `limiter_args` and `executor_args` are appended to their command lines (`--name VALUE` or `name=VALUE`). Raises
+    FairboxError when one ends or is not ready in time; why, it has said on stderr itself.
+    """
+
+    def __init__(
+        self,
+        ports: StackPorts | None = None,
+        *,
+        limiter_args: Sequence[str] = (),
+        executor_args: Sequence[str] = (),
+    ) -> None:
+        self.ports = ports or StackPorts.free()
+        self._limiter_args = tuple(limiter_args)
+        self._executor_args = tuple(executor_args)
+        self._children: dict[str, asyncio.subprocess.Process] = {}
+
+    async def __aenter__(self) -> LocalStack:
+        ports = self.ports
+        limiter = [f"listen={ports.limiter}", f"admin_listen={ports.limiter_admin}"]
+        limiter += [f"health_listen={ports.limiter_health}", *self._limiter_args]
+        executor = [f"listen={ports.executor}", f"health_listen={ports.executor_health}"]
+        executor += [f"limiter={ports.limiter}", *self._executor_args]
+        try:
+            await self._start("limiter", limiter, ports.limiter_health)
+            await self._start("executor_service", executor, ports.executor_health)
+        except BaseException:
+            await asyncio.shield(self.stop())
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.shield(self.stop())
+
+    def pid(self, name: str) -> int:
+        """Process id of `limiter` or `executor_service`."""
+        return self._children[name].pid
+
+    def ended(self) -> str | None:
+        """Which child has ended by itself, and how; None while both run."""
+        for name, child in self._children.items():
+            if child.returncode is not None:
+                return f"{name} ended with exit code {child.returncode}"
+        return None
+
+    async def stop(self) -> None:
+        """SIGTERM, then SIGKILL after a grace time; the executor first, so that it can still release. Idempotent."""
+        for name in reversed(list(self._children)):
+            child = self._children.pop(name)
+            with contextlib.suppress(ProcessLookupError):
+                child.terminate()
+            try:
+                await asyncio.wait_for(child.wait(), STOP_WITHIN_S)
+            except TimeoutError:
+                child.kill()
+                await child.wait()
+
+    async def _start(self, module: str, args: Sequence[str], health: str) -> None:
+        self._children[module] = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            module,
+            *args,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=_STDERR,
+            env=os.environ | {"FAIRBOX_PARENT_PID": str(os.getpid())},
+            start_new_session=True,  # Ctrl-C in a terminal is for the parent, which then stops the children in order
+        )
+        try:
+            async with asyncio.timeout(READY_WITHIN_S), open_channel(health) as channel:
+                while not await _serving(channel):
+                    if (ended := self.ended()) is not None:
+                        raise FairboxError(f"{ended} before it was ready")
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise FairboxError(f"{module} was not ready within {READY_WITHIN_S:.0f} s") from None
+
+
+async def _serving(channel: grpc.aio.Channel) -> bool:
+    stub = health_pb2_grpc.HealthStub(channel)
+    try:
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service="readiness"), timeout=1.0)
+    except grpc.aio.AioRpcError:
+        return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
