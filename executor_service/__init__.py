@@ -1,1 +1,46 @@
-"""Execution tier: runs untrusted programs in isolation and says what became of them."""
+"""Execution tier: runs untrusted programs in isolation and says what became of them.
+
+This is its public surface for clients; importing it costs gRPC and nothing else. The server is
+`python -m executor_service`.
+"""
+
+from executor_service.client import ExecutorClient, LeaseLike
+from executor_service.errors import (
+    ExecutorError,
+    ExecutorUnavailable,
+    InvalidRequest,
+    LeaseRefused,
+    Overloaded,
+    RunLost,
+)
+from executor_service.model import (
+    Cause,
+    ExecutionResult,
+    FileStatus,
+    InputFile,
+    IsolationLevel,
+    Limits,
+    Outcome,
+    Output,
+    OutputFile,
+)
+
+__all__ = [
+    "Cause",
+    "ExecutionResult",
+    "ExecutorClient",
+    "ExecutorError",
+    "ExecutorUnavailable",
+    "FileStatus",
+    "InputFile",
+    "InvalidRequest",
+    "IsolationLevel",
+    "LeaseLike",
+    "LeaseRefused",
+    "Limits",
+    "Outcome",
+    "Output",
+    "OutputFile",
+    "Overloaded",
+    "RunLost",
+]

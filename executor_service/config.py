@@ -1,0 +1,109 @@
+"""Settings of the executor, each with its default and its meaning in one place."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+
+from executor_service.model import IsolationLevel, Limits
+from executor_service.validation import LimitPolicy
+from fairbox.config import setting
+from fairbox.errors import ConfigError
+
+__all__ = ["ExecutorConfig", "LimitDefaults", "LimitMaxima"]
+
+_MIB = 1 << 20
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class LimitDefaults:
+    """Limits of a request that does not name them."""
+
+    wall_time_s: float = setting(30.0, help="Wall time of a program, seconds.")
+    cpu_time_s: float = setting(60.0, help="CPU time of all its processes, seconds; at least its wall time limit.")
+    memory_bytes: int = setting(1 * _GIB, help="Resident memory of all its processes.")
+    processes: int = setting(64, help="Processes and threads alive at once.")
+    open_files: int = setting(256, help="Open files of one process.")
+    output_bytes: int = setting(1 * _MIB, help="Bytes kept of each of stdout and stderr.")
+    file_bytes: int = setting(64 * _MIB, help="Size of the largest file that it may write.")
+    disk_bytes: int = setting(256 * _MIB, help="Bytes in its private folders together; they live in memory.")
+    return_bytes: int = setting(16 * _MIB, help="Bytes of all returned files together.")
+    compile_time_s: float = setting(30.0, help="Wall time for compiling, seconds.")
+
+
+@dataclass(frozen=True)
+class LimitMaxima:
+    """Limits that no request can exceed."""
+
+    wall_time_s: float = setting(600.0, help="Most wall time, seconds.")
+    cpu_time_s: float = setting(2400.0, help="Most CPU time, seconds.")
+    memory_bytes: int = setting(16 * _GIB, help="Most resident memory.")
+    processes: int = setting(1024, help="Most processes and threads.")
+    open_files: int = setting(4096, help="Most open files of one process.")
+    output_bytes: int = setting(16 * _MIB, help="Most bytes kept of each stream.")
+    file_bytes: int = setting(1 * _GIB, help="Largest file.")
+    disk_bytes: int = setting(4 * _GIB, help="Most bytes in private folders.")
+    return_bytes: int = setting(64 * _MIB, help="Most bytes of returned files.")
+    compile_time_s: float = setting(300.0, help="Most wall time for compiling, seconds.")
+
+
+@dataclass(frozen=True)
+class ExecutorConfig:
+    listen: str = setting("127.0.0.1:50051", help="Address of the gRPC service, HOST:PORT.")
+    health_listen: str = setting("127.0.0.1:50061", help="Address of the health service, HOST:PORT.")
+    name: str = setting("", help="Name in results, status and leases; empty: host name and port.")
+    limiter: str = setting("none", help="Address of the limiter, HOST:PORT, or none: no cluster-wide limit.")
+    limiter_bucket: str = setting("code", help="Bucket for requests that bring no lease.")
+    limiter_timeout_s: float = setting(10.0, help="Longest wait for the limiter to bind a lease, seconds.")
+    max_concurrent: int = setting(factory=lambda: 4 * (os.cpu_count() or 1), help="Most programs at once.")
+    max_queued: int = setting(1000, help="Most requests that wait; one more is RESOURCE_EXHAUSTED.")
+    queue_timeout_s: float = setting(600.0, help="Longest wait in the queues, seconds; then RESOURCE_EXHAUSTED.")
+    limits: LimitDefaults = setting(factory=LimitDefaults, help="Limits of a request that does not name them.")
+    max_limits: LimitMaxima = setting(factory=LimitMaxima, help="Limits that no request can exceed.")
+    min_isolation: str = setting(
+        "namespaces", help="Level below which the server refuses to start: landlock, gvisor or namespaces."
+    )
+    python: str = setting("", help="Interpreter for programs; empty: this server's, without its virtual environment.")
+    cgroups: str = setting(
+        "auto", help="Groups get made below: auto (the server's own), none, or a path like /fairbox."
+    )
+    dedup_window_s: float = setting(600.0, help="How long the result of a request_id is kept, seconds.")
+    dedup_max_ids: int = setting(200_000, help="Most ended request_ids that are known.")
+    dedup_max_bytes: int = setting(256 * _MIB, help="Most bytes of results that are kept.")
+    drain_grace_s: float = setting(10.0, help="After SIGTERM running programs may go on for so long, seconds.")
+    insecure: bool = setting(False, help="Allow listening beyond loopback without token or TLS.")
+
+    def validate(self) -> None:
+        """ConfigError for what types can't say."""
+        levels = [level.value for level in IsolationLevel if level is not IsolationLevel.NONE]
+        if self.min_isolation not in levels:
+            raise ConfigError(f"min_isolation is {self.min_isolation!r}, must be one of {', '.join(levels)}")
+        for name in ("max_concurrent", "dedup_max_ids", "dedup_max_bytes"):
+            _from(name, getattr(self, name), 1)
+        for name in ("max_queued", "drain_grace_s", "dedup_window_s"):
+            _from(name, getattr(self, name), 0)
+        for name in ("limiter_timeout_s", "queue_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, must be above 0")
+        if self.max_concurrent > 4096:
+            raise ConfigError(f"max_concurrent is {self.max_concurrent}, must be at most 4096")
+        for field in fields(LimitDefaults):
+            default, most = getattr(self.limits, field.name), getattr(self.max_limits, field.name)
+            if not 0 < default <= most:
+                raise ConfigError(
+                    f"limits.{field.name} is {default}, must be above 0 and at most max_limits.{field.name} ({most})"
+                )
+
+    def policy(self) -> LimitPolicy:
+        """The limits in the form that requests are checked with."""
+        names = [field.name for field in fields(Limits)]
+        return LimitPolicy(
+            defaults=Limits(**{name: getattr(self.limits, name) for name in names}),
+            maxima=Limits(**{name: getattr(self.max_limits, name) for name in names}),
+        )
+
+
+def _from(name: str, value: float, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name} is {value}, must be from {least}")

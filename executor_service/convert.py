@@ -1,0 +1,109 @@
+"""Between the facts of `model` and the messages of executor_service.v1, in both directions, for server and client."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from enum import StrEnum
+from typing import TypeVar
+
+from executor_service.model import (
+    Cause,
+    ExecutionResult,
+    FileStatus,
+    IsolationLevel,
+    Limits,
+    Outcome,
+    Output,
+    OutputFile,
+)
+from executor_service.v1 import executor_pb2 as pb
+
+__all__ = ["level_to_proto", "limits_to_proto", "outcome_to_proto", "result_from_proto", "result_to_proto"]
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def outcome_to_proto(outcome: Outcome) -> pb.Outcome.ValueType:
+    return pb.Outcome.Value(f"OUTCOME_{outcome.name}")
+
+
+def level_to_proto(level: IsolationLevel) -> pb.IsolationLevel.ValueType:
+    return pb.IsolationLevel.Value(f"ISOLATION_LEVEL_{level.name}")
+
+
+def limits_to_proto(limits: Limits) -> pb.Limits:
+    return pb.Limits(**{field.name: getattr(limits, field.name) for field in fields(Limits)})
+
+
+def result_to_proto(result: ExecutionResult) -> pb.ExecutionResult:
+    return pb.ExecutionResult(
+        outcome=outcome_to_proto(result.outcome),
+        cause=pb.Cause.Value(f"CAUSE_{result.cause.name}"),
+        exit_code=result.exit_code,
+        signal=result.signal,
+        stdout=_output_to_proto(result.stdout),
+        stderr=_output_to_proto(result.stderr),
+        files=[
+            pb.OutputFile(
+                path=file.path,
+                status=pb.FileStatus.Value(f"FILE_STATUS_{file.status.name}"),
+                content=file.content,
+                size_bytes=file.size_bytes,
+            )
+            for file in result.files
+        ],
+        queue_time_s=result.queue_time_s,
+        setup_time_s=result.setup_time_s,
+        wall_time_s=result.wall_time_s,
+        cpu_time_s=result.cpu_time_s,
+        peak_memory_bytes=result.peak_memory_bytes,
+        isolation_level=level_to_proto(result.isolation_level),
+        profile=result.profile,
+        served_by=result.served_by,
+        request_id=result.request_id,
+        deduplicated=result.deduplicated,
+        message=result.message,
+    )
+
+
+def result_from_proto(message: pb.ExecutionResult) -> ExecutionResult:
+    """ValueError for an outcome, cause or status that this version does not know."""
+    return ExecutionResult(
+        outcome=_member(Outcome, "OUTCOME_", pb.Outcome.Name(message.outcome)),
+        cause=_member(Cause, "CAUSE_", pb.Cause.Name(message.cause)),
+        exit_code=message.exit_code,
+        signal=message.signal,
+        stdout=Output(message.stdout.data, message.stdout.total_bytes, message.stdout.truncated),
+        stderr=Output(message.stderr.data, message.stderr.total_bytes, message.stderr.truncated),
+        files=tuple(
+            OutputFile(
+                path=file.path,
+                status=_member(FileStatus, "FILE_STATUS_", pb.FileStatus.Name(file.status)),
+                content=file.content,
+                size_bytes=file.size_bytes,
+            )
+            for file in message.files
+        ),
+        queue_time_s=message.queue_time_s,
+        setup_time_s=message.setup_time_s,
+        wall_time_s=message.wall_time_s,
+        cpu_time_s=message.cpu_time_s,
+        peak_memory_bytes=message.peak_memory_bytes,
+        isolation_level=_member(IsolationLevel, "ISOLATION_LEVEL_", pb.IsolationLevel.Name(message.isolation_level)),
+        profile=message.profile,
+        served_by=message.served_by,
+        request_id=message.request_id,
+        deduplicated=message.deduplicated,
+        message=message.message,
+    )
+
+
+def _output_to_proto(output: Output) -> pb.Output:
+    return pb.Output(data=output.data, total_bytes=output.total_bytes, truncated=output.truncated)
+
+
+def _member(kind: type[E], prefix: str, name: str) -> E:
+    try:
+        return kind[name.removeprefix(prefix)]
+    except KeyError:
+        raise ValueError(f"the executor answered with {name}, which this client does not know") from None

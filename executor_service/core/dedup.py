@@ -1,0 +1,137 @@
+"""The table of request ids: what makes a call safe to repeat. Pure.
+
+new -> RUNNING -> DONE (result kept) -> GONE (result dropped for its size, the id still known) -> forgotten by age.
+
+Invariants: an id whose program may have run is never given to a second run while the table knows it; running entries
+are never dropped; what is kept is bounded by count, by bytes and by age. A request that failed before its program
+started is forgotten at once, so that its repetition runs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Generic, TypeVar
+
+__all__ = ["DedupTable", "Done", "Gone", "IdReused", "Join", "New"]
+
+Run = TypeVar("Run")
+Result = TypeVar("Result")
+
+_ENTRY_BYTES = 512
+"""What an entry costs beside its result; counted, so that many small results are bounded too."""
+
+
+class New(Enum):
+    """The id is unknown: run it."""
+
+    NEW = auto()
+
+
+class Gone(Enum):
+    """The program ran, and its result is no longer kept."""
+
+    GONE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Generic[Run]):
+    """A run with this id is in flight."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[Result]):
+    """A run with this id has ended."""
+
+    result: Result
+
+
+class IdReused(Exception):  # noqa: N818 - a decision
+    """The id was used for another request."""
+
+
+@dataclass(slots=True)
+class _Entry(Generic[Run, Result]):
+    fingerprint: bytes
+    run: Run | None
+    result: Result | None = None
+    size: int = _ENTRY_BYTES
+    ended_at: float = 0.0
+
+
+class DedupTable(Generic[Run, Result]):
+    """`max_age_s` counts from the end of a run."""
+
+    def __init__(self, *, max_ids: int, max_bytes: int, max_age_s: float) -> None:
+        self._max_ids = max_ids
+        self._max_bytes = max_bytes
+        self._max_age_s = max_age_s
+        self._running: dict[str, _Entry[Run, Result]] = {}
+        self._ended: OrderedDict[str, _Entry[Run, Result]] = OrderedDict()
+        self._kept: OrderedDict[str, _Entry[Run, Result]] = OrderedDict()
+        self._bytes = 0
+        self.deduplicated_total = 0
+
+    def look_up(self, request_id: str, fingerprint: bytes, now: float) -> New | Gone | Join[Run] | Done[Result]:
+        """What to do with a request. Raises IdReused."""
+        self.expire(now)
+        entry = self._running.get(request_id) or self._ended.get(request_id)
+        if entry is None:
+            return New.NEW
+        if entry.fingerprint != fingerprint:
+            raise IdReused
+        self.deduplicated_total += 1
+        if entry.run is not None:
+            return Join(entry.run)
+        return Gone.GONE if entry.result is None else Done(entry.result)
+
+    def begin(self, request_id: str, fingerprint: bytes, run: Run) -> None:
+        """Records that `run` is in flight. The id must be New."""
+        assert request_id not in self._running
+        assert request_id not in self._ended
+        self._running[request_id] = _Entry(fingerprint, run)
+
+    def end(self, request_id: str, result: Result, size: int, now: float) -> None:
+        """The run in flight has this result, of `size` bytes."""
+        entry = self._running.pop(request_id)
+        entry.run = None
+        entry.result = result
+        entry.size = size + _ENTRY_BYTES
+        entry.ended_at = now
+        self._ended[request_id] = entry
+        self._kept[request_id] = entry
+        self._bytes += entry.size
+        while self._bytes > self._max_bytes:
+            self._drop_result(next(iter(self._kept)))
+        while len(self._ended) > self._max_ids:
+            self._forget(next(iter(self._ended)))
+        self.expire(now)
+
+    def abandon(self, request_id: str) -> None:
+        """The run in flight ended before its program could have started: the id is free again."""
+        del self._running[request_id]
+
+    def expire(self, now: float) -> None:
+        """Forgets what is older than the window."""
+        while self._ended:
+            request_id, entry = next(iter(self._ended.items()))
+            if now - entry.ended_at < self._max_age_s:
+                return
+            self._forget(request_id)
+
+    def statistics(self) -> dict[str, int]:
+        """Ids in flight, ids known that ended, and bytes kept for them."""
+        return {"running": len(self._running), "ended": len(self._ended), "bytes": self._bytes}
+
+    def _drop_result(self, request_id: str) -> None:
+        entry = self._kept.pop(request_id)
+        self._bytes -= entry.size
+        entry.result = None
+
+    def _forget(self, request_id: str) -> None:
+        if request_id in self._kept:
+            self._drop_result(request_id)
+        del self._ended[request_id]

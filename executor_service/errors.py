@@ -1,0 +1,46 @@
+"""What a client of the executor has to expect instead of a result. Each says whose fault it can be."""
+
+from __future__ import annotations
+
+from executor_service.model import Cause
+from fairbox.errors import FairboxError, FieldError
+
+__all__ = ["ExecutorError", "ExecutorUnavailable", "InvalidRequest", "LeaseRefused", "Overloaded", "RunLost"]
+
+
+class ExecutorError(FairboxError):
+    """No result: the executor did not do its job, or was not allowed to."""
+
+    cause = Cause.INFRA
+    """No program ran to its end, so the code can't have caused it."""
+
+
+class ExecutorUnavailable(ExecutorError):  # noqa: N818
+    """It can't be reached, is draining, can't reach its limiter, or did not answer in time."""
+
+
+class InvalidRequest(ExecutorError):  # noqa: N818
+    """The request is not acceptable. `fields` names each field and what is allowed."""
+
+    cause = Cause.POLICY
+    """The code is a field of the request, so it can have caused this: empty, too long, not valid Unicode."""
+
+    def __init__(self, message: str, fields: tuple[FieldError, ...]) -> None:
+        super().__init__(message)
+        self.fields = fields
+
+
+class Overloaded(ExecutorError):  # noqa: N818
+    """Its queue is full. Ask again after `retry_after_s` seconds."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class LeaseRefused(ExecutorError):  # noqa: N818
+    """The lease can't be bound: it ended, or another executor has bound it. Take a new one."""
+
+
+class RunLost(ExecutorError):  # noqa: N818
+    """The program may have run, and its result is lost. A new attempt takes a new request_id and a new lease."""

@@ -1,0 +1,232 @@
+"""The facts of the execution tier, independent of gRPC: what is asked for, and what became of it.
+
+Invariants: everything here is immutable and validated by whoever made it (see `validation`); a result always says who
+could have caused it. Times are in seconds, sizes in bytes, program output is bytes and need not be UTF-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+__all__ = [
+    "Cause",
+    "ExecutionResult",
+    "FileStatus",
+    "InputFile",
+    "IsolationLevel",
+    "LeaseRef",
+    "Limits",
+    "Outcome",
+    "Output",
+    "OutputFile",
+    "RunRequest",
+]
+
+
+class Outcome(StrEnum):
+    """What became of a program."""
+
+    FINISHED = "FINISHED"
+    """Ended by itself with exit code 0."""
+    NONZERO_EXIT = "NONZERO_EXIT"
+    """Ended by itself with another exit code."""
+    COMPILE_ERROR = "COMPILE_ERROR"
+    """Was not run: compiling it failed."""
+    TIME_LIMIT = "TIME_LIMIT"
+    """Killed: the wall time limit."""
+    CPU_LIMIT = "CPU_LIMIT"
+    """Killed: the CPU time limit, over all its processes."""
+    MEMORY_LIMIT = "MEMORY_LIMIT"
+    """Killed: the memory limit, over all its processes."""
+    PROCESS_LIMIT = "PROCESS_LIMIT"
+    """Killed: the process limit, where a control group counts; elsewhere the program sees fork fail."""
+    OUTPUT_LIMIT = "OUTPUT_LIMIT"
+    """Killed: it went on writing far beyond the output limit."""
+    SIGNALED = "SIGNALED"
+    """Ended by a signal that the server did not send."""
+    SANDBOX_ERROR = "SANDBOX_ERROR"
+    """The sandbox failed; the program may or may not have run."""
+    CANCELLED = "CANCELLED"
+    """Killed on behalf of the caller, or because the server's limiter session lapsed."""
+
+
+class Cause(StrEnum):
+    """Who could have caused an outcome. What the code could cause is never INFRA."""
+
+    POLICY = "POLICY"
+    """The code could have caused it. Score it."""
+    TASK = "TASK"
+    """The problem's own files or tests."""
+    INFRA = "INFRA"
+    """The code could not have caused it. Never score it."""
+
+
+class IsolationLevel(StrEnum):
+    """What separates a program from the server and from other programs."""
+
+    NONE = "none"
+    """Nothing."""
+    LANDLOCK = "landlock"
+    """Landlock, seccomp and resource limits."""
+    GVISOR = "gvisor"
+    """The server itself runs inside gVisor."""
+    NAMESPACES = "namespaces"
+    """Namespaces of its own, no capabilities, seccomp and resource limits."""
+
+    @property
+    def strength(self) -> int:
+        """Higher is stronger."""
+        return list(IsolationLevel).index(self)
+
+
+class FileStatus(StrEnum):
+    """What became of a file that was asked for."""
+
+    RETURNED = "RETURNED"
+    """The whole file is there."""
+    MISSING = "MISSING"
+    """Nothing has that path."""
+    NOT_REGULAR = "NOT_REGULAR"
+    """A folder, a link, a pipe, a device or a socket; links are not followed."""
+    TOO_LARGE = "TOO_LARGE"
+    """Larger than what was left of the limit; `size` is its size."""
+    UNREADABLE = "UNREADABLE"
+    """It could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a program may use. In a request, 0 means the server's default."""
+
+    wall_time_s: float = 0.0
+    """Wall time of the program; queues and set-up are never charged."""
+    cpu_time_s: float = 0.0
+    """CPU time of all its processes together."""
+    memory_bytes: int = 0
+    """Resident memory of all its processes together."""
+    processes: int = 0
+    """Processes and threads alive at once."""
+    open_files: int = 0
+    """Open files of one process."""
+    output_bytes: int = 0
+    """Bytes kept of each of stdout and stderr."""
+    file_bytes: int = 0
+    """Size of the largest file that it may write."""
+    disk_bytes: int = 0
+    """Bytes in its private folders together."""
+    return_bytes: int = 0
+    """Bytes of all returned files together."""
+    compile_time_s: float = 0.0
+    """Wall time for compiling."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRef:
+    """A token of the limiter, as its grant named it."""
+
+    bucket: str
+    epoch: int
+    seq: int
+    client_session_id: str
+
+    def __str__(self) -> str:
+        return f"{self.bucket}/{self.epoch}.{self.seq}"
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file to be put into the work folder."""
+
+    path: str
+    """Relative to the work folder, `/` between parts."""
+    content: bytes
+    mode: int = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """A program to run: valid, with every limit set."""
+
+    code: bytes
+    language: str
+    limits: Limits
+    stdin: bytes = b""
+    args: tuple[str, ...] = ()
+    files: tuple[InputFile, ...] = ()
+    return_paths: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    lease: LeaseRef | None = None
+    request_id: str = ""
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The bytes that a program wrote to one stream."""
+
+    data: bytes = b""
+    """The first bytes, up to the limit."""
+    total_bytes: int = 0
+    """Bytes written in all, as far as they were read."""
+    truncated: bool = False
+    """True when `data` is not all of it."""
+
+    @property
+    def text(self) -> str:
+        """`data` for people and models: what is not UTF-8 becomes U+FFFD."""
+        return self.data.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """A file that was asked for."""
+
+    path: str
+    status: FileStatus
+    content: bytes = b""
+    """Empty unless RETURNED."""
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionResult:
+    """What became of a program."""
+
+    outcome: Outcome
+    cause: Cause
+    exit_code: int = 0
+    """Exit code when it ended by itself; 128 + signal otherwise."""
+    signal: int = 0
+    """Signal that ended it; 0 when it ended by itself."""
+    stdout: Output = Output()
+    stderr: Output = Output()
+    files: tuple[OutputFile, ...] = ()
+    """One per path asked for, in that order."""
+    queue_time_s: float = 0.0
+    """Time in the queues of limiter (when the executor acquired the token) and executor."""
+    setup_time_s: float = 0.0
+    """Time to set up the sandbox, to bind the lease and to write the files."""
+    wall_time_s: float = 0.0
+    """Wall time of the program."""
+    cpu_time_s: float = 0.0
+    """CPU time of all its processes."""
+    peak_memory_bytes: int = 0
+    """The most memory at once; 0 where it is not known."""
+    isolation_level: IsolationLevel = IsolationLevel.NAMESPACES
+    profile: str = ""
+    """Runtime profile that it ran in."""
+    served_by: str = ""
+    """Name of the server that ran it."""
+    request_id: str = ""
+    deduplicated: bool = False
+    """True when this is the result of an earlier call with the same request id."""
+    message: str = ""
+    """One sentence for people; set for limits, SANDBOX_ERROR and CANCELLED."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the program ended by itself with exit code 0."""
+        return self.outcome is Outcome.FINISHED

@@ -1,0 +1,133 @@
+"""Control groups (version 1): exact limits and counts for the tree of one run.
+
+Invariants: each run has groups of its own, made before it and removed after it, so that nothing it used is charged to
+another; a group that can't be made or does not work is never half used: `find_groups()` tries all of it at start, and
+the watcher of the run's init stands in for what is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from executor_service.sandbox.inside.spec import Groups
+
+__all__ = ["NO_GROUPS", "GroupTree", "RunGroups", "find_groups"]
+
+_PREFIX = "fairbox-"
+NO_GROUPS: Groups = {"attach": [], "oom": "", "processes": "", "cpu": "", "peak": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTree:
+    """Folders, one per controller, below which runs get their groups. Empty: there are none."""
+
+    folders: Mapping[str, Path]
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        return tuple(sorted(self.folders))
+
+    def create(self, name: str, *, memory_bytes: int, processes: int) -> RunGroups:
+        """Makes the groups of one run."""
+        made: dict[str, Path] = {}
+        for controller, folder in self.folders.items():
+            path = folder / name
+            path.mkdir()
+            made[controller] = path
+        if "memory" in made:
+            (made["memory"] / "memory.limit_in_bytes").write_text(str(memory_bytes))
+        if "pids" in made:
+            (made["pids"] / "pids.max").write_text(str(processes))
+        return RunGroups(made)
+
+    def remove(self) -> None:
+        """Removes the folders themselves, when the server ends."""
+        for folder in self.folders.values():
+            _remove_tree(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class RunGroups:
+    """The groups of one run."""
+
+    folders: Mapping[str, Path]
+
+    def files(self) -> Groups:
+        """What the init of the run reads and writes."""
+
+        def file(controller: str, name: str) -> str:
+            folder = self.folders.get(controller)
+            return str(folder / name) if folder else ""
+
+        return {
+            "attach": [str(folder / "tasks") for folder in self.folders.values()],
+            "oom": file("memory", "memory.oom_control"),
+            "processes": file("pids", "pids.events"),
+            "cpu": file("cpuacct", "cpuacct.usage"),
+            "peak": file("memory", "memory.max_usage_in_bytes"),
+        }
+
+    def remove(self) -> None:
+        """Removes them. All processes of the run must be dead."""
+        for folder in self.folders.values():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def find_groups(parent: str, own: str | None = None) -> GroupTree:
+    """The controllers that work here, below the server's own groups (`auto`), below `parent`, or none (`none`)."""
+    if parent == "none":
+        return GroupTree({})
+    folders: dict[str, Path] = {}
+    text = Path("/proc/self/cgroup").read_text(encoding="utf-8") if own is None else own
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in {"memory", "pids", "cpuacct"} & set(controllers.split(",")):
+            mount = Path("/sys/fs/cgroup") / controllers
+            base = mount / (path if parent == "auto" else parent).lstrip("/")
+            with contextlib.suppress(OSError):
+                base.mkdir(exist_ok=True)
+                _sweep(base)
+                folder = base / f"{_PREFIX}{os.getpid()}"
+                folder.mkdir(exist_ok=True)
+                folders[controller] = folder
+    return _working(folders)
+
+
+def _working(folders: Mapping[str, Path]) -> GroupTree:
+    """Those in which a group can be made, limited, read and removed."""
+    good = {}
+    for controller, folder in folders.items():
+        try:
+            groups = GroupTree({controller: folder}).create("probe", memory_bytes=64 << 20, processes=8)
+            files = groups.files()
+            for path in (files["oom"], files["processes"], files["cpu"], files["peak"]):
+                if path:
+                    Path(path).read_text(encoding="utf-8")
+            groups.folders[controller].rmdir()
+        except OSError:
+            _remove_tree(folder)
+        else:
+            good[controller] = folder
+    return GroupTree(good)
+
+
+def _sweep(base: Path) -> None:
+    """Removes what servers that were killed left behind."""
+    for folder in base.glob(f"{_PREFIX}*"):
+        pid = folder.name.removeprefix(_PREFIX)
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            _remove_tree(folder)
+
+
+def _remove_tree(folder: Path) -> None:
+    for child in (*folder.glob("*/"), folder):
+        if child.is_dir():
+            with contextlib.suppress(OSError):
+                child.rmdir()

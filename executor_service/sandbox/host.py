@@ -1,0 +1,125 @@
+"""What this machine offers to sandboxes, found out once when the server starts.
+
+Invariants: what a program can see of the host is this list and nothing else; the interpreter is visible under its own
+path, because virtual environments and compiled modules remember it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from executor_service.sandbox.groups import GroupTree
+from executor_service.sandbox.inside.program import INNER_UID
+from fairbox.errors import ConfigError
+
+__all__ = ["WORK_FOLDER", "Host", "inspect_host"]
+
+WORK_FOLDER = "/sandbox"
+"""Where a program runs: its home, its current folder, and where its files are."""
+_TOP = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin")
+_ETC_BINDS = ("/etc/alternatives",)
+_ETC_COPIES = ("/etc/ld.so.cache", "/etc/localtime")
+_UID_BASES = (200_000, 30_000)
+"""First uid of the slots: the first that is mapped here. A pod with a user namespace has 65,536 uids."""
+_UIDS = 4_096
+_LAUNCHER = Path(__file__).parent / "inside" / "bootstrap.py"
+_NSSWITCH = "passwd: files\ngroup: files\nhosts: files\n"
+_HOSTS = "127.0.0.1 localhost\n::1 localhost\n127.0.0.1 sandbox\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """How sandboxes are made on this machine."""
+
+    privileged: bool
+    """True: distinct uids by root. False: user namespaces."""
+    uid_base: int
+    python: str
+    """The interpreter that programs run with."""
+    binds: tuple[str, ...]
+    """Folders and files of the host that programs see, read-only, under the same path."""
+    links: tuple[tuple[str, str], ...]
+    """Symbolic links of the root: (path, target)."""
+    path: str
+    """PATH of programs."""
+    seccomp: bytes = field(repr=False)
+    groups: GroupTree
+
+    @property
+    def launcher(self) -> list[str]:
+        """Command that starts the launcher of one run; its control descriptor and mode follow."""
+        return [os.path.realpath(sys.executable), "-I", "-S", str(_LAUNCHER)]
+
+    def uid(self, slot: int) -> int:
+        """The uid of programs in a slot, as they and the kernel see it."""
+        return self.uid_base + slot if self.privileged else INNER_UID
+
+    def root(self, slot: int) -> dict[str, object]:
+        """The part of a spec that says what the root looks like."""
+        uid = self.uid(slot)
+        etc = {
+            "/etc/passwd": f"root:x:0:0::/:/bin/false\nsandbox:x:{uid}:{uid}::{WORK_FOLDER}:/bin/bash\n",
+            "/etc/group": f"root:x:0:\nsandbox:x:{uid}:\n",
+            "/etc/hosts": _HOSTS,
+            "/etc/nsswitch.conf": _NSSWITCH,
+        }
+        return {"uid": uid, "binds": list(self.binds), "links": list(self.links), "etc": etc, "work": WORK_FOLDER}
+
+
+def inspect_host(*, python: str, groups: GroupTree, seccomp: bytes, slots: int) -> Host:
+    """Looks at the machine. `python` names the interpreter for programs; empty: the one that runs this server, without
+    its virtual environment. ConfigError when it does not run."""
+    interpreter, prefixes = _interpreter(python or os.path.realpath(sys.executable))
+    base = _uid_base(slots) if os.geteuid() == 0 else None
+    binds, links = ["/usr"], []
+    for top in _TOP:
+        if Path(top).is_symlink():
+            links.append((top, str(Path(top).readlink())))
+        elif Path(top).is_dir():
+            binds.append(top)
+    binds += [path for path in (*_ETC_BINDS, *_ETC_COPIES) if Path(path).exists()]
+    for prefix in prefixes:
+        if not any(Path(prefix).is_relative_to(seen) for seen in binds):
+            binds.append(prefix)
+    folders = [str(Path(interpreter).parent), "/usr/local/bin", "/usr/bin", "/bin"]
+    return Host(
+        privileged=base is not None,
+        uid_base=base or 0,
+        python=interpreter,
+        binds=tuple(binds),
+        links=tuple(links),
+        path=":".join(dict.fromkeys(folders)),
+        seccomp=seccomp,
+        groups=groups,
+    )
+
+
+def _interpreter(python: str) -> tuple[str, list[str]]:
+    """Its absolute path, and the folders it needs."""
+    ask = "import json, sys; print(json.dumps([sys.executable, sys.base_prefix, sys.prefix]))"
+    try:
+        answer = subprocess.run([python, "-I", "-c", ask], capture_output=True, timeout=30, check=True)  # noqa: S603
+        executable, *prefixes = json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise ConfigError(f"python is {python!r}, which does not run as a Python interpreter: {error}") from None
+    # Under both names where a prefix is reached through a link.
+    return str(executable), list(
+        dict.fromkeys(name for prefix in prefixes for name in (prefix, os.path.realpath(prefix)))
+    )
+
+
+def _uid_base(slots: int) -> int | None:
+    """The first uid for slots that is mapped in this user namespace; None: too few are mapped."""
+    ranges = []
+    for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines():
+        first, _, count = (int(word) for word in line.split())
+        ranges.append(range(first, first + count))
+    for base in _UID_BASES:
+        if any(base in known and base + max(slots, _UIDS) - 1 in known for known in ranges):
+            return base
+    return None

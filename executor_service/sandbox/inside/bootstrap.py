@@ -1,0 +1,22 @@
+"""Entry point of the launcher: `python -I -S bootstrap.py CONTROL_FD root|user`.
+
+Imports this package without running `executor_service/__init__.py`, which would load gRPC into every run.
+"""
+
+import os
+import sys
+
+_INSIDE = os.path.dirname(os.path.abspath(__file__))
+_SANDBOX = os.path.dirname(_INSIDE)
+
+if __name__ == "__main__":
+    for _name, _folder in (
+        ("executor_service", os.path.dirname(_SANDBOX)),
+        ("executor_service.sandbox", _SANDBOX),
+    ):
+        _module = type(sys)(_name)
+        _module.__path__ = [_folder]
+        sys.modules[_name] = _module
+    from executor_service.sandbox.inside.launcher import main
+
+    main(int(sys.argv[1]), privileged=sys.argv[2] == "root")

@@ -1,0 +1,98 @@
+"""Files into the work folder before a program starts, and out of it when everything is dead.
+
+Invariants: no link is followed, neither at the end of a path nor on the way; only regular files are read; never more
+bytes than the budget are held.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from executor_service.sandbox.inside.spec import FileAnswer, FileEntry
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a pipe must not wait for its other end.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def write_files(work: int, entries: list[FileEntry], blob: memoryview, owner: int) -> None:
+    """Writes the files below the folder `work` (a descriptor); folders are made as needed. All belong to `owner`."""
+    offset = 0
+    for entry in entries:
+        *folders, name = entry["path"].split("/")
+        parent = os.dup(work)
+        for folder in folders:
+            try:
+                os.mkdir(folder, 0o755, dir_fd=parent)
+                os.chown(folder, owner, owner, dir_fd=parent, follow_symlinks=False)
+            except FileExistsError:
+                pass
+            child = os.open(folder, _FOLDER, dir_fd=parent)
+            os.close(parent)
+            parent = child
+        handle = os.open(name, _NEW, 0o600, dir_fd=parent)
+        os.close(parent)
+        data = blob[offset : offset + entry["size"]]
+        offset += entry["size"]
+        while data:
+            data = data[os.write(handle, data) :]
+        os.fchmod(handle, entry["mode"])
+        os.fchown(handle, owner, owner)
+        os.close(handle)
+
+
+def read_files(work: int, paths: list[str], budget: int) -> tuple[list[FileAnswer], bytes]:
+    """One answer per path, and the contents of those returned, in order, `budget` bytes together at most."""
+    answers: list[FileAnswer] = []
+    contents = bytearray()
+    for path in paths:
+        answer, data = _read(work, path, budget - len(contents))
+        answers.append(answer)
+        contents += data
+    return answers, bytes(contents)
+
+
+def _read(work: int, path: str, room: int) -> tuple[FileAnswer, bytes]:
+    try:
+        handle = _open(work, path)
+    except OSError as error:
+        # ELOOP: a link; ENOTDIR: a link or a file on the way; ENXIO: a socket.
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            return {"path": path, "status": "not_regular", "size": 0}, b""
+        missing = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+        return {"path": path, "status": "missing" if missing else "unreadable", "size": 0}, b""
+    try:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
+            return {"path": path, "status": "not_regular", "size": 0}, b""
+        if facts.st_size > room:
+            return {"path": path, "status": "too_large", "size": facts.st_size}, b""
+        data = bytearray()
+        while len(data) < facts.st_size:
+            chunk = os.read(handle, facts.st_size - len(data))
+            if not chunk:
+                break
+            data += chunk
+        return {"path": path, "status": "returned", "size": len(data)}, bytes(data)
+    except OSError:
+        return {"path": path, "status": "unreadable", "size": 0}, b""
+    finally:
+        os.close(handle)
+
+
+def _open(work: int, path: str) -> int:
+    *folders, name = path.split("/")
+    parent = os.dup(work)
+    try:
+        for folder in folders:
+            child = os.open(folder, _FOLDER, dir_fd=parent)
+            os.close(parent)
+            parent = child
+        return os.open(name, _READ, dir_fd=parent)
+    finally:
+        os.close(parent)

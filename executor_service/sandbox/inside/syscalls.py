@@ -1,0 +1,136 @@
+"""Linux system calls that Python 3.11 does not offer, by ctypes. Each raises OSError that names the call."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_BIND = 1 << 12
+MS_MOVE = 1 << 13
+MS_REC = 1 << 14
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
+
+MOUNT_ATTR_RDONLY = 1
+MOUNT_ATTR_NOSUID = 2
+MOUNT_ATTR_NODEV = 4
+MOUNT_ATTR_NOEXEC = 8
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_SECCOMP_MODE_FILTER = 2
+
+CAP_DAC_READ_SEARCH = 2
+CAP_KILL = 5
+
+# These two have the same number on every architecture.
+_SYS_CLOSE_RANGE = 436
+_SYS_MOUNT_SETATTR = 442
+_CLOSE_RANGE_CLOEXEC = 4
+_AT_FDCWD = -100
+_AT_RECURSIVE = 0x8000
+_CAPABILITY_VERSION_3 = 0x20080522
+
+
+def _check(result: int, what: str) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def unshare(flags: int) -> None:
+    _check(_libc.unshare(ctypes.c_int(flags)), f"unshare({flags:#x})")
+
+
+def _path(text: str | None) -> bytes | None:
+    return None if text is None else os.fsencode(text)
+
+
+def mount(source: str | None, target: str, kind: str | None = None, flags: int = 0, data: str | None = None) -> None:
+    result = _libc.mount(_path(source), _path(target), _path(kind), ctypes.c_ulong(flags), _path(data))
+    _check(result, f"mount({kind or source!r} on {target!r})")
+
+
+def unmount(target: str) -> None:
+    """Detaches it now, frees it when nothing uses it any more."""
+    _check(_libc.umount2(_path(target), MNT_DETACH), f"umount2({target!r})")
+
+
+def restrict_mount(target: str, attributes: int, *, recursive: bool) -> None:
+    """Adds attributes to a mount, and to those below it; what is already restricted stays so (Linux 5.12)."""
+    values = struct.pack("=4Q", attributes, 0, 0, 0)
+    flags = _AT_RECURSIVE if recursive else 0
+    result = _libc.syscall(
+        ctypes.c_long(_SYS_MOUNT_SETATTR), _AT_FDCWD, _path(target), flags, values, ctypes.c_size_t(len(values))
+    )
+    _check(result, f"mount_setattr({target!r})")
+
+
+def pivot_root(new_root: str, old_root: str) -> None:
+    _check(_libc.pivot_root(_path(new_root), _path(old_root)), "pivot_root")
+
+
+def prctl(option: int, argument: int = 0, second: int = 0) -> None:
+    zero = ctypes.c_ulong(0)
+    result = _libc.prctl(ctypes.c_int(option), ctypes.c_ulong(argument), ctypes.c_ulong(second), zero, zero)
+    _check(result, f"prctl({option})")
+
+
+def close_on_exec_from(first: int) -> None:
+    """Marks every descriptor from `first` on to be closed by exec (Linux 5.11)."""
+    flag = ctypes.c_uint(_CLOSE_RANGE_CLOEXEC)
+    result = _libc.syscall(ctypes.c_long(_SYS_CLOSE_RANGE), ctypes.c_uint(first), ctypes.c_uint(0xFFFFFFFF), flag)
+    _check(result, "close_range")
+
+
+def drop_bounding_set() -> None:
+    """No exec can bring a capability back."""
+    prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    for capability in range(64):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError:
+            if capability <= CAP_KILL:
+                raise
+            return  # beyond the last capability of this kernel
+
+
+def keep_capabilities(*capabilities: int) -> None:
+    """Drops all capabilities of this thread but these."""
+    kept = sum(1 << capability for capability in capabilities)
+    low, high = kept & 0xFFFFFFFF, kept >> 32
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    values = struct.pack("=6I", low, low, 0, high, high, 0)
+    _check(_libc.capset(header, values), "capset")
+
+
+class _SockFprog(ctypes.Structure):
+    _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+
+def install_seccomp(program: bytes) -> None:
+    """Installs a filter: an array of struct sock_filter. Needs no_new_privs."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    fprog = _SockFprog(len(program) // 8, ctypes.cast(buffer, ctypes.c_void_p))
+    mode = ctypes.c_ulong(_SECCOMP_MODE_FILTER)
+    zero = ctypes.c_ulong(0)
+    _check(_libc.prctl(ctypes.c_int(PR_SET_SECCOMP), mode, ctypes.byref(fprog), zero, zero), "seccomp")

@@ -1,0 +1,68 @@
+"""Decides when a running program has used up a limit. Pure: readings and times in, a reason or a deadline out.
+
+Invariants: only time since the program's start counts; CPU time never goes backwards; the next look at the CPU is never
+later than the moment at which the limit could be reached with every processor busy.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Reason = Literal["", "wall", "cpu", "memory", "processes"]
+
+
+class Reading:
+    """What all processes of a run use together at one moment."""
+
+    __slots__ = ("cpu_s", "denied_forks", "oom_kills", "resident_bytes")
+
+    def __init__(self, cpu_s: float, resident_bytes: int = 0, oom_kills: int = 0, denied_forks: int = 0) -> None:
+        self.cpu_s = cpu_s
+        self.resident_bytes = resident_bytes
+        self.oom_kills = oom_kills
+        self.denied_forks = denied_forks
+
+
+SAMPLE_S = 0.025
+"""Between two looks at the resident memory where no control group guards it."""
+TICK_S = 0.1
+"""Between two looks where a control group guards the memory; they notice its kills of single processes."""
+_SHORTEST_S = 0.01
+
+
+class Watch:
+    """The limits of one run, from its start at `now` (monotonic seconds)."""
+
+    def __init__(
+        self, now: float, *, wall_s: float, cpu_s: float, memory_bytes: int, sample_memory: bool, processors: int
+    ) -> None:
+        self.started = now
+        self._wall_s = wall_s
+        self._cpu_limit_s = cpu_s
+        self._memory_bytes = memory_bytes
+        self._sample_memory = sample_memory
+        self._processors = processors
+        self.cpu_s = 0.0
+        self.peak_bytes = 0
+
+    def observe(self, now: float, reading: Reading) -> Reason:
+        """The limit that is used up, or an empty string."""
+        self.cpu_s = max(self.cpu_s, reading.cpu_s)
+        self.peak_bytes = max(self.peak_bytes, reading.resident_bytes)
+        if reading.oom_kills or (self._sample_memory and reading.resident_bytes > self._memory_bytes):
+            return "memory"
+        if reading.denied_forks:
+            return "processes"
+        if self.cpu_s >= self._cpu_limit_s:
+            return "cpu"
+        if now - self.started >= self._wall_s:
+            return "wall"
+        return ""
+
+    def wait_s(self, now: float) -> float:
+        """Time until the next observation has to be made."""
+        cpu = (self._cpu_limit_s - self.cpu_s) / self._processors
+        tick = SAMPLE_S if self._sample_memory else TICK_S
+        return max(0.0, min(self.started + self._wall_s - now, tick, max(cpu, _SHORTEST_S)))

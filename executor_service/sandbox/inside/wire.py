@@ -1,0 +1,73 @@
+"""Frames on the control socket: a JSON object with a `type`, and bytes that belong to it.
+
+A frame is 4 bytes of length of the object, 8 bytes of length of the bytes (little endian), the object, the bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any
+
+    Head = dict[str, Any]
+
+_HEADER = struct.Struct("<IQ")
+MAX_HEAD = 4 << 20
+"""Largest object: the paths and arguments of the largest request are far below."""
+MAX_BLOB = 160 << 20
+"""Most bytes of one frame: 64 MiB of files, the standard input and the code of a request are below."""
+
+
+def encode(head: Head, size: int = 0) -> bytes:
+    """The beginning of a frame, to be followed by `size` bytes."""
+    text = json.dumps(head).encode()
+    return _HEADER.pack(len(text), size) + text
+
+
+def send(control: socket.socket, head: Head, blob: bytes = b"") -> None:
+    control.sendall(encode(head, len(blob)))
+    if blob:
+        control.sendall(blob)
+
+
+def receive(control: socket.socket) -> tuple[Head, bytes]:
+    """The next frame, blocking. EOFError when the other side is gone."""
+    length, size = _HEADER.unpack(_exactly(control, _HEADER.size))
+    return json.loads(_exactly(control, length)), bytes(_exactly(control, size))
+
+
+def _exactly(control: socket.socket, size: int) -> bytearray:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = control.recv_into(view)
+        if count == 0:
+            raise EOFError("the control socket was closed")
+        view = view[count:]
+    return data
+
+
+class Decoder:
+    """Turns bytes as they arrive into frames. ValueError for a frame beyond the bounds."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[Head, bytes]]:
+        self._buffer += data
+        frames = []
+        while len(self._buffer) >= _HEADER.size:
+            length, size = _HEADER.unpack_from(self._buffer)
+            if length > MAX_HEAD or size > MAX_BLOB:
+                raise ValueError(f"a frame of {length} and {size} bytes is beyond the bounds")
+            end = _HEADER.size + length + size
+            if len(self._buffer) < end:
+                break
+            head = json.loads(self._buffer[_HEADER.size : _HEADER.size + length])
+            frames.append((head, bytes(self._buffer[_HEADER.size + length : end])))
+            del self._buffer[:end]
+        return frames

@@ -1,0 +1,45 @@
+"""Which kernel limits stand behind the limits of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from executor_service.model import InputFile, Limits
+
+__all__ = ["PAGE", "disk_inodes", "disk_use", "resource_limits"]
+
+PAGE = 4096
+_ADDRESS_SPACE_BASE = 4 << 30
+"""Address space beyond the memory limit: runtimes reserve far more than they use. This is a backstop, not the limit."""
+_SPARE_PROCESSES = 8
+"""Where a control group counts processes, the resource limit must not be met first, because nobody is told of it."""
+_SPARE_CPU_S = 2
+"""Whole seconds by which one process may pass the limit for all; the init notices sooner, this holds if it does not."""
+_INODES = 16_384
+"""Files and folders that a program may make."""
+
+
+def resource_limits(limits: Limits, *, counted: bool) -> dict[str, int]:
+    """Names and values for setrlimit. `counted`: a control group keeps the process limit."""
+    return {
+        "RLIMIT_AS": 2 * limits.memory_bytes + _ADDRESS_SPACE_BASE,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_CPU": math.ceil(limits.cpu_time_s) + _SPARE_CPU_S,
+        "RLIMIT_FSIZE": limits.file_bytes,
+        "RLIMIT_MEMLOCK": 0,
+        "RLIMIT_MSGQUEUE": 0,
+        "RLIMIT_NOFILE": limits.open_files,
+        "RLIMIT_NPROC": limits.processes + (_SPARE_PROCESSES if counted else 0),
+        "RLIMIT_STACK": 8 << 20,
+    }
+
+
+def disk_inodes(files: Sequence[InputFile]) -> int:
+    """Inodes of the private folders: those of the input files and a fixed number for the program."""
+    return _INODES + sum(file.path.count("/") + 1 for file in files)
+
+
+def disk_use(files: Sequence[InputFile]) -> int:
+    """Bytes that the files take there, in whole pages."""
+    return sum(-(-len(file.content) // PAGE) * PAGE for file in files)

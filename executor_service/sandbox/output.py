@@ -1,0 +1,38 @@
+"""What is kept of a stream: the first bytes up to a limit; the rest is counted and thrown away.
+
+Pure. A program that floods is not held up, and not let go on for ever: `flooded` says when it is to be killed.
+"""
+
+from __future__ import annotations
+
+from executor_service.model import Output
+
+__all__ = ["FLOOD_FACTOR", "FLOOD_MINIMUM", "Capture"]
+
+FLOOD_FACTOR = 64
+"""A stream may carry this many times the output limit before its program is killed."""
+FLOOD_MINIMUM = 16 << 20
+"""Bytes that a stream may always carry: a small limit shall cut a talkative program's output, not kill it."""
+
+
+class Capture:
+    """One stream of one program."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._flood = max(limit * FLOOD_FACTOR, FLOOD_MINIMUM)
+        self._data = bytearray()
+        self._total = 0
+
+    def feed(self, data: bytes) -> None:
+        self._total += len(data)
+        room = self._limit - len(self._data)
+        if room > 0:
+            self._data += data[:room]
+
+    @property
+    def flooded(self) -> bool:
+        return self._total > self._flood
+
+    def output(self) -> Output:
+        return Output(bytes(self._data), self._total, truncated=self._total > len(self._data))

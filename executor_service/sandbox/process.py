@@ -1,0 +1,57 @@
+"""A child process of the server, known by its pidfd: waited for without threads, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+
+__all__ = ["Child", "wait_readable"]
+
+
+async def wait_readable(handle: int) -> None:
+    """Returns when a descriptor can be read; for a pidfd, when its process has ended."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+
+    def ready() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    loop.add_reader(handle, ready)
+    try:
+        await done
+    finally:
+        loop.remove_reader(handle)
+
+
+class Child:
+    """Starts a command with an empty environment and only the given descriptors. Closing it kills it."""
+
+    def __init__(self, command: Sequence[str], *, stdout: int, stderr: int, passed: Sequence[int]) -> None:
+        self._process = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=passed,
+            env={},
+            cwd="/",
+            start_new_session=True,  # Ctrl-C in a terminal is for the server alone; it ends its runs in order
+        )
+        self._handle = os.pidfd_open(self._process.pid)
+
+    async def wait(self) -> None:
+        await wait_readable(self._handle)
+        self._process.wait()
+
+    def kill(self) -> None:
+        """Idempotent."""
+        if self._process.returncode is None:
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+
+    def close(self) -> None:
+        """After `wait()`."""
+        os.close(self._handle)

@@ -1,0 +1,75 @@
+"""What goes into a sandbox and what comes out, before anybody judges it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from executor_service.model import InputFile, Limits, Output, OutputFile
+
+__all__ = ["Killed", "Plan", "Report", "SandboxFailure"]
+
+
+class Killed(StrEnum):
+    """Why a program was killed by us."""
+
+    NOT = ""
+    """It ended by itself."""
+    WALL = "wall"
+    """Wall time limit."""
+    CPU = "cpu"
+    """CPU time limit."""
+    MEMORY = "memory"
+    """Memory limit."""
+    PROCESSES = "processes"
+    """Process limit."""
+    OUTPUT = "output"
+    """It flooded a stream."""
+    LAPSED = "lapsed"
+    """The limiter session of this server lapsed, or the limiter took the lease back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One program and all that it is given. Every limit is set."""
+
+    argv: tuple[str, ...]
+    """Absolute path of the program first."""
+    env: Mapping[str, str]
+    """The whole environment."""
+    limits: Limits
+    files: tuple[InputFile, ...] = ()
+    stdin: bytes = b""
+    return_paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a program did."""
+
+    killed: Killed
+    code: int
+    """Exit code; 0 when a signal ended it."""
+    signal: int
+    """Signal that ended it; 0 when it ended by itself."""
+    stdout: Output
+    stderr: Output
+    files: tuple[OutputFile, ...] = ()
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    peak_bytes: int = 0
+    oom_kills: int = 0
+    """Processes that the kernel killed for the memory limit."""
+    denied_forks: int = 0
+    """Forks that the kernel denied for the process limit."""
+
+
+class SandboxFailure(Exception):  # noqa: N818 - it is a fact about one sandbox, not a mistake of the caller
+    """A sandbox did not do its job. `stage` names the step; `started` whether the program may have run."""
+
+    def __init__(self, stage: str, number: int, text: str, *, started: bool) -> None:
+        super().__init__(f"the sandbox failed at '{stage}': {text}")
+        self.stage = stage
+        self.number = number
+        self.started = started

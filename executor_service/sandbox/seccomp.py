@@ -1,0 +1,64 @@
+"""The system call filter of every program, compiled once when the server starts.
+
+It denies what a program has no use for and what the kernel has had holes in: new namespaces, mounts, tracing,
+io_uring, bpf, keys, modules, clocks, and every socket domain but AF_UNIX, AF_INET and AF_INET6 (AF_VSOCK is not bound
+to a network namespace, and would reach the host of a virtual machine).
+"""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+
+from fairbox.errors import FairboxError
+
+__all__ = ["compile_filter"]
+
+# fmt: off
+_DENIED = (
+    "acct", "add_key", "adjtimex", "bpf", "chroot", "clock_adjtime", "clock_settime", "delete_module",
+    "fanotify_init", "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "init_module", "io_uring_enter",
+    "io_uring_register", "io_uring_setup", "ioperm", "iopl", "kexec_file_load", "kexec_load", "keyctl",
+    "lookup_dcookie", "mbind", "migrate_pages", "modify_ldt", "mount", "mount_setattr", "move_mount", "move_pages",
+    "name_to_handle_at", "nfsservctl", "open_by_handle_at", "open_tree", "perf_event_open", "personality",
+    "pidfd_getfd", "pivot_root", "process_madvise", "process_vm_readv", "process_vm_writev", "ptrace", "quotactl",
+    "quotactl_fd", "reboot", "request_key", "set_mempolicy", "setdomainname", "sethostname", "setns", "settimeofday",
+    "swapoff", "swapon", "syslog", "sysfs", "umount", "umount2", "unshare", "uselib", "userfaultfd", "ustat",
+    "vhangup", "vm86", "vm86old",
+)
+# fmt: on
+_NAMESPACE_FLAGS = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
+"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. CLONE_NEWTIME is for unshare and clone3 alone."""
+_TIOCSTI = 0x5412
+_TIOCLINUX = 0x541C
+_LAST_ALLOWED_DOMAINS = (1, 2, 10)
+"""AF_UNIX, AF_INET, AF_INET6."""
+_SOCKET_DOMAINS = 64
+"""More than Linux has (AF_MAX is 46)."""
+
+
+def compile_filter() -> bytes:
+    """An array of struct sock_filter. FairboxError where libseccomp is missing."""
+    try:
+        import pyseccomp
+    except (ImportError, RuntimeError, OSError) as error:
+        raise FairboxError(f"the sandbox needs libseccomp (Debian package libseccomp2): {error}") from None
+    rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+    denied = pyseccomp.ERRNO(errno.EPERM)
+    for name in _DENIED:
+        rules.add_rule(denied, name)
+    # ENOSYS makes C libraries fall back to clone, whose flags can be looked at.
+    rules.add_rule(pyseccomp.ERRNO(errno.ENOSYS), "clone3")
+    for flag in _NAMESPACE_FLAGS:
+        rules.add_rule(denied, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, flag, flag))
+    for request in (_TIOCSTI, _TIOCLINUX):
+        rules.add_rule(denied, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, request))
+    for name in ("socket", "socketpair"):
+        for domain in range(_SOCKET_DOMAINS):
+            if domain not in _LAST_ALLOWED_DOMAINS:
+                rules.add_rule(denied, name, pyseccomp.Arg(0, pyseccomp.MASKED_EQ, 0xFFFFFFFF, domain))
+        rules.add_rule(denied, name, pyseccomp.Arg(0, pyseccomp.GE, _SOCKET_DOMAINS))
+    with tempfile.TemporaryFile() as file:
+        rules.export_bpf(file)
+        file.seek(0)
+        return file.read()

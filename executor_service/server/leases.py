@@ -1,0 +1,109 @@
+"""How the executor stands with the cluster-wide limit: the seam, and the implementation that has no limit.
+
+Invariants of every implementation: a program starts only under a confirmed claim that is still valid; a claim is given
+back when its block is left, which is after everything of its run is dead, and not before; every wait is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from executor_service.model import LeaseRef
+
+__all__ = [
+    "Claim",
+    "GateStatus",
+    "LeaseGate",
+    "LeaseGone",
+    "LeaseQueueFull",
+    "LeaseRefusal",
+    "LimiterDown",
+    "NoLimiter",
+]
+
+
+class LeaseRefusal(Exception):  # noqa: N818 - a decision of the limiter
+    """The lease can't be bound; the text names the reason and the owner."""
+
+
+class LeaseGone(Exception):  # noqa: N818 - a decision of the limiter
+    """The lease is bound to an earlier life of this server: what ran under it is lost."""
+
+
+class LimiterDown(Exception):  # noqa: N818 - a fact about another service
+    """The limiter can't be reached, or this server's session with it has lapsed."""
+
+
+class LeaseQueueFull(Exception):  # noqa: N818 - a decision of the limiter
+    """The limiter takes no more requests into its queue."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class GateStatus:
+    """How the server stands with its limiter at one instant."""
+
+    target: str
+    valid: bool
+    epoch: int
+    bound: int
+
+
+class Claim(Protocol):
+    """One token for one run."""
+
+    async def confirmed(self) -> None:
+        """Returns when the limiter has bound it. Raises LeaseRefusal, LeaseGone or LimiterDown."""
+        ...
+
+    def check(self) -> None:
+        """Raises LimiterDown unless the limiter still vouches for it at this instant."""
+        ...
+
+    def when_lost(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` once when the limiter no longer vouches for it, or wants it back."""
+        ...
+
+
+class LeaseGate(Protocol):
+    @property
+    def needs_queue(self) -> bool:
+        """Whether a run that brings no lease has to wait for one."""
+        ...
+
+    def claim(self, lease: LeaseRef | None, *, run_id: str, tenant: str) -> AbstractAsyncContextManager[Claim]:
+        """Begins to bind `lease`, or waits for a new one. Entering may wait in the limiter's queue only for a new one;
+        raises LimiterDown or LeaseQueueFull."""
+        ...
+
+    def status(self) -> GateStatus: ...
+
+
+class _Free:
+    async def confirmed(self) -> None:
+        return
+
+    def check(self) -> None:
+        return
+
+    def when_lost(self, callback: Callable[[], None]) -> None:
+        return
+
+
+class NoLimiter:
+    """No cluster-wide limit, by explicit configuration. A lease that a request brings is not looked at."""
+
+    needs_queue = False
+
+    @asynccontextmanager
+    async def claim(self, lease: LeaseRef | None, *, run_id: str, tenant: str) -> AsyncIterator[Claim]:
+        yield _Free()
+
+    def status(self) -> GateStatus:
+        return GateStatus("none", valid=True, epoch=0, bound=0)

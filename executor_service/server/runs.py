@@ -1,0 +1,272 @@
+"""Every run of this server, from its arrival to its result.
+
+arrives -> [joins a run with the same request_id] -> waits for a token and a slot -> sandbox set up while the lease is
+bound -> lease checked -> runs -> everything dead -> lease given back -> slot free -> result.
+
+Invariants: a run belongs to this object and not to the call that brought it, so a second call can join it; when the
+last call that waits for a run is cancelled, the run is; nothing is left when the block is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from itertools import count
+from types import TracebackType
+
+from executor_service.core.admission import Admission, AdmissionStatistics, Started
+from executor_service.core.dedup import DedupTable, Done, Gone, Join
+from executor_service.core.verdict import judge
+from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outcome, RunRequest
+from executor_service.sandbox.box import Box
+from executor_service.sandbox.host import Host
+from executor_service.sandbox.report import Killed, SandboxFailure
+from executor_service.server.leases import Claim, LeaseGate
+from executor_service.server.plans import plan_of, profile_of
+from fairbox.clock import Clock
+
+__all__ = ["Draining", "QueueTimeout", "ResultGone", "Runs"]
+
+_log = logging.getLogger(__name__)
+
+
+class Draining(Exception):  # noqa: N818 - a state of the server
+    """The server is ending; the program was not started."""
+
+
+class QueueTimeout(Exception):  # noqa: N818 - a decision
+    """The request waited for as long as this server lets anybody wait; the program was not started."""
+
+
+class ResultGone(Exception):  # noqa: N818 - a fact about an earlier run
+    """A program with this request_id ran, and its result is no longer kept."""
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    request: RunRequest
+    number: int
+    arrived: float
+    slot: asyncio.Future[int]
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    ending: ExecutionResult | Exception | None = None
+    waiters: int = 0
+    started: bool = False
+    """Whether the program may have run."""
+    queue_s: float = 0.0
+    task: asyncio.Task[None] | None = None
+
+
+class Runs:
+    """`async with Runs(...) as runs: result = await runs.execute(request, fingerprint)`."""
+
+    def __init__(
+        self,
+        host: Host,
+        gate: LeaseGate,
+        clock: Clock,
+        *,
+        name: str,
+        admission: Admission,
+        table: DedupTable[_Run, ExecutionResult],
+        queue_timeout_s: float,
+    ) -> None:
+        self._host = host
+        self._gate = gate
+        self._clock = clock
+        self._name = name
+        self._admission = admission
+        self._table = table
+        self._queue_timeout_s = queue_timeout_s
+        self._numbers = count(1)
+        self._runs: dict[int, _Run] = {}
+        self._tasks = asyncio.TaskGroup()
+        self.draining = False
+        self.outcomes: Counter[Outcome] = Counter()
+        """Runs ended, by outcome."""
+
+    async def __aenter__(self) -> Runs:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.draining = True
+        for run in self._runs.values():
+            _cancel(run)
+        await self._tasks.__aexit__(kind, error, trace)
+
+    async def execute(self, request: RunRequest, fingerprint: bytes) -> ExecutionResult:
+        """The result of `request`: of a new run, or of the run with the same request_id.
+
+        Raises Draining, IdReused, QueueFull, QueueTimeout, ResultGone, and what the lease gate raises. Cancelling it
+        kills the program, unless another call waits for it too.
+        """
+        run: _Run | None = None
+        if request.request_id:
+            known = self._table.look_up(request.request_id, fingerprint, self._clock.now())
+            if isinstance(known, Done):
+                return replace(known.result, deduplicated=True)
+            if isinstance(known, Gone):
+                raise ResultGone
+            if isinstance(known, Join):
+                run = known.run
+        joined = run is not None
+        run = run or self._begin(request, fingerprint)
+        run.waiters += 1
+        try:
+            await run.done.wait()
+        finally:
+            run.waiters -= 1
+            if run.waiters == 0 and not run.done.is_set():
+                _cancel(run)
+        if isinstance(run.ending, ExecutionResult):
+            return replace(run.ending, deduplicated=joined)
+        assert run.ending is not None
+        raise run.ending
+
+    async def drain(self, grace_s: float) -> None:
+        """Takes nothing new, refuses what waits, lets what runs go on for `grace_s`, then kills it."""
+        self.draining = True
+        for run in self._runs.values():
+            if not run.started:
+                _cancel(run)
+        try:
+            async with asyncio.timeout(grace_s):
+                for run in list(self._runs.values()):
+                    await run.done.wait()
+        except TimeoutError:
+            for run in self._runs.values():
+                _cancel(run)
+
+    def statistics(self) -> AdmissionStatistics:
+        return self._admission.statistics(self._clock.now())
+
+    @property
+    def deduplicated_total(self) -> int:
+        return self._table.deduplicated_total
+
+    def _begin(self, request: RunRequest, fingerprint: bytes) -> _Run:
+        if self.draining:
+            raise Draining
+        now = self._clock.now()
+        run = _Run(request, next(self._numbers), now, asyncio.get_running_loop().create_future())
+        eligible = request.lease is not None or not self._gate.needs_queue
+        self._runs[run.number] = run
+        try:
+            self._start(self._admission.enter(run.number, now, eligible=eligible))
+        except BaseException:
+            del self._runs[run.number]
+            raise
+        if request.request_id:
+            self._table.begin(request.request_id, fingerprint, run)
+        run.task = self._tasks.create_task(self._drive(run), name=f"run {run.number}")
+        return run
+
+    async def _drive(self, run: _Run) -> None:
+        """Runs it, whatever happens, to an ending that every waiting call gets."""
+        try:
+            run.ending = await self._in_queue(run)
+        except asyncio.CancelledError:
+            if run.started:
+                message = "Killed: nobody waited for the result any more, or the server ended."
+                run.ending = self._result(run, Outcome.CANCELLED, Cause.INFRA, message)
+            else:
+                run.ending = Draining()
+        except Exception as error:  # the boundary: the service names it, waiting calls get it
+            run.ending = error
+        finally:
+            del self._runs[run.number]
+            now = self._clock.now()
+            self._start(self._admission.leave(run.number, now))
+            self._settle(run, now)
+            run.done.set()
+
+    def _settle(self, run: _Run, now: float) -> None:
+        """Records the ending. An id whose program did not start is free again."""
+        if isinstance(run.ending, ExecutionResult):
+            self.outcomes[run.ending.outcome] += 1
+        if not run.request.request_id:
+            return
+        if run.started and isinstance(run.ending, ExecutionResult):
+            result = run.ending
+            size = len(result.stdout.data) + len(result.stderr.data) + sum(len(file.content) for file in result.files)
+            self._table.end(run.request.request_id, result, size, now)
+        else:
+            self._table.abandon(run.request.request_id)
+
+    async def _in_queue(self, run: _Run) -> ExecutionResult:
+        request = run.request
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(self._queue_timeout_s):
+                    run_id = request.request_id or f"{self._name}/{run.number}"
+                    claim = self._gate.claim(request.lease, run_id=run_id, tenant=request.tenant)
+                    held = await stack.enter_async_context(claim)
+                    self._start(self._admission.eligible(run.number, self._clock.now()))
+                    slot = await run.slot
+            except TimeoutError:
+                raise QueueTimeout from None
+            return await self._in_slot(run, slot, held)
+
+    async def _in_slot(self, run: _Run, slot: int, claim: Claim) -> ExecutionResult:
+        admitted = self._clock.now()
+        run.queue_s = admitted - run.arrived
+        setup_s = 0.0
+        box = Box(self._host, plan_of(run.request, self._host), slot=slot, name=f"run-{run.number}")
+        try:
+            async with box:
+                await claim.confirmed()
+                claim.when_lost(lambda: box.kill(Killed.LAPSED))
+                claim.check()
+                run.started = True
+                setup_s = self._clock.now() - admitted
+                report = await box.run()
+        except SandboxFailure as failure:
+            run.started = failure.started
+            _log.error("run %d: %s", run.number, failure)
+            return self._result(run, Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.", setup_time_s=setup_s)
+        outcome, cause, message = judge(report, run.request.limits)
+        return self._result(
+            run,
+            outcome,
+            cause,
+            message,
+            exit_code=128 + report.signal if report.signal else report.code,
+            signal=report.signal,
+            stdout=report.stdout,
+            stderr=report.stderr,
+            files=report.files,
+            setup_time_s=setup_s,
+            wall_time_s=report.wall_s,
+            cpu_time_s=report.cpu_s,
+            peak_memory_bytes=report.peak_bytes,
+        )
+
+    def _result(self, run: _Run, outcome: Outcome, cause: Cause, message: str, **facts: object) -> ExecutionResult:
+        return ExecutionResult(
+            outcome=outcome,
+            cause=cause,
+            message=message,
+            queue_time_s=run.queue_s,
+            isolation_level=IsolationLevel.NAMESPACES,
+            profile=profile_of(run.request),
+            served_by=self._name,
+            request_id=run.request.request_id,
+            **facts,  # type: ignore[arg-type]
+        )
+
+    def _start(self, started: list[Started]) -> None:
+        for each in started:
+            run = self._runs.get(each.key)  # type: ignore[call-overload]
+            if run is not None and not run.slot.done():
+                run.slot.set_result(each.slot)
+
+
+def _cancel(run: _Run) -> None:
+    if run.task is not None:
+        run.task.cancel()

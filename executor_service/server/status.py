@@ -1,0 +1,62 @@
+"""The answer of GetStatus: what the server is, has and does at one instant."""
+
+from __future__ import annotations
+
+from executor_service.config import ExecutorConfig
+from executor_service.convert import level_to_proto, limits_to_proto, outcome_to_proto
+from executor_service.languages import LANGUAGES
+from executor_service.model import IsolationLevel
+from executor_service.server.leases import LeaseGate
+from executor_service.server.probe import Capabilities
+from executor_service.server.runs import Runs
+from executor_service.v1 import executor_pb2 as pb
+
+__all__ = ["status"]
+
+
+def status(
+    config: ExecutorConfig,
+    name: str,
+    version: str,
+    runs: Runs,
+    gate: LeaseGate,
+    capabilities: Capabilities,
+    uptime_s: float,
+) -> pb.GetStatusResponse:
+    counts = runs.statistics()
+    standing = gate.status()
+    policy = config.policy()
+    profiles = {spec.profile: spec.name for spec in LANGUAGES.values() if spec.profile}
+    return pb.GetStatusResponse(
+        version=version,
+        served_by=name,
+        isolation_level=pb.ISOLATION_LEVEL_NAMESPACES,
+        min_isolation_level=level_to_proto(IsolationLevel(config.min_isolation)),
+        isolation_levels=[
+            pb.IsolationStatus(level=level_to_proto(facts.level), available=facts.available, reason=facts.reason)
+            for facts in capabilities.levels
+        ],
+        languages=[
+            pb.LanguageStatus(name=facts.name, installed=facts.installed, version=facts.version, reason=facts.reason)
+            for facts in capabilities.languages
+        ],
+        profiles=[pb.ProfileStatus(name=profile, language=language) for profile, language in sorted(profiles.items())],
+        max_running=counts.max_running,
+        running=counts.running,
+        max_queued=counts.max_queued,
+        queued=counts.queued,
+        oldest_wait_s=counts.oldest_wait_s,
+        outcomes=[
+            pb.OutcomeCount(outcome=outcome_to_proto(outcome), count=number)
+            for outcome, number in sorted(runs.outcomes.items())
+        ],
+        deduplicated_total=runs.deduplicated_total,
+        default_limits=limits_to_proto(policy.defaults),
+        max_limits=limits_to_proto(policy.maxima),
+        limiter=pb.LimiterStatus(
+            target=standing.target, valid=standing.valid, epoch=standing.epoch, bound=standing.bound
+        ),
+        draining=runs.draining,
+        uptime_s=uptime_s,
+        insecure=config.insecure,
+    )

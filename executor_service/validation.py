@@ -1,0 +1,204 @@
+"""Turns a request into a RunRequest, or says everything that is wrong with it, field by field.
+
+Pure, and done before any work. Invariants: what it returns needs no further check; every limit of it is set.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import stat
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+
+from executor_service.languages import LANGUAGES
+from executor_service.model import InputFile, LeaseRef, Limits, RunRequest
+from executor_service.sandbox.limits import PAGE, disk_use
+from executor_service.v1 import executor_pb2 as pb
+from fairbox.errors import FieldError, FieldErrors
+
+__all__ = ["LimitPolicy", "validate"]
+
+MAX_CODE = 1 << 20
+MAX_ARGS, MAX_ARGS_BYTES = 256, 64 << 10
+MAX_FILES, MAX_FILES_BYTES = 1024, 64 << 20
+MAX_STDIN = 64 << 20
+MAX_RETURN_PATHS = 256
+MAX_PATH_BYTES = 512
+MAX_NAME_BYTES = 255
+"""Of one part of a path: what Linux allows."""
+MAX_ENV, MAX_ENV_BYTES = 256, 64 << 10
+MAX_ID = 128
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LATER = {
+    "session_id": "sessions are not offered by this server",
+    "workspace_id": "workspaces are not offered by this server",
+}
+"""Fields of calls whose time has not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPolicy:
+    """The server's limits: used where a request has none, and never exceeded."""
+
+    defaults: Limits
+    maxima: Limits
+
+    def resolve(self, asked: pb.Limits, found: list[FieldError]) -> Limits:
+        values: dict[str, float | int] = {}
+        for field in fields(Limits):
+            value = getattr(asked, field.name)
+            default, most = getattr(self.defaults, field.name), getattr(self.maxima, field.name)
+            if isinstance(value, float) and (not math.isfinite(value) or value < 0):
+                found.append(FieldError(f"limits.{field.name}", f"is {value}, must be a number of seconds from 0"))
+            elif value > most:
+                found.append(FieldError(f"limits.{field.name}", f"is {value:g}, must be at most {most:g}"))
+            values[field.name] = value or default
+        if not asked.cpu_time_s:
+            # One who asks for a long run must not have to ask for its CPU time as well.
+            values["cpu_time_s"] = min(max(values["cpu_time_s"], values["wall_time_s"]), self.maxima.cpu_time_s)
+        return Limits(**values)  # type: ignore[arg-type]
+
+
+def validate(request: pb.ExecuteCodeRequest, *, installed: Collection[str], policy: LimitPolicy) -> RunRequest:
+    """The valid request. FieldErrors with every field that is not acceptable."""
+    found: list[FieldError] = []
+    language = request.language or "python"
+    if language not in installed:
+        found.append(FieldError("language", f"is {language!r}, must be one of {', '.join(sorted(installed))}"))
+    code = request.code.encode()
+    if not code:
+        found.append(FieldError("code", "is empty, must be the source of a program"))
+    _most(found, "code", len(code), MAX_CODE, "bytes")
+    _most(found, "stdin", len(request.stdin), MAX_STDIN, "bytes")
+    _args(found, request.args)
+    limits = policy.resolve(request.limits, found)
+    program = LANGUAGES[language].file_name if language in installed else ""
+    files = _files(found, request, program, len(code), limits)
+    _return_paths(found, request.return_paths)
+    _environment(found, request.env)
+    _words(found, request, language)
+    lease = _lease(found, request)
+    if found:
+        raise FieldErrors(found)
+    return RunRequest(
+        code=code,
+        language=language,
+        limits=limits,
+        stdin=request.stdin,
+        args=tuple(request.args),
+        files=files,
+        return_paths=tuple(request.return_paths),
+        env=MappingProxyType(dict(request.env)),
+        lease=lease,
+        request_id=request.request_id,
+        tenant=request.tenant,
+    )
+
+
+def _most(found: list[FieldError], field: str, value: int, most: int, unit: str) -> None:
+    if value > most:
+        found.append(FieldError(field, f"has {value} {unit}, must have at most {most}"))
+
+
+def _args(found: list[FieldError], args: Collection[str]) -> None:
+    _most(found, "args", len(args), MAX_ARGS, "entries")
+    _most(found, "args", sum(len(arg.encode()) + 1 for arg in args), MAX_ARGS_BYTES, "bytes")
+    found += [FieldError(f"args[{i}]", "has a NUL character") for i, arg in enumerate(args) if "\0" in arg]
+
+
+def path_problem(path: str) -> str | None:
+    """What is wrong with a path relative to the work folder; None: nothing."""
+    parts = path.split("/")
+    if not path:
+        return "is empty, must be a path relative to the work folder"
+    if "\0" in path:
+        return "has a NUL character"
+    if len(path.encode()) > MAX_PATH_BYTES:
+        return f"has {len(path.encode())} bytes, must have at most {MAX_PATH_BYTES}"
+    if path.startswith("/"):
+        return f"is {path!r}, must be relative to the work folder"
+    if any(part in ("", ".", "..") for part in parts):
+        return f"is {path!r}, must not have an empty part, '.' or '..'"
+    if any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
+        return f"has a part of more than {MAX_NAME_BYTES} bytes"
+    return None
+
+
+def _files(
+    found: list[FieldError], request: pb.ExecuteCodeRequest, program: str, code_size: int, limits: Limits
+) -> tuple[InputFile, ...]:
+    _most(found, "files", len(request.files), MAX_FILES, "entries")
+    _most(found, "files", sum(len(file.content) for file in request.files), MAX_FILES_BYTES, "bytes")
+    files, seen, folders = [], {program}, set()
+    for i, file in enumerate(request.files):
+        problem = path_problem(file.path)
+        if problem is None and file.path in seen:
+            problem = f"is {file.path!r}, which is {'the program' if file.path == program else 'another file'} already"
+        if problem is not None:
+            found.append(FieldError(f"files[{i}].path", problem))
+        if file.mode & ~(stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO):
+            found.append(FieldError(f"files[{i}].mode", f"is {file.mode:#o}, must be from 0 to 0o777"))
+        seen.add(file.path)
+        parts = file.path.split("/")
+        folders |= {"/".join(parts[:n]) for n in range(1, len(parts))}
+        files.append(InputFile(file.path, file.content, file.mode or 0o644))
+    for i, file in enumerate(request.files):
+        if file.path in folders:
+            found.append(FieldError(f"files[{i}].path", f"is {file.path!r}, which is a folder of another file"))
+    if program in folders:
+        found.append(FieldError("files", f"has files below {program!r}, which is the program"))
+    needed = disk_use(files) + -(-code_size // PAGE) * PAGE
+    if needed > limits.disk_bytes:
+        found.append(FieldError("limits.disk_bytes", f"is {limits.disk_bytes}, but code and files need {needed}"))
+    return tuple(files)
+
+
+def _return_paths(found: list[FieldError], paths: Collection[str]) -> None:
+    _most(found, "return_paths", len(paths), MAX_RETURN_PATHS, "entries")
+    seen: set[str] = set()
+    for i, path in enumerate(paths):
+        problem = path_problem(path)
+        if problem is None and path in seen:
+            problem = f"is {path!r}, which was asked for already"
+        if problem is not None:
+            found.append(FieldError(f"return_paths[{i}]", problem))
+        seen.add(path)
+
+
+def _environment(found: list[FieldError], env: object) -> None:
+    items = dict(env).items()  # type: ignore[call-overload]
+    _most(found, "env", len(items), MAX_ENV, "entries")
+    _most(found, "env", sum(len(k.encode()) + len(v.encode()) + 2 for k, v in items), MAX_ENV_BYTES, "bytes")
+    for name, value in items:
+        if not _ENV_NAME.fullmatch(name):
+            found.append(FieldError(f"env[{name!r}]", "is no name, must be letters, digits and '_', not first a digit"))
+        elif "\0" in value:
+            found.append(FieldError(f"env[{name!r}]", "has a NUL character"))
+
+
+def _words(found: list[FieldError], request: pb.ExecuteCodeRequest, language: str) -> None:
+    for name in ("request_id", "tenant"):
+        _most(found, name, len(getattr(request, name)), MAX_ID, "characters")
+    for name, reason in _LATER.items():
+        if getattr(request, name):
+            found.append(FieldError(name, f"is {getattr(request, name)!r}, must be empty: {reason}"))
+    profile = LANGUAGES[language].profile if language in LANGUAGES else ""
+    if request.profile not in ("", profile):
+        found.append(FieldError("profile", f"is {request.profile!r}, must be empty{profile and f' or {profile!r}'}"))
+    if request.display == pb.DISPLAY_MODE_LAST_EXPRESSION:
+        found.append(FieldError("display", "is LAST_EXPRESSION, which this server does not offer"))
+
+
+def _lease(found: list[FieldError], request: pb.ExecuteCodeRequest) -> LeaseRef | None:
+    if not request.HasField("lease"):
+        return None
+    lease = request.lease
+    for name in ("bucket", "client_session_id"):
+        if not getattr(lease, name):
+            found.append(FieldError(f"lease.{name}", "is empty, must be as the limiter granted it"))
+        _most(found, f"lease.{name}", len(getattr(lease, name)), MAX_ID, "characters")
+    if lease.seq == 0:
+        found.append(FieldError("lease.seq", "is 0, must be as the limiter granted it"))
+    return LeaseRef(lease.bucket, lease.epoch, lease.seq, lease.client_session_id)
