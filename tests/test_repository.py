@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 TIERS = ("limiter", "executor_service", "rollout")
 MAY_USE = {"fairbox": (), "limiter": (), "executor_service": ("limiter",), "rollout": ("limiter", "executor_service")}
 HEAVY = ("torch", "ray", "sglang", "transformers", "pyarrow")
+BINARY = (".png", ".parquet", ".gz")
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
@@ -105,6 +107,39 @@ def test_every_dependency_has_its_reason() -> None:
 def test_every_pinned_version_is_exact() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     assert not [line for line in lines if line and not re.fullmatch(r"#.*|[A-Za-z0-9_.-]+==[0-9][A-Za-z0-9.]*", line)]
+
+
+def test_no_file_tells_of_the_machine_it_was_written_on() -> None:
+    private = re.compile(r"/(?:home|Users)/[\w.-]+/" + (f"|{re.escape(str(ROOT))}" if len(ROOT.parts) > 2 else ""))
+    told = []
+    for path in tracked():
+        if path.suffix in BINARY:
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if match := private.search(line):
+                told.append(f"{path.relative_to(ROOT)}:{number} {match[0]}")
+    assert not told
+
+
+def test_text_ends_its_lines_plainly() -> None:
+    wrong = []
+    for path in tracked():
+        text = path.read_bytes()
+        if path.suffix in BINARY or not text:
+            continue
+        if b"\r" in text or not text.endswith(b"\n") or re.search(rb"[ \t]\n", text):
+            wrong.append(str(path.relative_to(ROOT)))
+    assert not wrong
+
+
+@pytest.mark.skipif(shutil.which("npx") is None, reason="buf comes through npx, which is not installed")
+@pytest.mark.timeout(300)
+def test_protos_pass_buf() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    version = re.search(r"^BUF := (\S+)$", makefile, re.MULTILINE)
+    assert version is not None
+    done = subprocess.run(["npx", "--yes", version[1], "lint"], cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
