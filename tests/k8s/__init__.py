@@ -1,0 +1,1 @@
+"""Tests of k8s/ and of the images that it names."""

@@ -1,0 +1,163 @@
+"""What must hold for every pod of k8s/, and what its program makes of the settings it is given."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.k8s.manifests import ROOT, Document, Workload, load_all, name, of_kind, workload, workloads
+
+SERVICES = ("limiter", "executor")
+UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+
+
+def quantity(text: str) -> float:
+    """The number that a Kubernetes quantity stands for."""
+    for unit, factor in UNITS.items():
+        if text.endswith(unit):
+            return float(text.removesuffix(unit)) * factor
+    return float(text.removesuffix("m")) / 1000 if text.endswith("m") else float(text)
+
+
+def _each(workload: Workload) -> str:
+    return workload.name
+
+
+@pytest.fixture(params=workloads(), ids=_each)
+def each(request: pytest.FixtureRequest) -> Workload:
+    assert isinstance(request.param, Workload)
+    return request.param
+
+
+def test_the_three_tiers_are_there() -> None:
+    assert {each.name: each.namespace for each in workloads()} == {
+        "limiter": "fairbox",
+        "executor": "fairbox-exec",
+        "rollout": "fairbox",
+    }
+
+
+def test_every_object_names_a_namespace_of_ours() -> None:
+    ours = {document["metadata"]["name"] for document in of_kind("Namespace")}
+    assert ours == {"fairbox", "fairbox-exec"}
+    for document in load_all():
+        if document["kind"] != "Namespace":
+            assert document["metadata"].get("namespace") in ours, name(document)
+
+
+def test_nothing_secret_and_no_rights_are_given_away() -> None:
+    kinds = {document["kind"] for document in load_all()}
+    assert not kinds & {"Secret", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ServiceAccount"}
+
+
+def test_no_pod_can_speak_to_the_api_server(each: Workload) -> None:
+    assert each.spec["automountServiceAccountToken"] is False
+    assert each.spec["enableServiceLinks"] is False
+
+
+def test_no_pod_has_rights_of_root(each: Workload) -> None:
+    pod, container = each.spec["securityContext"], each.container["securityContext"]
+    assert pod["runAsNonRoot"] is True
+    assert pod["runAsUser"] > 0
+    assert container["allowPrivilegeEscalation"] is False
+    assert container["readOnlyRootFilesystem"] is True
+    assert container["capabilities"] == {"drop": ["ALL"]}
+    assert not {"privileged", "runAsUser"} & set(container)
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(each.spec)
+    assert not [volume for volume in each.spec.get("volumes", ()) if "hostPath" in volume]
+
+
+def test_only_the_executor_leaves_the_default_filters(each: Workload) -> None:
+    relaxed = each.spec["securityContext"]["seccompProfile"]["type"] == "Unconfined"
+    assert relaxed == (each.name == "executor")
+    assert ("procMount" in each.container["securityContext"]) == relaxed
+    # The API server refuses an unmasked /proc in a pod that shares the node's user namespace.
+    assert (each.spec.get("hostUsers") is False) == relaxed
+    enforced = {
+        document["metadata"]["name"]: document["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        for document in of_kind("Namespace")
+    }
+    assert enforced[each.namespace] == ("privileged" if relaxed else "restricted")
+
+
+def test_resources_are_asked_for_and_memory_is_bounded(each: Workload) -> None:
+    resources = each.container["resources"]
+    assert {"cpu", "memory"} <= set(resources["requests"])
+    assert quantity(resources["requests"]["memory"]) <= quantity(resources["limits"]["memory"])
+
+
+def test_every_volume_in_memory_or_on_disk_is_bounded(each: Workload) -> None:
+    volumes = {volume["name"]: volume for volume in each.spec.get("volumes", ())}
+    assert {mount["name"] for mount in each.container.get("volumeMounts", ())} == set(volumes)
+    for volume in volumes.values():
+        assert "sizeLimit" in volume.get("emptyDir", {"sizeLimit": ""}), volume["name"]
+
+
+def test_volumes_claim_what_exists(each: Workload) -> None:
+    claims = {document["metadata"]["name"] for document in of_kind("PersistentVolumeClaim")}
+    for volume in each.spec.get("volumes", ()):
+        if "persistentVolumeClaim" in volume:
+            assert volume["persistentVolumeClaim"]["claimName"] in claims
+
+
+@pytest.mark.parametrize("tier", SERVICES)
+def test_probes_ask_the_health_port(tier: str) -> None:
+    pod = workload(tier)
+    health = pod.ports["health"]
+    for probe, service in (("startup", "readiness"), ("readiness", "readiness"), ("liveness", "liveness")):
+        assert pod.container[f"{probe}Probe"]["grpc"] == {"port": health, "service": service}
+
+
+def test_images_are_those_that_make_builds() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    built = re.search(r"^IMAGES := (.+)$", makefile, re.MULTILINE)
+    assert built is not None
+    assert "localhost/fairbox/$*:dev" in makefile
+    assert {each.container["image"] for each in workloads()} == {
+        f"localhost/fairbox/{image}:dev" for image in built[1].split()
+    }
+    containerfile = (ROOT / "deploy" / "images" / "Containerfile").read_text(encoding="utf-8")
+    assert set(built[1].split()) <= set(re.findall(r"^FROM \S+ AS (\S+)$", containerfile, re.MULTILINE))
+
+
+def test_the_image_has_the_model_that_make_installs() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    model = re.search(r"^MODEL := (\S+)$", makefile, re.MULTILINE)
+    assert model is not None
+    assert model[1] in (ROOT / "deploy" / "images" / "Containerfile").read_text(encoding="utf-8")
+
+
+def test_a_rollout_starts_only_when_somebody_starts_it() -> None:
+    owner = workload("rollout").owner
+    assert owner["kind"] == "CronJob"
+    assert owner["spec"]["suspend"] is True
+
+
+def _spec(kind: str) -> Document:
+    (document,) = of_kind(kind)
+    return dict(document["spec"])
+
+
+def test_the_quota_has_room_for_every_replica_and_the_surge() -> None:
+    hard = _spec("ResourceQuota")["hard"]
+    most = _spec("HorizontalPodAutoscaler")["maxReplicas"]
+    surge = workload("executor").owner["spec"]["strategy"]["rollingUpdate"]["maxSurge"]
+    pods = most + -(-most * int(surge.removesuffix("%")) // 100)
+    resources = workload("executor").container["resources"]
+    assert int(hard["pods"]) >= pods
+    for kind, resource in (("requests", "cpu"), ("requests", "memory"), ("limits", "memory")):
+        assert quantity(hard[f"{kind}.{resource}"]) >= pods * quantity(resources[kind][resource])
+
+
+def test_the_autoscaler_owns_the_number_of_replicas() -> None:
+    target = _spec("HorizontalPodAutoscaler")["scaleTargetRef"]
+    owner = workload(target["name"]).owner
+    assert (owner["apiVersion"], owner["kind"]) == (target["apiVersion"], target["kind"])
+    assert "replicas" not in owner["spec"]
+
+
+def test_two_limiters_never_overlap() -> None:
+    spec = workload("limiter").owner["spec"]
+    assert spec["replicas"] == 1
+    assert spec["strategy"] == {"type": "Recreate"}
