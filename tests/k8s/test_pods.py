@@ -71,7 +71,7 @@ def test_no_pod_has_rights_of_root(each: Workload) -> None:
 def test_only_the_executor_leaves_the_default_filters(each: Workload) -> None:
     relaxed = each.spec["securityContext"]["seccompProfile"]["type"] == "Unconfined"
     assert relaxed == (each.name == "executor")
-    assert ("procMount" in each.container["securityContext"]) == relaxed
+    assert (each.container["securityContext"].get("procMount") == "Unmasked") == relaxed
     # The API server refuses an unmasked /proc in a pod that shares the node's user namespace.
     assert (each.spec.get("hostUsers") is False) == relaxed
     enforced = {
