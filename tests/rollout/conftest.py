@@ -1,0 +1,37 @@
+"""The real model, converted once into the cache (`FAIRBOX_CACHE`), and what is made of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rollout.engines import find_model
+from rollout.tokens import ChatTemplate, HubTokenizer
+
+
+@pytest.fixture(scope="session")
+def model_dir() -> Path:
+    """SmolLM2-135M-Instruct."""
+    return find_model("smollm2")
+
+
+@pytest.fixture(scope="session")
+def tokenizer(model_dir: Path) -> HubTokenizer:
+    return HubTokenizer(model_dir)
+
+
+@pytest.fixture(scope="session")
+def chat(tokenizer: HubTokenizer) -> ChatTemplate:
+    return ChatTemplate(tokenizer)
+
+
+@pytest.fixture(scope="session")
+def gsm8k_test() -> Path:
+    """GSM8K's test rows, which are not part of the repository."""
+    roots = [os.environ.get("FAIRBOX_DATA"), Path(__file__).parents[3] / "shared" / "data"]
+    for root in roots:
+        if root and (path := Path(root) / "gsm8k" / "test.jsonl").is_file():
+            return path
+    pytest.skip("GSM8K is not here: set FAIRBOX_DATA to a folder with gsm8k/test.jsonl")

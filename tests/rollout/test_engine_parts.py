@@ -1,0 +1,136 @@
+"""Queue, prefixes and sampling of the transformers engine, without a model."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout.engines import SamplingParams
+from rollout.engines.prefixes import PrefixStore
+from rollout.engines.sampling import new_generator, sample
+from rollout.engines.schedule import BatchSchedule, Moved, QueueFullError
+
+
+def test_requests_start_in_order_and_fill_rows_without_gaps() -> None:
+    schedule = BatchSchedule(max_running=2, max_queued=4)
+    for name in "abcd":
+        schedule.submit(name, expires=10)
+    assert [schedule.admit(), schedule.admit(), schedule.admit()] == [("a", 0), ("b", 1), None]
+    assert schedule.remove("a") == Moved(source=1, target=0)
+    assert schedule.running == ("b",)
+    assert schedule.admit() == ("c", 1)
+    assert schedule.remove("c") == Moved(source=1, target=1)
+    assert schedule.remove("d") is None
+    assert (schedule.queued, schedule.admit()) == (0, None)
+
+
+def test_queue_is_bounded() -> None:
+    schedule = BatchSchedule(max_running=1, max_queued=1)
+    schedule.submit("a", expires=1)
+    with pytest.raises(QueueFullError):
+        schedule.submit("b", expires=1)
+
+
+def test_waiting_request_expires_and_running_one_does_not() -> None:
+    schedule = BatchSchedule(max_running=1, max_queued=4)
+    for name, expires in (("a", 1.0), ("b", 2.0), ("c", 1.0)):
+        schedule.submit(name, expires=expires)
+    schedule.admit()
+    assert schedule.next_expiry() == 1.0
+    assert schedule.expire(1.0) == ["c"]
+    assert schedule.running == ("a",)
+    assert schedule.next_expiry() == 2.0
+
+
+@given(st.lists(st.sampled_from(["submit", "admit", "remove-running", "remove-waiting"]), max_size=60))
+def test_rows_follow_the_moves_that_are_asked_for(steps: list[str]) -> None:
+    schedule = BatchSchedule(max_running=3, max_queued=5)
+    rows: dict[int, str] = {}
+    waiting: list[str] = []
+    for number, step in enumerate(steps):
+        name = f"r{number}"
+        if step == "submit" and len(waiting) < 5:
+            schedule.submit(name, expires=math.inf)
+            waiting.append(name)
+        elif step == "admit" and (admitted := schedule.admit()) is not None:
+            assert admitted[0] == waiting.pop(0)
+            assert admitted[1] not in rows
+            rows[admitted[1]] = admitted[0]
+        elif step == "remove-running" and rows:
+            moved = schedule.remove(rows[min(rows)])
+            assert moved is not None
+            rows[moved.target] = rows[moved.source]
+            del rows[moved.source]
+        elif step == "remove-waiting" and waiting:
+            assert schedule.remove(waiting.pop()) is None
+        assert schedule.running == tuple(rows[row] for row in sorted(rows))
+        assert schedule.queued == len(waiting)
+
+
+def test_longest_shared_prefix_is_found_but_never_the_whole_context() -> None:
+    store: PrefixStore[str] = PrefixStore(max_bytes=100)
+    store.add((1, 2, 3), "short", 10)
+    store.add((1, 2, 9, 9), "other", 10)
+    assert store.find((1, 2, 3, 4, 5)) == (3, "short")
+    assert store.find((1, 2, 3)) == (2, "other") or store.find((1, 2, 3)) == (2, "short")
+    assert store.find((7, 8)) is None
+
+
+def test_extension_replaces_its_prefix_and_a_prefix_adds_nothing() -> None:
+    store: PrefixStore[str] = PrefixStore(max_bytes=100)
+    store.add((1, 2), "a", 10)
+    store.add((1, 2, 3), "b", 10)
+    store.add((1, 2), "c", 10)
+    assert (len(store), store.bytes) == (1, 10)
+    assert store.find((1, 2, 3, 4)) == (3, "b")
+
+
+def test_store_forgets_what_was_unused_for_longest() -> None:
+    store: PrefixStore[str] = PrefixStore(max_bytes=20)
+    store.add((1, 1), "a", 10)
+    store.add((2, 2), "b", 10)
+    assert store.find((1, 1, 1)) == (2, "a")
+    store.add((3, 3), "c", 10)
+    assert store.find((2, 2, 2)) is None
+    assert store.find((1, 1, 1)) == (2, "a")
+    store.add((4, 4), "too large", 21)
+    assert store.bytes == 20
+    store.clear()
+    assert (len(store), store.bytes) == (0, 0)
+
+
+LOGITS = torch.tensor([2.0, 1.0, 0.5, -1.0, -3.0])
+
+
+def draw(params: SamplingParams, times: int) -> list[tuple[int, float]]:
+    generator = new_generator(params)
+    return [sample(LOGITS, params, generator) for _ in range(times)]
+
+
+def test_logprob_is_of_the_scaled_distribution_before_cuts() -> None:
+    expected = torch.log_softmax(LOGITS / 0.5, dim=-1)
+    for token, logprob in draw(SamplingParams(temperature=0.5, top_k=2, seed=1), 50):
+        assert token in (0, 1)
+        assert logprob == pytest.approx(float(expected[token]))
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
+    probabilities = torch.softmax(LOGITS, dim=-1)
+    just_two = float(probabilities[:2].sum()) - 1e-4
+    assert {token for token, _ in draw(SamplingParams(top_p=just_two, seed=1), 200)} == {0, 1}
+    assert {token for token, _ in draw(SamplingParams(top_p=1e-6, seed=1), 20)} == {0}
+
+
+def test_greedy_takes_the_most_probable_with_its_unscaled_logprob() -> None:
+    assert draw(SamplingParams(temperature=0, seed=1), 1) == [(0, float(torch.log_softmax(LOGITS, dim=-1)[0]))]
+
+
+def test_samples_follow_the_distribution() -> None:
+    counts = torch.zeros(5)
+    for token, _ in draw(SamplingParams(seed=3), 4000):
+        counts[token] += 1
+    assert (counts / 4000 - torch.softmax(LOGITS, dim=-1)).abs().max() < 0.03
