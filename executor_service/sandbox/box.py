@@ -58,6 +58,7 @@ class Box:
         self._killed = Killed.NOT
         self._deadline: asyncio.Timeout | None = None
         self._closed = False
+        self._executed = False
         self.started = False
         """Whether the program may have run."""
 
@@ -85,6 +86,7 @@ class Box:
         try:
             async with asyncio.timeout(self._plan.limits.wall_time_s + _END_GRACE_S) as self._deadline:
                 await self._expect("started")
+                self._executed = True
                 head, blob = await self._expect("ended")
         except TimeoutError:
             # What starves the init can be the program itself, so this is the program's time limit and not our failure.
@@ -169,8 +171,8 @@ class Box:
             raise SandboxFailure("launcher", 0, said[-1] if said else "it ended without a word", started=self.started)
         head, blob = frame
         if head["type"] == "failed":
-            self.started = False  # every failure that is told comes before the program's exec
-            raise SandboxFailure(head["stage"], head["errno"], head["error"], started=False)
+            self.started = self._executed
+            raise SandboxFailure(head["stage"], head["errno"], head["error"], started=self._executed)
         assert head["type"] == kind, f"{head['type']} instead of {kind}"
         return head, blob
 

@@ -51,6 +51,8 @@ def compile_filter() -> bytes:
     rules.add_rule(pyseccomp.ERRNO(errno.ENOSYS), "clone3")
     for flag in _NAMESPACE_FLAGS:
         rules.add_rule(denied, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, flag, flag))
+    # Limits of other processes: where all runs have one uid, the init's own would be within reach.
+    rules.add_rule(denied, "prlimit64", pyseccomp.Arg(0, pyseccomp.NE, 0))
     for request in (_TIOCSTI, _TIOCLINUX):
         rules.add_rule(denied, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, request))
     for name in ("socket", "socketpair"):

@@ -68,6 +68,8 @@ def _init(control: socket.socket, *, privileged: bool) -> NoReturn:
     stage = "request"
     try:
         sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)
+        # A signal from inside the namespace reaches its init only where the init has a handler; Python set this one.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         head, blob = wire.receive(control)
         spec: Spec = head  # type: ignore[assignment]
         view = memoryview(blob)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 INNER_UID = 1000
 """What the program sees as its uid where the server is an ordinary user."""
+_ABOVE = 2
+"""Processes of a run outside the program's user namespace: the launcher and the init."""
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
@@ -35,13 +37,17 @@ def become(spec: Spec, *, privileged: bool, stdin: int, attach: list[int], secco
         sys_.prctl(sys_.PR_SET_DUMPABLE, 1)  # or its own /proc files would belong to root, the identity map among them
         _prefer_as_victim()
         stage = "resource limits"
+        processes = spec["rlimits"].pop("RLIMIT_NPROC")
         for name, value in spec["rlimits"].items():
             _limit(getattr(resource, name), value)
         stage = "identity"
         if privileged:
             _take_uid(spec["uid"])
         else:
+            # The limit of this moment bounds what the new namespace adds to the launcher and the init in the one above.
+            _limit(resource.RLIMIT_NPROC, processes + _ABOVE)
             _nest_user_namespace()
+        _limit(resource.RLIMIT_NPROC, processes)
         sys_.drop_bounding_set()
         if privileged:
             os.setresuid(spec["uid"], spec["uid"], spec["uid"])
