@@ -1,0 +1,30 @@
+"""One real server for most tests; a client of it for each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from executor_service import ExecutorClient
+from tests.executor.servers import GROUPS, Server, running
+
+SECRET = "server-secret-3f1b"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A server with small queues and a secret in its environment."""
+    with running("max_concurrent=4", "max_queued=500", env={"FAIRBOX_TEST_SECRET": SECRET}) as started:
+        yield started
+    for folder in Path("/sys/fs/cgroup").glob(f"*{GROUPS}"):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+@pytest.fixture
+async def executor(server: Server) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(server.target) as client:
+        yield client

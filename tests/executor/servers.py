@@ -1,0 +1,162 @@
+"""Starts real executor servers as child processes, and looks at the host from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from executor_service.v1 import executor_pb2 as pb
+from executor_service.v1 import executor_pb2_grpc
+
+ROOT = Path(__file__).parents[2]
+START_WITHIN_S = 60.0
+GROUPS = "/fairbox-tests"
+"""Control groups of test servers are made below this, where a killed server's can be swept away."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    process: subprocess.Popen[str]
+    target: str
+    health: str
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def status(self) -> pb.GetStatusResponse:
+        with grpc.insecure_channel(self.target) as channel:
+            stub = executor_pb2_grpc.ExecutorServiceStub(channel)
+            return stub.GetStatus(pb.GetStatusRequest(), timeout=10)
+
+    def readiness(self) -> int | None:
+        """Status of the health service; None when it does not answer."""
+        with grpc.insecure_channel(self.health) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            try:
+                return int(stub.Check(health_pb2.HealthCheckRequest(service="readiness"), timeout=1).status)
+            except grpc.RpcError:
+                return None
+
+
+def command(*settings: str, python: str = sys.executable) -> tuple[list[str], str, str]:
+    target, health = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    words = [python, "-m", "executor_service", f"listen={target}", f"health_listen={health}", *settings]
+    return words, target, health
+
+
+@contextlib.contextmanager
+def running(
+    *settings: str, prefix: Sequence[str] = (), python: str = sys.executable, env: dict[str, str] | None = None
+) -> Iterator[Server]:
+    """A server that is ready; killed at the end if the test did not end it."""
+    words, target, health = command(
+        f"cgroups={GROUPS}" if os.geteuid() == 0 else "cgroups=auto", *settings, python=python
+    )
+    process = subprocess.Popen([*prefix, *words], cwd=ROOT, env=os.environ | (env or {}), text=True)
+    server = Server(process, target, health)
+    try:
+        wait_for(lambda: server.readiness() == 1 or process.poll() is not None, START_WITHIN_S)
+        assert process.poll() is None, f"the server ended with {process.returncode}"
+        yield server
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        process.wait()
+
+
+def wait_for(what: object, within_s: float = 30.0) -> None:
+    """Until `what()` is true; the deadline is generous, because nothing is timed here."""
+    assert callable(what)
+    deadline = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def children(pid: int) -> list[int]:
+    """Every process below `pid`, zombies too."""
+    parents: dict[int, list[int]] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parent = int(Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(entry.name))
+    found, todo = [], [pid]
+    while todo:
+        below = parents.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def processes_with(marker: str) -> list[int]:
+    """Processes of the whole machine whose command line holds `marker`."""
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if marker.encode() in Path(entry.path, "cmdline").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
+def descriptors(pid: int) -> list[str]:
+    """What the descriptors of a process point to, sorted."""
+    found = []
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            found.append(str(Path(entry.path).readlink()))
+    return sorted(found)
+
+
+def environment(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def owner(pid: int) -> int:
+    """Uid of a process."""
+    return Path(f"/proc/{pid}").stat().st_uid
+
+
+def exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def sandbox_mounts(pid: int) -> list[str]:
+    """Mounts of sandboxes that a process can see."""
+    mounts = Path(f"/proc/{pid}/mounts").read_text().splitlines()
+    return [line for line in mounts if "subset=pid" in line or "/.private" in line]
+
+
+def groups_left(pid: int) -> list[str]:
+    """Control groups of runs of a server."""
+    return [str(path) for path in Path("/sys/fs/cgroup").glob(f"*{GROUPS}/fairbox-{pid}/*/")]
+
+
+def server_groups_left(pid: int) -> list[str]:
+    """Control groups of a server itself."""
+    return [str(path) for path in Path("/sys/fs/cgroup").glob(f"*{GROUPS}/fairbox-{pid}")]

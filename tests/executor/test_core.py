@@ -1,0 +1,248 @@
+"""The pure parts: who runs and waits, which ids are known, what a limit is, what an outcome is called."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executor_service.core.admission import Admission, QueueFull
+from executor_service.core.dedup import DedupTable, Done, Gone, IdReused, Join, New
+from executor_service.core.verdict import judge
+from executor_service.model import Cause, Limits, Outcome, Output
+from executor_service.sandbox.inside import wire
+from executor_service.sandbox.inside.watch import SAMPLE_S, TICK_S, Reading, Watch
+from executor_service.sandbox.output import FLOOD_MINIMUM, Capture
+from executor_service.sandbox.report import Killed, Report
+
+Table = DedupTable[str, str]
+
+
+def test_slots_are_given_first_in_first_out() -> None:
+    admission = Admission(max_running=2, max_queued=10)
+    assert [s.key for key in "abcd" for s in admission.enter(key, 0, eligible=True)] == ["a", "b"]
+    assert [s.key for s in admission.leave("a", 1)] == ["c"]
+    assert [s.key for s in admission.leave("c", 1)] == ["d"]
+
+
+def test_who_is_not_eligible_is_passed_and_keeps_its_place() -> None:
+    admission = Admission(max_running=1, max_queued=10)
+    assert admission.enter("a", 0, eligible=False) == []
+    assert [s.key for s in admission.enter("b", 0, eligible=True)] == ["b"]
+    assert admission.enter("c", 0, eligible=True) == []
+    assert admission.eligible("a", 1) == []
+    assert [s.key for s in admission.leave("b", 2)] == ["a"]
+
+
+def test_a_full_queue_refuses_with_advice_and_changes_nothing() -> None:
+    admission = Admission(max_running=1, max_queued=1)
+    admission.enter("a", 0, eligible=True)
+    admission.enter("b", 0, eligible=True)
+    before = admission.statistics(5)
+    with pytest.raises(QueueFull) as caught:
+        admission.enter("c", 5, eligible=True)
+    assert caught.value.retry_after_s > 0
+    assert admission.statistics(5) == before
+    assert before.oldest_wait_s == 5
+
+
+def test_no_queue_at_all_still_lets_free_slots_be_used() -> None:
+    admission = Admission(max_running=1, max_queued=0)
+    assert len(admission.enter("a", 0, eligible=True)) == 1
+    with pytest.raises(QueueFull):
+        admission.enter("b", 0, eligible=True)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["enter", "wait", "eligible", "leave"]), st.integers(0, 9)), max_size=80))
+def test_admission_agrees_with_a_plain_model(steps: list[tuple[str, int]]) -> None:
+    admission = Admission(max_running=2, max_queued=3)
+    waiting: deque[int] = deque()
+    ready: set[int] = set()
+    slots: dict[int, int] = {}
+    for now, (step, key) in enumerate(steps):
+        started = []
+        if step in ("enter", "wait"):
+            if key in waiting or key in slots:
+                continue
+            eligible = step == "enter"
+            full = len(waiting) >= 3 and not (eligible and len(slots) < 2 and not ready)
+            if full:
+                with pytest.raises(QueueFull):
+                    admission.enter(key, now, eligible=eligible)
+                continue
+            waiting.append(key)
+            if eligible:
+                ready.add(key)
+            started = admission.enter(key, now, eligible=eligible)
+        elif step == "eligible":
+            if key in waiting:
+                ready.add(key)
+            started = admission.eligible(key, now)
+        else:
+            if key in waiting:
+                waiting.remove(key)
+                ready.discard(key)
+            slots.pop(key, None)
+            started = admission.leave(key, now)
+        expected: list[int] = []
+        while len(slots) + len(expected) < 2 and (first := next((k for k in waiting if k in ready), None)) is not None:
+            waiting.remove(first)
+            ready.remove(first)
+            expected.append(first)
+        assert [s.key for s in started] == expected
+        for each in started:
+            assert each.slot not in slots.values()
+            assert each.slot in (0, 1)
+            slots[each.key] = each.slot  # type: ignore[index]
+        counts = admission.statistics(now)
+        assert (counts.running, counts.queued) == (len(slots), len(waiting))
+
+
+def table(**bounds: float) -> Table:
+    settings = {"max_ids": 100, "max_bytes": 1 << 20, "max_age_s": 10} | bounds
+    return DedupTable(**settings)  # type: ignore[arg-type]
+
+
+def test_an_id_goes_from_new_to_joined_to_done_to_forgotten() -> None:
+    known = table()
+    assert known.look_up("id", b"f", 0) is New.NEW
+    known.begin("id", b"f", "run")
+    assert known.look_up("id", b"f", 1) == Join("run")
+    known.end("id", "result", 6, 2)
+    assert known.look_up("id", b"f", 11.9) == Done("result")
+    assert known.look_up("id", b"f", 12) is New.NEW
+    assert known.deduplicated_total == 2
+    assert known.statistics() == {"running": 0, "ended": 0, "bytes": 0}
+
+
+def test_an_abandoned_id_is_new_again() -> None:
+    known = table()
+    known.begin("id", b"f", "run")
+    known.abandon("id")
+    assert known.look_up("id", b"g", 0) is New.NEW
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_an_id_with_another_request_is_refused(ended: bool) -> None:
+    known = table()
+    known.begin("id", b"f", "run")
+    if ended:
+        known.end("id", "result", 6, 0)
+    with pytest.raises(IdReused):
+        known.look_up("id", b"g", 1)
+
+
+def test_results_beyond_the_bytes_are_dropped_and_their_ids_still_known() -> None:
+    known = table(max_bytes=3000)
+    for request_id in "abc":
+        known.begin(request_id, b"f", "run")
+        known.end(request_id, "result", 800, 0)
+    assert known.look_up("a", b"f", 1) is Gone.GONE
+    assert known.look_up("c", b"f", 1) == Done("result")
+    assert known.statistics()["bytes"] <= 3000
+
+
+def test_ids_beyond_the_count_are_forgotten_and_running_ones_never() -> None:
+    known = table(max_ids=2)
+    known.begin("running", b"f", "run")
+    for request_id in "abc":
+        known.begin(request_id, b"f", "run")
+        known.end(request_id, "result", 1, 0)
+    assert known.look_up("a", b"f", 1) is New.NEW
+    assert known.look_up("b", b"f", 1) == Done("result")
+    assert known.look_up("running", b"f", 9999) == Join("run")
+
+
+LIMITS = Limits(wall_time_s=5, cpu_time_s=3, memory_bytes=100, processes=4, output_bytes=10)
+
+
+def report(killed: Killed = Killed.NOT, **facts: int | float) -> Report:
+    values = {"code": 0, "signal": 0} | facts
+    return Report(killed=killed, stdout=Output(), stderr=Output(), **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("facts", "outcome"),
+    [
+        (report(), Outcome.FINISHED),
+        (report(code=2), Outcome.NONZERO_EXIT),
+        (report(signal=11), Outcome.SIGNALED),
+        (report(signal=9), Outcome.SIGNALED),
+        (report(signal=9, cpu_s=3.0), Outcome.CPU_LIMIT),
+        (report(signal=24, cpu_s=3.1), Outcome.CPU_LIMIT),
+        (report(signal=11, cpu_s=3.1), Outcome.SIGNALED),
+        (report(Killed.WALL, signal=9), Outcome.TIME_LIMIT),
+        (report(Killed.CPU, signal=9), Outcome.CPU_LIMIT),
+        (report(Killed.MEMORY, signal=9), Outcome.MEMORY_LIMIT),
+        (report(Killed.PROCESSES, signal=9), Outcome.PROCESS_LIMIT),
+        (report(Killed.OUTPUT, signal=9), Outcome.OUTPUT_LIMIT),
+        (report(signal=9, oom_kills=1), Outcome.MEMORY_LIMIT),
+        (report(code=1, denied_forks=3), Outcome.PROCESS_LIMIT),
+    ],
+)
+def test_what_the_code_can_cause_is_policy(facts: Report, outcome: Outcome) -> None:
+    assert judge(facts, LIMITS)[:2] == (outcome, Cause.POLICY)
+
+
+def test_a_lost_lease_is_infrastructure() -> None:
+    assert judge(report(Killed.LAPSED, signal=9), LIMITS)[:2] == (Outcome.CANCELLED, Cause.INFRA)
+
+
+def watch(**changes: object) -> Watch:
+    settings = {"wall_s": 10.0, "cpu_s": 4.0, "memory_bytes": 1000, "sample_memory": True, "processors": 2} | changes
+    return Watch(100.0, **settings)  # type: ignore[arg-type]
+
+
+def test_each_limit_is_met_exactly_at_its_value() -> None:
+    assert watch().observe(109.99, Reading(3.99, 1000)) == ""
+    assert watch().observe(110.0, Reading(0)) == "wall"
+    assert watch().observe(101.0, Reading(4.0)) == "cpu"
+    assert watch().observe(101.0, Reading(0, 1001)) == "memory"
+    assert watch().observe(101.0, Reading(0, 0, oom_kills=1)) == "memory"
+    assert watch().observe(101.0, Reading(0, 0, denied_forks=1)) == "processes"
+
+
+def test_resident_memory_is_only_judged_where_no_group_guards_it() -> None:
+    assert watch(sample_memory=False).observe(101.0, Reading(0, 5000)) == ""
+
+
+def test_cpu_time_never_goes_backwards() -> None:
+    watched = watch()
+    watched.observe(101.0, Reading(2.0))
+    watched.observe(102.0, Reading(1.0))
+    assert watched.cpu_s == 2.0
+
+
+def test_the_next_look_is_never_after_a_limit_could_be_met() -> None:
+    assert watch().wait_s(100.0) == SAMPLE_S
+    assert watch(sample_memory=False).wait_s(100.0) == TICK_S
+    assert watch(sample_memory=False).wait_s(109.95) == pytest.approx(0.05)
+    assert watch().wait_s(111.0) == 0
+    nearly = watch(sample_memory=False)
+    nearly.observe(101.0, Reading(3.96))
+    assert nearly.wait_s(101.0) == pytest.approx(0.02)
+
+
+def test_a_capture_keeps_the_first_bytes_and_counts_all() -> None:
+    capture = Capture(5)
+    for data in (b"abc", b"defg", b""):
+        capture.feed(data)
+    assert capture.output() == Output(b"abcde", 7, truncated=True)
+    assert not capture.flooded
+    capture.feed(bytes(FLOOD_MINIMUM))
+    assert capture.flooded
+
+
+@given(st.lists(st.tuples(st.dictionaries(st.text(), st.integers()), st.binary(max_size=40))), st.integers(1, 30))
+def test_frames_survive_any_cut(frames: list[tuple[dict[str, int], bytes]], step: int) -> None:
+    data = b"".join(wire.encode(head, len(blob)) + blob for head, blob in frames)
+    decoder = wire.Decoder()
+    found = [frame for start in range(0, len(data), step) for frame in decoder.feed(data[start : start + step])]
+    assert found == frames
+
+
+def test_a_frame_beyond_the_bounds_is_refused() -> None:
+    with pytest.raises(ValueError, match="beyond the bounds"):
+        wire.Decoder().feed(wire.encode({}, wire.MAX_BLOB + 1))

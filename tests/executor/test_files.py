@@ -1,0 +1,62 @@
+"""Files out of the work folder: what they are, how many bytes, and nothing that is not the program's own."""
+
+from __future__ import annotations
+
+from executor_service import ExecutorClient, FileStatus, Limits, OutputFile
+
+
+async def test_returned_files_and_what_became_of_the_others(executor: ExecutorClient) -> None:
+    code = """
+import os
+os.makedirs("out/deep")
+open("out/deep/a.bin", "wb").write(bytes(range(256)))
+open("empty", "w").close()
+open("private", "w").write("mine"); os.chmod("private", 0)
+os.mkfifo("pipe")
+"""
+    paths = ["out/deep/a.bin", "empty", "private", "nothing", "out", "pipe", "empty/below", "main.py"]
+    result = await executor.execute(code, return_paths=paths)
+    assert result.files[0] == OutputFile("out/deep/a.bin", FileStatus.RETURNED, bytes(range(256)), 256)
+    assert result.files[1] == OutputFile("empty", FileStatus.RETURNED, b"", 0)
+    assert result.files[2] == OutputFile("private", FileStatus.RETURNED, b"mine", 4)
+    statuses = [FileStatus.MISSING, FileStatus.NOT_REGULAR, FileStatus.NOT_REGULAR, FileStatus.MISSING]
+    assert [file.status for file in result.files[3:7]] == statuses
+    assert result.files[7].content == code.encode()
+    assert [file.path for file in result.files] == paths
+
+
+async def test_links_are_not_followed(executor: ExecutorClient) -> None:
+    code = """
+import os
+os.symlink("/etc/passwd", "link")
+os.symlink("/etc", "folder")
+os.symlink("main.py", "inner")
+os.symlink("/proc/1/root", "root")
+"""
+    result = await executor.execute(code, return_paths=["link", "folder/passwd", "inner", "root/etc/passwd"])
+    assert all(file.content == b"" for file in result.files)
+    assert FileStatus.RETURNED not in {file.status for file in result.files}
+
+
+async def test_returned_bytes_are_bounded(executor: ExecutorClient) -> None:
+    code = "open('a', 'wb').write(bytes(600)); open('b', 'wb').write(bytes(600)); open('c', 'wb').write(bytes(400))"
+    result = await executor.execute(code, return_paths=["a", "b", "c"], limits=Limits(return_bytes=1000))
+    statuses = [(file.status, file.size_bytes, len(file.content)) for file in result.files]
+    assert statuses == [
+        (FileStatus.RETURNED, 600, 600),
+        (FileStatus.TOO_LARGE, 600, 0),
+        (FileStatus.RETURNED, 400, 400),
+    ]
+
+
+async def test_a_sparse_giant_is_too_large_and_costs_nothing(executor: ExecutorClient) -> None:
+    code = "f = open('giant', 'wb'); f.truncate(1 << 30)"
+    limits = Limits(file_bytes=1 << 30, disk_bytes=1 << 20)
+    (giant,) = (await executor.execute(code, return_paths=["giant"], limits=limits)).files
+    assert (giant.status, giant.size_bytes, giant.content) == (FileStatus.TOO_LARGE, 1 << 30, b"")
+
+
+async def test_files_are_returned_after_a_limit_too(executor: ExecutorClient) -> None:
+    code = "open('a', 'w').write('kept')\nwhile True: pass"
+    result = await executor.execute(code, return_paths=["a"], limits=Limits(wall_time_s=0.3))
+    assert result.files[0].content == b"kept"

@@ -1,0 +1,297 @@
+"""From a request's arrival to the server's end: repetition, cancellation, overload, drain, crash, and nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import uuid
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from executor_service import Cause, ExecutorClient, ExecutorUnavailable, InvalidRequest, Limits, Outcome, Overloaded
+from executor_service.v1 import executor_pb2 as pb
+from executor_service.v1 import executor_pb2_grpc
+from fairbox.channels import open_channel
+from tests.executor.servers import (
+    Server,
+    children,
+    command,
+    descriptors,
+    exists,
+    groups_left,
+    processes_with,
+    running,
+    sandbox_mounts,
+    server_groups_left,
+    wait_for,
+)
+
+SLEEP = "import time; print('started', flush=True); time.sleep(600)"
+ONCE = "import uuid; print(uuid.uuid4())"
+
+
+def marked() -> tuple[str, list[str]]:
+    """A marker, and arguments that put it into a program's command line."""
+    marker = f"marker-{uuid.uuid4().hex}"
+    return marker, [marker]
+
+
+async def test_a_repeated_request_id_returns_the_stored_result(executor: ExecutorClient, server: Server) -> None:
+    before = server.status().deduplicated_total
+    first = await executor.execute(ONCE, request_id="repeat-1")
+    second = await executor.execute(ONCE, request_id="repeat-1")
+    assert (first.deduplicated, second.deduplicated) == (False, True)
+    assert first.stdout.data == second.stdout.data
+    assert server.status().deduplicated_total == before + 1
+
+
+async def test_concurrent_calls_with_one_request_id_run_once(executor: ExecutorClient) -> None:
+    calls = (executor.execute(f"{ONCE}; import time; time.sleep(0.5)", request_id="join-1") for _ in range(10))
+    results = await asyncio.gather(*calls)
+    assert len({result.stdout.data for result in results}) == 1
+    assert sorted(result.deduplicated for result in results) == [False] + [True] * 9
+
+
+async def test_a_request_id_with_another_request_is_refused(executor: ExecutorClient) -> None:
+    await executor.execute("print(1)", request_id="other-1")
+    with pytest.raises(InvalidRequest, match="request_id was used for another request") as caught:
+        await executor.execute("print(2)", request_id="other-1")
+    assert [field.field for field in caught.value.fields] == ["request_id"]
+
+
+async def test_cancelling_the_only_call_kills_the_program(executor: ExecutorClient, server: Server) -> None:
+    marker, args = marked()
+    call = asyncio.create_task(executor.execute(SLEEP, args=args, request_id="cancel-1"))
+    await asyncio.to_thread(wait_for, lambda: processes_with(marker))
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await asyncio.to_thread(wait_for, lambda: not processes_with(marker))
+    await asyncio.to_thread(wait_for, lambda: server.status().running == 0)
+    # It may have run, so the id is spent: the same result for whoever asks again.
+    result = await executor.execute(SLEEP, args=args, request_id="cancel-1")
+    assert (result.outcome, result.cause, result.deduplicated) == (Outcome.CANCELLED, Cause.INFRA, True)
+
+
+async def test_a_joined_run_survives_the_cancellation_of_one_call(executor: ExecutorClient) -> None:
+    code = "import time; time.sleep(1); print('survived')"
+    first = asyncio.create_task(executor.execute(code, request_id="survive-1"))
+    second = asyncio.create_task(executor.execute(code, request_id="survive-1"))
+    await asyncio.sleep(0.4)
+    first.cancel()
+    assert (await second).stdout.data == b"survived\n"
+
+
+async def test_a_deadline_of_the_call_kills_the_program(executor: ExecutorClient) -> None:
+    marker, args = marked()
+    with pytest.raises(ExecutorUnavailable):
+        await executor.execute(SLEEP, args=args, timeout=1)
+    await asyncio.to_thread(wait_for, lambda: not processes_with(marker))
+
+
+async def test_a_waiting_request_is_gone_when_its_call_is_cancelled() -> None:
+    with running("max_concurrent=1") as server:
+        async with ExecutorClient(server.target) as executor:
+            first = asyncio.create_task(executor.execute(SLEEP))
+            await asyncio.to_thread(wait_for, lambda: server.status().running == 1)
+            second = asyncio.create_task(executor.execute(ONCE, request_id="waiting"))
+            await asyncio.to_thread(wait_for, lambda: server.status().queued == 1)
+            assert server.status().oldest_wait_s > 0
+            second.cancel()
+            await asyncio.to_thread(wait_for, lambda: server.status().queued == 0)
+            first.cancel()
+            # It never started, so its id is free.
+            assert not (await executor.execute(ONCE, request_id="waiting")).deduplicated
+
+
+async def test_a_full_queue_says_when_to_come_back() -> None:
+    with running("max_concurrent=1", "max_queued=1") as server:
+        async with ExecutorClient(server.target) as executor:
+            calls = [asyncio.create_task(executor.execute(SLEEP)) for _ in range(2)]
+            await asyncio.to_thread(wait_for, lambda: server.status().queued == 1)
+            with pytest.raises(Overloaded, match="max_queued") as caught:
+                await executor.execute("1")
+            assert 0 < caught.value.retry_after_s <= 30
+            assert server.readiness() == 1
+            for call in calls:
+                call.cancel()
+
+
+async def test_waiting_has_an_end() -> None:
+    with running("max_concurrent=1", "queue_timeout_s=0.3") as server:
+        async with ExecutorClient(server.target) as executor:
+            first = asyncio.create_task(executor.execute(SLEEP))
+            await asyncio.to_thread(wait_for, lambda: server.status().running == 1)
+            with pytest.raises(Overloaded, match="queue_timeout_s"):
+                await executor.execute("1")
+            assert server.status().queued == 0
+            first.cancel()
+
+
+def test_killing_the_server_kills_every_program() -> None:
+    marker, args = marked()
+    code = """
+import os, signal, sys, time
+for _ in range(2):
+    if os.fork() == 0:
+        os.setsid()
+        for number in range(1, 32):
+            try: signal.signal(number, signal.SIG_IGN)
+            except OSError: pass
+time.sleep(600)
+"""
+    with running() as server:
+
+        async def call() -> None:
+            async with ExecutorClient(server.target) as executor:
+                task = asyncio.create_task(executor.execute(code, args=args))
+                await asyncio.to_thread(wait_for, lambda: len(processes_with(marker)) == 4)
+                below = children(server.pid)
+                server.process.kill()
+                with pytest.raises(ExecutorUnavailable):
+                    await task
+                await asyncio.to_thread(wait_for, lambda: not processes_with(marker))
+                await asyncio.to_thread(wait_for, lambda: not [pid for pid in below if exists(pid)])
+
+        asyncio.run(call())
+
+
+async def test_sigterm_lets_programs_end_and_refuses_new_ones() -> None:
+    with running("drain_grace_s=20") as server:
+        async with ExecutorClient(server.target) as executor:
+            marker, args = marked()
+            running_one = asyncio.create_task(executor.execute("import time; time.sleep(2); print('done')", args=args))
+            await asyncio.to_thread(wait_for, lambda: processes_with(marker))
+            server.process.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(wait_for, lambda: server.status().draining)
+            assert server.readiness() != 1
+            with pytest.raises(ExecutorUnavailable, match="ending"):
+                await executor.execute("1")
+            assert (await running_one).stdout.data == b"done\n"
+        assert await asyncio.to_thread(server.process.wait, 20) == 0
+        assert groups_left(server.pid) == []
+
+
+async def test_the_drain_ends_and_kills_what_is_left() -> None:
+    marker, args = marked()
+    with running("drain_grace_s=0.3") as server:
+        async with ExecutorClient(server.target) as executor:
+            call = asyncio.create_task(executor.execute(SLEEP, args=args))
+            await asyncio.to_thread(wait_for, lambda: processes_with(marker))
+            server.process.send_signal(signal.SIGTERM)
+            result = await call
+            assert (result.outcome, result.cause) == (Outcome.CANCELLED, Cause.INFRA)
+            assert result.message.startswith("Killed: ")
+        assert await asyncio.to_thread(server.process.wait, 20) == 0
+    assert processes_with(marker) == []
+    assert server_groups_left(server.pid) == []
+
+
+async def test_200_runs_leave_nothing_behind(executor: ExecutorClient, server: Server) -> None:
+    kinds = [
+        ("print(1)", Limits()),
+        ("import os\nfor _ in range(3): os.fork()", Limits()),
+        ("import time; time.sleep(60)", Limits(wall_time_s=0.05)),
+        ("import os; os.setsid() if os.fork() else None; os.kill(os.getpid(), 9)", Limits()),
+        ("open('/tmp/x', 'wb').write(bytes(1 << 20)); raise SystemExit(3)", Limits()),
+    ]
+    await executor.execute("1")
+    open_before = None
+    for part in range(4):
+        runs = [kinds[i % len(kinds)] for i in range(50)]
+        if part % 2:
+            for code, limits in runs:
+                await executor.execute(code, limits=limits)
+        else:
+            await asyncio.gather(*(executor.execute(code, limits=limits) for code, limits in runs))
+        await asyncio.to_thread(wait_for, lambda: server.status().running == 0 and not children(server.pid))
+        if open_before is None:
+            open_before = descriptors(server.pid)
+    assert len(descriptors(server.pid)) == len(open_before or [])
+    assert sandbox_mounts(server.pid) == []
+    assert groups_left(server.pid) == []
+
+
+async def test_status_shows_what_the_server_is_and_does(executor: ExecutorClient, server: Server) -> None:
+    await executor.execute("print(1)")
+    status = server.status()
+    assert status.isolation_level == status.min_isolation_level == pb.ISOLATION_LEVEL_NAMESPACES
+    assert [level.available for level in status.isolation_levels] == [True, False, False, False]
+    languages = {language.name: language for language in status.languages}
+    assert languages["python"].installed
+    assert languages["python"].version.startswith("Python 3.")
+    assert "bash" in languages["bash"].version
+    assert [profile.name for profile in status.profiles] == ["python-base"]
+    assert (status.max_running, status.max_queued, status.limiter.target) == (4, 500, "none")
+    assert status.default_limits.wall_time_s == 30
+    assert status.max_limits.wall_time_s == 600
+    finished = {count.outcome: count.count for count in status.outcomes}[pb.OUTCOME_FINISHED]
+    assert finished >= 1
+    assert not status.draining
+    assert status.uptime_s > 0
+
+
+async def test_reflection_lists_the_service(server: Server) -> None:
+    async with open_channel(server.target) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        call = stub.ServerReflectionInfo(iter([request]), timeout=10)
+        answer = await anext(aiter(call))
+        names = {service.name for service in answer.list_services_response.service}
+        call.cancel()
+    assert "executor_service.v1.ExecutorService" in names
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("StreamExecution", pb.StreamExecutionRequest()),
+        ("ExecuteBatch", pb.ExecuteBatchRequest()),
+        ("CreateSession", pb.CreateSessionRequest()),
+        ("BranchSession", pb.BranchSessionRequest()),
+        ("DeleteSession", pb.DeleteSessionRequest()),
+        ("ListSessions", pb.ListSessionsRequest()),
+        ("VerifyCode", pb.VerifyCodeRequest()),
+        ("PrepareWorkspace", pb.PrepareWorkspaceRequest()),
+    ],
+)
+async def test_what_is_not_offered_says_so(server: Server, name: str, message: object) -> None:
+    async with open_channel(server.target) as channel:
+        call = getattr(executor_pb2_grpc.ExecutorServiceStub(channel), name)(message, timeout=10)
+        with pytest.raises(grpc.aio.AioRpcError, match=f"{name} is not offered") as caught:
+            await (anext(aiter(call)) if name in ("StreamExecution", "ExecuteBatch") else call)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_an_unreachable_server_is_infrastructure() -> None:
+    async with ExecutorClient("127.0.0.1:1") as executor:
+        with pytest.raises(ExecutorUnavailable, match=r"127\.0\.0\.1:1") as caught:
+            await executor.execute("1", timeout=10)
+    assert caught.value.cause is Cause.INFRA
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("listen=0.0.0.0:0", "listen is '0.0.0.0:0', which is not loopback"),
+        ("python=/nonexistent/python", "python is '/nonexistent/python', which does not run as a Python interpreter"),
+        ("min_isolation=none", "min_isolation is 'none', must be one of landlock, gvisor, namespaces"),
+        ("max_concurrent=0", "max_concurrent is 0, must be from 1"),
+        ("limits.wall_time_s=700", "limits.wall_time_s is 700.0, must be above 0 and at most max_limits.wall_time_s"),
+        (
+            "limts.wall_time_s=7",
+            "limts.wall_time_s (limts.wall_time_s) is not a setting; did you mean limits.wall_time_s?",
+        ),
+    ],
+)
+def test_a_bad_setting_is_one_sentence(setting: str, sentence: str) -> None:
+    words, _, _ = command(setting)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONWARNINGS": ""})
+    assert done.returncode in (1, 2)
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

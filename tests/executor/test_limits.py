@@ -1,0 +1,174 @@
+"""Each limit ends in its outcome, and what the code could have caused is POLICY."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from executor_service import Cause, ExecutionResult, ExecutorClient, InputFile, InvalidRequest, Limits, Outcome
+from tests.executor.servers import Server, children, wait_for
+
+MIB = 1 << 20
+
+
+def killed(result: ExecutionResult, outcome: Outcome) -> None:
+    assert (result.outcome, result.cause) == (outcome, Cause.POLICY), result
+    assert result.message.startswith("Killed: the program ")
+    assert (result.signal, result.exit_code) == (9, 137)
+
+
+async def test_wall_time(executor: ExecutorClient) -> None:
+    result = await executor.execute(
+        "print('before', flush=True); import time; time.sleep(60)", limits=Limits(wall_time_s=0.3)
+    )
+    killed(result, Outcome.TIME_LIMIT)
+    assert result.stdout.data == b"before\n"
+    assert result.wall_time_s >= 0.3
+    assert "0.3 s" in result.message
+
+
+async def test_cpu_time_of_one_process(executor: ExecutorClient) -> None:
+    result = await executor.execute("while True: pass", limits=Limits(cpu_time_s=0.5, wall_time_s=60))
+    killed(result, Outcome.CPU_LIMIT)
+    assert 0.5 <= result.cpu_time_s < 10
+
+
+async def test_cpu_time_counts_every_process(executor: ExecutorClient) -> None:
+    code = "import os\nfor _ in range(3): os.fork()\nwhile True: pass"
+    result = await executor.execute(code, limits=Limits(cpu_time_s=0.8, wall_time_s=60))
+    killed(result, Outcome.CPU_LIMIT)
+    assert result.cpu_time_s >= 0.8
+
+
+async def test_cpu_time_of_children_that_nobody_waits_for_counts(executor: ExecutorClient) -> None:
+    code = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while True:
+    if os.fork() == 0:
+        end = time.process_time() + 0.2
+        while time.process_time() < end: pass
+        os._exit(0)
+    time.sleep(0.25)
+"""
+    result = await executor.execute(code, limits=Limits(cpu_time_s=1, wall_time_s=60))
+    killed(result, Outcome.CPU_LIMIT)
+
+
+async def test_memory_of_one_process(executor: ExecutorClient) -> None:
+    code = "x = []\nwhile True: x.append(bytearray(1 << 20))"
+    result = await executor.execute(code, limits=Limits(memory_bytes=64 * MIB))
+    killed(result, Outcome.MEMORY_LIMIT)
+    assert result.peak_memory_bytes > 48 * MIB
+
+
+async def test_memory_of_all_processes_together(executor: ExecutorClient) -> None:
+    code = "import os, time\nfor _ in range(2): os.fork()\nx = b'x' * (40 << 20)\ntime.sleep(60)"
+    result = await executor.execute(code, limits=Limits(memory_bytes=100 * MIB, wall_time_s=50))
+    killed(result, Outcome.MEMORY_LIMIT)
+
+
+async def test_a_child_killed_for_memory_ends_the_run(executor: ExecutorClient) -> None:
+    code = """
+import os, time
+if os.fork() == 0:
+    x = []
+    while True: x.append(bytearray(1 << 20))
+time.sleep(60)
+"""
+    result = await executor.execute(code, limits=Limits(memory_bytes=64 * MIB, wall_time_s=50))
+    killed(result, Outcome.MEMORY_LIMIT)
+
+
+async def test_files_in_private_folders_are_bounded(executor: ExecutorClient) -> None:
+    code = """
+for folder in (".", "/tmp", "/dev/shm"):
+    try:
+        with open(folder + "/big", "wb") as file:
+            for _ in range(64): file.write(bytes(1 << 20))
+        print("written")
+    except OSError as error: print(error.strerror)
+"""
+    result = await executor.execute(code, limits=Limits(disk_bytes=32 * MIB))
+    assert result.stdout.data == b"No space left on device\n" * 3
+
+
+async def test_inodes_are_bounded(executor: ExecutorClient) -> None:
+    code = """
+try:
+    for i in range(10**6): open(f"/tmp/{i}", "w").close()
+except OSError as error: print(error.strerror, i > 1000)
+"""
+    assert (await executor.execute(code)).stdout.data == b"No space left on device True\n"
+
+
+async def test_one_file_is_bounded(executor: ExecutorClient) -> None:
+    code = "f = open('x', 'wb')\ntry:\n    f.write(bytes(2 << 20)); f.flush()\nexcept OSError as e: print(e.strerror)"
+    assert (await executor.execute(code, limits=Limits(file_bytes=MIB))).stdout.data == b"File too large\n"
+
+
+async def test_open_files_are_bounded(executor: ExecutorClient) -> None:
+    code = "x = []\ntry:\n    while True: x.append(open('/dev/null'))\nexcept OSError as e: print(e.strerror, len(x))"
+    assert (await executor.execute(code, limits=Limits(open_files=32))).stdout.data == b"Too many open files 29\n"
+
+
+async def test_a_fork_bomb_is_contained(executor: ExecutorClient, server: Server) -> None:
+    code = """
+import os
+while True:
+    try: os.fork()
+    except OSError: pass
+"""
+    result = await executor.execute(code, limits=Limits(processes=32, wall_time_s=5))
+    assert result.cause is Cause.POLICY
+    # Where no control group counts processes, fork fails, and the bomb lives until another limit.
+    assert result.outcome in (Outcome.PROCESS_LIMIT, Outcome.TIME_LIMIT, Outcome.CPU_LIMIT)
+    wait_for(lambda: children(server.pid) == [])
+
+
+async def test_threads_count_as_processes(executor: ExecutorClient) -> None:
+    code = """
+import threading, time
+for i in range(100):
+    try: threading.Thread(target=time.sleep, args=(1,), daemon=True).start()
+    except RuntimeError: break
+print("started fewer" if i < 20 else "no limit")
+"""
+    result = await executor.execute(code, limits=Limits(processes=10))
+    assert result.outcome is Outcome.PROCESS_LIMIT or result.stdout.data == b"started fewer\n"
+
+
+async def test_output_beyond_the_limit_is_cut_and_counted(executor: ExecutorClient) -> None:
+    code = "import sys; sys.stdout.write('x' * 5_000_000); sys.stderr.write('y' * 20)"
+    result = await executor.execute(code, limits=Limits(output_bytes=1000))
+    assert (result.outcome, result.exit_code) == (Outcome.FINISHED, 0)
+    assert (result.stdout.data, result.stdout.total_bytes, result.stdout.truncated) == (b"x" * 1000, 5_000_000, True)
+    assert (result.stderr.data, result.stderr.truncated) == (b"y" * 20, False)
+
+
+async def test_exactly_the_limit_is_not_truncated(executor: ExecutorClient) -> None:
+    result = await executor.execute("print('x' * 99)", limits=Limits(output_bytes=100))
+    assert (len(result.stdout.data), result.stdout.truncated) == (100, False)
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+async def test_a_flood_of_200_mb_is_drained_capped_and_ended(executor: ExecutorClient, stream: int) -> None:
+    code = f"import os\nfor _ in range(200): os.write({stream}, b'x' * 1_000_000)\nimport time; time.sleep(60)"
+    result = await executor.execute(code, limits=Limits(output_bytes=MIB, wall_time_s=50))
+    killed(result, Outcome.OUTPUT_LIMIT)
+    output = result.stdout if stream == 1 else result.stderr
+    assert (output.data, output.truncated) == (b"x" * MIB, True)
+    assert 64 * MIB < output.total_bytes < 200_000_000
+
+
+async def test_queueing_and_set_up_are_not_charged(executor: ExecutorClient) -> None:
+    code = "import time; time.sleep(0.2)"
+    results = await asyncio.gather(*(executor.execute(code, limits=Limits(wall_time_s=2)) for _ in range(40)))
+    assert {result.outcome for result in results} == {Outcome.FINISHED}
+    assert max(result.queue_time_s for result in results) > 1  # 40 programs of 0.2 s in four slots
+
+
+async def test_files_larger_than_the_room_for_them_are_refused_before_anything_runs(executor: ExecutorClient) -> None:
+    with pytest.raises(InvalidRequest, match=r"limits.disk_bytes is 1048576, but code and files need"):
+        await executor.execute("1", files=[InputFile("big", bytes(2 * MIB))], limits=Limits(disk_bytes=MIB))

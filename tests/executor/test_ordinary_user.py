@@ -1,0 +1,149 @@
+"""The server as an ordinary user, with user namespaces and without control groups; and where they are not allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from executor_service import Cause, ExecutorClient, Limits, Outcome
+from tests.executor.servers import ROOT, Server, children, command, owner, running, wait_for
+
+MIB = 1 << 20
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+def foreign_python() -> str | None:
+    """An interpreter that an ordinary user may start, of the version whose packages we have."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    # setpriv keeps its capabilities until it has started the command, so only the command's own child tells the truth.
+    again = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', '1'])"
+    for python in (sys.executable, shutil.which(f"python{version}", path="/usr/bin:/usr/local/bin")):
+        if python and subprocess.run([*NOBODY, python, "-c", again], capture_output=True, timeout=30).returncode == 0:
+            return python
+    return None
+
+
+if os.geteuid() != 0:
+    PREFIX: list[str] = []
+    PYTHON: str | None = sys.executable
+else:
+    PREFIX, PYTHON = NOBODY, foreign_python() if shutil.which("setpriv") else None
+
+pytestmark = pytest.mark.skipif(PYTHON is None, reason="no interpreter that an ordinary user may start, or no setpriv")
+ENV = {"PYTHONPATH": f"{ROOT}:{sysconfig.get_paths()['purelib']}", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Server]:
+    """A server without privileges."""
+    assert PYTHON is not None
+    with running("cgroups=none", "max_concurrent=4", prefix=PREFIX, python=PYTHON, env=ENV) as server:
+        assert owner(server.pid) != 0
+        yield server
+
+
+@pytest.fixture
+async def executor(plain: Server) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(plain.target) as client:
+        yield client
+
+
+async def test_programs_run_without_any_capability(executor: ExecutorClient) -> None:
+    result = await executor.execute("import os; print(os.getuid(), open('/proc/self/status').read())")
+    assert result.outcome is Outcome.FINISHED, result
+    assert result.stdout.text.startswith("1000 ")
+    assert "CapEff:\t0000000000000000" in result.stdout.text
+    assert "CapBnd:\t0000000000000000" in result.stdout.text
+
+
+async def test_the_init_of_the_same_user_is_out_of_reach(executor: ExecutorClient) -> None:
+    code = """
+import os, resource
+for number in range(1, 65):
+    try: os.kill(1, number)
+    except OSError: pass
+attempts = (
+    lambda: open("/proc/1/environ").read(),
+    lambda: open("/proc/1/mem", "rb"),
+    lambda: os.listdir("/proc/1/fd"),
+    lambda: resource.prlimit(1, resource.RLIMIT_AS, (0, 0)),
+    lambda: open("/proc/1/oom_score_adj", "w"),
+)
+for attempt in attempts:
+    try: attempt(); print("done")
+    except OSError as error: print(error.errno in (1, 13))
+"""
+    result = await executor.execute(code)
+    assert (result.outcome, result.stdout.data) == (Outcome.FINISHED, b"True\n" * 5), result
+
+
+async def test_the_host_can_not_be_written(executor: ExecutorClient) -> None:
+    code = """
+import os
+for path in ("/x", "/usr/x", "/etc/passwd", "/dev/x"):
+    try: open(path, "w"); print(path)
+    except OSError: pass
+os.mkdir("/tmp/mine"); open("file", "w").close(); print(sorted(os.listdir(".")))
+"""
+    assert (await executor.execute(code)).stdout.data == b"['file', 'main.py']\n"
+
+
+async def test_memory_of_the_tree_is_watched(executor: ExecutorClient) -> None:
+    code = "import os, time\nfor _ in range(2): os.fork()\nx = b'x' * (60 << 20)\ntime.sleep(60)"
+    result = await executor.execute(code, limits=Limits(memory_bytes=128 * MIB, wall_time_s=50))
+    assert (result.outcome, result.cause) == (Outcome.MEMORY_LIMIT, Cause.POLICY)
+    assert result.peak_memory_bytes > 100 * MIB
+
+
+async def test_cpu_time_of_the_tree_is_counted(executor: ExecutorClient) -> None:
+    code = "import os\nos.fork()\nwhile True: pass"
+    result = await executor.execute(code, limits=Limits(cpu_time_s=0.6, wall_time_s=50))
+    assert (result.outcome, result.cause) == (Outcome.CPU_LIMIT, Cause.POLICY)
+
+
+async def test_a_fork_bomb_is_contained(executor: ExecutorClient, plain: Server) -> None:
+    code = "import os\nn = 0\nwhile True:\n    try: os.fork()\n    except OSError: break\nimport time; time.sleep(60)"
+    result = await executor.execute(code, limits=Limits(processes=32, wall_time_s=1))
+    assert (result.outcome, result.cause) == (Outcome.TIME_LIMIT, Cause.POLICY)
+    wait_for(lambda: children(plain.pid) == [])
+
+
+async def test_the_process_limit_is_each_runs_own(executor: ExecutorClient) -> None:
+    code = """
+import os, time
+children = 0
+try:
+    while True:
+        if os.fork() == 0: time.sleep(2); os._exit(0)
+        children += 1
+except OSError: print(children)
+"""
+    runs = (executor.execute(code, limits=Limits(processes=20)) for _ in range(4))
+    assert {result.stdout.data for result in await asyncio.gather(*runs)} == {b"19\n"}
+
+
+def test_without_user_namespaces_it_ends_with_one_sentence() -> None:
+    assert PYTHON is not None
+    if subprocess.run([*PREFIX, "unshare", "--user", "--map-root-user", "true"], capture_output=True).returncode:
+        pytest.skip("needs util-linux's unshare, to forbid namespaces to a part of the machine alone")
+    words, _, _ = command("cgroups=none", python=PYTHON)
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    limited = [*PREFIX, "unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh", *words]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=60, cwd=ROOT, env=os.environ | ENV)
+    assert done.returncode == 1
+    (sentence,) = done.stderr.strip().splitlines()
+    assert sentence.startswith("executor: isolation level 'namespaces' does not work here")
+    assert "failed at 'user namespace'" in sentence
+    for sysctl in (
+        "user.max_user_namespaces (0)",
+        "kernel.unprivileged_userns_clone",
+        "apparmor_restrict_unprivileged",
+    ):
+        assert sysctl in sentence
