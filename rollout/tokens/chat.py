@@ -99,7 +99,11 @@ class ChatTemplate:
         return self._tokenizer.decode(ids, skip_special=True)
 
     def defuse(self, text: str) -> str:
-        """`text` with a space inside each special token, so that a tool's output can't end its own turn."""
+        """`text` with a space inside each special token, so that a tool's output can't end its own turn.
+
+        Halves of surrogate pairs, which no tokenizer takes, become question marks.
+        """
+        text = text.encode("utf-8", "replace").decode("utf-8")
         for token in self._tokenizer.special_tokens:
             text = text.replace(token, f"{token[0]} {token[1:]}")
         return text

@@ -1,0 +1,73 @@
+"""Recomputes a dump's logprobs with an independent forward pass and compares.
+
+It shares no code with the engine: transformers' own model, its own masks and positions, no cache, no batch; each
+trajectory is fed whole, as a trainer would. Costs torch, so import it only where it is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from rollout.dump import read_dump
+
+__all__ = ["DumpCheck", "check_dump"]
+
+
+@dataclass(frozen=True, slots=True)
+class DumpCheck:
+    """What was found."""
+
+    trajectories: int
+    sampled_tokens: int
+    max_logprob_difference: float
+    """Largest absolute difference over all sampled tokens, natural logarithm."""
+    problems: tuple[str, ...]
+    """Contradictions within the records: masks, segments, logprobs outside the mask."""
+
+
+def check_dump(path: Path, model_dir: Path) -> DumpCheck:
+    """Checks every trajectory of a dump that the model in `model_dir` sampled. Raises DumpError for a broken file."""
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, local_files_only=True).eval()
+    trajectories, sampled, worst = 0, 0, 0.0
+    problems: list[str] = []
+    for number, record in enumerate(read_dump(path), 1):
+        trajectories += 1
+        problems += [f"{path}:{number}: {problem}" for problem in _contradictions(record)]
+        expected = _teacher_forced(model, record)
+        dumped = [p for p, m in zip(record["logprobs"], record["response_mask"], strict=True) if m]
+        sampled += len(dumped)
+        worst = max([worst, *(abs(a - b) for a, b in zip(expected, dumped, strict=True))])
+    return DumpCheck(trajectories, sampled, worst, tuple(problems))
+
+
+@torch.inference_mode()
+def _teacher_forced(model: Any, record: dict[str, Any]) -> list[float]:
+    """Logprobs of the ids under the mask, of log_softmax(logits / temperature), float32."""
+    prompt, response = record["prompt_ids"], record["response_ids"]
+    at = [len(prompt) + index for index, bit in enumerate(record["response_mask"]) if bit]
+    if not at:
+        return []
+    ids = torch.tensor([prompt + response])
+    logits = model(input_ids=ids, use_cache=False, logits_to_keep=torch.tensor(at) - 1).logits[0].float()
+    logprobs = torch.log_softmax(logits / (record["sampling"]["temperature"] or 1.0), dim=-1)
+    chosen: list[float] = logprobs.gather(1, ids[0, at][:, None])[:, 0].tolist()
+    return chosen
+
+
+def _contradictions(record: dict[str, Any]) -> list[str]:
+    problems = []
+    mask = [int(part["kind"] == "sampled") for part in record["segments"][1:] for _ in range(part["length"])]
+    if mask != record["response_mask"]:
+        problems.append("response_mask is not 1 exactly on sampled segments")
+    if any(p != 0.0 for p, m in zip(record["logprobs"], record["response_mask"], strict=True) if not m):
+        problems.append("a token that was not sampled has a logprob")
+    if record["masked"] != (record["cause"] == "infra"):
+        problems.append(f"masked is {record['masked']}, but the cause is {record['cause']}")
+    if record["masked"] and record["score"] is not None:
+        problems.append("it is masked and has a score")
+    return problems

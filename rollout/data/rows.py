@@ -1,0 +1,137 @@
+"""Reads word problems: GSM8K's JSONL and parquet, and verl's parquet rows. A bad row is named before anything starts.
+
+GSM8K: `question`, and `answer` with the result after `####`.
+verl: `prompt` (messages) or `extra_info.question`, and `reward_model.ground_truth`.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairbox.errors import FairboxError
+from rollout.rewards.gsm8k import extract_answer, parse_number
+
+__all__ = ["DataError", "Row", "read_rows"]
+
+_LONGEST = 16_384
+"""Characters of a question; a longer one is no word problem, and no context would hold it."""
+
+
+class DataError(FairboxError):
+    """A file of problems can't be used. The text starts with file and line (or row)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One problem."""
+
+    question: str
+    ground_truth: str
+    """The result, as the data has it; `parse_number` understands it."""
+    data_source: str
+    where: str
+    """File and line, for error messages."""
+
+
+def read_rows(path: Path | None, limit: int | None = None) -> list[Row]:
+    """The first `limit` problems of a `.jsonl` or `.parquet` file; None for the built-in ones. Raises DataError.
+
+    Fewer are returned when the file has fewer. Rows beyond `limit` are not looked at.
+    """
+    if path is None:
+        text = importlib.resources.files("rollout.data").joinpath("problems.jsonl").read_text(encoding="utf-8")
+        records = _json_lines(text.splitlines(), "problems.jsonl")
+    elif path.suffix in (".jsonl", ".json"):
+        records = _json_file(path)
+    elif path.suffix == ".parquet":
+        records = _parquet(path)
+    else:
+        raise DataError(f"{path}: must end in .jsonl or .parquet")
+    source = "fairbox/problems" if path is None else "openai/gsm8k"
+    rows = [_row(record, where, source) for where, record in itertools.islice(records, limit)]
+    if not rows:
+        raise DataError(f"{path}: holds no rows")
+    return rows
+
+
+def _json_file(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            yield from _json_lines(file, str(path))
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 text: {error.reason}") from None
+
+
+def _json_lines(lines: Any, name: str) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield f"{name}:{number}", json.loads(line)
+            except (json.JSONDecodeError, RecursionError) as error:
+                raise DataError(f"{name}:{number}: is not JSON: {error}") from None
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        import pyarrow as arrow  # an optional dependency
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise DataError(f"{path}: reading parquet needs the package pyarrow: pip install 'fairbox[engine]'") from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            number = 0
+            for batch in file.iter_batches(batch_size=256):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield f"{path}: row {number}", record
+    except (OSError, arrow.ArrowException) as error:
+        raise DataError(f"{path}: can't be read as parquet: {str(error).splitlines()[0]}") from None
+
+
+def _row(record: Any, where: str, data_source: str) -> Row:
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: must be an object with question and answer")
+    if "reward_model" in record or "prompt" in record:
+        return _verl_row(record, where)
+    question = _text(record, "question", where)
+    answer = _text(record, "answer", where)
+    if extract_answer(answer) is None:
+        raise DataError(f"{where}: answer must have a number after ####, but ends with {answer[-40:]!r}")
+    return Row(question, answer.rpartition("####")[2].strip(), data_source, where)
+
+
+def _verl_row(record: dict[str, Any], where: str) -> Row:
+    reward_model = record.get("reward_model")
+    truth = str(reward_model.get("ground_truth", "")) if isinstance(reward_model, dict) else ""
+    if parse_number(truth) is None:
+        raise DataError(f"{where}: reward_model.ground_truth must be a number, but is {truth!r}")
+    extra = record.get("extra_info")
+    if isinstance(extra, dict) and isinstance(extra.get("question"), str):
+        question = _text(extra, "question", where)
+    else:
+        prompt = record.get("prompt")
+        messages = prompt if isinstance(prompt, list) else []
+        users = [message for message in messages if isinstance(message, dict) and message.get("role") == "user"]
+        if not users:
+            raise DataError(f"{where}: needs extra_info.question, or a user message in prompt")
+        question = _text(users[-1], "content", where)
+    return Row(question, truth, str(record.get("data_source") or "openai/gsm8k"), where)
+
+
+def _text(record: dict[str, Any], key: str, where: str) -> str:
+    value = record.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{where}: {key} must be a text that is not empty, but is {str(value)[:40]!r}")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise DataError(f"{where}: {key} holds half a surrogate pair, which is no character")
+    if len(value) > _LONGEST:
+        raise DataError(f"{where}: {key} has {len(value)} characters, at most {_LONGEST} are allowed")
+    return value

@@ -1,0 +1,155 @@
+"""Dumps of trajectories: `{step}.jsonl`, one object a line, in verl's format with fairbox's fields beside it.
+
+verl's fields: `input`, `output` (decoded without special tokens), `gts`, `score` (null when masked), `step`,
+`request_id`, `uid`. docs/rollout.md describes fairbox's. Invariants: a line is written with one
+call and is whole, so a dump that was cut off by a crash has whole lines up to its last; numbers are finite; an existing
+dump is never overwritten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fairbox.errors import FairboxError
+from rollout.loop.results import TrajectoryResult
+from rollout.loop.task import Task
+
+__all__ = ["DumpError", "DumpWriter", "read_dump", "record_of"]
+
+_REQUIRED: dict[str, type | tuple[type, ...]] = {
+    "input": str,
+    "output": str,
+    "gts": str,
+    "score": (int, float, type(None)),
+    "step": int,
+    "request_id": str,
+    "uid": str,
+    "prompt_ids": list,
+    "response_ids": list,
+    "response_mask": list,
+    "logprobs": list,
+    "segments": list,
+    "messages": list,
+    "tool_calls": list,
+    "stop_reason": str,
+    "cause": str,
+    "masked": bool,
+    "sampling": dict,
+}
+
+
+class DumpError(FairboxError):
+    """A dump can't be written or read. The text names the file and, where there is one, the line."""
+
+
+Decode = Callable[[Sequence[int]], str]
+
+
+def record_of(result: TrajectoryResult, task: Task, *, step: int, model: str, decode: Decode) -> dict[str, Any]:
+    """One line of a dump. `decode` leaves special tokens out."""
+    trajectory, reward = result.trajectory, result.reward
+    return {
+        "input": decode(trajectory.prompt_ids),
+        "output": decode(trajectory.response_ids),
+        "gts": task.ground_truth,
+        "score": None if reward is None else reward.value,
+        "step": step,
+        "request_id": result.trajectory_id,
+        "uid": result.uid,
+        "index": result.index,
+        "data_source": task.data_source,
+        "reward_parts": {} if reward is None else dict(reward.parts),
+        "tool_rewards": result.tool_rewards,
+        "prompt_ids": list(trajectory.prompt_ids),
+        "response_ids": list(trajectory.response_ids),
+        "response_mask": list(trajectory.response_mask),
+        "logprobs": list(trajectory.logprobs),
+        "segments": [
+            {"kind": segment.kind, "length": len(segment.ids), "weight_version": segment.weight_version}
+            for segment in trajectory.segments
+        ],
+        "messages": [dict(message) for message in result.messages],
+        "tool_calls": [dataclasses.asdict(call) for call in result.tool_calls],
+        "turns": result.turns,
+        "state": result.state,
+        "stop_reason": result.stop_reason,
+        "cause": result.cause,
+        "masked": result.masked,
+        "error": result.error,
+        "attempts": result.attempts,
+        "timings": dataclasses.asdict(result.times),
+        "model": model,
+        "sampling": dataclasses.asdict(result.sampling),
+    }
+
+
+class DumpWriter:
+    """`with DumpWriter(folder, step) as dump: dump.write(record)`. The folder is made as needed. Raises DumpError."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.path = folder / f"{step}.jsonl"
+        self._file: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            raise DumpError(f"{self.path}: exists, and dumps are not overwritten; set out to another folder") from None
+        except OSError as error:
+            raise DumpError(f"{self.path}: can't be written: {error.strerror or error}") from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Appends one line. Numbers that are not finite are a ValueError."""
+        assert self._file is not None
+        line = json.dumps(record, allow_nan=False) + "\n"
+        rest = memoryview(line.encode("ascii"))
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError as error:
+            raise DumpError(f"{self.path}: can't be written: {error.strerror or error}") from None
+
+
+def read_dump(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a dump, each validated. Raises DumpError."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                yield _checked(line, f"{path}:{number}")
+    except OSError as error:
+        raise DumpError(f"{path}: {error.strerror or error}") from None
+
+
+def _checked(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise DumpError(f"{where}: is not JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise DumpError(f"{where}: must be an object")
+    for key, kind in _REQUIRED.items():
+        if key not in record:
+            raise DumpError(f"{where}: {key} is missing")
+        if not isinstance(record[key], kind):
+            raise DumpError(f"{where}: {key} is {str(record[key])[:40]!r}, which has the wrong type")
+    lengths = {key: len(record[key]) for key in ("response_ids", "response_mask", "logprobs")}
+    if len(set(lengths.values())) != 1:
+        raise DumpError(f"{where}: response_ids, response_mask and logprobs differ in length: {lengths}")
+    if sum(segment["length"] for segment in record["segments"]) != len(record["prompt_ids"]) + lengths["logprobs"]:
+        raise DumpError(f"{where}: the segments' lengths are not those of prompt_ids and response_ids together")
+    return record

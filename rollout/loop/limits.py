@@ -1,0 +1,105 @@
+"""When a trajectory has had enough. Pure.
+
+Limits are checked in this order, and the first one reached names the stop reason:
+
+1. `max_response_tokens`: ids after the prompt, sampled and tool ids together;
+2. `max_model_tokens`: prompt and response together, also bounded by the engine's own maximum;
+3. `max_turns`: turns of the assistant;
+4. `max_tool_calls`: calls that were run or answered as malformed;
+5. `max_wall_time_s`: time of generation and of tools. Waits in the queues of engine, limiter and executor are not
+   charged, because the model does not cause them; they have deadlines of their own, and missing one is INFRA.
+
+They are checked before each turn, whose budget is clamped to what is left, and after it, before its tool calls are run:
+a call whose answer could not be used is not run. `max_turn_tokens` bounds one turn and is no reason to stop by itself:
+a turn that it cuts off goes on if it holds a tool call.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fairbox.errors import FieldError, FieldErrors
+from fairbox.settings import setting
+
+__all__ = ["Limits", "StopReason", "Usage"]
+
+
+class StopReason(StrEnum):
+    """Why a trajectory ended."""
+
+    ANSWERED = "answered"
+    """The model ended its turn without a tool call."""
+    TURN_LENGTH = "turn_length"
+    """A turn without a tool call was cut off by `max_turn_tokens`."""
+    RESPONSE_LENGTH = "response_length"
+    """`max_response_tokens` is reached, or the tools' answers would exceed it."""
+    MODEL_LENGTH = "model_length"
+    """`max_model_tokens` is reached, or the tools' answers would exceed it."""
+    TURNS = "turns"
+    """The last of `max_turns` turns asked for a tool."""
+    TOOL_CALLS = "tool_calls"
+    """A turn asked for a tool after the last of `max_tool_calls`."""
+    WALL_TIME = "wall_time"
+    """`max_wall_time_s` is reached."""
+    INFRA = "infra"
+    """The service failed, and retries did not help. Masked."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Each is a positive number or None, which is no limit. Raises FieldErrors."""
+
+    max_response_tokens: int | None = setting(1024, help="Tokens after the prompt, sampled and tool ones together.")
+    max_model_tokens: int | None = setting(
+        None, help="Prompt and response together; the model's own maximum also holds."
+    )
+    max_turns: int | None = setting(4, help="Turns of the assistant.")
+    max_tool_calls: int | None = setting(8, help="Tool calls, malformed ones included.")
+    max_wall_time_s: float | None = setting(300.0, help="Seconds of generation and tools, without waits in queues.")
+    max_turn_tokens: int | None = setting(256, help="Tokens of one turn.")
+
+    def __post_init__(self) -> None:
+        errors = [
+            FieldError(f"limits.{name}", f"is {value}, must be positive, or none for no limit")
+            for name in self.__dataclass_fields__
+            if (value := getattr(self, name)) is not None and not (math.isfinite(value) and value > 0)
+        ]
+        if errors:
+            raise FieldErrors(errors)
+
+    def reached(self, usage: Usage) -> StopReason | None:
+        """The first limit, in the order above, that leaves nothing for another turn."""
+        order = (
+            (StopReason.RESPONSE_LENGTH, usage.response_tokens, self.max_response_tokens),
+            (StopReason.MODEL_LENGTH, usage.prompt_tokens + usage.response_tokens, self.max_model_tokens),
+            (StopReason.TURNS, usage.turns, self.max_turns),
+            (StopReason.TOOL_CALLS, usage.tool_calls, self.max_tool_calls),
+            (StopReason.WALL_TIME, usage.charged_s, self.max_wall_time_s),
+        )
+        return next((reason for reason, used, limit in order if limit is not None and used >= limit), None)
+
+    def turn_budget(self, usage: Usage) -> int | None:
+        """Most ids that the next turn may sample; None when nothing bounds it."""
+        lefts = [self.max_turn_tokens]
+        if self.max_response_tokens is not None:
+            lefts.append(self.max_response_tokens - usage.response_tokens)
+        if self.max_model_tokens is not None:
+            lefts.append(self.max_model_tokens - usage.prompt_tokens - usage.response_tokens)
+        return min((left for left in lefts if left is not None), default=None)
+
+    def time_left_s(self, usage: Usage) -> float | None:
+        """Time that may still be charged; None when nothing bounds it."""
+        return None if self.max_wall_time_s is None else max(0.001, self.max_wall_time_s - usage.charged_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a trajectory has used."""
+
+    prompt_tokens: int
+    response_tokens: int = 0
+    turns: int = 0
+    tool_calls: int = 0
+    charged_s: float = 0.0

@@ -1,0 +1,95 @@
+"""What is known about a trajectory when it has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollout.engines.base import SamplingParams
+from rollout.loop.cause import Cause
+from rollout.loop.limits import StopReason
+from rollout.loop.state import RequestState
+from rollout.rewards.base import Reward
+from rollout.tokens.tokenizer import Message
+from rollout.tokens.trajectory import Trajectory
+from rollout.tools.base import ToolOutcome
+
+__all__ = ["PhaseTimes", "ToolCallRecord", "TrajectoryResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTimes:
+    """Where a trajectory's time went, in seconds. Parallel calls add up."""
+
+    queue_s: float = 0.0
+    """Waiting for a row of the engine."""
+    engine_s: float = 0.0
+    """Generating."""
+    tool_wait_s: float = 0.0
+    """Waiting for the limiter and the executor."""
+    tool_run_s: float = 0.0
+    """In tools, from leaving their queues to their answers."""
+    total_s: float = 0.0
+    """From the start of the last attempt to its end, on the wall."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallRecord:
+    """One call and its answer."""
+
+    turn: int
+    """From 1."""
+    name: str
+    """Empty when the call could not be parsed."""
+    arguments: dict[str, Any] | None
+    """None when the call could not be parsed."""
+    raw: str
+    """The call as the model wrote it."""
+    outcome: ToolOutcome
+    text: str
+    """The answer, as the model got it."""
+    truncated: bool = False
+    total_bytes: int = 0
+    wait_s: float = 0.0
+    run_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryResult:
+    """A trajectory that has ended, however it ended."""
+
+    trajectory_id: str
+    """32 hexadecimal digits; a new one for each attempt."""
+    uid: str
+    """The group: trajectories of one task share it."""
+    index: int
+    """Position in the run."""
+    trajectory: Trajectory
+    messages: tuple[Message, ...]
+    """The conversation, the prompt's messages included."""
+    tool_calls: tuple[ToolCallRecord, ...]
+    state: RequestState
+    stop_reason: StopReason
+    cause: Cause
+    turns: int
+    sampling: SamplingParams
+    """As given; `seed` is that of the trajectory, from which each turn derives its own."""
+    times: PhaseTimes = field(default_factory=PhaseTimes)
+    attempts: int = 1
+    """Including those whose INFRA failure was retried."""
+    error: str | None = None
+    """What failed, when the cause is INFRA."""
+    reward: Reward | None = None
+    """None when it is masked."""
+    tool_rewards: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def masked(self) -> bool:
+        """Whether it must not reach a reward, a group's mean or a loss."""
+        return self.cause is Cause.INFRA
+
+    @property
+    def final_text(self) -> str:
+        """The assistant's last turn; empty when there is none."""
+        last = self.messages[-1] if self.messages else {"role": "", "content": ""}
+        return last["content"] if last["role"] == "assistant" else ""

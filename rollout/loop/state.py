@@ -1,0 +1,134 @@
+"""The life of one trajectory as a pure state machine: what happened goes in, what to do next comes out.
+
+    PENDING -> RUNNING <-> TOOL_CALLING -> COMPLETED, and FAILED from anywhere
+
+It holds counts, never tokens or text, and reads no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from rollout.engines.base import FinishReason
+from rollout.loop.limits import Limits, StopReason, Usage
+
+__all__ = ["CallTools", "Decision", "Finish", "Generate", "RequestState", "TrajectoryMachine"]
+
+
+class RequestState(StrEnum):
+    """Where a trajectory is."""
+
+    PENDING = "pending"
+    """Not started."""
+    RUNNING = "running"
+    """The engine samples a turn."""
+    TOOL_CALLING = "tool_calling"
+    """Tools answer the calls of a turn."""
+    COMPLETED = "completed"
+    """Ended by the model or a limit. Scored."""
+    FAILED = "failed"
+    """Ended by the service. Masked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Sample the next turn."""
+
+    max_new_tokens: int
+    time_limit_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallTools:
+    """Answer the calls of the turn: run the first `run` of them, refuse the others as over budget."""
+
+    run: int
+    time_limit_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The trajectory has ended."""
+
+    reason: StopReason
+
+
+Decision = Generate | CallTools | Finish
+
+
+class TrajectoryMachine:
+    """One trajectory. `max_model_tokens` is the engine's; the limits may be stricter."""
+
+    def __init__(self, limits: Limits, *, prompt_tokens: int, max_model_tokens: int) -> None:
+        model_tokens = min(max_model_tokens, limits.max_model_tokens or max_model_tokens)
+        self._limits = replace(limits, max_model_tokens=model_tokens)
+        self.usage = Usage(prompt_tokens)
+        self.state = RequestState.PENDING
+
+    def start(self) -> Generate | Finish:
+        """The first decision."""
+        assert self.state is RequestState.PENDING
+        return self._next_turn()
+
+    def generated(self, *, tokens: int, finish: FinishReason, calls: int, charged_s: float) -> CallTools | Finish:
+        """A turn of `tokens` ids came back, with `calls` tool calls in it, malformed ones included."""
+        assert self.state is RequestState.RUNNING
+        used = self.usage
+        self.usage = replace(
+            used,
+            turns=used.turns + 1,
+            response_tokens=used.response_tokens + tokens,
+            charged_s=used.charged_s + charged_s,
+        )
+        if finish is FinishReason.ABORT:
+            return self._finish(StopReason.WALL_TIME)
+        if calls == 0:
+            return self._finish(StopReason.ANSWERED if finish is FinishReason.STOP else self._cut_off())
+        reached = self._limits.reached(self.usage)
+        if reached is not None:
+            return self._finish(reached)
+        left = calls if self._limits.max_tool_calls is None else self._limits.max_tool_calls - self.usage.tool_calls
+        self.usage = replace(self.usage, tool_calls=self.usage.tool_calls + min(calls, left))
+        self.state = RequestState.TOOL_CALLING
+        return CallTools(min(calls, left), self._limits.time_left_s(self.usage))
+
+    def answered(self, *, tokens: int, charged_s: float) -> Generate | Finish:
+        """The tools' answers are there; with what the template puts around them they are `tokens` ids.
+
+        On Generate they are part of the trajectory; on Finish they are not, because no turn follows them.
+        """
+        assert self.state is RequestState.TOOL_CALLING
+        before = self.usage
+        self.usage = replace(
+            before, response_tokens=before.response_tokens + tokens, charged_s=before.charged_s + charged_s
+        )
+        decision = self._next_turn()
+        if isinstance(decision, Finish):
+            self.usage = replace(self.usage, response_tokens=before.response_tokens)
+        return decision
+
+    def failed(self) -> Finish:
+        """The service failed."""
+        assert self.state not in (RequestState.COMPLETED, RequestState.FAILED)
+        self.state = RequestState.FAILED
+        return Finish(StopReason.INFRA)
+
+    def _next_turn(self) -> Generate | Finish:
+        # The number of calls made bounds further calls, not further turns: the answer to the last call may be used.
+        reached = self._limits.reached(replace(self.usage, tool_calls=0))
+        if reached is not None:
+            return self._finish(reached)
+        budget = self._limits.turn_budget(self.usage)
+        assert budget is not None  # the model's length always bounds it
+        self.state = RequestState.RUNNING
+        return Generate(budget, self._limits.time_left_s(self.usage))
+
+    def _cut_off(self) -> StopReason:
+        """Which budget ended a turn that reached its length: a trajectory's limit, or else the turn's own."""
+        lengths = replace(self.usage, turns=0, tool_calls=0, charged_s=0.0)
+        return self._limits.reached(lengths) or StopReason.TURN_LENGTH
+
+    def _finish(self, reason: StopReason) -> Finish:
+        self.state = RequestState.COMPLETED
+        return Finish(reason)

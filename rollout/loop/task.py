@@ -1,0 +1,26 @@
+"""What a trajectory is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollout.tokens.tokenizer import Message
+
+__all__ = ["Task"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to do, for one or more trajectories."""
+
+    uid: str
+    """The group that its trajectories form."""
+    messages: tuple[Message, ...]
+    """The prompt."""
+    ground_truth: str
+    data_source: str
+    where: str
+    """File and line that it comes from."""
+    tools_kwargs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Tool name -> options of its `create`."""

@@ -1,0 +1,89 @@
+"""What a person sees of a run: a progress bar while it goes on, a table when it has ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from rollout.engines.base import EngineStatistics
+from rollout.summary import RunSummary
+
+__all__ = ["RunProgress", "closing_table"]
+
+Reason = TypeVar("Reason", bound=StrEnum)
+
+
+class RunProgress:
+    """`with RunProgress(console, total) as progress: progress.show(summary, statistics)`."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._progress = Progress(
+            TextColumn("rollouts"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+        )
+        self._task = self._progress.add_task("rollouts", total=total, note="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, summary: RunSummary, engine: EngineStatistics) -> None:
+        """Draws where the run is."""
+        speed = engine.sampled_tokens / engine.busy_s if engine.busy_s else 0.0
+        mean = "-" if summary.mean_score is None else f"{summary.mean_score:.2f}"
+        ran = sum(count for outcome, count in summary.tool_outcomes.items() if outcome.ran)
+        note = f"score {mean}  programs {ran}  {speed:.0f} tokens/s"
+        if summary.masked:
+            note += f"  masked {summary.masked}"
+        self._progress.update(self._task, completed=summary.trajectories, note=note)
+
+
+def closing_table(summary: RunSummary, *, planned: int, wall_s: float, dump: Path, engine: EngineStatistics) -> Table:
+    """Score, tokens, turns, tool calls by outcome, time by phase."""
+    table = Table(title=f"{summary.trajectories} of {planned} rollouts in {wall_s:.0f} s", title_justify="left")
+    table.add_column("what")
+    table.add_column("value")
+    mean = "none scored" if summary.mean_score is None else f"{summary.mean_score:.3f} over {summary.scored} scored"
+    count = max(1, summary.trajectories)
+    table.add_row("score", mean)
+    table.add_row("masked (cause infra)", f"{summary.masked}, {summary.retried} rollouts were tried again")
+    table.add_row("stopped by", _counts(summary.stop_reasons))
+    table.add_row("turns", f"{summary.turns}, {summary.turns / count:.1f} a rollout")
+    table.add_row("tool calls", _counts(summary.tool_outcomes))
+    table.add_row("ran code of their own", f"{summary.own_code} rollouts")
+    cached = f"{engine.cached_tokens} of {engine.prompt_tokens} context tokens not computed again"
+    table.add_row(
+        "tokens",
+        f"{summary.prompt_tokens} prompt, {summary.sampled_tokens} sampled, {summary.tool_tokens} tool; {cached}",
+    )
+    phases = (
+        ("engine queue", summary.queue_s),
+        ("engine", summary.engine_s),
+        ("tool wait", summary.tool_wait_s),
+        ("tool run", summary.tool_run_s),
+    )
+    table.add_row("time a rollout", ", ".join(f"{name} {seconds / count:.2f} s" for name, seconds in phases))
+    if engine.busy_s:
+        table.add_row("engine speed", f"{engine.sampled_tokens / engine.busy_s:.0f} tokens/s")
+    table.add_row("dump", str(dump))
+    return table
+
+
+def _counts(counter: Counter[Reason]) -> str:
+    return ", ".join(f"{reason.value} {count}" for reason, count in counter.most_common()) or "none"

@@ -1,0 +1,100 @@
+"""What every tool promises, in the terms of the trajectory that calls it.
+
+Invariants: `execute` answers every call that the model could have made wrong with text for the model and an outcome;
+what the model could not have caused is an InfraError, which never becomes text and never becomes a reward. `create`
+and `release` are called once for each trajectory that uses the tool, `release` also after failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from fairbox.errors import FairboxError
+from rollout.tools.schema import ToolSchema
+
+__all__ = ["InfraError", "Tool", "ToolOutcome", "ToolResponse"]
+
+
+class InfraError(FairboxError):
+    """A tool could not do its job, and the model could not have caused that. The trajectory's cause is INFRA."""
+
+
+class ToolOutcome(StrEnum):
+    """What became of a call."""
+
+    OK = "ok"
+    """It ran and succeeded."""
+    PROGRAM_ERROR = "program_error"
+    """It ran, and the program failed by itself: a nonzero exit, a signal, a compiler's error."""
+    TIME_LIMIT = "time_limit"
+    """It ran and was ended by its time or CPU limit."""
+    RESOURCE_LIMIT = "resource_limit"
+    """It ran and was ended by its memory, process or output limit."""
+    MALFORMED = "malformed"
+    """Not run: the call could not be parsed."""
+    BAD_ARGUMENTS = "bad_arguments"
+    """Not run: arguments are missing or have a wrong type."""
+    UNKNOWN_TOOL = "unknown_tool"
+    """Not run: there is no tool of that name."""
+    OVER_BUDGET = "over_budget"
+    """Not run: the trajectory has no calls left."""
+    INFRA = "infra"
+    """The service failed; the trajectory is masked."""
+
+    @property
+    def ran(self) -> bool:
+        """Whether a program really ran."""
+        return self in (
+            ToolOutcome.OK,
+            ToolOutcome.PROGRAM_ERROR,
+            ToolOutcome.TIME_LIMIT,
+            ToolOutcome.RESOURCE_LIMIT,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResponse:
+    """The answer to one call."""
+
+    text: str
+    """For the model."""
+    outcome: ToolOutcome
+    truncated: bool = False
+    """True when `text` leaves out some of the output; it then says so itself."""
+    total_bytes: int = 0
+    """Size of the whole output."""
+    wait_s: float = 0.0
+    """Time in queues."""
+    run_s: float = 0.0
+    """Time from leaving the queues to the result."""
+
+
+class Tool(Protocol):
+    """Something that the model can call. One object serves all trajectories at once."""
+
+    @property
+    def schema(self) -> ToolSchema: ...
+
+    async def create(self, trajectory_id: str, **options: Any) -> None:
+        """Prepares for a trajectory. `options` are those of its task."""
+        ...
+
+    async def execute(
+        self, trajectory_id: str, arguments: Mapping[str, Any], *, time_limit_s: float | None = None
+    ) -> ToolResponse:
+        """Answers one call, whose arguments fit the schema. Calls of one trajectory may run at the same time.
+
+        `time_limit_s` is what the trajectory has left; the tool's own limit may be shorter. Raises InfraError.
+        """
+        ...
+
+    async def calc_reward(self, trajectory_id: str) -> float | None:
+        """The tool's own reward for a trajectory, between its last call and `release`; None when it has none."""
+        ...
+
+    async def release(self, trajectory_id: str) -> None:
+        """Ends what `create` began. Idempotent."""
+        ...

@@ -1,0 +1,259 @@
+"""The loop and the runner, with known turns: tokens, order, causes, masks, retries."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from rollout.engines import EngineUnavailable, GenerationRequest, SamplingParams
+from rollout.loop import (
+    AgentLoop,
+    Cause,
+    Limits,
+    RequestState,
+    RetryBudget,
+    RolloutRunner,
+    StopReason,
+    Task,
+    TrajectoryResult,
+)
+from rollout.rewards import Reward
+from rollout.testing import LOGPROB, Script, ScriptedEngine, ScriptedTool
+from rollout.tokens import ChatTemplate, HubTokenizer, SegmentKind
+from rollout.tools import InfraError, Toolbox, ToolOutcome
+
+CALL = '<tool_call>\n{"name": "echo", "arguments": {"text": "six"}}\n</tool_call>'
+TASK = Task("u", ({"role": "user", "content": "What?"},), "6", "test", "here:1")
+NO_LIMITS = Limits(None, None, None, None, None, None)
+
+MakeLoop = Callable[..., tuple[AgentLoop, ScriptedEngine, ScriptedTool]]
+
+
+@pytest.fixture
+def make_loop(tokenizer: HubTokenizer, chat: ChatTemplate) -> MakeLoop:
+    def make(
+        turns: Sequence[str | Exception] | Script,
+        answer: Callable[[Any], Any] = lambda _: "6",
+        limits: Limits = NO_LIMITS,
+        **engine: Any,
+    ) -> tuple[AgentLoop, ScriptedEngine, ScriptedTool]:
+        scripted = ScriptedEngine(tokenizer, turns, vocab_size=49152, **engine)
+        tool = ScriptedTool(answer)
+        return AgentLoop(scripted, chat, Toolbox([tool]), limits, SamplingParams()), scripted, tool
+
+    return make
+
+
+async def test_tool_turn_and_answer_make_one_exact_trajectory(make_loop: MakeLoop, chat: ChatTemplate) -> None:
+    loop, engine, tool = make_loop([f"I call.\n{CALL}", "#### 6"])
+    result = await loop.run(TASK, index=0, seed=1)
+    assert (result.state, result.stop_reason, result.cause) == (
+        RequestState.COMPLETED,
+        StopReason.ANSWERED,
+        Cause.POLICY,
+    )
+    assert [message["role"] for message in result.messages] == ["user", "assistant", "tool", "assistant"]
+    assert result.final_text == "#### 6"
+    kinds = [segment.kind for segment in result.trajectory.segments]
+    assert kinds == [SegmentKind.PROMPT, SegmentKind.SAMPLED, SegmentKind.TOOL, SegmentKind.SAMPLED]
+    # What the engine was given is what is kept, and it is what the template renders for the whole conversation.
+    assert engine.requests[1].input_ids == result.trajectory.ids[: len(engine.requests[1].input_ids)]
+    conversation = [{"role": "system", "content": chat_system(chat, loop)}, *result.messages[:3]]
+    assert engine.requests[1].input_ids == chat.prompt_ids(conversation)
+    marked = [p for p, m in zip(result.trajectory.logprobs, result.trajectory.response_mask, strict=True) if m]
+    assert marked == [LOGPROB] * sum(result.trajectory.response_mask)
+    assert [event.split()[0] for event in tool.events] == ["create", "execute", "release"]
+    assert {event.split()[1] for event in tool.events} == {result.trajectory_id}
+
+
+def chat_system(chat: ChatTemplate, loop: AgentLoop) -> str:
+    text = chat.prompt_text(TASK.messages, loop.tools.schemas)
+    return text.removeprefix("<|im_start|>system\n").partition("<|im_end|>")[0]
+
+
+async def test_malformed_call_is_answered_and_the_model_may_try_again(make_loop: MakeLoop) -> None:
+    loop, _, tool = make_loop(["<tool_call>{'a': 1}</tool_call>", CALL, "#### 6"])
+    result = await loop.run(TASK, index=0, seed=1)
+    assert [call.outcome for call in result.tool_calls] == [ToolOutcome.MALFORMED, ToolOutcome.OK]
+    assert "Expecting property name enclosed in double quotes" in result.messages[2]["content"]
+    assert len(tool.calls) == 1
+    assert result.stop_reason is StopReason.ANSWERED
+
+
+async def test_several_calls_of_a_turn_are_answered_in_order_in_one_boundary(make_loop: MakeLoop) -> None:
+    calls = CALL + CALL.replace("six", "seven") + "<tool_call>x</tool_call>"
+    loop, engine, _ = make_loop([calls, "done"], lambda arguments: f"<{arguments['text']}>")
+    result = await loop.run(TASK, index=0, seed=1)
+    assert [message["content"] for message in result.messages[2:4]] == ["<six>", "<seven>"]
+    assert [call.outcome.value for call in result.tool_calls] == ["ok", "ok", "malformed"]
+    assert len(engine.requests) == 2
+    assert [segment.kind for segment in result.trajectory.segments].count(SegmentKind.TOOL) == 1
+
+
+async def test_turn_cut_off_by_its_length_is_closed_before_the_answer(
+    make_loop: MakeLoop, tokenizer: HubTokenizer, chat: ChatTemplate
+) -> None:
+    room = len(tokenizer.encode(CALL))
+    loop, engine, _ = make_loop([CALL + " and so on", "ok"], limits=Limits(None, None, None, None, None, room))
+    result = await loop.run(TASK, index=0, seed=1)
+    assert tokenizer.decode(engine.requests[1].input_ids).endswith(
+        f"{CALL}<|im_end|>\n<|im_start|>tool\n6<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert result.trajectory.segments[2].ids[0] == chat.end_of_turn
+
+
+async def test_trajectory_that_the_service_failed_is_masked_and_raises_nothing(make_loop: MakeLoop) -> None:
+    loop, _, tool = make_loop([CALL, "never"], lambda _: InfraError("the executor is gone"))
+    result = await loop.run(TASK, index=0, seed=1)
+    assert (result.state, result.stop_reason, result.cause, result.masked) == (
+        RequestState.FAILED,
+        StopReason.INFRA,
+        Cause.INFRA,
+        True,
+    )
+    assert result.error == "the executor is gone"
+    assert "gone" not in str(result.messages)
+    assert tool.events[-1] == f"release {result.trajectory_id}"
+    assert sum(result.trajectory.response_mask) > 0
+
+
+async def test_engine_failure_is_the_services(make_loop: MakeLoop) -> None:
+    loop, _, _ = make_loop([EngineUnavailable("broken")])
+    result = await loop.run(TASK, index=0, seed=1)
+    assert (result.cause, result.error, result.turns) == (Cause.INFRA, "broken", 0)
+
+
+async def test_programs_own_failure_is_not_the_services(make_loop: MakeLoop) -> None:
+    loop, _, _ = make_loop([CALL, "sorry"], lambda _: "ZeroDivisionError")
+    result = await loop.run(TASK, index=0, seed=1)
+    assert (result.cause, result.masked) == (Cause.POLICY, False)
+
+
+async def test_response_length_holds_with_the_tools_answers(make_loop: MakeLoop) -> None:
+    limits = Limits(60, None, None, None, None, None)
+    loop, _, tool = make_loop([CALL, "never"], lambda _: "word " * 100, limits=limits)
+    result = await loop.run(TASK, index=0, seed=1)
+    assert result.stop_reason is StopReason.RESPONSE_LENGTH
+    assert len(result.trajectory.response_ids) <= 60
+    assert result.messages[-1]["role"] == "assistant"
+    assert len(tool.calls) == 1
+
+
+async def test_tools_are_released_when_a_trajectory_is_cancelled(make_loop: MakeLoop) -> None:
+    loop, engine, tool = make_loop(["never"], delay_s=60)
+    task = asyncio.ensure_future(loop.run(TASK, index=0, seed=1))
+    while engine.statistics().running == 0:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [event.split()[0] for event in tool.events] == ["create", "release"]
+
+
+async def test_turns_have_seeds_of_their_own_that_are_the_same_in_every_run(make_loop: MakeLoop) -> None:
+    seeds = []
+    for _ in range(2):
+        loop, engine, _ = make_loop([CALL, CALL, "done"])
+        await loop.run(TASK, index=0, seed=5)
+        seeds.append([request.params.seed for request in engine.requests])
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 3
+
+
+Sink = list[tuple[TrajectoryResult, Task]]
+
+
+def runner(loop: AgentLoop, sink: Sink, *, retries: RetryBudget | None = None, **options: Any) -> RolloutRunner:
+    return RolloutRunner(
+        loop,
+        lambda task, result: Reward(1.0),
+        lambda result, task: sink.append((result, task)),
+        retries=retries or RetryBudget(0, 0),
+        **{"concurrency": 4, "seed": 1} | options,
+    )
+
+
+async def test_concurrency_is_capped_and_everything_ends_once(make_loop: MakeLoop) -> None:
+    running: list[int] = []
+
+    def turn(request: GenerationRequest, number: int) -> str:
+        running.append(engine.statistics().running)
+        return CALL if number == 0 else "#### 6"
+
+    loop, engine, tool = make_loop(turn, delay_s=0.001)
+    sink: Sink = []
+    run = runner(loop, sink, samples_per_prompt=2)
+    tasks = [Task(str(n), TASK.messages, "6", "test", f"here:{n}") for n in range(30)]
+    await run.run(tasks)
+    assert max(running) == 4
+    assert sorted(result.index for result, _ in sink) == list(range(60))
+    assert collections.Counter(result.uid for result, _ in sink) == {str(n): 2 for n in range(30)}
+    assert len({result.trajectory_id for result, _ in sink}) == 60
+    assert run.statistics().finished == run.statistics().planned == 60
+    assert run.statistics().running == 0
+    assert collections.Counter(event.split()[0] for event in tool.events) == {
+        "create": 60,
+        "execute": 60,
+        "release": 60,
+    }
+
+
+async def test_failed_trajectory_is_run_again_under_a_new_id(make_loop: MakeLoop) -> None:
+    failures = [InfraError("once"), None]
+    loop, engine, _ = make_loop([CALL, "#### 6"], lambda _: failures.pop(0) or "6")
+    sink: Sink = []
+    await runner(loop, sink, retries=RetryBudget(1, 10)).run([TASK])
+    ((result, _),) = sink
+    assert (result.attempts, result.masked, result.reward) == (2, False, Reward(1.0))
+    assert len({request.trajectory_id for request in engine.requests}) == 2
+    assert result.trajectory.segments[0].ids == engine.requests[0].input_ids
+
+
+async def test_trajectory_that_keeps_failing_is_masked_and_has_no_reward(make_loop: MakeLoop) -> None:
+    loop, _, _ = make_loop([CALL], lambda _: InfraError("down"))
+    sink: Sink = []
+    run = runner(loop, sink, retries=RetryBudget(1, 10))
+    await run.run([TASK])
+    ((result, _),) = sink
+    assert (result.attempts, result.masked, result.reward) == (2, True, None)
+    assert run.statistics().masked == 1
+
+
+async def test_outage_does_not_multiply_work_beyond_the_runs_budget(make_loop: MakeLoop) -> None:
+    loop, engine, _ = make_loop([CALL], lambda _: InfraError("down"))
+    sink: Sink = []
+    run = runner(loop, sink, retries=RetryBudget(3, 2), concurrency=1)
+    await run.run([TASK] * 5)
+    assert len(sink) == 5
+    assert run.statistics().retried == 2
+    assert len(engine.requests) == 7
+
+
+async def test_one_failure_does_not_reach_the_others(make_loop: MakeLoop) -> None:
+    def turn(request: GenerationRequest, number: int) -> str | Exception:
+        first = engine.requests[0].trajectory_id == request.trajectory_id
+        return EngineUnavailable("broken") if first else "#### 6"
+
+    loop, engine, _ = make_loop(turn)
+    sink: Sink = []
+    await runner(loop, sink).run([TASK] * 6)
+    assert [result.masked for result, _ in sink].count(True) == 1
+    assert len(sink) == 6
+
+
+async def test_cancelled_run_has_handed_over_what_ended(make_loop: MakeLoop) -> None:
+    def turn(request: GenerationRequest, number: int) -> str:
+        if len(engine.requests) > 3:
+            running.cancel()
+        return "#### 6"
+
+    loop, engine, _ = make_loop(turn)
+    sink: Sink = []
+    running = asyncio.ensure_future(runner(loop, sink, concurrency=1).run([TASK] * 10))
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert 3 <= len(sink) <= 4

@@ -1,0 +1,138 @@
+"""Dumps: what is written is what is read, in verl's format, and broken files are named."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollout.dump import DumpError, DumpWriter, read_dump, record_of
+from rollout.engines import FinishReason, GenerationResult, SamplingParams, VersionSpan
+from rollout.loop import Cause, RequestState, StopReason, Task, ToolCallRecord, TrajectoryResult
+from rollout.rewards import Reward
+from rollout.tokens import ChatTemplate, TokenBuilder
+from rollout.tools import ToolOutcome
+
+TASK = Task("u", ({"role": "user", "content": "What?"},), "6", "test", "here:1")
+VERL_FIELDS = {"input", "output", "gts", "score", "step", "request_id", "uid"}
+
+
+@pytest.fixture
+def record(chat: ChatTemplate) -> dict[str, Any]:
+    return record_of(finished(chat), TASK, step=3, model="scripted", decode=chat.decode_plain)
+
+
+def finished(chat: ChatTemplate, *, cause: Cause = Cause.POLICY) -> TrajectoryResult:
+    builder = TokenBuilder(chat.prompt_ids(TASK.messages))
+    logprob = float.fromhex("-0x1.99999a0000000p-4")  # -0.1 in float32
+    ids = (504, 3575, 2)
+    builder.add_sampled(GenerationResult(ids, (logprob,) * 3, FinishReason.STOP, (VersionSpan("w", 0, 3),)))
+    builder.add_tool(chat.between_turns(["6 ☃"], ended=True))
+    builder.add_sampled(GenerationResult(ids, (logprob,) * 3, FinishReason.STOP, (VersionSpan("w", 0, 3),)))
+    infra = cause is Cause.INFRA
+    return TrajectoryResult(
+        trajectory_id="0" * 32,
+        uid="u",
+        index=0,
+        trajectory=builder.build(),
+        messages=(*TASK.messages, {"role": "assistant", "content": "#### 6 \ud800"}),
+        tool_calls=(ToolCallRecord(1, "echo", {"text": "six ☃ \ud800"}, "{}", ToolOutcome.OK, "6"),),
+        state=RequestState.FAILED if infra else RequestState.COMPLETED,
+        stop_reason=StopReason.INFRA if infra else StopReason.ANSWERED,
+        cause=cause,
+        turns=2,
+        sampling=SamplingParams(temperature=0.5, seed=1),
+        reward=None if infra else Reward(1.0, {"correct": 1.0}),
+    )
+
+
+def write(path: Path, *records: dict[str, Any]) -> Path:
+    with DumpWriter(path, 3) as dump:
+        for record in records:
+            dump.write(record)
+    return dump.path
+
+
+def test_dump_is_read_back_as_it_was_written(tmp_path: Path, record: dict[str, Any]) -> None:
+    path = write(tmp_path / "new" / "folder", record, record)
+    assert path.name == "3.jsonl"
+    first, second = read_dump(path)
+    assert first == second == json.loads(json.dumps(record))
+    assert first["logprobs"] == record["logprobs"]  # to the last bit
+
+
+def test_record_has_verls_fields_and_the_exact_tokens(record: dict[str, Any]) -> None:
+    assert record.keys() >= VERL_FIELDS
+    assert (record["score"], record["step"], record["uid"], record["gts"]) == (1.0, 3, "u", "6")
+    assert "<|im_start|>" not in record["input"] + record["output"]
+    assert record["input"].endswith("user\nWhat?\nassistant\n")
+    assert len(record["response_ids"]) == len(record["response_mask"]) == len(record["logprobs"])
+    assert [(part["kind"], part["weight_version"]) for part in record["segments"]] == [
+        ("prompt", None),
+        ("sampled", "w"),
+        ("tool", None),
+        ("sampled", "w"),
+    ]
+
+
+def test_masked_trajectory_has_no_score(chat: ChatTemplate, tmp_path: Path) -> None:
+    masked = record_of(finished(chat, cause=Cause.INFRA), TASK, step=3, model="m", decode=chat.decode_plain)
+    (read,) = read_dump(write(tmp_path, masked))
+    assert (read["score"], read["masked"], read["cause"], read["stop_reason"]) == (None, True, "infra", "infra")
+
+
+def test_existing_dump_is_not_overwritten(tmp_path: Path, record: dict[str, Any]) -> None:
+    path = write(tmp_path, record)
+    before = path.read_bytes()
+    with pytest.raises(DumpError, match="exists, and dumps are not overwritten"), DumpWriter(tmp_path, 3):
+        pass
+    assert path.read_bytes() == before
+
+
+def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DumpError, match="can't be written"), DumpWriter(tmp_path / "file" / "below", 1):
+        pass
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_numbers_that_json_has_not_are_refused(tmp_path: Path, record: dict[str, Any], number: float) -> None:
+    with DumpWriter(tmp_path, 3) as dump, pytest.raises(ValueError, match="Out of range"):
+        dump.write(record | {"score": number})
+    assert dump.path.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"uid": None}, "uid is 'None', which has the wrong type"),
+        ({"score": "1"}, "score is '1', which has the wrong type"),
+        ({"logprobs": [0.0]}, "differ in length"),
+        ({"segments": []}, "the segments' lengths"),
+    ],
+)
+def test_broken_record_is_named_with_file_and_line(
+    tmp_path: Path, record: dict[str, Any], change: dict[str, Any], problem: str
+) -> None:
+    path = tmp_path / "1.jsonl"
+    path.write_text(f"{json.dumps(record)}\n{json.dumps(record | change)}\n")
+    records = read_dump(path)
+    next(records)
+    with pytest.raises(DumpError) as caught:
+        next(records)
+    assert str(caught.value).startswith(f"{path}:2: ")
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("{", "is not JSON"), ("[]", "must be an object"), ("{}", "input is missing")]
+)
+def test_lines_that_are_no_records_are_named(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "1.jsonl").write_text(text + "\n")
+    with pytest.raises(DumpError, match=f"1.jsonl:1: {problem}"):
+        list(read_dump(tmp_path / "1.jsonl"))
+    with pytest.raises(DumpError, match="No such file"):
+        list(read_dump(tmp_path / "2.jsonl"))

@@ -1,0 +1,196 @@
+"""Schemas, texts and the toolbox: every call gets an answer, in order, with an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from executor_service import Cause, ExecutionResult, Outcome, Output
+from fairbox.errors import ConfigError
+from rollout.testing import ScriptedTool
+from rollout.tools import InfraError, MalformedCall, ParameterSchema, ToolCall, ToolOutcome, ToolResponse, ToolSchema
+from rollout.tools.program_text import describe
+from rollout.tools.text import cut_end, cut_middle
+from rollout.tools.toolbox import Toolbox
+
+SCHEMA = ToolSchema(
+    name="code_interpreter",
+    description="A tool for executing code.",
+    parameters={"code": ParameterSchema("string", "The code to execute.")},
+    required=("code",),
+)
+
+
+def test_schema_is_openais() -> None:
+    assert SCHEMA.openai() == {
+        "type": "function",
+        "function": {
+            "name": "code_interpreter",
+            "description": "A tool for executing code.",
+            "parameters": {
+                "type": "object",
+                "properties": {"code": {"type": "string", "description": "The code to execute."}},
+                "required": ["code"],
+            },
+            "strict": False,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"code": "x"}, None),
+        ({"code": "x", "executes": "True", "timeout": 10**9}, None),
+        ({}, 'the argument "code" is missing'),
+        ({"Code": "x"}, 'the argument "code" is missing'),
+        ({"code": 3}, 'the argument "code" must be string'),
+        ({"code": None}, 'the argument "code" must be string'),
+    ],
+)
+def test_arguments_are_checked_and_unknown_ones_tolerated(arguments: dict[str, Any], problem: str | None) -> None:
+    assert SCHEMA.problem(arguments) == problem
+
+
+def test_types_are_those_of_json() -> None:
+    assert not ParameterSchema("integer", "").accepts(True)
+    assert not ParameterSchema("number", "").accepts("1")
+    assert ParameterSchema("number", "").accepts(1)
+    assert ParameterSchema("boolean", "").accepts(False)
+    assert not ParameterSchema("string", "", enum=("a",)).accepts("b")
+
+
+def test_cut_text_says_so_with_the_full_size() -> None:
+    assert cut_middle("abc", 3, 3) == ("abc", False)
+    text, cut = cut_middle("a" * 50 + "b" * 50, 30, 12_345)
+    assert cut
+    assert text == "a" * 20 + "\n[... cut: 12345 bytes in all ...]\n" + "b" * 10
+    assert cut_end("abcdef", 3) == ("[... cut ...]\ndef", True)
+    assert cut_end("abc", 3) == ("abc", False)
+
+
+def result(outcome: Outcome, stdout: str = "", stderr: str = "", **fields: Any) -> ExecutionResult:
+    def output(text: str) -> Output:
+        return Output(text.encode(), len(text.encode()))
+
+    return ExecutionResult(outcome, Cause.POLICY, stdout=output(stdout), stderr=output(stderr), **fields)
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "outcome"),
+    [
+        (result(Outcome.FINISHED, "42\n"), "42", ToolOutcome.OK),
+        (result(Outcome.FINISHED, "", "a warning"), "[no output]", ToolOutcome.OK),
+        (result(Outcome.NONZERO_EXIT, "1\n", "E: no\n", exit_code=1), "1\nE: no", ToolOutcome.PROGRAM_ERROR),
+        (result(Outcome.NONZERO_EXIT, exit_code=3), "[exit code 3]", ToolOutcome.PROGRAM_ERROR),
+        (result(Outcome.COMPILE_ERROR, message="no"), "[no]", ToolOutcome.PROGRAM_ERROR),
+        (result(Outcome.SIGNALED, signal=11), "[ended by signal 11]", ToolOutcome.PROGRAM_ERROR),
+        (
+            result(Outcome.TIME_LIMIT, "so far", message="more than 2 s"),
+            "so far\n[more than 2 s]",
+            ToolOutcome.TIME_LIMIT,
+        ),
+        (result(Outcome.CPU_LIMIT), "[cpu limit]", ToolOutcome.TIME_LIMIT),
+        (result(Outcome.MEMORY_LIMIT), "[memory limit]", ToolOutcome.RESOURCE_LIMIT),
+        (result(Outcome.PROCESS_LIMIT), "[process limit]", ToolOutcome.RESOURCE_LIMIT),
+        (result(Outcome.OUTPUT_LIMIT), "[output limit]", ToolOutcome.RESOURCE_LIMIT),
+    ],
+)
+def test_model_is_told_what_became_of_its_program(given: ExecutionResult, text: str, outcome: ToolOutcome) -> None:
+    shown = describe(given, max_chars=100)
+    assert (shown.text, shown.outcome, shown.truncated) == (text, outcome, False)
+
+
+def test_every_outcome_of_the_executor_is_known() -> None:
+    for outcome in Outcome:
+        assert describe(result(outcome), max_chars=10).text
+
+
+def test_long_output_and_long_errors_are_cut_visibly() -> None:
+    shown = describe(result(Outcome.NONZERO_EXIT, "o" * 500, "e" * 500 + "Error: x"), max_chars=90)
+    assert shown.truncated
+    assert shown.total_bytes == 1008
+    assert "[... cut: 500 bytes in all ...]" in shown.text
+    assert shown.text.endswith("eError: x")
+    assert len(shown.text) < 300
+
+
+def test_output_that_the_executor_cut_is_marked_even_when_it_is_short() -> None:
+    kept = ExecutionResult(Outcome.FINISHED, Cause.POLICY, stdout=Output(b"abc", 9_000_000, truncated=True))
+    shown = describe(kept, max_chars=100)
+    assert (shown.text, shown.truncated) == ("abc\n[... cut: 9000000 bytes in all ...]", True)
+
+
+def call(text: str, name: str = "echo") -> ToolCall:
+    return ToolCall(name, {"text": text}, "")
+
+
+async def test_calls_run_in_parallel_under_the_cap_and_are_answered_in_order() -> None:
+    tool = ScriptedTool(lambda arguments: f"said {arguments['text']}")
+    box = Toolbox([tool], max_parallel_calls=3)
+    responses = await box.answer("t", [call(str(n)) for n in range(9)], run=9, time_limit_s=None)
+    assert [response.text for response in responses] == [f"said {n}" for n in range(9)]
+    assert tool.most_running == 3
+
+
+async def test_every_wrong_call_is_answered_with_what_is_wrong() -> None:
+    tool = ScriptedTool(lambda arguments: "ok")
+    wrong: list[ToolCall | MalformedCall] = [
+        MalformedCall("its JSON is cut off", ""),
+        call("x", "python"),
+        ToolCall("echo", {}, ""),
+        call("x"),
+        call("y"),
+    ]
+    responses = await Toolbox([tool]).answer("t", wrong, run=4, time_limit_s=None)
+    assert [(response.outcome, response.text) for response in responses] == [
+        (ToolOutcome.MALFORMED, "Error: the tool call is malformed: its JSON is cut off."),
+        (ToolOutcome.UNKNOWN_TOOL, "Error: there is no tool named 'python'; there is: echo."),
+        (ToolOutcome.BAD_ARGUMENTS, 'Error: the argument "text" is missing.'),
+        (ToolOutcome.OK, "ok"),
+        (ToolOutcome.OVER_BUDGET, "Error: not run, because no tool calls are left."),
+    ]
+    assert len(tool.calls) == 1
+
+
+async def test_failure_of_the_service_is_raised_and_never_text() -> None:
+    def answer(arguments: Any) -> str | Exception:
+        return InfraError("down") if arguments["text"] == "bad" else "ok"
+
+    box = Toolbox([ScriptedTool(answer)])
+    with pytest.raises(InfraError, match="down"):
+        await box.answer("t", [call("a"), call("bad"), call("b")], run=3, time_limit_s=None)
+
+
+async def test_rewards_of_tools_that_have_one_are_collected() -> None:
+    other = ToolSchema("other", "")
+    box = Toolbox([ScriptedTool(lambda _: "", reward=0.5), ScriptedTool(lambda _: "", schema=other)])
+    assert await box.rewards("t") == {"echo": 0.5}
+
+
+async def test_cancelled_turn_cancels_its_calls() -> None:
+    started = asyncio.Event()
+
+    class Slow(ScriptedTool):
+        async def execute(self, *args: Any, **kwargs: Any) -> ToolResponse:
+            started.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                self.events.append("ended")
+            raise AssertionError
+
+    tool = Slow(lambda _: "")
+    task = asyncio.ensure_future(Toolbox([tool]).answer("t", [call("a")], run=1, time_limit_s=None))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert tool.events == ["ended"]
+
+
+def test_tools_need_different_names() -> None:
+    with pytest.raises(ConfigError, match="same name"):
+        Toolbox([ScriptedTool(lambda _: ""), ScriptedTool(lambda _: "")])
