@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -30,12 +31,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Box"]
 
+_log = logging.getLogger(__name__)
+
 _CHUNK = 64 << 10
 """Bytes read at once: what a pipe holds."""
 _END_GRACE_S = 5.0
 """The init keeps the limits; when it is silent for so long after it should have spoken, the kernel ends the run."""
 _SETUP_TIMEOUT_S = 30.0
 """Setting up takes milliseconds; where it takes this long, the machine is overloaded, and the run is our failure."""
+
+
+_DEATH_NOTICE_S = 30.0
+"""SIGKILL can be held up by a call that hangs in the kernel. A slot with a living process is never given away, so the
+wait has no end; it is said once in so many seconds."""
 
 
 class Box:
@@ -82,7 +90,7 @@ class Box:
     async def run(self) -> Report:
         """Starts the program and returns when everything that it started is dead. SandboxFailure when it can't say."""
         self._send({"type": "go"})
-        self.started = True
+        self.started = True  # from here on nobody can say that it has not run, until the init says so
         try:
             async with asyncio.timeout(self._plan.limits.wall_time_s + _END_GRACE_S) as self._deadline:
                 await self._expect("started")
@@ -101,8 +109,7 @@ class Box:
         """Ends a running program; the first reason stays."""
         if self._killed is Killed.NOT and self._deadline is not None:
             self._killed = reason
-            with contextlib.suppress(OSError):  # it ended by itself meanwhile
-                self._send({"type": "kill"})
+            self._send({"type": "kill"})
             self._deadline.reschedule(asyncio.get_running_loop().time() + _END_GRACE_S)
 
     async def _prepare(self) -> None:
@@ -162,7 +169,8 @@ class Box:
 
     def _send(self, head: dict[str, Any]) -> None:
         assert self._control is not None
-        self._control.send(wire.encode(head))
+        with contextlib.suppress(OSError):  # the init is gone; what it said last, or its silence, is read by _expect()
+            self._control.send(wire.encode(head))
 
     async def _expect(self, kind: str) -> tuple[dict[str, Any], bytes]:
         frame = await self._frames.get()
@@ -179,7 +187,7 @@ class Box:
     def _read_control(self) -> None:
         assert self._control is not None
         try:
-            data, handles, _, _ = socket.recv_fds(self._control, 1 << 20, 1)
+            data, handles, _, _ = socket.recv_fds(self._control, 1 << 20, 1, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
@@ -242,7 +250,8 @@ class Box:
             # The pidfd of a pid namespace's init is readable when every process of the namespace is dead.
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._init, signal.SIGKILL)
-            await wait_readable(self._init)
+            while not await wait_readable(self._init, _DEATH_NOTICE_S):
+                _log.error("%s: processes are still not dead; their slot stays taken", self._name)
             os.close(self._init)
         if self._child is not None:
             if self._init < 0:

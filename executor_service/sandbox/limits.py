@@ -31,7 +31,6 @@ def resource_limits(limits: Limits, *, counted: bool) -> dict[str, int]:
         "RLIMIT_MSGQUEUE": 0,
         "RLIMIT_NOFILE": limits.open_files,
         "RLIMIT_NPROC": limits.processes + (_SPARE_PROCESSES if counted else 0),
-        "RLIMIT_STACK": 8 << 20,
     }
 
 

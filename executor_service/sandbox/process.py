@@ -10,9 +10,12 @@ from collections.abc import Sequence
 
 __all__ = ["Child", "wait_readable"]
 
+_REAP_S = 10.0
+"""A launcher whose work is done ends at once; one that has not by then is killed."""
 
-async def wait_readable(handle: int) -> None:
-    """Returns when a descriptor can be read; for a pidfd, when its process has ended."""
+
+async def wait_readable(handle: int, timeout: float) -> bool:
+    """Whether a descriptor could be read within `timeout` seconds; for a pidfd, whether its process has ended."""
     loop = asyncio.get_running_loop()
     done = loop.create_future()
 
@@ -22,9 +25,13 @@ async def wait_readable(handle: int) -> None:
 
     loop.add_reader(handle, ready)
     try:
-        await done
+        async with asyncio.timeout(timeout):
+            await done
+    except TimeoutError:
+        return False
     finally:
         loop.remove_reader(handle)
+    return True
 
 
 class Child:
@@ -44,7 +51,9 @@ class Child:
         self._handle = os.pidfd_open(self._process.pid)
 
     async def wait(self) -> None:
-        await wait_readable(self._handle)
+        """Returns when it has ended. Only for one that was killed, or whose work is done."""
+        while not await wait_readable(self._handle, _REAP_S):
+            self.kill()
         self._process.wait()
 
     def kill(self) -> None:

@@ -28,9 +28,13 @@ from executor_service.server.leases import Claim, LeaseGate
 from executor_service.server.plans import plan_of, profile_of
 from fairbox.clock import Clock
 
-__all__ = ["Draining", "QueueTimeout", "ResultGone", "Runs"]
+__all__ = ["Abandoned", "Draining", "QueueTimeout", "ResultGone", "Runs"]
 
 _log = logging.getLogger(__name__)
+
+
+class Abandoned(Exception):  # noqa: N818 - a fact about a run
+    """The call that brought the run was cancelled before its program started, and another call had just joined it."""
 
 
 class Draining(Exception):  # noqa: N818 - a state of the server
@@ -103,8 +107,8 @@ class Runs:
     async def execute(self, request: RunRequest, fingerprint: bytes) -> ExecutionResult:
         """The result of `request`: of a new run, or of the run with the same request_id.
 
-        Raises Draining, IdReused, QueueFull, QueueTimeout, ResultGone, and what the lease gate raises. Cancelling it
-        kills the program, unless another call waits for it too.
+        Raises Abandoned, Draining, IdReused, QueueFull, QueueTimeout, ResultGone, and what the lease gate raises.
+        Cancelling it kills the program, unless another call waits for it too.
         """
         run: _Run | None = None
         if request.request_id:
@@ -176,7 +180,7 @@ class Runs:
                 message = "Killed: nobody waited for the result any more, or the server ended."
                 run.ending = self._result(run, Outcome.CANCELLED, Cause.INFRA, message)
             else:
-                run.ending = Draining()
+                run.ending = Draining() if self.draining else Abandoned()
         except Exception as error:  # the boundary: the service names it, waiting calls get it
             run.ending = error
         finally:

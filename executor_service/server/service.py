@@ -14,7 +14,7 @@ from executor_service.convert import result_to_proto
 from executor_service.core.admission import QueueFull
 from executor_service.core.dedup import IdReused
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
-from executor_service.server.runs import Draining, QueueTimeout, ResultGone, Runs
+from executor_service.server.runs import Abandoned, Draining, QueueTimeout, ResultGone, Runs
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from executor_service.validation import LimitPolicy, validate
@@ -103,6 +103,9 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
             await abort_exhausted(context, message, retry_after_s=retry_s, subject="executor:queue_timeout_s")
         case Draining():
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this executor is ending and takes no more programs")
+        case Abandoned():
+            message = "the run was given up by its first caller before it started; ask again"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, message)
         case LimiterDown():
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         case LeaseRefusal():
