@@ -19,7 +19,7 @@ PYTHON = "{python}"
 
 @dataclass(frozen=True, slots=True)
 class LanguageSpec:
-    """How programs of one language are run. Commands are absolute, or found on the sandbox's PATH."""
+    """How programs of one language are run. Commands are absolute."""
 
     name: str
     """As requests call it."""

@@ -39,8 +39,6 @@ _END_GRACE_S = 5.0
 """The init keeps the limits; when it is silent for so long after it should have spoken, the kernel ends the run."""
 _SETUP_TIMEOUT_S = 30.0
 """Setting up takes milliseconds; where it takes this long, the machine is overloaded, and the run is our failure."""
-
-
 _DEATH_NOTICE_S = 30.0
 """SIGKILL can be held up by a call that hangs in the kernel. A slot with a living process is never given away, so the
 wait has no end; it is said once in so many seconds."""
@@ -97,8 +95,10 @@ class Box:
                 self._executed = True
                 head, blob = await self._expect("ended")
         except TimeoutError:
-            # What starves the init can be the program itself, so this is the program's time limit and not our failure.
             await to_the_end(self._close())
+            if not self._executed:
+                raise SandboxFailure("start", 0, "the program was not started in time", started=True) from None
+            # What starves the init can be the program itself, so this is the program's time limit and not our failure.
             return self._report(None, b"")
         finally:
             self._deadline = None

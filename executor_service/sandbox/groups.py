@@ -29,22 +29,20 @@ class GroupTree:
 
     folders: Mapping[str, Path]
 
-    @property
-    def controllers(self) -> tuple[str, ...]:
-        return tuple(sorted(self.folders))
-
     def create(self, name: str, *, memory_bytes: int, processes: int) -> RunGroups:
         """Makes the groups of one run."""
-        made: dict[str, Path] = {}
-        for controller, folder in self.folders.items():
-            path = folder / name
-            path.mkdir()
-            made[controller] = path
-        if "memory" in made:
-            (made["memory"] / "memory.limit_in_bytes").write_text(str(memory_bytes))
-        if "pids" in made:
-            (made["pids"] / "pids.max").write_text(str(processes))
-        return RunGroups(made)
+        groups = RunGroups({controller: folder / name for controller, folder in self.folders.items()})
+        values = {"memory": ("memory.limit_in_bytes", memory_bytes), "pids": ("pids.max", processes)}
+        try:
+            for controller, folder in groups.folders.items():
+                folder.mkdir()
+                if controller in values:
+                    file, value = values[controller]
+                    (folder / file).write_text(str(value), encoding="ascii")
+        except OSError:
+            groups.remove()
+            raise
+        return groups
 
     def remove(self) -> None:
         """Removes the folders themselves, when the server ends."""
@@ -80,13 +78,12 @@ class RunGroups:
                 folder.rmdir()
 
 
-def find_groups(parent: str, own: str | None = None) -> GroupTree:
+def find_groups(parent: str) -> GroupTree:
     """The controllers that work here, below the server's own groups (`auto`), below `parent`, or none (`none`)."""
     if parent == "none":
         return GroupTree({})
     folders: dict[str, Path] = {}
-    text = Path("/proc/self/cgroup").read_text(encoding="utf-8") if own is None else own
-    for line in text.splitlines():
+    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in {"memory", "pids", "cpuacct"} & set(controllers.split(",")):
             mount = Path("/sys/fs/cgroup") / controllers

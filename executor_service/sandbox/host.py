@@ -84,6 +84,10 @@ def inspect_host(*, python: str, groups: GroupTree, seccomp: bytes, slots: int) 
             binds.append(top)
     binds += [path for path in (*_ETC_BINDS, *_ETC_COPIES) if Path(path).exists()]
     for prefix in prefixes:
+        if Path(prefix).parent == Path(prefix):
+            raise ConfigError(
+                f"python is {interpreter!r}, whose folder is {prefix!r}: programs would see the whole host"
+            )
         if not any(Path(prefix).is_relative_to(seen) for seen in binds):
             binds.append(prefix)
     folders = [str(Path(interpreter).parent), "/usr/local/bin", "/usr/bin", "/bin"]

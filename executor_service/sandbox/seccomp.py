@@ -31,7 +31,7 @@ _NAMESPACE_FLAGS = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. CLONE_NEWTIME is for unshare and clone3 alone."""
 _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
-_LAST_ALLOWED_DOMAINS = (1, 2, 10)
+_ALLOWED_DOMAINS = (1, 2, 10)
 """AF_UNIX, AF_INET, AF_INET6."""
 _SOCKET_DOMAINS = 64
 """More than Linux has (AF_MAX is 46)."""
@@ -57,7 +57,7 @@ def compile_filter() -> bytes:
         rules.add_rule(denied, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, request))
     for name in ("socket", "socketpair"):
         for domain in range(_SOCKET_DOMAINS):
-            if domain not in _LAST_ALLOWED_DOMAINS:
+            if domain not in _ALLOWED_DOMAINS:
                 rules.add_rule(denied, name, pyseccomp.Arg(0, pyseccomp.MASKED_EQ, 0xFFFFFFFF, domain))
         rules.add_rule(denied, name, pyseccomp.Arg(0, pyseccomp.GE, _SOCKET_DOMAINS))
     with tempfile.TemporaryFile() as file:

@@ -22,6 +22,7 @@ from executor_service.server.service import SERVICE_NAME, ExecutorService
 from executor_service.server.status import status
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.clock import MonotonicClock
+from fairbox.errors import ConfigError
 from fairbox.serving import GrpcServer, HealthServer
 
 __all__ = ["serve"]
@@ -81,6 +82,8 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
 @contextlib.asynccontextmanager
 async def open_gate(config: ExecutorConfig, name: str) -> AsyncIterator[LeaseGate]:
     """The gate that the configuration asks for."""
+    if config.limiter != "none":
+        raise ConfigError(f"limiter is {config.limiter!r}, must be none: this version can't bind leases")
     yield NoLimiter()
 
 

@@ -60,7 +60,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         except FieldErrors as errors:
             await abort_fields(context, errors)
         try:
-            result = await self._runs.execute(valid, fingerprint(request))
+            result = await self._runs.execute(valid, fingerprint(request) if valid.request_id else b"")
         except Exception as error:  # the boundary: each gets its status
             await _abort(context, error)
         return pb.ExecuteCodeResponse(result=result_to_proto(result))

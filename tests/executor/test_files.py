@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from executor_service import ExecutorClient, FileStatus, Limits, OutputFile
+from executor_service import ExecutorClient, FileStatus, InputFile, Limits, OutputFile
 
 
 async def test_returned_files_and_what_became_of_the_others(executor: ExecutorClient) -> None:
@@ -60,3 +60,9 @@ async def test_files_are_returned_after_a_limit_too(executor: ExecutorClient) ->
     code = "open('a', 'w').write('kept')\nwhile True: pass"
     result = await executor.execute(code, return_paths=["a"], limits=Limits(wall_time_s=0.3))
     assert result.files[0].content == b"kept"
+
+
+async def test_names_need_not_be_ascii(executor: ExecutorClient) -> None:
+    code = "print(open('dir é/文.txt').read()); open('выход', 'w').write('ok')"
+    result = await executor.execute(code, files=[InputFile("dir é/文.txt", b"in")], return_paths=["выход"])
+    assert (result.stdout.data, result.files[0].content) == (b"in\n", b"ok")

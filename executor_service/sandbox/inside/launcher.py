@@ -7,9 +7,11 @@ launcher.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
+import struct
 
 from executor_service.sandbox.inside import mounts, program, wire
 from executor_service.sandbox.inside import syscalls as sys_
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 
     from executor_service.sandbox.inside.spec import Spec
 
-_F_ADD_SEALS = 1033
-_ALL_SEALS = 0xF
 _IFF_UP = 0x1
 _SIOCSIFFLAGS = 0x8914
 
@@ -115,21 +115,17 @@ def _sealed(data: memoryview) -> int:
     """A descriptor to read `data` from, which nobody can change. Empty: /dev/null."""
     if not data:
         return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    import fcntl
-
     handle = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     while data:
         data = data[os.write(handle, data) :]
     os.fchmod(handle, 0o444)
-    fcntl.fcntl(handle, _F_ADD_SEALS, _ALL_SEALS)
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    fcntl.fcntl(handle, fcntl.F_ADD_SEALS, seals)
     reader = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
     os.close(handle)
     return reader
 
 
 def _loopback_up() -> None:
-    import fcntl
-    import struct
-
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
