@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.utils import logging
 
 from rollout.dump import read_dump
 
@@ -32,6 +33,7 @@ class DumpCheck:
 
 def check_dump(path: Path, model_dir: Path) -> DumpCheck:
     """Checks every trajectory of a dump that the model in `model_dir` sampled. Raises DumpError for a broken file."""
+    logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, local_files_only=True).eval()
     trajectories, sampled, worst = 0, 0, 0.0
     problems: list[str] = []

@@ -78,7 +78,12 @@ def _write(source: Path, target: Path) -> None:
 
     beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        convert(source, beside)
+        try:
+            convert(source, beside)
+        except FairboxError:
+            raise
+        except Exception as error:  # the boundary to a file of unknown origin, whose reader raises anything
+            raise FairboxError(f"{source}: can't be converted to a model: {error}") from error
         beside.chmod(0o755)
         beside.rename(target)
     finally:

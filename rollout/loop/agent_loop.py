@@ -7,6 +7,7 @@ or tools ends the trajectory as FAILED with cause INFRA and raises nothing; the 
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from rollout.tools.toolbox import Toolbox
 
 __all__ = ["AgentLoop", "turn_seed"]
 
+_LOG = logging.getLogger("fairbox.rollout")
 _SEED_STEP = 0x9E3779B97F4A7C15
 """The golden ratio of 64 bits, as splitmix64 steps: neighbouring seeds give unrelated turns."""
 
@@ -93,14 +95,18 @@ class _Run:
         except (InfraError, EngineUnavailable) as error:
             self._error = str(error)
             decision = self._machine.failed()
+        except Exception as error:  # the boundary of a trajectory: a defect of ours must not end the others
+            _LOG.exception("trajectory %s of %s failed", self._id, self._task.where)
+            self._error = f"{type(error).__name__}: {error}"
+            decision = self._machine.failed()
         self._finish = decision
 
     async def release(self) -> None:
         """Releases the tools; a failure to do so is not the trajectory's."""
         try:
             await self._loop.tools.release(self._id)
-        except InfraError as error:
-            self._error = self._error or f"after the end: {error}"
+        except Exception as error:  # the boundary of a trajectory, as above
+            _LOG.warning("trajectory %s: a tool could not be released: %s", self._id, error)
 
     def result(self) -> TrajectoryResult:
         assert self._finish is not None

@@ -8,17 +8,20 @@ it again is safe because nothing of the failed attempt was handed over, and prog
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fairbox.errors import ConfigError
 from rollout.loop.agent_loop import AgentLoop, turn_seed
+from rollout.loop.cause import Cause
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.rewards.base import Reward
 
 __all__ = ["RetryBudget", "RolloutRunner", "RunnerStatistics"]
 
+_LOG = logging.getLogger("fairbox.rollout")
 _RETRY_AFTER_S = 0.5
 """Lets a service that is being restarted come back; doubled with each attempt."""
 
@@ -106,11 +109,19 @@ class RolloutRunner:
                 result = await self._attempts(plan)
             finally:
                 self._running -= 1
-            if not result.masked:
-                result = replace(result, reward=self._score(plan.task, result))
+            result = self._scored(plan.task, result)
             self._finished += 1
             self._masked += result.masked
             self._sink(result, plan.task)
+
+    def _scored(self, task: Task, result: TrajectoryResult) -> TrajectoryResult:
+        if result.masked:
+            return result
+        try:
+            return replace(result, reward=self._score(task, result))
+        except Exception as error:  # the boundary of a trajectory: a grader that breaks is not the model's wrong answer
+            _LOG.exception("trajectory %s of %s could not be scored", result.trajectory_id, task.where)
+            return replace(result, cause=Cause.INFRA, error=f"scoring: {type(error).__name__}: {error}")
 
     async def _attempts(self, plan: _Plan) -> TrajectoryResult:
         seed = turn_seed(self._seed, plan.index)

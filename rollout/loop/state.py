@@ -109,8 +109,7 @@ class TrajectoryMachine:
         return decision
 
     def failed(self) -> Finish:
-        """The service failed."""
-        assert self.state not in (RequestState.COMPLETED, RequestState.FAILED)
+        """The service failed. Also after the last turn, while the trajectory is being finished."""
         self.state = RequestState.FAILED
         return Finish(StopReason.INFRA)
 

@@ -233,6 +233,27 @@ async def test_outage_does_not_multiply_work_beyond_the_runs_budget(make_loop: M
     assert len(engine.requests) == 7
 
 
+async def test_defect_of_a_tool_or_a_reward_masks_one_trajectory_and_is_logged(
+    make_loop: MakeLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop, _, tool = make_loop([CALL, "#### 6"], lambda _: KeyError("a defect"))
+    result = await loop.run(TASK, index=0, seed=1)
+    assert (result.masked, result.error) == (True, "KeyError: 'a defect'")
+    assert tool.events[-1].startswith("release")
+
+    def score(task: Task, result: TrajectoryResult) -> Reward:
+        raise KeyError("no rule")
+
+    loop, _, _ = make_loop(["#### 6"])
+    sink: Sink = []
+    await RolloutRunner(
+        loop, score, lambda result, task: sink.append((result, task)), concurrency=1, retries=RetryBudget(0, 0)
+    ).run([TASK])
+    assert (sink[0][0].masked, sink[0][0].reward) == (True, None)
+    assert "no rule" in str(sink[0][0].error)
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+
+
 async def test_one_failure_does_not_reach_the_others(make_loop: MakeLoop) -> None:
     def turn(request: GenerationRequest, number: int) -> str | Exception:
         first = engine.requests[0].trajectory_id == request.trajectory_id

@@ -28,9 +28,7 @@ TOOL = {"type": "function", "function": {"name": "code_interpreter", "descriptio
 
 def sampled(ids: Sequence[int], *, ended: bool = True, cuts: Sequence[int] = ()) -> GenerationResult:
     edges = [0, *cuts, len(ids)]
-    spans = tuple(
-        VersionSpan(f"v{n}", start, end) for n, (start, end) in enumerate(itertools.pairwise(edges))
-    )
+    spans = tuple(VersionSpan(f"v{n}", start, end) for n, (start, end) in enumerate(itertools.pairwise(edges)))
     finish = FinishReason.STOP if ended else FinishReason.LENGTH
     return GenerationResult(tuple(ids), tuple(-0.25 * (i + 1) for i in range(len(ids))), finish, spans)
 

@@ -1,0 +1,86 @@
+"""Sums of a run and the table that shows them."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from rollout.engines import EngineStatistics, FinishReason, GenerationResult, SamplingParams, VersionSpan
+from rollout.loop import Cause, PhaseTimes, RequestState, StopReason, ToolCallRecord, TrajectoryResult
+from rollout.report import closing_table
+from rollout.rewards import Reward
+from rollout.summary import RunSummary
+from rollout.tokens import TokenBuilder
+from rollout.tools import ToolOutcome
+
+
+def finished(code: str = "print(1)", outcome: ToolOutcome = ToolOutcome.OK) -> TrajectoryResult:
+    builder = TokenBuilder((1, 2, 3))
+    builder.add_sampled(GenerationResult((4, 5), (-0.1, -0.1), FinishReason.STOP, (VersionSpan("w", 0, 2),)))
+    builder.add_tool((6,))
+    builder.add_sampled(GenerationResult((7,), (-0.1,), FinishReason.STOP, (VersionSpan("w", 0, 1),)))
+    return TrajectoryResult(
+        trajectory_id="0" * 32,
+        uid="u",
+        index=0,
+        trajectory=builder.build(),
+        messages=(),
+        tool_calls=(ToolCallRecord(1, "code_interpreter", {"code": code}, "{}", outcome, "1"),),
+        state=RequestState.COMPLETED,
+        stop_reason=StopReason.ANSWERED,
+        cause=Cause.POLICY,
+        turns=2,
+        sampling=SamplingParams(),
+        times=PhaseTimes(1.0, 2.0, 3.0, 4.0, 10.0),
+        reward=Reward(1.0),
+    )
+
+
+def masked() -> TrajectoryResult:
+    failed = {"state": RequestState.FAILED, "stop_reason": StopReason.INFRA, "cause": Cause.INFRA}
+    return dataclasses.replace(finished(), reward=None, attempts=2, **failed)  # type: ignore[arg-type]
+
+
+def test_masked_trajectories_are_in_no_mean() -> None:
+    summary = RunSummary()
+    assert summary.mean_score is None
+    summary.add(masked())
+    assert summary.mean_score is None
+    summary.add(finished())
+    summary.add(dataclasses.replace(finished(), reward=Reward(0.0)))
+    assert (summary.mean_score, summary.scored, summary.masked, summary.retried) == (0.5, 2, 1, 1)
+
+
+def test_only_code_of_their_own_that_ran_counts() -> None:
+    summary = RunSummary(known_code=["print('example')"])
+    summary.add(finished("print('example')\n"))
+    summary.add(finished(outcome=ToolOutcome.BAD_ARGUMENTS))
+    assert summary.own_code == 0
+    summary.add(finished(outcome=ToolOutcome.PROGRAM_ERROR))
+    assert summary.own_code == 1
+
+
+def test_table_shows_the_sums() -> None:
+    summary = RunSummary()
+    for result in (finished(), finished(outcome=ToolOutcome.MALFORMED), masked()):
+        summary.add(result)
+    text = io.StringIO()
+    engine = EngineStatistics(prompt_tokens=100, cached_tokens=40, sampled_tokens=30, busy_s=2.0)
+    table = closing_table(summary, planned=4, wall_s=12.0, dump=Path("out/1.jsonl"), engine=engine)
+    Console(file=text, width=160).print(table)
+    for part in (
+        "3 of 4 rollouts in 12 s",
+        "1.000 over 2 scored",
+        "1, 1 rollouts were tried again",
+        "answered 2, infra 1",
+        "6, 2.0 a rollout",
+        "ok 2, malformed 1",
+        "9 prompt, 9 sampled, 3 tool; 40 of 100 context tokens not computed again",
+        "engine queue 1.00 s, engine 2.00 s, tool wait 3.00 s, tool run 4.00 s",
+        "15 tokens/s",
+        "out/1.jsonl",
+    ):
+        assert part in text.getvalue()
