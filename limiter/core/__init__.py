@@ -1,0 +1,34 @@
+"""The limiter's rules as a pure state machine: `LimiterCore.handle(event, now) -> effects`.
+
+It does no I/O, has no clock and starts no task; servers, in-process hosts and simulations wrap it.
+"""
+
+from __future__ import annotations
+
+from limiter.core import effects, events
+from limiter.core.bucket import BucketLimits
+from limiter.core.core import LimiterCore
+from limiter.core.ids import LeaseId, Ticket
+from limiter.core.reasons import BindStatus, LeaseState, RejectReason, ReleaseOutcome, SessionKind
+from limiter.core.statistics import BucketStatistics, LeaseInfo, LimiterStatistics, QueueInfo, SessionStatistics
+from limiter.core.timing import Timing
+
+__all__ = [
+    "BindStatus",
+    "BucketLimits",
+    "BucketStatistics",
+    "LeaseId",
+    "LeaseInfo",
+    "LeaseState",
+    "LimiterCore",
+    "LimiterStatistics",
+    "QueueInfo",
+    "RejectReason",
+    "ReleaseOutcome",
+    "SessionKind",
+    "SessionStatistics",
+    "Ticket",
+    "Timing",
+    "effects",
+    "events",
+]

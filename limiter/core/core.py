@@ -1,0 +1,169 @@
+"""The limiter itself: events in, effects out. No I/O, no clock, no tasks.
+
+    QUEUED -> GRANTED -> BOUND -> RELEASED
+
+The rules, with the names that docs/limiter.md gives them:
+
+R1   Only the head of a queue is granted. A waiter whose stream is lost is skipped and keeps its ticket for the grace.
+R2   A granted lease can be taken back at any time: its client is gone for longer than the grace, `start_by` has passed,
+     or the request was cancelled. An executor that comes later is refused.
+R3   A bind succeeds only for a granted lease of the session that the executor presents; repeating it is harmless.
+R6   A bound lease is freed by its executor's release, by a hello of that executor that omits it, or when that executor
+     has been silent for so long that it has provably killed its work. Never by a disconnect.
+R10  A hello is believed: what it lists is kept, what it omits is freed, requests return by their tickets.
+R11  Lowering a limit revokes nothing: nothing is granted until what is held has fallen below it. Nothing passes a head
+     that does not fit.
+
+Time is the `now` of each call, in seconds, never going backwards. Whatever is due by then happens first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from limiter.core.bucket import Bucket, BucketLimits
+from limiter.core.effects import Configured, Effect
+from limiter.core.events import (
+    Acquire,
+    Bind,
+    Cancel,
+    Configure,
+    Disconnect,
+    Event,
+    Heartbeat,
+    Hello,
+    Release,
+    Revoke,
+    Tick,
+)
+from limiter.core.lease import Lease, Request
+from limiter.core.lease_rules import LeaseRules
+from limiter.core.ledger import Ledger, Tombstone
+from limiter.core.reasons import RejectReason
+from limiter.core.request_rules import RequestRules
+from limiter.core.session_rules import SessionRules
+from limiter.core.statistics import (
+    LeaseInfo,
+    LimiterStatistics,
+    QueueInfo,
+    SessionStatistics,
+    list_leases,
+    list_queue,
+    session_statistics,
+    snapshot,
+)
+from limiter.core.timing import Timing
+
+__all__ = ["LimiterCore"]
+
+
+class LimiterCore:
+    """Decides who may run. Not thread-safe; call it from one place."""
+
+    def __init__(
+        self, epoch: int, buckets: Iterable[BucketLimits], *, now: float, timing: Timing | None = None
+    ) -> None:
+        """`epoch` must be higher than that of every limiter before it (1 or more)."""
+        self.timing = timing or Timing()
+        self._started = now
+        self._ledger = Ledger(
+            epoch,
+            [Bucket(limits, now) for limits in buckets],
+            tombstone_ttl=self.timing.tombstone_ttl,
+            max_tombstones=self.timing.max_tombstones,
+        )
+        requests = RequestRules(self._ledger, self.timing)
+        leases = LeaseRules(self._ledger)
+        sessions = self._session_rules = SessionRules(self._ledger, requests, self.timing)
+        self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
+            Acquire: requests.acquire,
+            Cancel: requests.cancel,
+            Release: leases.release,
+            Bind: leases.bind,
+            Revoke: leases.revoke,
+            Hello: sessions.hello,
+            Disconnect: sessions.disconnect,
+            Heartbeat: sessions.heartbeat,
+            Configure: self._configure,
+            Tick: self._tick,
+        }
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the leases and tickets that this core issues."""
+        return self._ledger.epoch
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Applies one event at time `now` and returns what has to be told, in order."""
+        ledger = self._ledger
+        effects = ledger.effects = []
+        due = ledger.deadlines.next()
+        if due is not None and due <= now:
+            self._expire(now)
+        self._handlers[type(event)](event, now)
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When to send the next `Tick`, on the same clock as `now`; None: nothing happens by itself."""
+        return self._ledger.deadlines.next()
+
+    def statistics(self, now: float) -> LimiterStatistics:
+        """The state of every bucket at one instant."""
+        return snapshot(self._ledger, now, now - self._started)
+
+    def sessions(self, now: float, limit: int) -> list[SessionStatistics]:
+        """At most `limit` sessions, executors first, then in the order of their arrival."""
+        return session_statistics(self._ledger, now, limit)
+
+    def leases(self, now: float, *, bucket: str = "", after: str = "", limit: int = 100) -> list[LeaseInfo]:
+        """At most `limit` leases by id, those after the id `after`; `bucket` narrows it down."""
+        return list_leases(self._ledger, now, bucket, after, limit)
+
+    def queue(self, now: float, *, bucket: str, after: str = "", limit: int = 100) -> list[QueueInfo]:
+        """At most `limit` waiting requests of a bucket in ticket order, those after the ticket `after`."""
+        return list_queue(self._ledger, now, bucket, after, limit)
+
+    # Configuration and time
+
+    def _configure(self, event: Configure, now: float) -> None:
+        ledger, limits = self._ledger, event.limits
+        bucket = ledger.buckets.get(limits.name)
+        version = bucket.limits.version if bucket is not None else 0
+        if event.expected_version != version:
+            ledger.effects.append(Configured(limits.name, version, False))
+            return
+        limits = replace(limits, version=version + 1)
+        if bucket is None:
+            bucket = ledger.buckets[limits.name] = Bucket(limits, now)
+        bucket.limits = limits
+        ledger.effects.append(Configured(limits.name, limits.version, True))
+        too_big = [
+            request
+            for session in ledger.sessions.values()
+            for request in session.requests.values()
+            if request.waiting and request.bucket is bucket and request.needed > limits.max_in_flight
+        ]
+        for request in too_big:
+            message = f"tokens is {request.needed}, must be at most {limits.max_in_flight}, the limit of {limits.name}"
+            ledger.reject(request, RejectReason.INVALID, message)
+        ledger.pump(bucket, now)
+
+    def _tick(self, event: Tick, now: float) -> None:
+        """What is due has happened before any event is handled."""
+
+    def _expire(self, now: float) -> None:
+        ledger = self._ledger
+        while (item := ledger.deadlines.pop_due(now)) is not None:
+            if isinstance(item, Lease):
+                ledger.revoke(item, "no executor bound it in time")
+                ledger.pump(item.bucket, now)
+            elif isinstance(item, Request):
+                message = f"{now - item.since:.1f} s in the queue of bucket {item.bucket.limits.name} were not enough"
+                ledger.reject(item, RejectReason.QUEUE_TIMEOUT, message, item.bucket.retry_after(now))
+                ledger.pump(item.bucket, now)
+            elif isinstance(item, Tombstone):
+                del ledger.tombstones[item.key]
+            else:
+                self._session_rules.expire(item, now)

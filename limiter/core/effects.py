@@ -1,0 +1,174 @@
+"""What the limiter decided: the outputs of `LimiterCore.handle`, in the order in which they have to be told.
+
+Each names the session that it is for, where it is for one. Times are durations in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from limiter.core.ids import LeaseId, Ticket
+from limiter.core.reasons import BindStatus, LeaseState, RejectReason
+
+__all__ = [
+    "BindAnswered",
+    "Configured",
+    "Effect",
+    "Granted",
+    "HeartbeatAcked",
+    "Queued",
+    "Refused",
+    "Rejected",
+    "Released",
+    "RevokeAnswered",
+    "Revoked",
+    "SessionEnded",
+    "Welcomed",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A request was granted."""
+
+    session_id: str
+    request_id: str
+    attempt: int
+    bucket: str
+    leases: tuple[LeaseId, ...]
+    """One, or as many as the request's `count` allowed."""
+    start_by: float
+    """The leases end unless bound within this time."""
+    waited: float
+    """Time spent in the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A request has its place in the queue."""
+
+    session_id: str
+    request_id: str
+    ticket: Ticket
+    position: int
+    """Requests before it."""
+    eta: float
+    """Estimated wait from the recent rate of grants; 0: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A request will not be granted."""
+
+    session_id: str
+    request_id: str
+    attempt: int
+    reason: RejectReason
+    message: str
+    retry_after: float = 0.0
+    """When asking again makes sense; 0: it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class BindAnswered:
+    """Answer to a bind."""
+
+    session_id: str
+    lease: LeaseId
+    status: BindStatus
+    owner: str = ""
+    """With BOUND_ELSEWHERE: name of the executor that holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Answer to a release or a cancel."""
+
+    session_id: str
+    released: bool
+    """Whether it ended a lease or a waiting request."""
+    bound: bool = False
+    """Whether an executor has bound the lease, so that only the executor frees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """A lease was taken back from the session that held it."""
+
+    session_id: str
+    lease: LeaseId
+    bucket: str
+    client_session_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Welcomed:
+    """A session is open. Comes before everything else that is for the session."""
+
+    session_id: str
+    resumed: bool
+    """False when the session is new to this limiter."""
+    unknown: tuple[LeaseId, ...] = ()
+    """Leases that the hello listed and that are not held for this session; work under them must end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A hello was refused; the stream has to end."""
+
+    session_id: str
+    message: str
+    retry_after: float = 0.0
+    """When trying again makes sense; 0: it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAcked:
+    """A heartbeat counts."""
+
+    session_id: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """A session has ended although its stream may be open; the stream has to end, so that its peer starts afresh."""
+
+    session_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeAnswered:
+    """Answer to a revoke: the state of the lease before it, None when there is no such lease."""
+
+    lease: LeaseId
+    was: LeaseState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """Answer to a configure."""
+
+    bucket: str
+    version: int
+    """The version now in force."""
+    changed: bool
+    """False when the expected version was another one."""
+
+
+Effect = (
+    Granted
+    | Queued
+    | Rejected
+    | BindAnswered
+    | Released
+    | Revoked
+    | Welcomed
+    | Refused
+    | HeartbeatAcked
+    | SessionEnded
+    | RevokeAnswered
+    | Configured
+)

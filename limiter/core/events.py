@@ -1,0 +1,145 @@
+"""What can happen to the limiter: the inputs of `LimiterCore.handle`.
+
+Every value has been checked for type and range by whoever made the event; the core checks what needs its state.
+Times are durations in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from limiter.core.bucket import BucketLimits
+from limiter.core.ids import LeaseId, Ticket
+from limiter.core.reasons import ReleaseOutcome, SessionKind
+
+__all__ = [
+    "Acquire",
+    "Bind",
+    "Cancel",
+    "Configure",
+    "Disconnect",
+    "Event",
+    "Heartbeat",
+    "HeldLease",
+    "Hello",
+    "Release",
+    "Revoke",
+    "Tick",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """A session asks for tokens. A repeat of (request_id, attempt) is answered with the same ticket or grant."""
+
+    session_id: str
+    request_id: str
+    attempt: int = 0
+    bucket: str = "code"
+    tokens: int = 1
+    """Weight of each lease, all or nothing."""
+    count: int = 1
+    """How many leases, under one place in the queue."""
+    partial: bool = False
+    """With `count`: take as many as are free, at least one, when the turn comes."""
+    queue_timeout: float = 3600.0
+    """The longest wait in the queue."""
+    start_by: float | None = None
+    """The lease ends unless bound within this time. None: the bucket's value."""
+    tenant: str = ""
+    ticket: Ticket | None = None
+    """A place given earlier, presented again in a hello."""
+    unary: bool = False
+    """Make the session if it does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A session withdraws a request, waiting or granted; answered by `Released`. Older attempts than the newest are
+    ignored, so that a late cancel can't hit a later attempt."""
+
+    session_id: str
+    request_id: str
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A session gives a lease back; answered by `Released`."""
+
+    session_id: str
+    lease: LeaseId
+    outcome: ReleaseOutcome = ReleaseOutcome.OK
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """An executor claims a lease for a run; answered by `BindAnswered`."""
+
+    session_id: str
+    lease: LeaseId
+    client_session_id: str
+    run_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """A lease that a hello lists, with what is needed to adopt it from an earlier epoch."""
+
+    lease: LeaseId
+    bucket: str
+    client_session_id: str
+    tokens: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A stream opens or resumes a session. What it lists is kept, what it omits is freed. Answered by `Welcomed`."""
+
+    session_id: str
+    kind: SessionKind
+    name: str = ""
+    held: tuple[HeldLease, ...] = ()
+    queued: tuple[Acquire, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """A session's stream ended. Frees nothing by itself."""
+
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """An executor is alive; answered by `HeartbeatAcked`."""
+
+    session_id: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """An operator takes a lease back; answered by `RevokeAnswered`."""
+
+    lease: LeaseId
+    force: bool = False
+    """Also when it is bound."""
+    reason: str = "revoked by an operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Creates a bucket or changes its limits; answered by `Configured`. Lowering a limit never revokes."""
+
+    limits: BucketLimits
+    expected_version: int
+    """Version that the change is based on; 0: the bucket must not exist yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: `next_deadline()` was reached."""
+
+
+Event = Acquire | Cancel | Release | Bind | Hello | Disconnect | Heartbeat | Revoke | Configure | Tick

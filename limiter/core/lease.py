@@ -1,0 +1,63 @@
+"""A request on its way through the queue, and a lease on its way from grant to release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from limiter.core.deadlines import NEVER
+from limiter.core.ids import LeaseId, Ticket
+from limiter.core.reasons import LeaseState
+
+if TYPE_CHECKING:
+    from limiter.core.bucket import Bucket
+    from limiter.core.session import Session
+
+__all__ = ["Lease", "Request"]
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One acquire. It waits (`waiting`), then has leases, then ends. A record: `LimiterCore` alone changes it."""
+
+    session: Session
+    request_id: str
+    attempt: int
+    bucket: Bucket
+    tokens: int
+    count: int
+    partial: bool
+    tenant: str
+    start_by: float
+    ticket: Ticket
+    since: float
+    """When it was asked for."""
+    waiting: bool = False
+    leases: list[Lease] = field(default_factory=list)
+    deadline: float = NEVER
+    """While it waits: when its queue timeout runs out."""
+
+    @property
+    def needed(self) -> int:
+        """Tokens that must be free for it to be granted."""
+        return self.tokens if self.partial else self.tokens * self.count
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """Tokens in use. A record: `LimiterCore` alone changes it."""
+
+    lease_id: LeaseId
+    bucket: Bucket
+    tokens: int
+    client_session_id: str
+    """Session that it was granted to; an executor presents it to bind the lease."""
+    holder: Session
+    """The client's session until it is bound, the executor's afterwards."""
+    request: Request | None
+    """The request that it answers; None when it was adopted from an earlier epoch."""
+    granted_at: float
+    state: LeaseState = LeaseState.GRANTED
+    run_id: str = ""
+    deadline: float = NEVER
+    """While it is granted: when it ends unless bound."""

@@ -1,0 +1,244 @@
+"""The books: who waits, who holds what, and the few moves that change them.
+
+Invariants: `bucket.held` is the sum of the tokens of the bucket's leases, and no grant makes it exceed the limit;
+grants leave a bucket in ticket order among connected sessions; a request waits or has leases, never both; whoever ends
+something takes it out of every index here. Effects are collected in `effects` in the order of the moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from limiter.core.bucket import Bucket
+from limiter.core.deadlines import Deadlines
+from limiter.core.effects import Effect, Granted, Queued, Rejected, Revoked
+from limiter.core.ids import LeaseId
+from limiter.core.lease import Lease, Request
+from limiter.core.reasons import LeaseState, RejectReason, ReleaseOutcome, SessionKind
+from limiter.core.session import Session
+
+__all__ = ["Ledger", "Tombstone"]
+
+
+class Tombstone:
+    """Remembers a unary request that ended, so that a late or repeated message about it finds nothing to do."""
+
+    __slots__ = ("attempt", "deadline", "key")
+
+    def __init__(self, key: tuple[str, str], attempt: int) -> None:
+        self.key = key
+        self.attempt = attempt
+        self.deadline = float("inf")
+
+
+class Ledger:
+    """State of the limiter. `LimiterCore` decides; this keeps the books right."""
+
+    def __init__(self, epoch: int, buckets: Iterable[Bucket], *, tombstone_ttl: float, max_tombstones: int) -> None:
+        self.epoch = epoch
+        self.buckets = {bucket.limits.name: bucket for bucket in buckets}
+        self.sessions: dict[str, Session] = {}
+        self.leases: dict[LeaseId, Lease] = {}
+        self.deadlines: Deadlines[Request | Lease | Session | Tombstone] = Deadlines()
+        self.tombstones: dict[tuple[str, str], Tombstone] = {}
+        self.effects: list[Effect] = []
+        self.last_ticket = 0
+        self.last_lease = 0
+        self._tombstone_ttl = tombstone_ttl
+        self._max_tombstones = max_tombstones
+
+    # Requests
+
+    def admit(self, request: Request, now: float, timeout: float) -> None:
+        """Takes in a new request with a fresh ticket: grants it if nothing is before it, queues it otherwise."""
+        bucket, session = request.bucket, request.session
+        session.requests[request.request_id] = request
+        if not bucket.queue and request.needed <= bucket.free:
+            self._grant(request, now)
+            return
+        position, rate = len(bucket.queue), bucket.meter.rate(now)
+        self._wait(request, now + timeout)
+        bucket.queue.append(request)
+        eta = (position + 1) / rate if rate > 0 else 0.0
+        self.effects.append(Queued(session.session_id, request.request_id, request.ticket, position, eta))
+
+    def readmit(self, request: Request, deadline: float) -> None:
+        """Takes in a request that comes with its ticket; `pump` grants it when it is its turn."""
+        request.session.requests[request.request_id] = request
+        self._wait(request, deadline)
+        request.bucket.queue.put_back(request)
+
+    def park(self, session: Session) -> None:
+        """Takes the session's waiting requests out of turn; they keep their tickets."""
+        for request in session.requests.values():
+            if request.waiting:
+                request.bucket.queue.remove(request)
+
+    def drop(self, request: Request) -> None:
+        """Ends a waiting request without a grant."""
+        bucket, session = request.bucket, request.session
+        bucket.queue.remove(request)
+        self._stop_waiting(request)
+        self._forget(request, session)
+
+    def reject(self, request: Request, reason: RejectReason, message: str, retry_after: float = 0.0) -> None:
+        """Ends a waiting request and says why."""
+        request.bucket.rejected_total += 1
+        self.effects.append(
+            Rejected(request.session.session_id, request.request_id, request.attempt, reason, message, retry_after)
+        )
+        self.drop(request)
+
+    def pump(self, bucket: Bucket, now: float) -> None:
+        """Grants from the head of the queue for as long as it fits: no request passes a bigger one."""
+        queue = bucket.queue
+        while bucket.held < bucket.limits.max_in_flight:
+            request = queue.head()
+            if request is None or request.needed > bucket.free:
+                return
+            queue.remove(request)
+            self._stop_waiting(request)
+            self._grant(request, now)
+
+    def repeat(self, request: Request, now: float) -> None:
+        """Says again what became of a request that waits or was granted."""
+        if request.waiting:
+            position = sum(1 for other in request.bucket.queue if other.ticket < request.ticket)
+            session_id = request.session.session_id
+            self.effects.append(Queued(session_id, request.request_id, request.ticket, position, 0.0))
+        else:
+            self._tell_grant(request, now, request.leases[0].granted_at - request.since)
+
+    # Leases
+
+    def free(self, lease: Lease) -> None:
+        """Takes a lease out of the books; its tokens can be granted again."""
+        del self.leases[lease.lease_id]
+        self.deadlines.clear(lease)
+        bucket = lease.bucket
+        bucket.held -= lease.tokens
+        if lease.state is not LeaseState.GRANTED:
+            bucket.bound -= lease.tokens
+        lease.holder.leases.pop(lease.lease_id, None)
+        request = lease.request
+        if request is not None:
+            request.leases.remove(lease)
+            if not request.leases and not request.waiting:
+                self._forget(request, request.session)
+
+    def release(self, lease: Lease, outcome: ReleaseOutcome, now: float) -> None:
+        """Ends a lease by the word of who holds it."""
+        lease.bucket.released_total += 1
+        lease.bucket.outcomes[outcome] += 1
+        self.free(lease)
+        self.pump(lease.bucket, now)
+
+    def revoke(self, lease: Lease, reason: str) -> None:
+        """Takes a lease back and tells who held it. The caller pumps."""
+        lease.bucket.revoked_total += 1
+        holder = lease.holder.session_id
+        self.effects.append(Revoked(holder, lease.lease_id, lease.bucket.limits.name, lease.client_session_id, reason))
+        self.free(lease)
+
+    def bind(self, lease: Lease, executor: Session, run_id: str) -> None:
+        """Moves a granted lease from its client to the executor that runs work under it."""
+        self.deadlines.clear(lease)
+        lease.holder.leases.pop(lease.lease_id, None)
+        lease.holder = executor
+        executor.leases[lease.lease_id] = lease
+        lease.state = LeaseState.BOUND
+        lease.run_id = run_id
+        lease.bucket.bound += lease.tokens
+
+    def adopt(self, lease: Lease) -> None:
+        """Takes in a lease of an earlier epoch that an executor says it is running under."""
+        self.leases[lease.lease_id] = lease
+        lease.holder.leases[lease.lease_id] = lease
+        lease.bucket.held += lease.tokens
+        lease.bucket.bound += lease.tokens
+
+    # Sessions
+
+    def drop_unbound(self, session: Session, reason: str, now: float) -> None:
+        """Ends what the session waits for and what it was granted but nobody has bound."""
+        touched: dict[Bucket, None] = {}
+        for request in [each for each in session.requests.values() if each.waiting]:
+            touched[request.bucket] = None
+            request.bucket.cancelled_total += 1
+            self.drop(request)
+        for lease in [each for each in session.leases.values() if each.state is LeaseState.GRANTED]:
+            touched[lease.bucket] = None
+            self.revoke(lease, reason)
+        for bucket in touched:
+            self.pump(bucket, now)
+
+    def end_session(self, session: Session, reason: str, now: float) -> None:
+        """Ends a session and everything it waits for or holds, bound leases included."""
+        self.deadlines.clear(session)
+        self.sessions.pop(session.session_id, None)
+        self.drop_unbound(session, reason, now)
+        touched: dict[Bucket, None] = {}
+        for lease in list(session.leases.values()):
+            touched[lease.bucket] = None
+            self.revoke(lease, reason)
+        for bucket in touched:
+            self.pump(bucket, now)
+
+    def bury(self, session_id: str, request_id: str, attempt: int, now: float) -> None:
+        """Remembers for a while that this unary request and attempt has ended."""
+        key = (session_id, request_id)
+        old = self.tombstones.pop(key, None)
+        if old is not None:
+            self.deadlines.clear(old)
+        elif len(self.tombstones) >= self._max_tombstones:
+            self.deadlines.clear(self.tombstones.pop(next(iter(self.tombstones))))
+        stone = self.tombstones[key] = Tombstone(key, attempt)
+        self.deadlines.set(stone, now + self._tombstone_ttl)
+
+    # Internal
+
+    def _grant(self, request: Request, now: float) -> None:
+        bucket, session = request.bucket, request.session
+        count = min(request.count, bucket.free // request.tokens) if request.partial else request.count
+        for _ in range(count):
+            self.last_lease += 1
+            lease_id = LeaseId(self.epoch, self.last_lease)
+            lease = Lease(lease_id, bucket, request.tokens, session.session_id, session, request, now)
+            self.leases[lease_id] = lease
+            session.leases[lease_id] = lease
+            request.leases.append(lease)
+            self.deadlines.set(lease, now + request.start_by)
+        bucket.held += request.tokens * count
+        bucket.granted_total += count
+        waited = now - request.since
+        bucket.meter.record(now, waited)
+        self._tell_grant(request, now, waited)
+
+    def _tell_grant(self, request: Request, now: float, waited: float) -> None:
+        first = request.leases[0]
+        start_by = max(0.0, first.deadline - now) if first.state is LeaseState.GRANTED else 0.0
+        leases = tuple([lease.lease_id for lease in request.leases])
+        name = request.bucket.limits.name
+        session_id = request.session.session_id
+        self.effects.append(Granted(session_id, request.request_id, request.attempt, name, leases, start_by, waited))
+
+    def _wait(self, request: Request, deadline: float) -> None:
+        name = request.bucket.limits.name
+        request.waiting = True
+        request.bucket.waiting += 1
+        request.session.waiting[name] = request.session.waiting.get(name, 0) + 1
+        self.deadlines.set(request, deadline)
+
+    def _stop_waiting(self, request: Request) -> None:
+        request.waiting = False
+        request.bucket.waiting -= 1
+        request.session.waiting[request.bucket.limits.name] -= 1
+        self.deadlines.clear(request)
+
+    def _forget(self, request: Request, session: Session) -> None:
+        """Takes an ended request out of its session, and a unary session out of the books with its last request."""
+        if session.requests.get(request.request_id) is request:
+            del session.requests[request.request_id]
+        unused = session.kind is SessionKind.UNARY and not session.requests
+        if unused and self.sessions.get(session.session_id) is session:
+            del self.sessions[session.session_id]

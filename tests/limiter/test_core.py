@@ -1,0 +1,459 @@
+"""The rules of the core, one by one."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import pytest
+
+from limiter.core import BindStatus, BucketLimits, LeaseId, LimiterCore, RejectReason, SessionKind, Ticket, Timing
+from limiter.core.deadlines import NEVER, Deadlines
+from limiter.core.effects import (
+    BindAnswered,
+    Configured,
+    Effect,
+    Granted,
+    HeartbeatAcked,
+    Queued,
+    Refused,
+    Rejected,
+    Released,
+    RevokeAnswered,
+    Revoked,
+    SessionEnded,
+    Welcomed,
+)
+from limiter.core.events import (
+    Acquire,
+    Bind,
+    Cancel,
+    Configure,
+    Disconnect,
+    Heartbeat,
+    HeldLease,
+    Hello,
+    Release,
+    Revoke,
+    Tick,
+)
+
+E = TypeVar("E", bound=Effect)
+
+
+def make_core(limit: int = 1, *, epoch: int = 5, timing: Timing | None = None, max_queued: int = 100) -> LimiterCore:
+    """A core with a client `c`, a client `d` and an executor `x`, all connected at time 0."""
+    core = LimiterCore(epoch, [BucketLimits("code", limit, max_queued, 10, 5.0)], now=0.0, timing=timing)
+    core.handle(Hello("c", SessionKind.CLIENT, "client"), 0.0)
+    core.handle(Hello("d", SessionKind.CLIENT, "other"), 0.0)
+    core.handle(Hello("x", SessionKind.EXECUTOR, "executor"), 0.0)
+    return core
+
+
+def only(kind: type[E], effects: list[Effect]) -> E:
+    """The one effect of that kind."""
+    (found,) = [effect for effect in effects if isinstance(effect, kind)]
+    return found
+
+
+def granted(effects: list[Effect]) -> list[str]:
+    return [effect.request_id for effect in effects if isinstance(effect, Granted)]
+
+
+def acquire(core: LimiterCore, session: str, request: str, now: float = 0.0) -> list[Effect]:
+    return core.handle(Acquire(session, request), now)
+
+
+def lease_of(effects: list[Effect]) -> LeaseId:
+    return only(Granted, effects).leases[0]
+
+
+def test_ids_sort_by_epoch_first_and_survive_their_text_form() -> None:
+    assert Ticket(1, 99) < Ticket(2, 1) < Ticket(2, 2)
+    assert Ticket.parse(str(Ticket(12, 34))) == Ticket(12, 34)
+    assert LeaseId.parse("12.34") == LeaseId(12, 34)
+    for bad in ("", "12", "1.x", "-1.2", "1.2.3", "١.٢"):
+        with pytest.raises(ValueError, match=r"EPOCH\.SEQ"):
+            Ticket.parse(bad)
+
+
+def test_waiters_are_granted_in_the_order_of_their_tickets() -> None:
+    core = make_core(1)
+    lease = lease_of(acquire(core, "c", "r0"))
+    for number in range(1, 5):
+        queued = only(Queued, acquire(core, "cd"[number % 2], f"r{number}"))
+        assert queued.position == number - 1
+    order: list[str] = []
+    while True:
+        effects = core.handle(Release("c" if not order else "cd"[int(order[-1][1]) % 2], lease), 1.0)
+        if not granted(effects):
+            break
+        order += granted(effects)
+        lease = lease_of(effects)
+    assert order == ["r1", "r2", "r3", "r4"]
+    assert core.statistics(1.0).held == 0
+
+
+def test_a_light_request_does_not_pass_a_heavy_head() -> None:
+    core = make_core(3)
+    first = lease_of(core.handle(Acquire("c", "a", tokens=2), 0.0))
+    assert granted(core.handle(Acquire("c", "heavy", tokens=3), 0.0)) == []
+    assert granted(core.handle(Acquire("c", "light", tokens=1), 0.0)) == []
+    assert granted(core.handle(Release("c", first), 0.0)) == ["heavy"]
+
+
+def test_cancelling_a_heavy_head_lets_the_next_ones_through() -> None:
+    core = make_core(3)
+    core.handle(Acquire("c", "a", tokens=2), 0.0)
+    core.handle(Acquire("c", "heavy", tokens=3), 0.0)
+    core.handle(Acquire("c", "light", tokens=1), 0.0)
+    assert granted(core.handle(Cancel("c", "heavy"), 0.0)) == ["light"]
+
+
+def test_tokens_beyond_the_limit_are_refused_by_name() -> None:
+    rejected = only(Rejected, make_core(3).handle(Acquire("c", "a", tokens=4), 0.0))
+    assert rejected.reason is RejectReason.INVALID
+    assert rejected.message == "tokens is 4, must be at most 3, the limit of code"
+
+
+def test_unknown_bucket_names_the_known_ones() -> None:
+    rejected = only(Rejected, make_core().handle(Acquire("c", "a", bucket="cod"), 0.0))
+    assert rejected.reason is RejectReason.UNKNOWN_BUCKET
+    assert rejected.message == "bucket is 'cod', must be one of code"
+
+
+def test_repeated_acquire_is_answered_with_the_same_ticket_or_grant() -> None:
+    core = make_core(1)
+    lease = lease_of(acquire(core, "c", "a"))
+    assert lease_of(acquire(core, "c", "a")) == lease
+    ticket = only(Queued, acquire(core, "c", "b")).ticket
+    assert only(Queued, acquire(core, "c", "b")).ticket == ticket
+    assert core.statistics(0.0).queued == 1
+    assert core.statistics(0.0).held == 1
+
+
+def test_late_cancel_does_not_hit_a_later_attempt() -> None:
+    core = make_core(1)
+    acquire(core, "c", "a")
+    core.handle(Acquire("c", "b", attempt=1), 0.0)
+    assert only(Released, core.handle(Cancel("c", "b", attempt=0), 0.0)).released is False
+    assert core.statistics(0.0).queued == 1
+    assert only(Released, core.handle(Cancel("c", "b", attempt=1), 0.0)).released is True
+    assert core.statistics(0.0).queued == 0
+
+
+def test_a_later_attempt_keeps_the_place_of_the_earlier_one() -> None:
+    core = make_core(1)
+    lease = lease_of(acquire(core, "c", "a"))
+    acquire(core, "c", "b")
+    acquire(core, "c", "later")
+    core.handle(Acquire("c", "b", attempt=1), 0.0)
+    assert granted(core.handle(Release("c", lease), 0.0)) == ["b"]
+
+
+def test_queue_bounds_answer_with_a_retry_delay() -> None:
+    core = make_core(1, max_queued=12)
+    for number in range(11):
+        acquire(core, "c", f"r{number}")
+    mine = only(Rejected, acquire(core, "c", "one more"))
+    assert mine.reason is RejectReason.QUEUE_FULL
+    assert mine.retry_after > 0
+    acquire(core, "d", "r0")
+    acquire(core, "d", "r1")
+    everybody = only(Rejected, acquire(core, "d", "r2"))
+    assert everybody.reason is RejectReason.QUEUE_FULL
+    assert "12 requests wait" in everybody.message
+    assert core.statistics(0.0).queued == 12
+
+
+def test_queue_timeout_is_answered_by_the_limiter() -> None:
+    core = make_core(1)
+    lease = lease_of(acquire(core, "c", "a"))
+    core.handle(Bind("x", lease, "c"), 0.0)
+    core.handle(Acquire("c", "b", queue_timeout=2.0), 0.0)
+    assert core.next_deadline() == 2.0
+    rejected = only(Rejected, core.handle(Tick(), 2.0))
+    assert (rejected.request_id, rejected.reason) == ("b", RejectReason.QUEUE_TIMEOUT)
+    assert core.statistics(2.0).queued == 0
+
+
+def test_unbound_grant_ends_at_start_by_and_its_client_is_told() -> None:
+    core = make_core(1)
+    lease = lease_of(acquire(core, "c", "a"))
+    acquire(core, "d", "b")
+    effects = core.handle(Tick(), 5.0)
+    assert only(Revoked, effects).lease == lease
+    assert granted(effects) == ["b"]
+    assert only(BindAnswered, core.handle(Bind("x", lease, "c"), 5.0)).status is BindStatus.UNKNOWN_LEASE
+
+
+def test_bind_after_start_by_is_refused_even_when_no_tick_came() -> None:
+    core = make_core(1)
+    lease = lease_of(acquire(core, "c", "a"))
+    assert only(BindAnswered, core.handle(Bind("x", lease, "c"), 5.0)).status is BindStatus.UNKNOWN_LEASE
+
+
+def test_bind_is_idempotent_and_refuses_everybody_else() -> None:
+    core = make_core(1)
+    core.handle(Hello("y", SessionKind.EXECUTOR, "second"), 0.0)
+    lease = lease_of(acquire(core, "c", "a"))
+    statuses = [
+        only(BindAnswered, core.handle(event, 0.0)).status
+        for event in (
+            Bind("x", lease, "d"),
+            Bind("x", LeaseId(4, 1), "c"),
+            Bind("x", LeaseId(5, 99), "c"),
+            Bind("d", lease, "c"),
+            Bind("x", lease, "c"),
+            Bind("x", lease, "c"),
+        )
+    ]
+    assert statuses == [
+        BindStatus.WRONG_CLIENT,
+        BindStatus.WRONG_EPOCH,
+        BindStatus.UNKNOWN_LEASE,
+        BindStatus.UNKNOWN_LEASE,
+        BindStatus.BOUND,
+        BindStatus.BOUND,
+    ]
+    elsewhere = only(BindAnswered, core.handle(Bind("y", lease, "c"), 0.0))
+    assert (elsewhere.status, elsewhere.owner) == (BindStatus.BOUND_ELSEWHERE, "executor")
+    assert core.statistics(0.0).bound == 1
+
+
+def test_client_does_not_free_a_bound_lease() -> None:
+    core = make_core(1)
+    lease = lease_of(acquire(core, "c", "a"))
+    core.handle(Bind("x", lease, "c"), 0.0)
+    assert only(Released, core.handle(Release("c", lease), 0.0)) == Released("c", False, True)
+    assert only(Released, core.handle(Cancel("c", "a"), 0.0)) == Released("c", False, True)
+    core.handle(Disconnect("c"), 0.0)
+    core.handle(Tick(), 3.0)
+    assert core.statistics(3.0).bound == 1
+    assert only(Released, core.handle(Release("x", lease), 3.0)).released is True
+    assert core.statistics(3.0).held == 0
+
+
+def test_disconnected_waiter_is_skipped_and_keeps_its_place_for_the_grace() -> None:
+    core = make_core(1)
+    lease = lease_of(acquire(core, "d", "a"))
+    ticket = only(Queued, acquire(core, "c", "b")).ticket
+    acquire(core, "d", "later")
+    acquire(core, "d", "last")
+    core.handle(Disconnect("c"), 0.0)
+    effects = core.handle(Release("d", lease), 1.0)
+    assert granted(effects) == ["later"]
+    core.handle(Hello("c", SessionKind.CLIENT, queued=(Acquire("c", "b", ticket=ticket),)), 1.4)
+    assert granted(core.handle(Release("d", lease_of(effects)), 1.5)) == ["b"]
+
+
+def test_client_gone_for_longer_than_the_grace_loses_its_place_and_its_unbound_lease() -> None:
+    core = make_core(1)
+    acquire(core, "c", "a")
+    acquire(core, "c", "b")
+    acquire(core, "d", "other")
+    core.handle(Disconnect("c"), 1.0)
+    assert core.next_deadline() == 2.5
+    assert granted(core.handle(Tick(), 2.5)) == ["other"]
+    assert core.statistics(2.5).queued == 0
+    assert [session.session_id for session in core.sessions(2.5, 10)] == ["x", "d"]
+
+
+def test_lost_grant_is_found_by_the_hello_and_granted_again_from_the_front() -> None:
+    core = make_core(1)
+    hold = lease_of(acquire(core, "d", "hold"))
+    ticket = only(Queued, acquire(core, "c", "a")).ticket
+    acquire(core, "d", "later")
+    lost = lease_of(core.handle(Release("d", hold), 0.0))
+    core.handle(Disconnect("c"), 0.1)
+    effects = core.handle(Hello("c", SessionKind.CLIENT, queued=(Acquire("c", "a", ticket=ticket),)), 0.2)
+    assert isinstance(effects[0], Welcomed)
+    assert granted(effects) == ["a"]
+    assert lease_of(effects) != lost
+    assert core.statistics(0.2).held == 1
+
+
+def test_hello_frees_what_it_omits_and_names_what_is_unknown() -> None:
+    core = make_core(2)
+    acquire(core, "c", "omitted")
+    kept = lease_of(acquire(core, "c", "kept"))
+    acquire(core, "c", "waits")
+    held = (HeldLease(kept, "code", "c"), HeldLease(LeaseId(5, 77), "code", "c"))
+    welcomed = only(Welcomed, core.handle(Hello("c", SessionKind.CLIENT, held=held), 0.0))
+    assert welcomed == Welcomed("c", True, (LeaseId(5, 77),))
+    assert (core.statistics(0.0).held, core.statistics(0.0).queued) == (1, 0)
+
+
+def test_client_hello_may_list_a_lease_that_an_executor_has_bound() -> None:
+    core = make_core(1)
+    lease = lease_of(acquire(core, "c", "a"))
+    core.handle(Bind("x", lease, "c"), 0.0)
+    hello = Hello("c", SessionKind.CLIENT, held=(HeldLease(lease, "code", "c"),))
+    assert only(Welcomed, core.handle(hello, 0.0)).unknown == ()
+    assert core.statistics(0.0).bound == 1
+
+
+def test_executor_hello_frees_the_bound_lease_that_it_omits() -> None:
+    core = make_core(2)
+    leases = [lease_of(acquire(core, "c", name)) for name in "ab"]
+    for lease in leases:
+        core.handle(Bind("x", lease, "c"), 0.0)
+    core.handle(Disconnect("x"), 0.0)
+    core.handle(Hello("x", SessionKind.EXECUTOR, held=(HeldLease(leases[0], "code", "c"),)), 1.0)
+    assert [info.lease for info in core.leases(1.0)] == [leases[0]]
+
+
+def test_silent_executor_is_counted_until_its_work_has_provably_ended() -> None:
+    core = make_core(1)
+    lease = lease_of(acquire(core, "c", "a"))
+    core.handle(Bind("x", lease, "c"), 0.0)
+    assert only(HeartbeatAcked, core.handle(Heartbeat("x", 3), 2.0)).number == 3
+    core.handle(Disconnect("x"), 2.5)
+    core.handle(Acquire("d", "b"), 2.5)
+    end = 2.0 + 6.0 * 1.02 + 0.1
+    assert granted(core.handle(Tick(), end - 0.01)) == []
+    effects = core.handle(Tick(), end)
+    assert only(SessionEnded, effects).session_id == "x"
+    assert granted(effects) == ["b"]
+    assert core.timing.executor_validity < core.timing.executor_ttl < core.timing.executor_silence
+
+
+def test_new_limiter_adopts_what_an_executor_runs_and_keeps_the_order_of_old_tickets() -> None:
+    core = make_core(2, epoch=9)
+    running = tuple(HeldLease(LeaseId(5, number), "code", "c") for number in (1, 2, 3))
+    assert only(Welcomed, core.handle(Hello("x", SessionKind.EXECUTOR, held=running), 0.0)).unknown == ()
+    assert core.statistics(0.0).held == 3
+    acquire(core, "d", "new")
+    old = (Acquire("c", "second", ticket=Ticket(5, 8)), Acquire("c", "first", ticket=Ticket(5, 7)))
+    core.handle(Hello("c", SessionKind.CLIENT, queued=old), 0.0)
+    order = []
+    for held in running:
+        order += granted(core.handle(Release("x", held.lease), 0.0))
+    assert order == ["first", "second"]
+    assert [info.request_id for info in core.queue(0.0, bucket="code")] == ["new"]
+
+
+def test_ticket_that_was_never_issued_is_replaced_by_a_fresh_one() -> None:
+    core = make_core(1)
+    acquire(core, "d", "a")
+    acquire(core, "d", "b")
+    forged = (Acquire("c", "forged", ticket=Ticket(99, 1)),)
+    effects = core.handle(Hello("c", SessionKind.CLIENT, queued=forged), 0.0)
+    assert only(Queued, effects).ticket == Ticket(5, 3)
+    assert [info.request_id for info in core.queue(0.0, bucket="code")] == ["b", "forged"]
+
+
+def test_lowering_the_limit_revokes_nothing_and_grants_nothing_until_it_fits() -> None:
+    core = make_core(3)
+    leases = [lease_of(acquire(core, "c", name)) for name in "abc"]
+    acquire(core, "d", "waits")
+    changed = only(Configured, core.handle(Configure(BucketLimits("code", 1), 1), 0.0))
+    assert (changed.version, changed.changed) == (2, True)
+    assert only(Configured, core.handle(Configure(BucketLimits("code", 5), 1), 0.0)).changed is False
+    assert [granted(core.handle(Release("c", lease), 0.0)) for lease in leases] == [[], [], ["waits"]]
+
+
+def test_lowering_the_limit_rejects_waiters_that_could_never_fit() -> None:
+    core = make_core(3)
+    core.handle(Acquire("c", "a", tokens=3), 0.0)
+    core.handle(Acquire("c", "heavy", tokens=3), 0.0)
+    effects = core.handle(Configure(BucketLimits("code", 2), 1), 0.0)
+    assert only(Rejected, effects).request_id == "heavy"
+
+
+def test_batch_takes_all_or_what_is_free_under_one_place() -> None:
+    core = make_core(4)
+    one = lease_of(acquire(core, "c", "one"))
+    partial = only(Granted, core.handle(Acquire("c", "some", count=9, partial=True), 0.0))
+    assert len(partial.leases) == 3
+    assert granted(core.handle(Acquire("c", "all", count=2), 0.0)) == []
+    assert granted(core.handle(Release("c", one), 0.0)) == []
+    whole = core.handle(Release("c", partial.leases[0]), 0.0)
+    assert len(only(Granted, whole).leases) == 2
+    assert core.statistics(0.0).held == 4
+
+
+def test_revoke_ends_a_granted_lease_and_only_asks_for_a_bound_one() -> None:
+    core = make_core(2)
+    loose, bound = (lease_of(acquire(core, "c", name)) for name in "ab")
+    core.handle(Bind("x", bound, "c"), 0.0)
+    assert only(Revoked, core.handle(Revoke(loose), 0.0)).session_id == "c"
+    assert not any(isinstance(effect, Revoked) for effect in core.handle(Revoke(bound), 0.0))
+    assert only(Revoked, core.handle(Revoke(bound, force=True), 0.0)).session_id == "x"
+    assert core.statistics(0.0).held == 1
+    core.handle(Release("x", bound), 0.0)
+    assert core.statistics(0.0).held == 0
+    assert only(RevokeAnswered, core.handle(Revoke(bound), 0.0)).was is None
+
+
+def test_unary_session_lives_as_long_as_its_requests() -> None:
+    core = make_core(1)
+    lease = lease_of(core.handle(Acquire("unary:me", "a", unary=True, start_by=60.0), 0.0))
+    assert core.statistics(0.0).sessions == 4
+    core.handle(Hello("x", SessionKind.EXECUTOR, "executor"), 59.0)
+    core.handle(Bind("x", lease, "unary:me"), 59.0)
+    core.handle(Release("x", lease), 60.0)
+    assert core.statistics(60.0).sessions == 3
+
+
+def test_unary_release_that_overtakes_its_acquire_wins() -> None:
+    core = make_core(1)
+    core.handle(Cancel("unary:me", "a", 0), 0.0)
+    rejected = only(Rejected, core.handle(Acquire("unary:me", "a", unary=True), 0.0))
+    assert rejected.reason is RejectReason.CANCELLED
+    assert granted(core.handle(Acquire("unary:me", "a", attempt=1, unary=True), 0.0)) == ["a"]
+    assert only(Released, core.handle(Cancel("unary:me", "a", 1), 0.0)).released is True
+    core.handle(Tick(), 61.0)
+    assert core.statistics(61.0).tombstones == 0
+    assert core.statistics(61.0).sessions == 2
+
+
+def test_bounds_on_sessions_and_kinds_refuse_a_hello() -> None:
+    core = make_core(timing=Timing(max_sessions=3))
+    assert "3 sessions are open" in only(Refused, core.handle(Hello("z", SessionKind.CLIENT), 0.0)).message
+    assert only(Refused, core.handle(Hello("x", SessionKind.CLIENT), 0.0)).retry_after == 0
+    assert "3 sessions are open" in only(Rejected, core.handle(Acquire("unary:m", "a", unary=True), 0.0)).message
+
+
+def test_requests_of_sessions_that_never_said_hello_are_refused() -> None:
+    core = make_core()
+    assert only(Rejected, acquire(core, "stranger", "a")).reason is RejectReason.INVALID
+    core.handle(Disconnect("c"), 0.0)
+    assert only(Rejected, acquire(core, "c", "a")).reason is RejectReason.INVALID
+
+
+def test_stale_deadlines_do_not_pile_up() -> None:
+    core = make_core(1)
+    for number in range(5000):
+        lease = lease_of(acquire(core, "c", f"r{number}", number / 1e4))
+        core.handle(Release("c", lease), number / 1e4)
+    assert len(core._ledger.deadlines._heap) < 200
+
+
+class Thing:
+    deadline = NEVER
+
+
+def test_deadlines_come_in_order_and_only_once() -> None:
+    deadlines: Deadlines[Thing] = Deadlines()
+    things = [Thing(), Thing(), Thing()]
+    for thing, when in zip(things, (3.0, 1.0, 2.0), strict=True):
+        deadlines.set(thing, when)
+    deadlines.set(things[1], 5.0)
+    deadlines.clear(things[2])
+    assert deadlines.pop_due(2.9) is None
+    assert [deadlines.pop_due(9.0), deadlines.pop_due(9.0), deadlines.pop_due(9.0)] == [things[0], things[1], None]
+    assert deadlines.next() is None
+
+
+def test_statistics_show_rates_and_waits() -> None:
+    core = make_core(1)
+    lease = lease_of(acquire(core, "c", "a"))
+    core.handle(Bind("x", lease, "c"), 0.0)
+    acquire(core, "c", "b")
+    core.handle(Release("x", lease), 4.0)
+    bucket = core.statistics(4.0).bucket()
+    assert (bucket.granted_total, bucket.released_total, bucket.held, bucket.queued) == (2, 1, 1, 0)
+    assert (bucket.wait_p50, bucket.wait_p99) == (4.0, 4.0)
+    assert bucket.grants_per_s == pytest.approx(0.5)
+    acquire(core, "c", "c", 4.0)
+    assert core.statistics(6.0).bucket().oldest_wait == 2.0
