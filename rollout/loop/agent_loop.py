@@ -22,7 +22,7 @@ from rollout.loop.task import Task
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.tokenizer import Message
 from rollout.tokens.trajectory import TokenBuilder
-from rollout.tools.base import InfraError, ToolResponse
+from rollout.tools.base import InfraError, ToolOutcome, ToolResponse
 from rollout.tools.hermes import MalformedCall, ToolCall, parse_tool_calls
 from rollout.tools.toolbox import Toolbox
 
@@ -162,9 +162,14 @@ class _Run:
 
     async def _call_tools(self, decision: CallTools) -> Generate | Finish:
         chat = self._loop.chat
-        responses = await self._loop.tools.answer(
-            self._id, self._calls, run=decision.run, time_limit_s=decision.time_limit_s
-        )
+        try:
+            responses = await self._loop.tools.answer(
+                self._id, self._calls, run=decision.run, time_limit_s=decision.time_limit_s
+            )
+        except InfraError:
+            lost = [ToolResponse("", ToolOutcome.INFRA)] * len(self._calls)
+            self._record(lost, [""] * len(lost))
+            raise
         texts = [chat.defuse(response.text) for response in responses]
         self._record(responses, texts)
         between = chat.between_turns(texts, ended=self._ended)

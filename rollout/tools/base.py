@@ -42,7 +42,7 @@ class ToolOutcome(StrEnum):
     OVER_BUDGET = "over_budget"
     """Not run: the trajectory has no calls left."""
     INFRA = "infra"
-    """The service failed; the trajectory is masked."""
+    """The service failed for a call of this turn, whose answers are lost; the trajectory is masked."""
 
     @property
     def ran(self) -> bool:

@@ -117,6 +117,7 @@ async def test_trajectory_that_the_service_failed_is_masked_and_raises_nothing(m
     )
     assert result.error == "the executor is gone"
     assert "gone" not in str(result.messages)
+    assert [(call.outcome, call.text) for call in result.tool_calls] == [(ToolOutcome.INFRA, "")]
     assert tool.events[-1] == f"release {result.trajectory_id}"
     assert sum(result.trajectory.response_mask) > 0
 

@@ -118,7 +118,7 @@ def test_prompt_shows_two_worked_examples_and_ends_with_the_question(chat: ChatT
     ]
     calls = [call for message in task.messages for call in parse_tool_calls(message["content"])]
     assert [call.arguments["code"] for call in calls if isinstance(call, ToolCall)] == [e.code for e in EXAMPLES]
-    assert "A baker makes 24 rolls" in task.messages[-1]["content"]
+    assert "A ticket costs $9" in task.messages[-1]["content"]
     assert len({each.uid for each in [task, *others]}) == 8
     assert chat.prompt_text(task.messages).endswith("<|im_start|>assistant\n")
 
