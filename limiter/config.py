@@ -1,0 +1,80 @@
+"""Settings of `python -m limiter`."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from fairbox.errors import ConfigError
+from fairbox.settings import setting
+from limiter.core import BucketLimits, Timing
+
+__all__ = ["BucketConfig", "LimiterConfig"]
+
+_BUCKET_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+MAX_TOKENS = 1_000_000
+"""Largest limit of a bucket, so that counts fit where they are shown."""
+MAX_BUCKETS = 1_000
+"""Status shows every bucket, so there can't be any number of them."""
+
+
+@dataclass(frozen=True)
+class BucketConfig:
+    """Settings of one bucket."""
+
+    max_in_flight: int = setting(10, help="Most tokens held at once, from 1 to 1,000,000.")
+    max_queued: int = setting(100_000, help="Most requests that wait, from 1.")
+    max_queued_per_client: int = setting(10_000, help="Most requests of one client that wait, from 1.")
+    start_by_s: float = setting(5.0, help="A grant that no executor has bound within this time ends, seconds.")
+
+    def limits(self, name: str) -> BucketLimits:
+        """The same, as the core takes it."""
+        return BucketLimits(name, self.max_in_flight, self.max_queued, self.max_queued_per_client, self.start_by_s)
+
+
+@dataclass(frozen=True)
+class LimiterConfig:
+    """Settings of the limiter."""
+
+    listen: str = setting("127.0.0.1:50052", help="Address for clients and executors, HOST:PORT.")
+    admin_listen: str = setting("127.0.0.1:50053", help="Address for operators, HOST:PORT.")
+    health_listen: str = setting("127.0.0.1:50062", help="Address for health checks, HOST:PORT.")
+    insecure: bool = setting(False, help="Allow addresses beyond loopback, which nothing here protects.")
+    buckets: dict[str, BucketConfig] = setting(
+        factory=lambda: {"code": BucketConfig()}, help="Buckets by name, e.g. buckets.code.max_in_flight=4."
+    )
+    grace_s: float = setting(1.5, help="How long a client's session outlives its stream, seconds.")
+    executor_ttl_s: float = setting(6.0, help="How long an executor's session lasts without a heartbeat, seconds.")
+    max_sessions: int = setting(10_000, help="Most sessions at once, from 1.")
+    drain_grace_s: float = setting(1.0, help="How long calls in flight may take to end at shutdown, seconds.")
+
+    def validate(self) -> None:
+        """Raises ConfigError for what the types can't say."""
+        _within("grace_s", self.grace_s, 0.0, 3600.0)
+        _within("executor_ttl_s", self.executor_ttl_s, 0.2, 3600.0)
+        _within("drain_grace_s", self.drain_grace_s, 0.0, 3600.0)
+        _within("max_sessions", self.max_sessions, 1, 1_000_000)
+        if not 1 <= len(self.buckets) <= MAX_BUCKETS:
+            raise ConfigError(f"buckets has {len(self.buckets)} entries, must have from 1 to {MAX_BUCKETS}")
+        for name, bucket in self.buckets.items():
+            if not _BUCKET_NAME.fullmatch(str(name)):
+                raise ConfigError(f"buckets.{name}: a name is 1 to 64 letters, digits, '.', '_' or '-'")
+            path = f"buckets.{name}"
+            _within(f"{path}.max_in_flight", bucket.max_in_flight, 1, MAX_TOKENS)
+            _within(f"{path}.max_queued", bucket.max_queued, 1, 10_000_000)
+            _within(f"{path}.max_queued_per_client", bucket.max_queued_per_client, 1, 10_000_000)
+            _within(f"{path}.start_by_s", bucket.start_by_s, 0.01, 86_400.0)
+
+    def timing(self) -> Timing:
+        """The times, as the core takes them."""
+        return Timing(grace=self.grace_s, executor_ttl=self.executor_ttl_s, max_sessions=self.max_sessions)
+
+    def limits(self) -> list[BucketLimits]:
+        """The buckets, as the core takes them."""
+        return [bucket.limits(name) for name, bucket in self.buckets.items()]
+
+
+def _within(path: str, value: float, low: float, high: float) -> None:
+    if not math.isfinite(value) or not low <= value <= high:
+        raise ConfigError(f"{path} is {value}, must be from {low} to {high}")

@@ -1,0 +1,156 @@
+"""`limiter.v1.LimiterAdminService`: shows the live state and takes leases back. Served on a port of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from fairbox.errors import FieldErrors
+from fairbox.grpc_errors import abort_fields
+from limiter.core import LeaseId, LeaseState
+from limiter.core.effects import RevokeAnswered
+from limiter.core.events import Revoke
+from limiter.server.convert import (
+    DEFAULT_BUCKET,
+    bucket_message,
+    lease_info_message,
+    queue_entry_message,
+    session_message,
+)
+from limiter.server.fields import Fields
+from limiter.server.hub import Hub
+from limiter.v1 import limiter_pb2 as pb
+from limiter.v1 import limiter_pb2_grpc
+
+__all__ = ["ADMIN_SERVICE_NAME", "LimiterAdminService"]
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+ADMIN_SERVICE_NAME = "limiter.v1.LimiterAdminService"
+_MAX_SESSIONS = 1_000
+_PAGE = 100
+_MAX_PAGE = 1_000
+
+
+class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
+    """The operators' service. One instance serves one hub."""
+
+    def __init__(self, hub: Hub, *, version: str, insecure: bool) -> None:
+        self._hub = hub
+        self._version = version
+        self._insecure = insecure
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:  # noqa: N802
+        """The state at one instant."""
+        return await self._status(request.bucket, context)
+
+    async def WatchStatus(  # noqa: N802
+        self, request: pb.WatchStatusRequest, context: Context
+    ) -> AsyncIterator[pb.WatchStatusResponse]:
+        """The state, until the caller ends the stream or the limiter shuts down."""
+        fields = Fields()
+        interval = fields.duration("interval_s", request.interval_s, default=1.0, shortest=0.1, longest=3600.0)
+        try:
+            fields.check()
+        except FieldErrors as errors:
+            await abort_fields(context, errors)
+        while not self._hub.closed:
+            yield pb.WatchStatusResponse(status=await self._status(request.bucket, context))
+            await asyncio.sleep(interval)
+
+    async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:  # noqa: N802
+        """One page of the leases in hand."""
+        size = await _page_size(request.page_size, context)
+        try:
+            found = self._hub.core.leases(
+                self._hub.clock.now(), bucket=request.bucket, after=request.page_token, limit=size
+            )
+        except ValueError:
+            await _bad_token(request.page_token, context)
+        token = str(found[-1].lease) if len(found) == size else ""
+        return pb.ListLeasesResponse(leases=[lease_info_message(info) for info in found], next_page_token=token)
+
+    async def ListQueue(self, request: pb.ListQueueRequest, context: Context) -> pb.ListQueueResponse:  # noqa: N802
+        """One page of a queue."""
+        size = await _page_size(request.page_size, context)
+        bucket = request.bucket or DEFAULT_BUCKET
+        try:
+            found = self._hub.core.queue(self._hub.clock.now(), bucket=bucket, after=request.page_token, limit=size)
+        except KeyError:
+            await self._unknown_bucket(bucket, context)
+        except ValueError:
+            await _bad_token(request.page_token, context)
+        token = str(found[-1].ticket) if len(found) == size else ""
+        return pb.ListQueueResponse(entries=[queue_entry_message(info) for info in found], next_page_token=token)
+
+    async def RevokeLease(self, request: pb.RevokeLeaseRequest, context: Context) -> pb.RevokeLeaseResponse:  # noqa: N802
+        """Takes a lease back."""
+        fields = Fields()
+        fields.text("reason", request.reason, longest=256)
+        try:
+            fields.check()
+        except FieldErrors as errors:
+            await abort_fields(context, errors)
+        lease = LeaseId(request.lease.epoch, request.lease.seq)
+        effects = self._hub.apply(Revoke(lease, request.force, request.reason or "revoked by an operator"))
+        was = next(effect.was for effect in reversed(effects) if isinstance(effect, RevokeAnswered))
+        if was is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"lease {lease} is not known")
+        if was is LeaseState.GRANTED:
+            return pb.RevokeLeaseResponse()
+        if not request.force:
+            message = f"lease {lease} is bound; with force its executor is told to kill the work"
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
+        return pb.RevokeLeaseResponse(state=pb.LEASE_STATE_REVOKING)
+
+    async def ConfigureBucket(  # noqa: N802
+        self, request: pb.ConfigureBucketRequest, context: Context
+    ) -> pb.ConfigureBucketResponse:
+        """Not built yet."""
+        message = "ConfigureBucket is not built yet; buckets are set when the limiter starts"
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
+        raise AssertionError("abort() does not return")
+
+    async def _status(self, wanted: str, context: Context) -> pb.GetStatusResponse:
+        core, now = self._hub.core, self._hub.clock.now()
+        statistics = core.statistics(now)
+        buckets = [bucket for bucket in statistics.buckets if wanted in ("", bucket.limits.name)]
+        if not buckets:
+            await self._unknown_bucket(wanted, context)
+        return pb.GetStatusResponse(
+            epoch=statistics.epoch,
+            leader=True,
+            buckets=[bucket_message(bucket) for bucket in buckets],
+            sessions=[session_message(session) for session in core.sessions(now, _MAX_SESSIONS)],
+            uptime_s=statistics.uptime,
+            version=self._version,
+            insecure=self._insecure,
+        )
+
+    async def _unknown_bucket(self, bucket: str, context: Context) -> None:
+        names = ", ".join(each.limits.name for each in self._hub.core.statistics(self._hub.clock.now()).buckets)
+        await context.abort(grpc.StatusCode.NOT_FOUND, f"bucket is {bucket!r}, must be one of {names}")
+
+
+async def _page_size(value: int, context: Context) -> int:
+    fields = Fields()
+    size = fields.count("page_size", value, default=_PAGE, most=_MAX_PAGE)
+    try:
+        fields.check()
+    except FieldErrors as errors:
+        await abort_fields(context, errors)
+    return size
+
+
+async def _bad_token(token: str, context: Context) -> None:
+    fields = Fields()
+    fields.refuse("page_token", f"is {token[:40]!r}, must be the next_page_token of an earlier page")
+    try:
+        fields.check()
+    except FieldErrors as errors:
+        await abort_fields(context, errors)

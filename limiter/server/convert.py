@@ -1,0 +1,210 @@
+"""Between the messages of limiter.v1 and the events, reasons and facts of the core."""
+
+from __future__ import annotations
+
+from limiter.core import (
+    BindStatus,
+    BucketStatistics,
+    LeaseId,
+    LeaseInfo,
+    LeaseState,
+    QueueInfo,
+    RejectReason,
+    ReleaseOutcome,
+    SessionKind,
+    SessionStatistics,
+    Ticket,
+)
+from limiter.core.effects import Rejected
+from limiter.core.events import Acquire, HeldLease, Hello
+from limiter.server.fields import IDENTIFIER, Fields
+from limiter.v1 import limiter_pb2 as pb
+
+__all__ = [
+    "BIND_STATUSES",
+    "DEFAULT_BUCKET",
+    "OUTCOMES",
+    "REJECT_REASONS",
+    "acquire_event",
+    "bucket_message",
+    "hello_event",
+    "lease_info_message",
+    "lease_message",
+    "queue_entry_message",
+    "session_message",
+]
+
+DEFAULT_BUCKET = "code"
+UNARY_PREFIX = "unary:"
+"""Sessions that the server makes for unary calls; streams may not use it."""
+_MAX_TOKENS = 1_000_000
+_QUEUE_TIMEOUT_S = 3600.0
+_MAX_QUEUE_TIMEOUT_S = 86_400.0
+MAX_HELLO_ITEMS = 200_000
+"""Leases and requests that one hello may list: more than any client can have within default bounds."""
+
+REJECT_REASONS = {
+    RejectReason.QUEUE_FULL: pb.REJECT_REASON_QUEUE_FULL,
+    RejectReason.QUEUE_TIMEOUT: pb.REJECT_REASON_QUEUE_TIMEOUT,
+    RejectReason.UNKNOWN_BUCKET: pb.REJECT_REASON_UNKNOWN_BUCKET,
+    RejectReason.INVALID: pb.REJECT_REASON_INVALID,
+    RejectReason.CANCELLED: pb.REJECT_REASON_INVALID,
+    RejectReason.SHUTTING_DOWN: pb.REJECT_REASON_SHUTTING_DOWN,
+    RejectReason.NOT_LEADER: pb.REJECT_REASON_NOT_LEADER,
+}
+BIND_STATUSES = {
+    BindStatus.BOUND: pb.BIND_STATUS_BOUND,
+    BindStatus.UNKNOWN_LEASE: pb.BIND_STATUS_UNKNOWN_LEASE,
+    BindStatus.WRONG_EPOCH: pb.BIND_STATUS_WRONG_EPOCH,
+    BindStatus.WRONG_CLIENT: pb.BIND_STATUS_WRONG_CLIENT,
+    BindStatus.BOUND_ELSEWHERE: pb.BIND_STATUS_BOUND_ELSEWHERE,
+}
+OUTCOMES = {
+    pb.RELEASE_OUTCOME_UNSPECIFIED: ReleaseOutcome.OK,
+    pb.RELEASE_OUTCOME_OK: ReleaseOutcome.OK,
+    pb.RELEASE_OUTCOME_ERROR: ReleaseOutcome.ERROR,
+    pb.RELEASE_OUTCOME_OVERLOADED: ReleaseOutcome.OVERLOADED,
+    pb.RELEASE_OUTCOME_TIMEOUT: ReleaseOutcome.TIMEOUT,
+    pb.RELEASE_OUTCOME_UNUSED: ReleaseOutcome.UNUSED,
+}
+_KINDS = {pb.SESSION_KIND_CLIENT: SessionKind.CLIENT, pb.SESSION_KIND_EXECUTOR: SessionKind.EXECUTOR}
+_KIND_VALUES = {
+    SessionKind.CLIENT: pb.SESSION_KIND_CLIENT,
+    SessionKind.UNARY: pb.SESSION_KIND_CLIENT,
+    SessionKind.EXECUTOR: pb.SESSION_KIND_EXECUTOR,
+}
+_STATES = {
+    LeaseState.GRANTED: pb.LEASE_STATE_GRANTED,
+    LeaseState.BOUND: pb.LEASE_STATE_BOUND,
+    LeaseState.REVOKING: pb.LEASE_STATE_REVOKING,
+}
+
+
+def acquire_event(session_id: str, message: pb.Acquire) -> Acquire | Rejected:
+    """The event, or the rejection that names the field that is wrong."""
+    request_id, tokens, timeout = message.request_id, message.tokens or 1, message.queue_timeout_s
+    problem = ""
+    if not IDENTIFIER.fullmatch(request_id):
+        problem = f"request_id is {request_id[:40]!r}, must be 1 to 128 characters of visible ASCII"
+    elif tokens > _MAX_TOKENS:
+        problem = f"tokens is {tokens}, must be from 1 to {_MAX_TOKENS}"
+    elif not 0.0 <= timeout <= _MAX_QUEUE_TIMEOUT_S:  # NaN is refused too
+        problem = f"queue_timeout_s is {timeout}, must be from 0 to {_MAX_QUEUE_TIMEOUT_S}"
+    elif len(message.tenant) > 128:
+        problem = f"tenant has {len(message.tenant)} characters, must have at most 128"
+    elif message.HasField("parent"):
+        problem = "parent is set, which this version does not support"
+    if problem:
+        return Rejected(session_id, request_id[:128], message.attempt, RejectReason.INVALID, problem)
+    return Acquire(
+        session_id,
+        request_id,
+        message.attempt,
+        message.bucket or DEFAULT_BUCKET,
+        tokens,
+        queue_timeout=timeout or _QUEUE_TIMEOUT_S,
+        tenant=message.tenant,
+        ticket=Ticket(message.ticket.epoch, message.ticket.seq) if message.HasField("ticket") else None,
+    )
+
+
+def hello_event(message: pb.Hello) -> tuple[Hello, list[Rejected]]:
+    """The event, and rejections of requests in it that can't be taken. FieldErrors when the hello itself can't be."""
+    fields = Fields()
+    session_id = fields.identifier("hello.session_id", message.session_id)
+    if session_id.startswith(UNARY_PREFIX):
+        fields.refuse("hello.session_id", f"is {session_id!r}, must not start with {UNARY_PREFIX!r}")
+    if message.kind not in _KINDS:
+        fields.refuse("hello.kind", "is not set, must be SESSION_KIND_CLIENT or SESSION_KIND_EXECUTOR")
+    fields.text("hello.name", message.name, longest=256)
+    for name, count in (("held", len(message.held)), ("queued", len(message.queued))):
+        if count > MAX_HELLO_ITEMS:
+            fields.refuse(f"hello.{name}", f"has {count} entries, must have at most {MAX_HELLO_ITEMS}")
+    fields.check()
+    converted = [acquire_event(session_id, each) for each in message.queued]
+    hello = Hello(
+        session_id,
+        _KINDS[message.kind],
+        message.name or session_id,
+        tuple(
+            HeldLease(LeaseId(lease.epoch, lease.seq), lease.bucket, lease.client_session_id) for lease in message.held
+        ),
+        tuple(each for each in converted if isinstance(each, Acquire)),
+    )
+    return hello, [each for each in converted if isinstance(each, Rejected)]
+
+
+def lease_message(lease: LeaseId, bucket: str, client_session_id: str) -> pb.Lease:
+    """The lease as clients pass it on."""
+    return pb.Lease(bucket=bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=client_session_id)
+
+
+def bucket_message(bucket: BucketStatistics) -> pb.BucketStatus:
+    """Status of one bucket."""
+    limits = bucket.limits
+    return pb.BucketStatus(
+        config=pb.BucketConfig(
+            name=limits.name,
+            max_in_flight=limits.max_in_flight,
+            max_queued=limits.max_queued,
+            max_queued_per_client=limits.max_queued_per_client,
+            start_by_s=limits.start_by,
+            order=pb.BUCKET_ORDER_FIFO,
+            version=limits.version,
+        ),
+        held=bucket.held,
+        bound=bucket.bound,
+        queued=bucket.queued,
+        oldest_wait_s=bucket.oldest_wait,
+        effective_limit=limits.max_in_flight,
+        granted_total=bucket.granted_total,
+        released_total=bucket.released_total,
+        expired_total=bucket.revoked_total,
+        rejected_total=bucket.rejected_total,
+        grants_per_s=bucket.grants_per_s,
+        wait_p50_s=bucket.wait_p50,
+        wait_p99_s=bucket.wait_p99,
+    )
+
+
+def session_message(session: SessionStatistics) -> pb.SessionStatus:
+    """Status of one session."""
+    return pb.SessionStatus(
+        session_id=session.session_id,
+        kind=_KIND_VALUES[session.kind],
+        name=session.name,
+        connected=session.connected,
+        held=session.held,
+        queued=session.queued,
+        idle_s=session.idle,
+    )
+
+
+def lease_info_message(info: LeaseInfo) -> pb.LeaseInfo:
+    """One lease in a list."""
+    return pb.LeaseInfo(
+        lease=lease_message(info.lease, info.bucket, info.client_session_id),
+        state=_STATES[info.state],
+        tokens=info.tokens,
+        request_id=info.request_id,
+        tenant=info.tenant,
+        holder_session_id=info.holder_session_id,
+        holder_name=info.holder_name,
+        age_s=info.age,
+        run_id=info.run_id,
+    )
+
+
+def queue_entry_message(info: QueueInfo) -> pb.QueueEntry:
+    """One waiting request in a list."""
+    return pb.QueueEntry(
+        ticket=pb.Ticket(epoch=info.ticket.epoch, seq=info.ticket.seq),
+        bucket=info.bucket,
+        request_id=info.request_id,
+        session_id=info.session_id,
+        session_name=info.session_name,
+        tokens=info.tokens,
+        tenant=info.tenant,
+        waited_s=info.waited,
+        connected=info.connected,
+    )

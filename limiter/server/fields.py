@@ -1,0 +1,59 @@
+"""Checks the fields of a request before anything is done, and collects everything that is wrong with them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from fairbox.errors import FieldError, FieldErrors
+
+__all__ = ["IDENTIFIER", "Fields"]
+
+IDENTIFIER = re.compile(r"[!-~]{1,128}")
+"""1 to 128 characters of visible ASCII."""
+
+
+class Fields:
+    """One request's fields. Ask for each value, then call `check()`."""
+
+    def __init__(self) -> None:
+        self._errors: list[FieldError] = []
+
+    def refuse(self, field: str, problem: str) -> None:
+        """Records that a field is not acceptable."""
+        self._errors.append(FieldError(field, problem))
+
+    def identifier(self, field: str, value: str, *, longest: int = 128, empty: bool = False) -> str:
+        """A name of visible ASCII, at most `longest` characters; "" only where `empty` allows it."""
+        if not (empty and not value) and (len(value) > longest or not IDENTIFIER.fullmatch(value)):
+            low = 0 if empty else 1
+            self.refuse(field, f"is {_short(value)}, must be {low} to {longest} characters of visible ASCII")
+        return value
+
+    def text(self, field: str, value: str, *, longest: int) -> str:
+        """Free text, at most `longest` characters."""
+        if len(value) > longest:
+            self.refuse(field, f"has {len(value)} characters, must have at most {longest}")
+        return value
+
+    def duration(self, field: str, value: float, *, default: float, longest: float, shortest: float = 0.0) -> float:
+        """Seconds; 0 is the default."""
+        if not math.isfinite(value) or value < 0 or value > longest or (value and value < shortest):
+            self.refuse(field, f"is {value}, must be from {shortest} to {longest} seconds, or 0 for {default}")
+        return value or default
+
+    def count(self, field: str, value: int, *, default: int, most: int) -> int:
+        """A number from 1 to `most`; 0 is the default, where there is one."""
+        chosen = value or default
+        if not 1 <= chosen <= most:
+            self.refuse(field, f"is {value}, must be from 1 to {most}")
+        return chosen
+
+    def check(self) -> None:
+        """Raises FieldErrors with everything that was refused."""
+        if self._errors:
+            raise FieldErrors(self._errors)
+
+
+def _short(value: str) -> str:
+    return repr(value) if len(value) <= 40 else f"{value[:40]!r}... ({len(value)} characters)"

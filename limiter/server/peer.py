@@ -1,0 +1,192 @@
+"""The server's end of one session stream, whatever carries it: frames in, coalesced frames out.
+
+Invariants: the first frame out holds `welcome`; while one frame is being written everything else is collected into the
+next, at most 512 items each; what waits to be written is bounded, and a peer that does not read is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from fairbox.errors import FieldError, FieldErrors
+from limiter.core import LeaseId, ReleaseOutcome, SessionKind
+from limiter.core.effects import (
+    BindAnswered,
+    Effect,
+    Granted,
+    HeartbeatAcked,
+    Queued,
+    Refused,
+    Rejected,
+    Revoked,
+    SessionEnded,
+    Welcomed,
+)
+from limiter.core.events import Bind, Cancel, Heartbeat, Release
+from limiter.server.convert import BIND_STATUSES, OUTCOMES, REJECT_REASONS, acquire_event, hello_event
+from limiter.server.fields import IDENTIFIER
+from limiter.server.hub import Hub
+from limiter.v1 import limiter_pb2 as pb
+
+__all__ = ["MAX_FRAME_ITEMS", "PeerStream"]
+
+MAX_FRAME_ITEMS = 512
+"""Items in one frame: keeps frames far below gRPC's message limit and the peer's work per frame short."""
+_MAX_FRAMES = 512
+"""Frames that wait to be written: a peer with its whole share of the queue granted at once still fits."""
+
+
+class PeerStream:
+    """One stream of one session. `receive()` frames, write what `next_frame()` returns until None, then `end()`."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._session_id = ""
+        self._executor = False
+        self._leases: dict[LeaseId, pb.Lease] = {}
+        self._frames: deque[pb.SessionResponse] = deque()
+        self._room = 0
+        self._ready = asyncio.Event()
+        self._closing = False
+
+    # In
+
+    def receive(self, frame: pb.SessionRequest) -> None:
+        """Handles one frame. FieldErrors when the stream can't go on."""
+        if self._closing:
+            return
+        if frame.HasField("hello"):
+            self._hello(frame.hello)
+        if not self._session_id:
+            raise FieldErrors([FieldError("hello", "is not set, must be in the first frame")])
+        apply, session_id = self._hub.apply, self._session_id
+        for release in frame.releases:
+            lease = LeaseId(release.lease.epoch, release.lease.seq)
+            apply(Release(session_id, lease, OUTCOMES.get(release.outcome, ReleaseOutcome.OK)))
+        for cancel in frame.cancels:
+            apply(Cancel(session_id, cancel.request_id, cancel.attempt))
+        for acquire in frame.acquires:
+            event = acquire_event(session_id, acquire)
+            if isinstance(event, Rejected):
+                self.deliver(event)
+            else:
+                apply(event)
+        if frame.binds and not self._executor:
+            raise FieldErrors([FieldError("binds", "has entries, which only an executor's session may send")])
+        for bind in frame.binds:
+            run_id = bind.run_id if IDENTIFIER.fullmatch(bind.run_id) else ""
+            self._leases[LeaseId(bind.lease.epoch, bind.lease.seq)] = bind.lease
+            apply(Bind(session_id, LeaseId(bind.lease.epoch, bind.lease.seq), bind.lease.client_session_id, run_id))
+        if frame.heartbeat:
+            apply(Heartbeat(session_id, frame.heartbeat))
+
+    def _hello(self, message: pb.Hello) -> None:
+        if self._session_id:
+            raise FieldErrors([FieldError("hello", "is set, which only the first frame may have")])
+        hello, rejected = hello_event(message)
+        self._session_id, self._executor = hello.session_id, hello.kind is SessionKind.EXECUTOR
+        self._leases = {LeaseId(lease.epoch, lease.seq): lease for lease in message.held}
+        self._hub.open(hello, self)
+        self._leases.clear()
+        for each in rejected:
+            self.deliver(each)
+
+    def end(self) -> None:
+        """The stream has ended, for whatever reason. Idempotent."""
+        self._closing = True
+        self._ready.set()
+        if self._session_id:
+            session_id, self._session_id = self._session_id, ""
+            self._hub.detach(session_id, self)
+
+    # Out
+
+    async def next_frame(self) -> pb.SessionResponse | None:
+        """The next frame to write, or None when the stream has to end."""
+        await self._ready.wait()
+        if not self._frames:
+            return None
+        frame = self._frames.popleft()
+        if not self._frames:
+            self._room = 0
+            if not self._closing:
+                self._ready.clear()
+        return frame
+
+    def finish(self) -> None:
+        """The peer sends nothing more: end after what waits to be written."""
+        self._closing = True
+        self._ready.set()
+
+    def close(self, reason: str, retry_after: float) -> None:
+        """Tells the peer to go away, then ends."""
+        if not self._closing:
+            self._frame().go_away.CopyFrom(pb.GoAway(reason=reason, retry_after_s=retry_after))
+            self.finish()
+
+    def deliver(self, effect: Effect) -> None:
+        """Adds one effect to the frame that is being collected."""
+        if self._closing:
+            return
+        if isinstance(effect, Granted):
+            self._frame().grants.add(
+                request_id=effect.request_id,
+                attempt=effect.attempt,
+                lease=_lease(effect.leases[0], effect.bucket, effect.session_id),
+                start_by_s=effect.start_by,
+            )
+        elif isinstance(effect, Queued):
+            ticket = pb.Ticket(epoch=effect.ticket.epoch, seq=effect.ticket.seq)
+            self._frame().queued.add(
+                request_id=effect.request_id, ticket=ticket, position=effect.position, eta_s=effect.eta
+            )
+        elif isinstance(effect, BindAnswered):
+            lease = self._leases.pop(effect.lease)
+            self._frame().bind_results.add(lease=lease, status=BIND_STATUSES[effect.status], owner=effect.owner)
+        elif isinstance(effect, Rejected):
+            self._frame().rejects.add(
+                request_id=effect.request_id,
+                attempt=effect.attempt,
+                reason=REJECT_REASONS[effect.reason],
+                message=effect.message,
+                retry_after_s=effect.retry_after,
+            )
+        elif isinstance(effect, Revoked):
+            lease = _lease(effect.lease, effect.bucket, effect.client_session_id)
+            self._frame().revokes.add(lease=lease, reason=effect.reason)
+        elif isinstance(effect, HeartbeatAcked):
+            self._frame().heartbeat_ack = effect.number
+        else:
+            self._deliver_session(effect)
+
+    def _deliver_session(self, effect: Effect) -> None:
+        if isinstance(effect, Welcomed):
+            timing = self._hub.core.timing
+            welcome = pb.Welcome(
+                epoch=self._hub.core.epoch,
+                ttl_s=timing.executor_ttl,
+                grace_s=timing.grace,
+                resumed=effect.resumed,
+                unknown=[self._leases[lease] for lease in effect.unknown],
+            )
+            self._frame().welcome.CopyFrom(welcome)
+        elif isinstance(effect, Refused):
+            self.close(effect.message, effect.retry_after)
+        elif isinstance(effect, SessionEnded):
+            self.close(effect.reason, 0.0)
+
+    def _frame(self) -> pb.SessionResponse:
+        """The frame to add one item to."""
+        if self._room == 0:
+            if len(self._frames) >= _MAX_FRAMES:
+                self.finish()  # the peer does not read; it will find a closed stream
+            self._frames.append(pb.SessionResponse())
+            self._room = MAX_FRAME_ITEMS
+            self._ready.set()
+        self._room -= 1
+        return self._frames[-1]
+
+
+def _lease(lease: LeaseId, bucket: str, client_session_id: str) -> pb.Lease:
+    return pb.Lease(bucket=bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=client_session_id)

@@ -1,0 +1,203 @@
+"""`limiter.v1.LimiterService` over gRPC: checks requests, applies them to the hub, writes what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from fairbox.errors import FieldError, FieldErrors
+from fairbox.grpc_errors import abort_exhausted, abort_fields
+from limiter.core import LeaseId, RejectReason
+from limiter.core.effects import Effect, Granted, Rejected, Released
+from limiter.core.events import Acquire, Cancel, Release
+from limiter.server.convert import DEFAULT_BUCKET, OUTCOMES, UNARY_PREFIX, lease_message
+from limiter.server.fields import Fields
+from limiter.server.hub import Hub
+from limiter.server.peer import PeerStream
+from limiter.server.unary import UnaryCalls
+from limiter.v1 import limiter_pb2 as pb
+from limiter.v1 import limiter_pb2_grpc
+
+__all__ = ["SERVICE_NAME", "LimiterService"]
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+SERVICE_NAME = "limiter.v1.LimiterService"
+_HELLO_WITHIN_S = 10.0
+"""A stream that says nothing for so long is closed: it holds a slot of the server."""
+_QUEUE_TIMEOUT_S = 60.0
+_MAX_QUEUE_TIMEOUT_S = 3600.0
+_UNBOUND_TTL_S = 60.0
+"""Long enough for a person to copy a lease from one command into the next."""
+_LONGEST_CLIENT_ID = 122
+"""With the server's prefix a client id still is an identifier of at most 128 characters."""
+_JITTER = 0.2
+"""Retry delays differ by this much, so that those who were refused together do not return together."""
+_STATUS = {
+    RejectReason.QUEUE_TIMEOUT: grpc.StatusCode.DEADLINE_EXCEEDED,
+    RejectReason.UNKNOWN_BUCKET: grpc.StatusCode.NOT_FOUND,
+    RejectReason.CANCELLED: grpc.StatusCode.CANCELLED,
+    RejectReason.SHUTTING_DOWN: grpc.StatusCode.UNAVAILABLE,
+    RejectReason.NOT_LEADER: grpc.StatusCode.UNAVAILABLE,
+}
+
+
+class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
+    """The public service. One instance serves one hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._calls = UnaryCalls(hub)
+
+    async def Session(  # type: ignore[override]  # noqa: N802 - it reads and writes through the context
+        self, request_iterator: object, context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse]
+    ) -> None:
+        """The fast path; see the proto."""
+        if self._hub.closed:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the limiter is shutting down")
+        peer = PeerStream(self._hub)
+        reader = asyncio.create_task(_read(context, peer))
+        try:
+            while (frame := await peer.next_frame()) is not None:
+                await context.write(frame)
+        finally:
+            peer.end()
+            reader.cancel()
+            await asyncio.wait([reader])
+        if not reader.cancelled() and (error := reader.exception()) is not None:
+            if isinstance(error, FieldErrors):
+                await abort_fields(context, error)
+            if isinstance(error, TimeoutError):
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {_HELLO_WITHIN_S:.0f} s")
+            raise error
+
+    async def AcquireToken(self, request: pb.AcquireTokenRequest, context: Context) -> pb.AcquireTokenResponse:  # noqa: N802
+        """Waits for one lease."""
+        try:
+            event, client_id = _acquire_event(request)
+            fields = Fields()
+            tokens = fields.count("tokens", request.tokens, default=1, most=1_000_000)
+            fields.check()
+        except FieldErrors as errors:
+            await abort_fields(context, errors)
+        granted = await self._acquire(replace(event, tokens=tokens), context)
+        return pb.AcquireTokenResponse(
+            lease=lease_message(granted.leases[0], granted.bucket, granted.session_id),
+            client_id=client_id,
+            request_id=granted.request_id,
+            waited_s=granted.waited,
+            start_by_s=granted.start_by,
+        )
+
+    async def AcquireBatch(self, request: pb.AcquireBatchRequest, context: Context) -> pb.AcquireBatchResponse:  # noqa: N802
+        """Waits for several leases under one place in the queue."""
+        try:
+            event, client_id = _acquire_event(request)
+            fields = Fields()
+            count = fields.count("count", request.count, default=0, most=1024)
+            fields.check()
+        except FieldErrors as errors:
+            await abort_fields(context, errors)
+        granted = await self._acquire(replace(event, count=count, partial=request.partial), context)
+        return pb.AcquireBatchResponse(
+            leases=[lease_message(lease, granted.bucket, granted.session_id) for lease in granted.leases],
+            client_id=client_id,
+            request_id=granted.request_id,
+            waited_s=granted.waited,
+            start_by_s=granted.start_by,
+        )
+
+    async def ReleaseToken(self, request: pb.ReleaseTokenRequest, context: Context) -> pb.ReleaseTokenResponse:  # noqa: N802
+        """Gives a lease back, or withdraws a request."""
+        try:
+            event = _release_event(request)
+        except FieldErrors as errors:
+            await abort_fields(context, errors)
+        released = _released(self._hub.apply(event))
+        return pb.ReleaseTokenResponse(released=released.released, bound=released.bound)
+
+    async def _acquire(self, event: Acquire, context: Context) -> Granted:
+        ending = await self._calls.acquire(event)
+        if isinstance(ending, Rejected):
+            await _abort(context, ending, event.bucket)
+        return ending
+
+
+async def _read(context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse], peer: PeerStream) -> None:
+    """Feeds the stream's frames to `peer` until its end."""
+    try:
+        async with asyncio.timeout(_HELLO_WITHIN_S):
+            frame = await context.read()
+        while isinstance(frame, pb.SessionRequest):  # until EOF
+            peer.receive(frame)
+            frame = await context.read()
+    finally:
+        peer.finish()
+
+
+def _acquire_event(request: pb.AcquireTokenRequest | pb.AcquireBatchRequest) -> tuple[Acquire, str]:
+    """What both acquires have in common, and the client id. FieldErrors when a field is not acceptable."""
+    fields = Fields()
+    client_id = request.client_id or uuid.uuid4().hex
+    fields.identifier("client_id", client_id, longest=_LONGEST_CLIENT_ID)
+    event = Acquire(
+        session_id=UNARY_PREFIX + client_id,
+        request_id=fields.identifier("request_id", request.request_id or uuid.uuid4().hex),
+        attempt=request.attempt,
+        bucket=request.bucket or DEFAULT_BUCKET,
+        queue_timeout=fields.duration(
+            "queue_timeout_s", request.queue_timeout_s, default=_QUEUE_TIMEOUT_S, longest=_MAX_QUEUE_TIMEOUT_S
+        ),
+        start_by=fields.duration(
+            "unbound_ttl_s", request.unbound_ttl_s, default=_UNBOUND_TTL_S, longest=_MAX_QUEUE_TIMEOUT_S
+        ),
+        tenant=fields.text("tenant", request.tenant, longest=128),
+        unary=True,
+    )
+    fields.check()
+    return event, client_id
+
+
+def _release_event(request: pb.ReleaseTokenRequest) -> Release | Cancel:
+    fields = Fields()
+    by_lease, by_id = request.HasField("lease"), bool(request.client_id or request.request_id)
+    if request.outcome not in OUTCOMES:
+        fields.refuse("outcome", f"is {request.outcome}, must be a value of ReleaseOutcome")
+    if by_lease and by_id:
+        fields.refuse("lease", "is set beside client_id and request_id, must be one way or the other")
+    elif by_lease:
+        fields.identifier("lease.client_session_id", request.lease.client_session_id)
+        for name, value in (("epoch", request.lease.epoch), ("seq", request.lease.seq)):
+            if not value:
+                fields.refuse(f"lease.{name}", "is 0, must be as in the lease that was granted")
+    else:
+        fields.identifier("client_id", request.client_id, longest=_LONGEST_CLIENT_ID)
+        fields.identifier("request_id", request.request_id)
+    fields.check()
+    if by_lease:
+        lease = LeaseId(request.lease.epoch, request.lease.seq)
+        return Release(request.lease.client_session_id, lease, OUTCOMES[request.outcome])
+    return Cancel(UNARY_PREFIX + request.client_id, request.request_id, request.attempt)
+
+
+def _released(effects: list[Effect]) -> Released:
+    return next(effect for effect in reversed(effects) if isinstance(effect, Released))
+
+
+async def _abort(context: Context, rejected: Rejected, bucket: str) -> NoReturn:
+    """Ends the call with the status of a rejection."""
+    if rejected.reason is RejectReason.QUEUE_FULL:
+        after = rejected.retry_after * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - not a secret
+        await abort_exhausted(context, rejected.message, retry_after_s=after, subject=f"bucket:{bucket}")
+    if rejected.reason is RejectReason.INVALID:
+        field, _, problem = rejected.message.partition(" ")  # its first word is the field
+        await abort_fields(context, FieldErrors([FieldError(field, problem)]))
+    await context.abort(_STATUS[rejected.reason], rejected.message)
+    raise AssertionError("abort() does not return")
