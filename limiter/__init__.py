@@ -1,1 +1,37 @@
-"""Admission tier: one cluster-wide limit on code in flight, strictly first in, first out."""
+"""Admission tier: one cluster-wide limit on code in flight, strictly first in, first out.
+
+Ask with `LimiterClient`, run with `ExecutorSession`, serve with `python -m limiter`.
+"""
+
+from __future__ import annotations
+
+from limiter.client import (
+    BindOutcome,
+    ExecutorSession,
+    Lease,
+    LeaseLike,
+    LeaseRefused,
+    LimiterClient,
+    LimiterError,
+    LimiterUnavailable,
+    QueueFull,
+    QueueTimeout,
+    UnknownBucket,
+)
+from limiter.core.reasons import BindStatus, ReleaseOutcome
+
+__all__ = [
+    "BindOutcome",
+    "BindStatus",
+    "ExecutorSession",
+    "Lease",
+    "LeaseLike",
+    "LeaseRefused",
+    "LimiterClient",
+    "LimiterError",
+    "LimiterUnavailable",
+    "QueueFull",
+    "QueueTimeout",
+    "ReleaseOutcome",
+    "UnknownBucket",
+]

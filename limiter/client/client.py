@@ -1,0 +1,143 @@
+"""The client that asks for leases: one stream per process and event loop, whatever number of tasks wait."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from types import TracebackType
+
+from fairbox.clock import Clock, MonotonicClock
+from fairbox.errors import FieldError, FieldErrors
+from limiter.client.grpc_transport import GrpcTransport
+from limiter.client.lease import Lease
+from limiter.client.machine import SessionMachine
+from limiter.client.session import SessionRunner
+from limiter.client.transport import Transport
+from limiter.core.reasons import ReleaseOutcome, SessionKind
+
+__all__ = ["LeaseContext", "LimiterClient", "check_wait", "process_name"]
+
+MAX_QUEUE_TIMEOUT_S = 86_400.0
+"""The longest wait that a limiter accepts."""
+
+
+class LimiterClient:
+    """`async with LimiterClient("127.0.0.1:50052") as limiter: async with limiter.lease() as lease: ...`
+
+    Make one per process and event loop, after any fork, and share it between tasks; it reconnects by itself. Leases
+    that are waited for keep their place in the queue over a reconnection.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        name: str = "",
+        unavailable_after: float = 10.0,
+        clock: Clock | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        """`name` is what operators see. Waits end with LimiterUnavailable once the limiter has not been reachable for
+        `unavailable_after` seconds."""
+        self.session_id = uuid.uuid4().hex
+        self._runner = SessionRunner(
+            SessionMachine(SessionKind.CLIENT, self.session_id, name or process_name()),
+            transport or GrpcTransport(target),
+            clock or MonotonicClock(),
+            unavailable_after=unavailable_after,
+        )
+
+    async def __aenter__(self) -> LimiterClient:
+        self._runner.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._runner.close()
+
+    def lease(
+        self,
+        bucket: str = "code",
+        tokens: int = 1,
+        *,
+        queue_timeout: float = 60.0,
+        tenant: str = "",
+        request_id: str = "",
+    ) -> LeaseContext:
+        """Waits its turn, first in, first out, and yields a Lease. `queue_timeout` is in seconds, at most 86,400.
+
+        An executor binds the lease when it runs the work, within the bucket's `start_by`; then only the executor frees
+        it. Leaving the block gives back a lease that was not bound. Raises QueueTimeout, QueueFull, UnknownBucket,
+        LeaseRefused or LimiterUnavailable on entering; FieldErrors at once for a bad argument.
+        """
+        check_wait(bucket, tokens, queue_timeout)
+        return LeaseContext(self._runner, bucket, tokens, queue_timeout, tenant, request_id)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the limiter has welcomed the stream that is open now."""
+        return self._runner.machine.welcomed
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._runner.machine.waiting)
+
+    @property
+    def held(self) -> tuple[Lease, ...]:
+        """Leases whose blocks are entered, or about to be."""
+        return tuple(self._runner.machine.held)
+
+
+class LeaseContext:
+    """What `LimiterClient.lease()` returns: enter it once."""
+
+    __slots__ = ("_bucket", "_lease", "_queue_timeout", "_request_id", "_runner", "_tenant", "_tokens")
+
+    def __init__(
+        self, runner: SessionRunner, bucket: str, tokens: int, queue_timeout: float, tenant: str, request_id: str
+    ) -> None:
+        self._runner = runner
+        self._bucket = bucket
+        self._tokens = tokens
+        self._queue_timeout = queue_timeout
+        self._tenant = tenant
+        self._request_id = request_id
+        self._lease: Lease | None = None
+
+    async def __aenter__(self) -> Lease:
+        self._lease = await self._runner.acquire(
+            bucket=self._bucket,
+            tokens=self._tokens,
+            queue_timeout=self._queue_timeout,
+            tenant=self._tenant,
+            request_id=self._request_id,
+        )
+        return self._lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            self._runner.release(lease, ReleaseOutcome.OK)
+
+
+def check_wait(bucket: str, tokens: int, queue_timeout: float) -> None:
+    """Raises FieldErrors unless the arguments can be sent."""
+    errors = []
+    if not bucket:
+        errors.append(FieldError("bucket", "is empty, must be the name of a bucket"))
+    if not 1 <= tokens <= 1_000_000:
+        errors.append(FieldError("tokens", f"is {tokens}, must be from 1 to 1000000"))
+    if not 0 < queue_timeout <= MAX_QUEUE_TIMEOUT_S:
+        errors.append(FieldError("queue_timeout", f"is {queue_timeout}, must be above 0 and at most 86400 seconds"))
+    if errors:
+        raise FieldErrors(errors)
+
+
+def process_name() -> str:
+    """Host and process id, for people."""
+    return f"{socket.gethostname()}:{os.getpid()}"

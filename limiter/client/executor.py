@@ -1,0 +1,204 @@
+"""The executor's session: binds the leases that its requests bring, keeps itself valid, and releases.
+
+Safety rests on three promises of whoever uses it: user code starts only after `bind()` has answered BOUND and while
+`valid` is true; when the session lapses or a lease is lost, the work under it is killed; `release()` is called when
+that work is dead, and not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+
+from fairbox.clock import Clock, MonotonicClock
+from limiter.client.client import check_wait, process_name
+from limiter.client.errors import LeaseRefused
+from limiter.client.grpc_transport import GrpcTransport
+from limiter.client.lease import BindOutcome, Lease, LeaseLike
+from limiter.client.machine import SessionMachine
+from limiter.client.session import SessionRunner
+from limiter.client.transport import Transport
+from limiter.core.reasons import ReleaseOutcome, SessionKind
+
+__all__ = ["ExecutorSession"]
+
+_LOG = logging.getLogger("limiter.client")
+_BIND_TIMEOUT_S = 5.0
+
+
+class ExecutorSession:
+    """`async with ExecutorSession("127.0.0.1:50052", executor_id="executor-0") as session: ...`
+
+    `executor_id` is the name that operators see, and that a refused bind names as the owner. `on_lapse` is called each
+    time the session stops being valid: everything bound must then be killed, and released once it is dead.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        executor_id: str = "",
+        local_cap: int = 0,
+        on_lapse: Callable[[], None] | None = None,
+        unavailable_after: float = 10.0,
+        clock: Clock | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        self.target = target
+        self.executor_id = executor_id or process_name()
+        # A new id for each process: a restarted executor runs nothing of what its predecessor ran.
+        self.session_id = uuid.uuid4().hex
+        self._clock = clock or MonotonicClock()
+        self._on_lapse = on_lapse
+        self._lost: dict[Lease, list[Callable[[], None]]] = {}
+        self._lapsed = asyncio.Event()
+        self._lapsed.set()
+        self._recheck = asyncio.Event()
+        self._watcher: asyncio.Task[None] | None = None
+        self._runner = SessionRunner(
+            SessionMachine(SessionKind.EXECUTOR, self.session_id, self.executor_id, local_cap),
+            transport or GrpcTransport(target),
+            self._clock,
+            unavailable_after=unavailable_after,
+            on_lost=self._on_lost,
+            on_frame=self._on_frame,
+        )
+
+    async def __aenter__(self) -> ExecutorSession:
+        self._runner.start()
+        self._watcher = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.cancel()
+            await asyncio.wait([watcher])
+        await self._runner.close()
+
+    # State
+
+    @property
+    def valid_until(self) -> float:
+        """Bound work may run until then, on this session's clock: the sending of the last acknowledged heartbeat plus
+        the session's ttl, less 2 % for clocks that differ."""
+        return self._runner.machine.valid_until
+
+    @property
+    def valid(self) -> bool:
+        """Whether bound work may run now. Check it immediately before user code starts."""
+        return self._clock.now() < self._runner.machine.valid_until
+
+    @property
+    def connected(self) -> bool:
+        """Whether the limiter has welcomed the stream that is open now."""
+        return self._runner.machine.welcomed
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the limiter that answered last; 0 before the first."""
+        return self._runner.machine.epoch
+
+    @property
+    def held(self) -> tuple[Lease, ...]:
+        """Leases that are bound here, or granted to this session."""
+        return tuple(self._runner.machine.held)
+
+    async def wait_lapsed(self) -> None:
+        """Returns when the session is not valid; at once before its first welcome."""
+        await self._lapsed.wait()
+
+    def when_lost(self, lease: LeaseLike, callback: Callable[[], None]) -> None:
+        """Calls `callback` once, from the event loop, when the work under a bound lease must end: the session lapsed,
+        or the limiter wants the lease back or does not know it. At once when it is not held validly now."""
+        known = Lease.of(lease)
+        if not self.valid or not self._runner.machine.held.get(known):
+            callback()
+        else:
+            self._lost.setdefault(known, []).append(callback)
+
+    # Leases
+
+    async def bind(self, lease: LeaseLike, *, run_id: str = "", timeout: float = _BIND_TIMEOUT_S) -> BindOutcome:
+        """Claims a lease for one run. User code may start only when the outcome is `bound`.
+
+        Raises LimiterUnavailable when there is no answer within `timeout` seconds, or the connection is lost; the lease
+        is then given back. Raises LeaseRefused when another run of this session uses the lease.
+        """
+        return await self._runner.bind(Lease.of(lease), run_id, timeout)
+
+    def release(self, lease: LeaseLike, outcome: ReleaseOutcome = ReleaseOutcome.OK) -> None:
+        """Frees a lease: what ran under it is dead. Returns at once; the word rides on the next frame, and on the hello
+        after a reconnection. Idempotent."""
+        known = Lease.of(lease)
+        self._lost.pop(known, None)
+        self._runner.release(known, outcome)
+
+    @contextlib.asynccontextmanager
+    async def acquire(
+        self,
+        bucket: str = "code",
+        tokens: int = 1,
+        *,
+        queue_timeout: float = 60.0,
+        tenant: str = "",
+        run_id: str = "",
+        bind_timeout: float = _BIND_TIMEOUT_S,
+    ) -> AsyncIterator[Lease]:
+        """Waits its turn for work that came without a lease, and yields a lease that is bound already.
+
+        Leaving the block releases it, so leave it when the work is dead. Raises what `LimiterClient.lease()` raises.
+        """
+        check_wait(bucket, tokens, queue_timeout)
+        lease = await self._runner.acquire(bucket=bucket, tokens=tokens, queue_timeout=queue_timeout, tenant=tenant)
+        try:
+            outcome = await self.bind(lease, run_id=run_id, timeout=bind_timeout)
+            if not outcome.bound:
+                raise LeaseRefused(str(outcome))
+            yield lease
+        finally:
+            self.release(lease)
+
+    # Internal
+
+    def _on_frame(self) -> None:
+        if self.valid and self._lapsed.is_set():
+            self._lapsed.clear()
+            self._recheck.set()
+
+    def _on_lost(self, lease: Lease, reason: str) -> None:
+        for callback in self._lost.pop(lease, ()):
+            _call(callback)
+
+    async def _watch(self) -> None:
+        """Notices the lapse when it happens, connected or not."""
+        while True:
+            self._recheck.clear()
+            if self._lapsed.is_set():
+                await self._recheck.wait()
+                continue
+            left = self._runner.machine.valid_until - self._clock.now()
+            if left > 0:
+                await asyncio.sleep(left)
+                continue
+            self._lapsed.set()
+            if self._on_lapse is not None:
+                _call(self._on_lapse)
+            lost, self._lost = self._lost, {}
+            for callbacks in lost.values():
+                for callback in callbacks:
+                    _call(callback)
+
+
+def _call(callback: Callable[[], None]) -> None:
+    """One failing callback must not keep the others from killing their work."""
+    try:
+        callback()
+    except Exception:
+        _LOG.exception("a callback has failed")

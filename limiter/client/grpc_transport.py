@@ -1,0 +1,82 @@
+"""Sessions over gRPC: one channel, one stream at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import grpc
+import grpc.aio
+
+from fairbox.channels import open_channel
+from limiter.client.transport import ConnectionLost
+from limiter.v1 import limiter_pb2 as pb
+from limiter.v1 import limiter_pb2_grpc
+
+__all__ = ["GrpcTransport"]
+
+if TYPE_CHECKING:
+    from limiter.v1.limiter_pb2_grpc import LimiterServiceAsyncStub as Stub
+
+    Call = grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse]
+
+
+class GrpcTransport:
+    """Opens its channel at the first `connect()`, inside the loop that uses it."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self._channel: grpc.aio.Channel | None = None
+
+    async def connect(self) -> GrpcConnection:
+        """Opens a stream; an unreachable server shows at the first frame."""
+        if self._channel is None:
+            self._channel = open_channel(self.target)
+        stub = cast("Stub", limiter_pb2_grpc.LimiterServiceStub(self._channel))
+        return GrpcConnection(stub.Session())
+
+    async def close(self) -> None:
+        """Closes the channel."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+
+class GrpcConnection:
+    """One stream of the channel."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    async def send(self, frame: pb.SessionRequest) -> None:
+        """Writes one frame."""
+        try:
+            await self._call.write(frame)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+            raise ConnectionLost(await self._reason(error)) from None
+
+    async def receive(self) -> pb.SessionResponse:
+        """Reads one frame."""
+        try:
+            frame = await self._call.read()
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
+            raise ConnectionLost(await self._reason(error)) from None
+        if isinstance(frame, pb.SessionResponse):
+            return frame
+        raise ConnectionLost(await self._reason(None))
+
+    async def finish(self) -> None:
+        """Half-closes the stream."""
+        if not self._call.done():
+            await self._call.done_writing()
+
+    async def close(self) -> None:
+        """Cancels the stream if it is still open."""
+        self._call.cancel()
+
+    async def _reason(self, error: Exception | None) -> str:
+        if isinstance(error, grpc.aio.AioRpcError):
+            return f"{error.code().name}: {error.details()}"
+        if self._call.done():
+            return f"{(await self._call.code()).name}: {await self._call.details()}"
+        return "the stream has ended"

@@ -1,0 +1,356 @@
+"""The client's end of a session as a pure state machine: frames in, frames and news out. No I/O, no clock, no tasks.
+
+Invariants: the hello is the first frame of every connection and lists everything that is waited for and held, so that
+nothing depends on what a lost connection delivered; nothing but the hello is sent before the welcome; a grant that
+nobody waits for is given back at once; within a frame, what is withdrawn before it was sent is not sent at all.
+Times are the caller's monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from limiter.client.lease import BindOutcome, Lease
+from limiter.core.reasons import BindStatus, RejectReason, ReleaseOutcome, SessionKind
+from limiter.core.timing import CLOCK_RATE_ERROR
+from limiter.v1 import limiter_pb2 as pb
+
+__all__ = ["Bound", "GoneAway", "Granted", "Lost", "News", "Refused", "SessionMachine", "Wanted", "Welcomed"]
+
+MAX_FRAME_ITEMS = 512
+"""Items in one frame."""
+_HEARTBEATS_PER_TTL = 4
+_STALLED_SHARE = 0.5
+"""An acknowledgement that is overdue by this share of the ttl means that the connection is dead."""
+
+_OUTCOMES = {
+    ReleaseOutcome.OK: pb.RELEASE_OUTCOME_OK,
+    ReleaseOutcome.ERROR: pb.RELEASE_OUTCOME_ERROR,
+    ReleaseOutcome.OVERLOADED: pb.RELEASE_OUTCOME_OVERLOADED,
+    ReleaseOutcome.TIMEOUT: pb.RELEASE_OUTCOME_TIMEOUT,
+    ReleaseOutcome.UNUSED: pb.RELEASE_OUTCOME_UNUSED,
+}
+_REASONS = {
+    pb.REJECT_REASON_QUEUE_FULL: RejectReason.QUEUE_FULL,
+    pb.REJECT_REASON_QUEUE_TIMEOUT: RejectReason.QUEUE_TIMEOUT,
+    pb.REJECT_REASON_UNKNOWN_BUCKET: RejectReason.UNKNOWN_BUCKET,
+    pb.REJECT_REASON_INVALID: RejectReason.INVALID,
+    pb.REJECT_REASON_NOT_LEADER: RejectReason.NOT_LEADER,
+    pb.REJECT_REASON_SHUTTING_DOWN: RejectReason.SHUTTING_DOWN,
+}
+_STATUSES = {
+    pb.BIND_STATUS_BOUND: BindStatus.BOUND,
+    pb.BIND_STATUS_UNKNOWN_LEASE: BindStatus.UNKNOWN_LEASE,
+    pb.BIND_STATUS_WRONG_EPOCH: BindStatus.WRONG_EPOCH,
+    pb.BIND_STATUS_WRONG_CLIENT: BindStatus.WRONG_CLIENT,
+    pb.BIND_STATUS_BOUND_ELSEWHERE: BindStatus.BOUND_ELSEWHERE,
+}
+_KINDS = {SessionKind.CLIENT: pb.SESSION_KIND_CLIENT, SessionKind.EXECUTOR: pb.SESSION_KIND_EXECUTOR}
+
+
+@dataclass(slots=True)
+class Wanted:
+    """A request that waits."""
+
+    request_id: str
+    attempt: int
+    bucket: str
+    tokens: int
+    tenant: str
+    deadline: float
+    """When its queue timeout runs out."""
+    ticket: tuple[int, int] | None = None
+    """(epoch, seq), once the limiter has said it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcomed:
+    """The session is open."""
+
+    epoch: int
+    resumed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A request has its lease."""
+
+    request_id: str
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request has failed."""
+
+    request_id: str
+    reason: RejectReason
+    message: str
+    retry_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A bind was answered."""
+
+    outcome: BindOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A lease that was held is not any more; work under it must end."""
+
+    lease: Lease
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GoneAway:
+    """The limiter ends this stream."""
+
+    reason: str
+    retry_after: float
+
+
+News = Welcomed | Granted | Refused | Bound | Lost | GoneAway
+
+
+class SessionMachine:
+    """One session of a client or an executor, over any number of connections."""
+
+    def __init__(self, kind: SessionKind, session_id: str, name: str = "", local_cap: int = 0) -> None:
+        self.kind = kind
+        self.session_id = session_id
+        self.name = name
+        self.local_cap = local_cap
+        self.epoch = 0
+        """Of the limiter that said welcome last; 0 before the first."""
+        self.welcomed = False
+        """Whether the current connection is usable."""
+        self.valid_until = float("-inf")
+        """Executor: bound work may run until then."""
+        self.waiting: dict[str, Wanted] = {}
+        self.held: dict[Lease, bool] = {}
+        """Leases in hand, in the order in which they came; True when bound here."""
+        self._say_hello = False
+        self._serial = 0
+        self._ttl = 0.0
+        self._heartbeat = 0
+        self._next_heartbeat = float("inf")
+        self._unacked: dict[int, float] = {}
+        self._releases: deque[tuple[Lease, ReleaseOutcome]] = deque()
+        self._cancels: deque[Wanted] = deque()
+        self._acquires: dict[str, Wanted] = {}
+        self._binds: dict[Lease, str] = {}
+        self._binding: dict[Lease, None] = {}
+
+    # What the owner wants
+
+    def acquire(
+        self, now: float, *, bucket: str, tokens: int, queue_timeout: float, tenant: str = "", request_id: str = ""
+    ) -> str:
+        """Asks for a lease and returns the request's id. ValueError when that id is waiting already."""
+        self._serial += 1
+        request_id = request_id or f"#{self._serial}"
+        if request_id in self.waiting:
+            raise ValueError(f"request_id is {request_id!r}, which is waiting already")
+        # Attempts grow over all requests of a session, so that an id can be used again at any time.
+        wanted = Wanted(request_id, self._serial, bucket, tokens, tenant, now + queue_timeout)
+        self.waiting[request_id] = self._acquires[request_id] = wanted
+        return request_id
+
+    def abandon(self, request_id: str) -> None:
+        """Stops waiting. A grant that is on its way will be given back."""
+        wanted = self.waiting.pop(request_id, None)
+        if wanted is not None and self._acquires.pop(request_id, None) is None:
+            self._cancels.append(wanted)
+
+    def release(self, lease: Lease, outcome: ReleaseOutcome) -> None:
+        """Gives a lease back; nothing happens when it is not held or being bound here."""
+        if self._binds.pop(lease, None) is not None:
+            self._binding.pop(lease, None)
+            return
+        binding = lease in self._binding
+        self._binding.pop(lease, None)
+        if self.held.pop(lease, None) is not None or binding:
+            self._releases.append((lease, outcome))
+
+    def bind(self, lease: Lease, run_id: str) -> None:
+        """Claims a lease for a run; answered by `Bound`, or by `disconnected()`."""
+        if lease not in self._binding:
+            self._binding[lease] = None
+            self._binds[lease] = run_id
+
+    # What the connection does
+
+    def connected(self, now: float) -> None:
+        """A stream is open; the next frame is the hello."""
+        self._say_hello, self.welcomed = True, False
+
+    def disconnected(self) -> list[Lease]:
+        """The stream has ended. Returns the leases whose binds will not be answered."""
+        self._say_hello = self.welcomed = False
+        self._next_heartbeat = float("inf")
+        self._unacked.clear()
+        # The next hello says all of this by what it lists and omits.
+        self._releases.clear()
+        self._cancels.clear()
+        unanswered = list(self._binding)
+        self._binds.clear()
+        self._binding.clear()
+        return unanswered
+
+    def received(self, frame: pb.SessionResponse, now: float) -> list[News]:
+        """Handles one frame from the limiter."""
+        news: list[News] = []
+        if frame.HasField("welcome"):
+            self._welcome(frame.welcome, now, news)
+        for queued in frame.queued:
+            wanted = self.waiting.get(queued.request_id)
+            if wanted is not None:
+                wanted.ticket = (queued.ticket.epoch, queued.ticket.seq)
+        for grant in frame.grants:
+            lease = Lease.of(grant.lease)
+            wanted = self.waiting.get(grant.request_id)
+            if wanted is None or wanted.attempt != grant.attempt:
+                self._releases.append((lease, ReleaseOutcome.UNUSED))
+                continue
+            del self.waiting[grant.request_id]
+            self.held[lease] = False
+            news.append(Granted(grant.request_id, lease))
+        for reject in frame.rejects:
+            wanted = self.waiting.get(reject.request_id)
+            if wanted is not None and wanted.attempt == reject.attempt:
+                del self.waiting[reject.request_id]
+                reason = _REASONS.get(reject.reason, RejectReason.INVALID)
+                news.append(Refused(reject.request_id, reason, reject.message, reject.retry_after_s))
+        for result in frame.bind_results:
+            self._bound(result, news)
+        for revoke in frame.revokes:
+            lease = Lease.of(revoke.lease)
+            if lease in self.held:
+                self._lose(lease, revoke.reason, news)
+        if frame.heartbeat_ack:
+            self._acked(frame.heartbeat_ack)
+        if frame.HasField("go_away"):
+            news.append(GoneAway(frame.go_away.reason, frame.go_away.retry_after_s))
+        return news
+
+    def take_frame(self, now: float) -> pb.SessionRequest | None:
+        """The next frame to send at once, or None when there is nothing to say."""
+        if self._say_hello:
+            self._say_hello = False
+            return self._hello(now)
+        if not self.welcomed:
+            return None
+        beat = now >= self._next_heartbeat
+        if not (self._releases or self._cancels or self._acquires or self._binds or beat):
+            return None
+        frame = pb.SessionRequest()
+        room = MAX_FRAME_ITEMS
+        while self._releases and room:
+            released, outcome = self._releases.popleft()
+            frame.releases.add(lease=_message(released), outcome=_OUTCOMES[outcome])
+            room -= 1
+        while self._cancels and room:
+            cancelled = self._cancels.popleft()
+            frame.cancels.add(request_id=cancelled.request_id, attempt=cancelled.attempt)
+            room -= 1
+        while self._acquires and room:
+            _fill(frame.acquires.add(), self._acquires.pop(next(iter(self._acquires))), now)
+            room -= 1
+        while self._binds and room:
+            lease = next(iter(self._binds))
+            frame.binds.add(lease=_message(lease), run_id=self._binds.pop(lease))
+            room -= 1
+        if beat:
+            self._beat(frame, now)
+        return frame
+
+    # What time does
+
+    def next_deadline(self) -> float | None:
+        """When a heartbeat is due; None while there is none to send."""
+        return None if self._next_heartbeat == float("inf") else self._next_heartbeat
+
+    def stalled(self, now: float) -> bool:
+        """Whether an acknowledgement is so late that the connection must be taken for dead."""
+        oldest = next(iter(self._unacked.values()), None)
+        return self.welcomed and oldest is not None and now - oldest > self._ttl * _STALLED_SHARE
+
+    # Internal
+
+    def _hello(self, now: float) -> pb.SessionRequest:
+        self._acquires.clear()
+        hello = pb.Hello(
+            session_id=self.session_id,
+            kind=_KINDS[self.kind],
+            name=self.name,
+            held=[_message(lease) for lease in self.held],
+            local_cap=self.local_cap,
+        )
+        for wanted in self.waiting.values():
+            _fill(hello.queued.add(), wanted, now)
+        frame = pb.SessionRequest(hello=hello)
+        if self.kind is SessionKind.EXECUTOR:
+            self._beat(frame, now)
+        return frame
+
+    def _welcome(self, welcome: pb.Welcome, now: float, news: list[News]) -> None:
+        self.welcomed, self.epoch, self._ttl = True, welcome.epoch, welcome.ttl_s
+        if self.kind is SessionKind.EXECUTOR:
+            self._next_heartbeat = now + self._ttl / _HEARTBEATS_PER_TTL
+        news.append(Welcomed(welcome.epoch, welcome.resumed))
+        for unknown in welcome.unknown:
+            lease = Lease.of(unknown)
+            if lease in self.held:
+                self._lose(lease, "the limiter does not know it any more", news)
+
+    def _bound(self, result: pb.BindResult, news: list[News]) -> None:
+        lease = Lease.of(result.lease)
+        status = _STATUSES.get(result.status, BindStatus.UNKNOWN_LEASE)
+        if lease not in self._binding:
+            if status is BindStatus.BOUND and lease not in self.held:
+                self._releases.append((lease, ReleaseOutcome.UNUSED))
+            return
+        del self._binding[lease]
+        if status is BindStatus.BOUND:
+            self.held[lease] = True
+        news.append(Bound(BindOutcome(lease, status, result.owner)))
+
+    def _lose(self, lease: Lease, reason: str, news: list[News]) -> None:
+        """A client drops a lost lease; an executor counts it as held until its work is dead and released."""
+        if not self.held[lease]:
+            del self.held[lease]
+        news.append(Lost(lease, reason))
+
+    def _beat(self, frame: pb.SessionRequest, now: float) -> None:
+        self._heartbeat += 1
+        frame.heartbeat = self._heartbeat
+        self._unacked[self._heartbeat] = now
+        self._next_heartbeat = now + self._ttl / _HEARTBEATS_PER_TTL if self._ttl else float("inf")
+
+    def _acked(self, number: int) -> None:
+        """Validity counts from the sending of the heartbeat: whatever came later may not have reached the limiter."""
+        sent = self._unacked.get(number)
+        if sent is not None:
+            self.valid_until = max(self.valid_until, sent + self._ttl * (1 - 2 * CLOCK_RATE_ERROR))
+        for old in [each for each in self._unacked if each <= number]:
+            del self._unacked[old]
+
+
+def _message(lease: Lease) -> pb.Lease:
+    return pb.Lease(bucket=lease.bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=lease.client_session_id)
+
+
+def _fill(message: pb.Acquire, wanted: Wanted, now: float) -> None:
+    message.request_id = wanted.request_id
+    message.attempt = wanted.attempt
+    message.bucket = wanted.bucket
+    message.tokens = wanted.tokens
+    message.queue_timeout_s = max(0.001, wanted.deadline - now)
+    if wanted.tenant:
+        message.tenant = wanted.tenant
+    if wanted.ticket is not None:
+        message.ticket.epoch, message.ticket.seq = wanted.ticket

@@ -1,0 +1,50 @@
+"""What a session needs of the network: a stream of frames each way. Implemented over gRPC, in process and in tests."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from limiter.v1 import limiter_pb2 as pb
+
+__all__ = ["Connection", "ConnectionLost", "Transport"]
+
+
+class ConnectionLost(Exception):  # noqa: N818 - a fact about the network
+    """The stream has ended or could not be opened; the text says why."""
+
+
+class Connection(Protocol):
+    """One stream. Frames arrive in order or not at all."""
+
+    async def send(self, frame: pb.SessionRequest) -> None:
+        """Sends a frame; returns when the next one may be given. Raises ConnectionLost."""
+        ...
+
+    async def receive(self) -> pb.SessionResponse:
+        """The next frame. Raises ConnectionLost at the end of the stream."""
+        ...
+
+    async def finish(self) -> None:
+        """Says that no more frames will be sent."""
+        ...
+
+    async def close(self) -> None:
+        """Ends the stream at once. Idempotent."""
+        ...
+
+
+class Transport(Protocol):
+    """Opens streams to one limiter."""
+
+    @property
+    def target(self) -> str:
+        """Where the limiter is, for messages to people."""
+        ...
+
+    async def connect(self) -> Connection:
+        """Opens a stream. Raises ConnectionLost; may also succeed and fail at the first frame."""
+        ...
+
+    async def close(self) -> None:
+        """Gives everything back. Idempotent."""
+        ...
