@@ -17,13 +17,14 @@ from executor_service.sandbox.host import inspect_host
 from executor_service.sandbox.seccomp import compile_filter
 from executor_service.server.leases import LeaseGate, NoLimiter
 from executor_service.server.probe import probe
+from executor_service.server.remote_limiter import RemoteLimiter
 from executor_service.server.runs import Runs
 from executor_service.server.service import SERVICE_NAME, ExecutorService
 from executor_service.server.status import status
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.clock import MonotonicClock
-from fairbox.errors import ConfigError
 from fairbox.serving import GrpcServer, HealthServer
+from limiter import ExecutorSession
 
 __all__ = ["serve"]
 
@@ -82,9 +83,16 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
 @contextlib.asynccontextmanager
 async def open_gate(config: ExecutorConfig, name: str) -> AsyncIterator[LeaseGate]:
     """The gate that the configuration asks for."""
-    if config.limiter != "none":
-        raise ConfigError(f"limiter is {config.limiter!r}, must be none: this version can't bind leases")
-    yield NoLimiter()
+    if config.limiter == "none":
+        yield NoLimiter()
+        return
+    async with ExecutorSession(config.limiter, executor_id=name, local_cap=config.max_concurrent) as session:
+        yield RemoteLimiter(
+            session,
+            bucket=config.limiter_bucket,
+            bind_timeout_s=config.limiter_timeout_s,
+            queue_timeout_s=config.queue_timeout_s,
+        )
 
 
 def _version() -> str:
