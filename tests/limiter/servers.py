@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import grpc
+import grpc.aio
+import pytest
+
 from fairbox.channels import open_channel
+from limiter import Lease
 from limiter.config import BucketConfig, LimiterConfig
 from limiter.server import LimiterServer
+from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 
 if TYPE_CHECKING:
@@ -89,3 +95,15 @@ async def program(source: str, *args: str) -> AsyncIterator[asyncio.subprocess.P
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+async def code_of(call: Awaitable[object]) -> grpc.StatusCode:
+    """Status with which a call ends."""
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call
+    return error.value.code()
+
+
+def lease_message(lease: Lease) -> pb.Lease:
+    """The lease as the generated messages have it."""
+    return pb.Lease(bucket=lease.bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=lease.client_session_id)

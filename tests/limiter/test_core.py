@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import pytest
 
-from limiter.core import BindStatus, BucketLimits, LeaseId, LimiterCore, RejectReason, SessionKind, Ticket, Timing
+from limiter.core import BindStatus, BucketLimits, LeaseId, RejectReason, SessionKind, Ticket
 from limiter.core.deadlines import NEVER, Deadlines
 from limiter.core.effects import (
     BindAnswered,
     Configured,
-    Effect,
     Granted,
-    HeartbeatAcked,
     Queued,
-    Refused,
     Rejected,
     Released,
     RevokeAnswered,
     Revoked,
-    SessionEnded,
-    Welcomed,
 )
 from limiter.core.events import (
     Acquire,
@@ -29,42 +22,12 @@ from limiter.core.events import (
     Cancel,
     Configure,
     Disconnect,
-    Heartbeat,
-    HeldLease,
     Hello,
     Release,
     Revoke,
     Tick,
 )
-
-E = TypeVar("E", bound=Effect)
-
-
-def make_core(limit: int = 1, *, epoch: int = 5, timing: Timing | None = None, max_queued: int = 100) -> LimiterCore:
-    """A core with a client `c`, a client `d` and an executor `x`, all connected at time 0."""
-    core = LimiterCore(epoch, [BucketLimits("code", limit, max_queued, 10, 5.0)], now=0.0, timing=timing)
-    core.handle(Hello("c", SessionKind.CLIENT, "client"), 0.0)
-    core.handle(Hello("d", SessionKind.CLIENT, "other"), 0.0)
-    core.handle(Hello("x", SessionKind.EXECUTOR, "executor"), 0.0)
-    return core
-
-
-def only(kind: type[E], effects: list[Effect]) -> E:
-    """The one effect of that kind."""
-    (found,) = [effect for effect in effects if isinstance(effect, kind)]
-    return found
-
-
-def granted(effects: list[Effect]) -> list[str]:
-    return [effect.request_id for effect in effects if isinstance(effect, Granted)]
-
-
-def acquire(core: LimiterCore, session: str, request: str, now: float = 0.0) -> list[Effect]:
-    return core.handle(Acquire(session, request), now)
-
-
-def lease_of(effects: list[Effect]) -> LeaseId:
-    return only(Granted, effects).leases[0]
+from tests.limiter.cores import acquire, granted, lease_of, make_core, only
 
 
 def test_ids_sort_by_epoch_first_and_survive_their_text_form() -> None:
@@ -233,115 +196,6 @@ def test_client_does_not_free_a_bound_lease() -> None:
     assert core.statistics(3.0).held == 0
 
 
-def test_disconnected_waiter_is_skipped_and_keeps_its_place_for_the_grace() -> None:
-    core = make_core(1)
-    lease = lease_of(acquire(core, "d", "a"))
-    ticket = only(Queued, acquire(core, "c", "b")).ticket
-    acquire(core, "d", "later")
-    acquire(core, "d", "last")
-    core.handle(Disconnect("c"), 0.0)
-    effects = core.handle(Release("d", lease), 1.0)
-    assert granted(effects) == ["later"]
-    core.handle(Hello("c", SessionKind.CLIENT, queued=(Acquire("c", "b", ticket=ticket),)), 1.4)
-    assert granted(core.handle(Release("d", lease_of(effects)), 1.5)) == ["b"]
-
-
-def test_client_gone_for_longer_than_the_grace_loses_its_place_and_its_unbound_lease() -> None:
-    core = make_core(1)
-    acquire(core, "c", "a")
-    acquire(core, "c", "b")
-    acquire(core, "d", "other")
-    core.handle(Disconnect("c"), 1.0)
-    assert core.next_deadline() == 2.5
-    assert granted(core.handle(Tick(), 2.5)) == ["other"]
-    assert core.statistics(2.5).queued == 0
-    assert [session.session_id for session in core.sessions(2.5, 10)] == ["x", "d"]
-
-
-def test_lost_grant_is_found_by_the_hello_and_granted_again_from_the_front() -> None:
-    core = make_core(1)
-    hold = lease_of(acquire(core, "d", "hold"))
-    ticket = only(Queued, acquire(core, "c", "a")).ticket
-    acquire(core, "d", "later")
-    lost = lease_of(core.handle(Release("d", hold), 0.0))
-    core.handle(Disconnect("c"), 0.1)
-    effects = core.handle(Hello("c", SessionKind.CLIENT, queued=(Acquire("c", "a", ticket=ticket),)), 0.2)
-    assert isinstance(effects[0], Welcomed)
-    assert granted(effects) == ["a"]
-    assert lease_of(effects) != lost
-    assert core.statistics(0.2).held == 1
-
-
-def test_hello_frees_what_it_omits_and_names_what_is_unknown() -> None:
-    core = make_core(2)
-    acquire(core, "c", "omitted")
-    kept = lease_of(acquire(core, "c", "kept"))
-    acquire(core, "c", "waits")
-    held = (HeldLease(kept, "code", "c"), HeldLease(LeaseId(5, 77), "code", "c"))
-    welcomed = only(Welcomed, core.handle(Hello("c", SessionKind.CLIENT, held=held), 0.0))
-    assert welcomed == Welcomed("c", True, (LeaseId(5, 77),))
-    assert (core.statistics(0.0).held, core.statistics(0.0).queued) == (1, 0)
-
-
-def test_client_hello_may_list_a_lease_that_an_executor_has_bound() -> None:
-    core = make_core(1)
-    lease = lease_of(acquire(core, "c", "a"))
-    core.handle(Bind("x", lease, "c"), 0.0)
-    hello = Hello("c", SessionKind.CLIENT, held=(HeldLease(lease, "code", "c"),))
-    assert only(Welcomed, core.handle(hello, 0.0)).unknown == ()
-    assert core.statistics(0.0).bound == 1
-
-
-def test_executor_hello_frees_the_bound_lease_that_it_omits() -> None:
-    core = make_core(2)
-    leases = [lease_of(acquire(core, "c", name)) for name in "ab"]
-    for lease in leases:
-        core.handle(Bind("x", lease, "c"), 0.0)
-    core.handle(Disconnect("x"), 0.0)
-    core.handle(Hello("x", SessionKind.EXECUTOR, held=(HeldLease(leases[0], "code", "c"),)), 1.0)
-    assert [info.lease for info in core.leases(1.0)] == [leases[0]]
-
-
-def test_silent_executor_is_counted_until_its_work_has_provably_ended() -> None:
-    core = make_core(1)
-    lease = lease_of(acquire(core, "c", "a"))
-    core.handle(Bind("x", lease, "c"), 0.0)
-    assert only(HeartbeatAcked, core.handle(Heartbeat("x", 3), 2.0)).number == 3
-    core.handle(Disconnect("x"), 2.5)
-    core.handle(Acquire("d", "b"), 2.5)
-    end = 2.0 + 6.0 * 1.02 + 0.1
-    assert granted(core.handle(Tick(), end - 0.01)) == []
-    effects = core.handle(Tick(), end)
-    assert only(SessionEnded, effects).session_id == "x"
-    assert granted(effects) == ["b"]
-    assert core.timing.executor_validity < core.timing.executor_ttl < core.timing.executor_silence
-
-
-def test_new_limiter_adopts_what_an_executor_runs_and_keeps_the_order_of_old_tickets() -> None:
-    core = make_core(2, epoch=9)
-    running = tuple(HeldLease(LeaseId(5, number), "code", "c") for number in (1, 2, 3))
-    assert only(Welcomed, core.handle(Hello("x", SessionKind.EXECUTOR, held=running), 0.0)).unknown == ()
-    assert core.statistics(0.0).held == 3
-    acquire(core, "d", "new")
-    old = (Acquire("c", "second", ticket=Ticket(5, 8)), Acquire("c", "first", ticket=Ticket(5, 7)))
-    core.handle(Hello("c", SessionKind.CLIENT, queued=old), 0.0)
-    order = []
-    for held in running:
-        order += granted(core.handle(Release("x", held.lease), 0.0))
-    assert order == ["first", "second"]
-    assert [info.request_id for info in core.queue(0.0, bucket="code")] == ["new"]
-
-
-def test_ticket_that_was_never_issued_is_replaced_by_a_fresh_one() -> None:
-    core = make_core(1)
-    acquire(core, "d", "a")
-    acquire(core, "d", "b")
-    forged = (Acquire("c", "forged", ticket=Ticket(99, 1)),)
-    effects = core.handle(Hello("c", SessionKind.CLIENT, queued=forged), 0.0)
-    assert only(Queued, effects).ticket == Ticket(5, 3)
-    assert [info.request_id for info in core.queue(0.0, bucket="code")] == ["b", "forged"]
-
-
 def test_lowering_the_limit_revokes_nothing_and_grants_nothing_until_it_fits() -> None:
     core = make_core(3)
     leases = [lease_of(acquire(core, "c", name)) for name in "abc"]
@@ -383,42 +237,6 @@ def test_revoke_ends_a_granted_lease_and_only_asks_for_a_bound_one() -> None:
     core.handle(Release("x", bound), 0.0)
     assert core.statistics(0.0).held == 0
     assert only(RevokeAnswered, core.handle(Revoke(bound), 0.0)).was is None
-
-
-def test_unary_session_lives_as_long_as_its_requests() -> None:
-    core = make_core(1)
-    lease = lease_of(core.handle(Acquire("unary:me", "a", unary=True, start_by=60.0), 0.0))
-    assert core.statistics(0.0).sessions == 4
-    core.handle(Hello("x", SessionKind.EXECUTOR, "executor"), 59.0)
-    core.handle(Bind("x", lease, "unary:me"), 59.0)
-    core.handle(Release("x", lease), 60.0)
-    assert core.statistics(60.0).sessions == 3
-
-
-def test_unary_release_that_overtakes_its_acquire_wins() -> None:
-    core = make_core(1)
-    core.handle(Cancel("unary:me", "a", 0), 0.0)
-    rejected = only(Rejected, core.handle(Acquire("unary:me", "a", unary=True), 0.0))
-    assert rejected.reason is RejectReason.CANCELLED
-    assert granted(core.handle(Acquire("unary:me", "a", attempt=1, unary=True), 0.0)) == ["a"]
-    assert only(Released, core.handle(Cancel("unary:me", "a", 1), 0.0)).released is True
-    core.handle(Tick(), 61.0)
-    assert core.statistics(61.0).tombstones == 0
-    assert core.statistics(61.0).sessions == 2
-
-
-def test_bounds_on_sessions_and_kinds_refuse_a_hello() -> None:
-    core = make_core(timing=Timing(max_sessions=3))
-    assert "3 sessions are open" in only(Refused, core.handle(Hello("z", SessionKind.CLIENT), 0.0)).message
-    assert only(Refused, core.handle(Hello("x", SessionKind.CLIENT), 0.0)).retry_after == 0
-    assert "3 sessions are open" in only(Rejected, core.handle(Acquire("unary:m", "a", unary=True), 0.0)).message
-
-
-def test_requests_of_sessions_that_never_said_hello_are_refused() -> None:
-    core = make_core()
-    assert only(Rejected, acquire(core, "stranger", "a")).reason is RejectReason.INVALID
-    core.handle(Disconnect("c"), 0.0)
-    assert only(Rejected, acquire(core, "c", "a")).reason is RejectReason.INVALID
 
 
 def test_stale_deadlines_do_not_pile_up() -> None:

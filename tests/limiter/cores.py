@@ -1,0 +1,44 @@
+"""Cores with sessions already open, and what to read from their effects."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from limiter.core import BucketLimits, LeaseId, LimiterCore, SessionKind, Timing
+from limiter.core.effects import (
+    Effect,
+    Granted,
+)
+from limiter.core.events import (
+    Acquire,
+    Hello,
+)
+
+E = TypeVar("E", bound=Effect)
+
+
+def make_core(limit: int = 1, *, epoch: int = 5, timing: Timing | None = None, max_queued: int = 100) -> LimiterCore:
+    """A core with a client `c`, a client `d` and an executor `x`, all connected at time 0."""
+    core = LimiterCore(epoch, [BucketLimits("code", limit, max_queued, 10, 5.0)], now=0.0, timing=timing)
+    core.handle(Hello("c", SessionKind.CLIENT, "client"), 0.0)
+    core.handle(Hello("d", SessionKind.CLIENT, "other"), 0.0)
+    core.handle(Hello("x", SessionKind.EXECUTOR, "executor"), 0.0)
+    return core
+
+
+def only(kind: type[E], effects: list[Effect]) -> E:
+    """The one effect of that kind."""
+    (found,) = [effect for effect in effects if isinstance(effect, kind)]
+    return found
+
+
+def granted(effects: list[Effect]) -> list[str]:
+    return [effect.request_id for effect in effects if isinstance(effect, Granted)]
+
+
+def acquire(core: LimiterCore, session: str, request: str, now: float = 0.0) -> list[Effect]:
+    return core.handle(Acquire(session, request), now)
+
+
+def lease_of(effects: list[Effect]) -> LeaseId:
+    return only(Granted, effects).leases[0]

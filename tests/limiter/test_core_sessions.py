@@ -1,0 +1,171 @@
+"""The rules of the core for sessions: reconnection, hello, silence, restart, unary calls."""
+
+from __future__ import annotations
+
+from limiter.core import LeaseId, RejectReason, SessionKind, Ticket, Timing
+from limiter.core.effects import (
+    HeartbeatAcked,
+    Queued,
+    Refused,
+    Rejected,
+    Released,
+    SessionEnded,
+    Welcomed,
+)
+from limiter.core.events import (
+    Acquire,
+    Bind,
+    Cancel,
+    Disconnect,
+    Heartbeat,
+    HeldLease,
+    Hello,
+    Release,
+    Tick,
+)
+from tests.limiter.cores import acquire, granted, lease_of, make_core, only
+
+
+def test_disconnected_waiter_is_skipped_and_keeps_its_place_for_the_grace() -> None:
+    core = make_core(1)
+    lease = lease_of(acquire(core, "d", "a"))
+    ticket = only(Queued, acquire(core, "c", "b")).ticket
+    acquire(core, "d", "later")
+    acquire(core, "d", "last")
+    core.handle(Disconnect("c"), 0.0)
+    effects = core.handle(Release("d", lease), 1.0)
+    assert granted(effects) == ["later"]
+    core.handle(Hello("c", SessionKind.CLIENT, queued=(Acquire("c", "b", ticket=ticket),)), 1.4)
+    assert granted(core.handle(Release("d", lease_of(effects)), 1.5)) == ["b"]
+
+
+def test_client_gone_for_longer_than_the_grace_loses_its_place_and_its_unbound_lease() -> None:
+    core = make_core(1)
+    acquire(core, "c", "a")
+    acquire(core, "c", "b")
+    acquire(core, "d", "other")
+    core.handle(Disconnect("c"), 1.0)
+    assert core.next_deadline() == 2.5
+    assert granted(core.handle(Tick(), 2.5)) == ["other"]
+    assert core.statistics(2.5).queued == 0
+    assert [session.session_id for session in core.sessions(2.5, 10)] == ["x", "d"]
+
+
+def test_lost_grant_is_found_by_the_hello_and_granted_again_from_the_front() -> None:
+    core = make_core(1)
+    hold = lease_of(acquire(core, "d", "hold"))
+    ticket = only(Queued, acquire(core, "c", "a")).ticket
+    acquire(core, "d", "later")
+    lost = lease_of(core.handle(Release("d", hold), 0.0))
+    core.handle(Disconnect("c"), 0.1)
+    effects = core.handle(Hello("c", SessionKind.CLIENT, queued=(Acquire("c", "a", ticket=ticket),)), 0.2)
+    assert isinstance(effects[0], Welcomed)
+    assert granted(effects) == ["a"]
+    assert lease_of(effects) != lost
+    assert core.statistics(0.2).held == 1
+
+
+def test_hello_frees_what_it_omits_and_names_what_is_unknown() -> None:
+    core = make_core(2)
+    acquire(core, "c", "omitted")
+    kept = lease_of(acquire(core, "c", "kept"))
+    acquire(core, "c", "waits")
+    held = (HeldLease(kept, "code", "c"), HeldLease(LeaseId(5, 77), "code", "c"))
+    welcomed = only(Welcomed, core.handle(Hello("c", SessionKind.CLIENT, held=held), 0.0))
+    assert welcomed == Welcomed("c", True, (LeaseId(5, 77),))
+    assert (core.statistics(0.0).held, core.statistics(0.0).queued) == (1, 0)
+
+
+def test_client_hello_may_list_a_lease_that_an_executor_has_bound() -> None:
+    core = make_core(1)
+    lease = lease_of(acquire(core, "c", "a"))
+    core.handle(Bind("x", lease, "c"), 0.0)
+    hello = Hello("c", SessionKind.CLIENT, held=(HeldLease(lease, "code", "c"),))
+    assert only(Welcomed, core.handle(hello, 0.0)).unknown == ()
+    assert core.statistics(0.0).bound == 1
+
+
+def test_executor_hello_frees_the_bound_lease_that_it_omits() -> None:
+    core = make_core(2)
+    leases = [lease_of(acquire(core, "c", name)) for name in "ab"]
+    for lease in leases:
+        core.handle(Bind("x", lease, "c"), 0.0)
+    core.handle(Disconnect("x"), 0.0)
+    core.handle(Hello("x", SessionKind.EXECUTOR, held=(HeldLease(leases[0], "code", "c"),)), 1.0)
+    assert [info.lease for info in core.leases(1.0)] == [leases[0]]
+
+
+def test_silent_executor_is_counted_until_its_work_has_provably_ended() -> None:
+    core = make_core(1)
+    lease = lease_of(acquire(core, "c", "a"))
+    core.handle(Bind("x", lease, "c"), 0.0)
+    assert only(HeartbeatAcked, core.handle(Heartbeat("x", 3), 2.0)).number == 3
+    core.handle(Disconnect("x"), 2.5)
+    core.handle(Acquire("d", "b"), 2.5)
+    end = 2.0 + 6.0 * 1.02 + 0.1
+    assert granted(core.handle(Tick(), end - 0.01)) == []
+    effects = core.handle(Tick(), end)
+    assert only(SessionEnded, effects).session_id == "x"
+    assert granted(effects) == ["b"]
+    assert core.timing.executor_validity < core.timing.executor_ttl < core.timing.executor_silence
+
+
+def test_new_limiter_adopts_what_an_executor_runs_and_keeps_the_order_of_old_tickets() -> None:
+    core = make_core(2, epoch=9)
+    running = tuple(HeldLease(LeaseId(5, number), "code", "c") for number in (1, 2, 3))
+    assert only(Welcomed, core.handle(Hello("x", SessionKind.EXECUTOR, held=running), 0.0)).unknown == ()
+    assert core.statistics(0.0).held == 3
+    acquire(core, "d", "new")
+    old = (Acquire("c", "second", ticket=Ticket(5, 8)), Acquire("c", "first", ticket=Ticket(5, 7)))
+    core.handle(Hello("c", SessionKind.CLIENT, queued=old), 0.0)
+    order = []
+    for held in running:
+        order += granted(core.handle(Release("x", held.lease), 0.0))
+    assert order == ["first", "second"]
+    assert [info.request_id for info in core.queue(0.0, bucket="code")] == ["new"]
+
+
+def test_ticket_that_was_never_issued_is_replaced_by_a_fresh_one() -> None:
+    core = make_core(1)
+    acquire(core, "d", "a")
+    acquire(core, "d", "b")
+    forged = (Acquire("c", "forged", ticket=Ticket(99, 1)),)
+    effects = core.handle(Hello("c", SessionKind.CLIENT, queued=forged), 0.0)
+    assert only(Queued, effects).ticket == Ticket(5, 3)
+    assert [info.request_id for info in core.queue(0.0, bucket="code")] == ["b", "forged"]
+
+
+def test_unary_session_lives_as_long_as_its_requests() -> None:
+    core = make_core(1)
+    lease = lease_of(core.handle(Acquire("unary:me", "a", unary=True, start_by=60.0), 0.0))
+    assert core.statistics(0.0).sessions == 4
+    core.handle(Hello("x", SessionKind.EXECUTOR, "executor"), 59.0)
+    core.handle(Bind("x", lease, "unary:me"), 59.0)
+    core.handle(Release("x", lease), 60.0)
+    assert core.statistics(60.0).sessions == 3
+
+
+def test_unary_release_that_overtakes_its_acquire_wins() -> None:
+    core = make_core(1)
+    core.handle(Cancel("unary:me", "a", 0), 0.0)
+    rejected = only(Rejected, core.handle(Acquire("unary:me", "a", unary=True), 0.0))
+    assert rejected.reason is RejectReason.CANCELLED
+    assert granted(core.handle(Acquire("unary:me", "a", attempt=1, unary=True), 0.0)) == ["a"]
+    assert only(Released, core.handle(Cancel("unary:me", "a", 1), 0.0)).released is True
+    core.handle(Tick(), 61.0)
+    assert core.statistics(61.0).tombstones == 0
+    assert core.statistics(61.0).sessions == 2
+
+
+def test_bounds_on_sessions_and_kinds_refuse_a_hello() -> None:
+    core = make_core(timing=Timing(max_sessions=3))
+    assert "3 sessions are open" in only(Refused, core.handle(Hello("z", SessionKind.CLIENT), 0.0)).message
+    assert only(Refused, core.handle(Hello("x", SessionKind.CLIENT), 0.0)).retry_after == 0
+    assert "3 sessions are open" in only(Rejected, core.handle(Acquire("unary:m", "a", unary=True), 0.0)).message
+
+
+def test_requests_of_sessions_that_never_said_hello_are_refused() -> None:
+    core = make_core()
+    assert only(Rejected, acquire(core, "stranger", "a")).reason is RejectReason.INVALID
+    core.handle(Disconnect("c"), 0.0)
+    assert only(Rejected, acquire(core, "c", "a")).reason is RejectReason.INVALID

@@ -1,0 +1,128 @@
+"""The limiter as a process: health, reflection, grpcurl, signals, ports and settings."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from fairbox.channels import open_channel
+from fairbox.errors import ConfigError
+from limiter.config import BucketConfig, LimiterConfig
+from tests.limiter.servers import ROOT, limiter_server
+
+_FREE = ["listen=127.0.0.1:0", "admin_listen=127.0.0.1:0", "health_listen=127.0.0.1:0"]
+
+
+class _process:  # noqa: N801 - a context manager
+    """`python -m limiter`, listening; killed at the end."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "limiter", *_FREE, *arguments]
+        self._process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> subprocess.Popen[str]:
+        assert self._process.stderr is not None
+        assert "listening on" in self._process.stderr.readline()
+        return self._process
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+async def test_health_and_reflection_answer() -> None:
+    async with limiter_server() as server:
+        async with open_channel(server.health_address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            for service in ("", "liveness", "readiness"):
+                answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+                assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        for address, name in (
+            (server.address, "limiter.v1.LimiterService"),
+            (server.admin_address, "limiter.v1.LimiterAdminService"),
+        ):
+            assert name in await _listed(address)
+
+
+def test_grpcurl_acquires_and_releases(started: str) -> None:
+    grpcurl = Path(sys.executable).with_name("grpcurl")
+    if not grpcurl.exists():
+        pytest.skip("grpcurl is not installed beside this Python")
+
+    def call(method: str, body: str) -> str:
+        command = [str(grpcurl), "-plaintext", "-d", body, started, f"limiter.v1.LimiterService/{method}"]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+
+    assert '"bucket": "code"' in call("AcquireToken", '{"client_id": "me", "request_id": "1"}')
+    assert '"released": true' in call("ReleaseToken", '{"client_id": "me", "request_id": "1"}')
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_signal_ends_it_cleanly(number: signal.Signals, code: int) -> None:
+    with _process() as process:
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == code
+        assert "Traceback" not in errors
+
+
+def test_busy_port_ends_in_one_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "limiter", f"listen=127.0.0.1:{port}", *_FREE[1:]]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == f"limiter: listen: can't listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["buckets.code.max_in_fligth=4"], "did you mean"),
+        (["listen=0.0.0.0:0"], "not loopback"),
+        (["grace_s=-1"], "grace_s is -1.0, must be from 0.0 to 3600.0"),
+    ],
+)
+def test_bad_setting_ends_in_one_sentence(arguments: list[str], sentence: str) -> None:
+    command = [sys.executable, "-m", "limiter", *_FREE, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_configuration_is_checked_by_path() -> None:
+    with pytest.raises(ConfigError, match=r"buckets\.code\.max_in_flight is 0, must be from 1"):
+        LimiterConfig(buckets={"code": BucketConfig(max_in_flight=0)}).validate()
+    with pytest.raises(ConfigError, match=r"buckets\.a b: a name is"):
+        LimiterConfig(buckets={"a b": BucketConfig()}).validate()
+
+
+@pytest.fixture
+def started() -> object:
+    """Address of a limiter in a process of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with _process(f"listen=127.0.0.1:{port}"):
+        yield f"127.0.0.1:{port}"
+
+
+async def _listed(address: str) -> list[str]:
+    """Names that a server's reflection lists."""
+    async with open_channel(address) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        call = stub.ServerReflectionInfo()
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        answer = await call.read()
+        call.cancel()
+        return [service.name for service in answer.list_services_response.service]
