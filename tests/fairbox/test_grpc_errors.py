@@ -18,7 +18,7 @@ from fairbox.serving import GrpcServer
 FIELDS = [FieldError("limits.wall_time_s", "is -1, must be positive"), FieldError("code", "is empty")]
 
 
-class Refusing(health_pb2_grpc.HealthServicer):
+class Refusing(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Check(self, request: Any, context: Any) -> Any:
         if request.service == "fields":
             await abort_fields(context, FieldErrors(FIELDS))
