@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
+from executor_service import Cause
 from rollout.dump import read_dump
 
 __all__ = ["DumpCheck", "check_dump"]
@@ -68,7 +69,7 @@ def _contradictions(record: dict[str, Any]) -> list[str]:
         problems.append("response_mask is not 1 exactly on sampled segments")
     if any(p != 0.0 for p, m in zip(record["logprobs"], record["response_mask"], strict=True) if not m):
         problems.append("a token that was not sampled has a logprob")
-    if record["masked"] != (record["cause"] == "infra"):
+    if record["masked"] != (record["cause"] == Cause.INFRA):
         problems.append(f"masked is {record['masked']}, but the cause is {record['cause']}")
     if record["masked"] and record["score"] is not None:
         problems.append("it is masked and has a score")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from rollout.loop.cause import Cause
+from executor_service import Cause
 from rollout.loop.limits import StopReason
 from rollout.loop.results import TrajectoryResult
 from rollout.tools.base import ToolOutcome

@@ -1,7 +1,6 @@
 """The life of a trajectory: its state machine, its limits, the loop that plays it and the runner of many."""
 
 from rollout.loop.agent_loop import AgentLoop
-from rollout.loop.cause import Cause
 from rollout.loop.limits import Limits, StopReason, Usage
 from rollout.loop.results import PhaseTimes, ToolCallRecord, TrajectoryResult
 from rollout.loop.runner import RetryBudget, RolloutRunner, RunnerStatistics
@@ -11,7 +10,6 @@ from rollout.loop.task import Task
 __all__ = [
     "AgentLoop",
     "CallTools",
-    "Cause",
     "Finish",
     "Generate",
     "Limits",

@@ -12,9 +12,9 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from executor_service import Cause
 from fairbox.clock import Clock, MonotonicClock
 from rollout.engines.base import Engine, EngineUnavailable, FinishReason, GenerationRequest, SamplingParams
-from rollout.loop.cause import Cause
 from rollout.loop.limits import Limits
 from rollout.loop.results import PhaseTimes, ToolCallRecord, TrajectoryResult
 from rollout.loop.state import CallTools, Finish, Generate, RequestState, TrajectoryMachine

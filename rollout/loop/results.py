@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from executor_service import Cause
 from rollout.engines.base import SamplingParams
-from rollout.loop.cause import Cause
 from rollout.loop.limits import StopReason
 from rollout.loop.state import RequestState
 from rollout.rewards.base import Reward

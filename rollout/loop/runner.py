@@ -12,9 +12,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from executor_service import Cause
 from fairbox.errors import ConfigError
 from rollout.loop.agent_loop import AgentLoop, turn_seed
-from rollout.loop.cause import Cause
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.rewards.base import Reward

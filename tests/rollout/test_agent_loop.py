@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from executor_service import Cause
 from rollout.engines import EngineUnavailable, GenerationRequest, SamplingParams
 from rollout.loop import (
     AgentLoop,
-    Cause,
     Limits,
     RequestState,
     RetryBudget,

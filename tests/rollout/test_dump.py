@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from executor_service import Cause
 from rollout.dump import DumpError, DumpWriter, read_dump, record_of
 from rollout.engines import FinishReason, GenerationResult, SamplingParams, VersionSpan
-from rollout.loop import Cause, RequestState, StopReason, Task, ToolCallRecord, TrajectoryResult
+from rollout.loop import RequestState, StopReason, Task, ToolCallRecord, TrajectoryResult
 from rollout.rewards import Reward
 from rollout.tokens import ChatTemplate, TokenBuilder
 from rollout.tools import ToolOutcome
@@ -81,7 +82,7 @@ def test_record_has_verls_fields_and_the_exact_tokens(record: dict[str, Any]) ->
 def test_masked_trajectory_has_no_score(chat: ChatTemplate, tmp_path: Path) -> None:
     masked = record_of(finished(chat, cause=Cause.INFRA), TASK, step=3, model="m", decode=chat.decode_plain)
     (read,) = read_dump(write(tmp_path, masked))
-    assert (read["score"], read["masked"], read["cause"], read["stop_reason"]) == (None, True, "infra", "infra")
+    assert (read["score"], read["masked"], read["cause"], read["stop_reason"]) == (None, True, "INFRA", "infra")
 
 
 def test_existing_dump_is_not_overwritten(tmp_path: Path, record: dict[str, Any]) -> None:

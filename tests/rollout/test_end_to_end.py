@@ -81,7 +81,7 @@ async def test_executor_killed_in_the_middle_masks_and_the_run_ends_normally(tmp
     masked = [record for record in records if record["masked"]]
     assert masked
     for record in masked:
-        assert (record["cause"], record["stop_reason"], record["score"]) == ("infra", "infra", None)
+        assert (record["cause"], record["stop_reason"], record["score"]) == ("INFRA", "infra", None)
         assert record["error"]
         assert record["error"] not in str(record["messages"])
     assert all(record["score"] is not None for record in records if not record["masked"])

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from executor_service import Cause
 from rollout.engines import EngineStatistics, FinishReason, GenerationResult, SamplingParams, VersionSpan
-from rollout.loop import Cause, PhaseTimes, RequestState, StopReason, ToolCallRecord, TrajectoryResult
+from rollout.loop import PhaseTimes, RequestState, StopReason, ToolCallRecord, TrajectoryResult
 from rollout.report import closing_table
 from rollout.rewards import Reward
 from rollout.summary import RunSummary

