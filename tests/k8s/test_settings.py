@@ -7,7 +7,9 @@ import pytest
 from executor_service.config import ExecutorConfig
 from fairbox.config import load
 from fairbox.errors import ConfigError
-from tests.k8s.manifests import workload
+from limiter.config import LimiterConfig
+from rollout.config import RolloutConfig
+from tests.k8s.manifests import of_kind, workload
 from tests.k8s.test_pods import quantity
 
 BIND_MARGIN_S = 15
@@ -20,12 +22,33 @@ def executor() -> ExecutorConfig:
     )
 
 
+def limiter() -> LimiterConfig:
+    return load(LimiterConfig, prefix="LIMITER", prog="limiter", description="", argv=[], env=workload("limiter").env)
+
+
+def test_the_limiter_listens_where_its_probes_and_clients_ask() -> None:
+    config, ports = limiter(), workload("limiter").ports
+    assert config.listen == f"0.0.0.0:{ports['grpc']}"
+    assert config.health_listen == f"0.0.0.0:{ports['health']}"
+    assert config.insecure
+
+
+def test_the_admin_service_stays_on_the_loopback_of_its_pod() -> None:
+    assert limiter().admin_listen.startswith("127.0.0.1:")
+
+
 def test_the_executor_listens_where_its_probes_and_clients_ask() -> None:
     config, ports = executor(), workload("executor").ports
     assert config.listen == f"0.0.0.0:{ports['grpc']}"
     assert config.health_listen == f"0.0.0.0:{ports['health']}"
     assert config.insecure
     assert config.limiter.endswith(":50052")
+
+
+def test_the_rollout_settings_are_known() -> None:
+    env = workload("rollout").env | {"ROLLOUT_OUT": "/out/pod"}
+    config = load(RolloutConfig, prefix="ROLLOUT", prog="fairbox rollout", description="", argv=[], env=env)
+    assert str(config.out) == "/out/pod"
 
 
 def test_an_unknown_variable_is_refused() -> None:
@@ -46,3 +69,9 @@ def test_programs_fit_the_memory_of_the_pod() -> None:
     limit = quantity(workload("executor").container["resources"]["limits"]["memory"])
     assert config.max_limits.memory_bytes + config.max_limits.disk_bytes <= limit
     assert config.max_concurrent * (config.limits.memory_bytes + config.limits.disk_bytes) <= limit
+
+
+def test_the_cluster_wide_limit_is_what_all_executors_can_run() -> None:
+    (autoscaler,) = of_kind("HorizontalPodAutoscaler")
+    bucket = limiter().buckets[executor().limiter_bucket]
+    assert bucket.max_in_flight <= autoscaler["spec"]["maxReplicas"] * executor().max_concurrent
