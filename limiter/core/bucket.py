@@ -131,5 +131,5 @@ class Bucket:
 
     def retry_after(self, now: float) -> float:
         """Seconds after which a full queue should have drained, from the recent rate of grants."""
-        rate = self.meter.rate(now)
+        rate = self.meter.estimate(now)
         return min(60.0, max(0.1, self.waiting / rate)) if rate > 0 else 1.0

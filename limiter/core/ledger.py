@@ -56,7 +56,7 @@ class Ledger:
         if not bucket.queue and request.needed <= bucket.free:
             self._grant(request, now)
             return
-        position, rate = len(bucket.queue), bucket.meter.rate(now)
+        position, rate = len(bucket.queue), bucket.meter.estimate(now)
         self._wait(request, now + timeout)
         bucket.queue.append(request)
         eta = (position + 1) / rate if rate > 0 else 0.0

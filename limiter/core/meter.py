@@ -11,6 +11,8 @@ _WAITS = 1024
 _WINDOW_S = 60
 """Whole seconds that the rate of grants is taken over."""
 
+_ESTIMATE_AGE_S = 1.0
+
 
 class GrantMeter:
     """Counts grants by second and keeps the latest waits. Memory is constant."""
@@ -21,6 +23,8 @@ class GrantMeter:
         self._seconds: deque[tuple[int, int]] = deque()
         self._second = int(now)
         self._in_second = 0
+        self._estimate = 0.0
+        self._estimated_at = now
 
     def record(self, now: float, waited: float) -> None:
         """One grant after `waited` seconds in the queue."""
@@ -35,6 +39,12 @@ class GrantMeter:
         self._roll(int(now))
         total = self._in_second + sum(count for _, count in self._seconds)
         return total / max(1.0, min(_WINDOW_S, now - self._started))
+
+    def estimate(self, now: float) -> float:
+        """`rate()`, at most a second old: cheap enough for every request."""
+        if now >= self._estimated_at + _ESTIMATE_AGE_S:
+            self._estimate, self._estimated_at = self.rate(now), now
+        return self._estimate
 
     def percentile(self, share: float) -> float:
         """The wait that `share` (0 to 1) of the latest grants did not exceed; 0 when there were none."""

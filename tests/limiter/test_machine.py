@@ -1,0 +1,177 @@
+"""The client's session as a pure machine: what it says, and what it makes of what it hears."""
+
+from __future__ import annotations
+
+import pytest
+
+from limiter import BindStatus, Lease, ReleaseOutcome
+from limiter.client.machine import Bound, Granted, Lost, SessionMachine
+from limiter.core import SessionKind
+from limiter.v1 import limiter_pb2 as pb
+
+LEASE = pb.Lease(bucket="code", epoch=5, seq=1, client_session_id="s")
+
+
+def open_machine(kind: SessionKind = SessionKind.CLIENT) -> SessionMachine:
+    machine = SessionMachine(kind, "s", "name")
+    machine.connected(0.0)
+    machine.take_frame(0.0)
+    machine.received(welcome(heartbeat_ack=1 if kind is SessionKind.EXECUTOR else 0), 0.0)
+    return machine
+
+
+def welcome(epoch: int = 5, heartbeat_ack: int = 0, unknown: tuple[pb.Lease, ...] = ()) -> pb.SessionResponse:
+    return pb.SessionResponse(
+        welcome=pb.Welcome(epoch=epoch, ttl_s=6.0, grace_s=1.5, unknown=unknown), heartbeat_ack=heartbeat_ack
+    )
+
+
+def ask(machine: SessionMachine, now: float = 0.0) -> str:
+    return machine.acquire(now, bucket="code", tokens=1, queue_timeout=10.0)
+
+
+def grant(machine: SessionMachine, request_id: str, attempt: int = 1, lease: pb.Lease = LEASE) -> list[object]:
+    answer = pb.SessionResponse(grants=[pb.Grant(request_id=request_id, attempt=attempt, lease=lease)])
+    return list(machine.received(answer, 0.0))
+
+
+def frame(machine: SessionMachine, now: float = 0.0) -> pb.SessionRequest:
+    taken = machine.take_frame(now)
+    assert taken is not None
+    return taken
+
+
+def test_nothing_but_the_hello_is_sent_before_the_welcome() -> None:
+    machine = SessionMachine(SessionKind.CLIENT, "s")
+    machine.connected(0.0)
+    assert frame(machine).HasField("hello")
+    ask(machine)
+    assert machine.take_frame(0.0) is None
+    machine.received(welcome(), 0.0)
+    assert len(frame(machine).acquires) == 1
+    assert machine.take_frame(0.0) is None
+
+
+def test_hello_lists_what_is_held_and_what_waits_with_its_ticket_and_the_time_left() -> None:
+    machine = open_machine()
+    held, waits = ask(machine), ask(machine)
+    frame(machine)
+    grant(machine, held)
+    ticket = pb.Ticket(epoch=5, seq=9)
+    machine.received(pb.SessionResponse(queued=[pb.Queued(request_id=waits, ticket=ticket)]), 0.0)
+    assert machine.disconnected() == []
+    machine.connected(4.0)
+    hello = frame(machine, 4.0).hello
+    assert list(hello.held) == [LEASE]
+    assert [(each.request_id, each.ticket, each.queue_timeout_s) for each in hello.queued] == [(waits, ticket, 6.0)]
+
+
+def test_request_that_is_abandoned_before_it_was_sent_is_not_sent() -> None:
+    machine = open_machine()
+    machine.abandon(ask(machine))
+    assert machine.take_frame(0.0) is None
+
+
+def test_grant_that_nobody_waits_for_is_given_back() -> None:
+    machine = open_machine()
+    request = ask(machine)
+    frame(machine)
+    machine.abandon(request)
+    assert [(each.request_id, each.attempt) for each in frame(machine).cancels] == [(request, 1)]
+    assert grant(machine, request) == []
+    assert [each.lease for each in frame(machine).releases] == [LEASE]
+    assert not machine.held
+
+
+def test_grant_of_an_earlier_attempt_is_given_back_when_its_id_is_used_again() -> None:
+    machine = open_machine()
+    machine.acquire(0.0, bucket="code", tokens=1, queue_timeout=1, request_id="r")
+    frame(machine)
+    machine.abandon("r")
+    machine.acquire(0.0, bucket="code", tokens=1, queue_timeout=1, request_id="r")
+    with pytest.raises(ValueError, match="waiting already"):
+        machine.acquire(0.0, bucket="code", tokens=1, queue_timeout=1, request_id="r")
+    assert grant(machine, "r", attempt=1) == []
+    assert grant(machine, "r", attempt=2) == [Granted("r", Lease("code", 5, 1, "s"))]
+
+
+def test_frames_hold_at_most_512_items() -> None:
+    machine = open_machine()
+    for _ in range(1000):
+        ask(machine)
+    assert [len(frame(machine).acquires), len(frame(machine).acquires)] == [512, 488]
+
+
+def test_bind_that_is_given_up_before_it_was_sent_is_not_sent() -> None:
+    machine = open_machine(SessionKind.EXECUTOR)
+    machine.bind(Lease.of(LEASE), "run")
+    machine.release(Lease.of(LEASE), ReleaseOutcome.UNUSED)
+    assert machine.take_frame(0.0) is None
+
+
+def test_bind_that_is_given_up_on_its_way_is_released() -> None:
+    machine = open_machine(SessionKind.EXECUTOR)
+    machine.bind(Lease.of(LEASE), "run")
+    assert len(frame(machine).binds) == 1
+    machine.release(Lease.of(LEASE), ReleaseOutcome.UNUSED)
+    assert [each.lease for each in frame(machine).releases] == [LEASE]
+    answer = pb.SessionResponse(bind_results=[pb.BindResult(lease=LEASE, status=pb.BIND_STATUS_BOUND)])
+    assert machine.received(answer, 0.0) == []
+    assert not machine.held
+
+
+def test_lost_connection_leaves_binds_unanswered_and_keeps_what_is_bound() -> None:
+    machine = open_machine(SessionKind.EXECUTOR)
+    bound, asked = Lease.of(LEASE), Lease("code", 5, 2, "s")
+    machine.bind(bound, "run")
+    frame(machine)
+    answer = pb.SessionResponse(bind_results=[pb.BindResult(lease=LEASE, status=pb.BIND_STATUS_BOUND)])
+    (news,) = machine.received(answer, 0.0)
+    assert isinstance(news, Bound)
+    assert news.outcome.status is BindStatus.BOUND
+    machine.bind(asked, "run")
+    frame(machine)
+    assert machine.disconnected() == [asked]
+    machine.connected(1.0)
+    assert list(frame(machine, 1.0).hello.held) == [LEASE]
+
+
+def test_validity_counts_from_the_sending_of_the_acknowledged_heartbeat() -> None:
+    machine = open_machine(SessionKind.EXECUTOR)
+    assert machine.valid_until == pytest.approx(6.0 * 0.98)
+    assert machine.next_deadline() == 1.5
+    assert machine.take_frame(1.4) is None
+    assert frame(machine, 1.5).heartbeat == 2
+    assert frame(machine, 3.0).heartbeat == 3
+    machine.received(pb.SessionResponse(heartbeat_ack=2), 3.2)
+    assert machine.valid_until == pytest.approx(1.5 + 6.0 * 0.98)
+    machine.received(pb.SessionResponse(heartbeat_ack=99), 3.3)
+    assert machine.valid_until == pytest.approx(1.5 + 6.0 * 0.98)
+
+
+def test_missing_acknowledgements_mean_a_dead_connection() -> None:
+    machine = open_machine(SessionKind.EXECUTOR)
+    frame(machine, 1.5)
+    assert not machine.stalled(4.5)
+    assert machine.stalled(4.6)
+    machine.disconnected()
+    assert not machine.stalled(9.0)
+
+
+def test_lost_lease_is_dropped_by_a_client_and_listed_by_an_executor_until_its_work_is_dead() -> None:
+    client = open_machine()
+    grant(client, ask(client))
+    client.disconnected()
+    client.connected(1.0)
+    frame(client, 1.0)
+    news = client.received(welcome(unknown=(LEASE,)), 1.0)
+    assert [type(each) for each in news][1:] == [Lost]
+    assert not client.held
+    executor = open_machine(SessionKind.EXECUTOR)
+    executor.bind(Lease.of(LEASE), "run")
+    frame(executor)
+    executor.received(pb.SessionResponse(bind_results=[pb.BindResult(lease=LEASE, status=pb.BIND_STATUS_BOUND)]), 0.0)
+    executor.received(pb.SessionResponse(revokes=[pb.Revoke(lease=LEASE, reason="why")]), 0.0)
+    assert list(executor.held) == [Lease.of(LEASE)]
+    executor.release(Lease.of(LEASE), ReleaseOutcome.ERROR)
+    assert frame(executor).releases[0].outcome == pb.RELEASE_OUTCOME_ERROR
