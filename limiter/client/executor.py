@@ -55,6 +55,8 @@ class ExecutorSession:
         self._clock = clock or MonotonicClock()
         self._on_lapse = on_lapse
         self._lost: dict[Lease, list[Callable[[], None]]] = {}
+        self._disowned: set[Lease] = set()
+        """Held here, but the limiter wants them back or does not know them: their work must end."""
         self._lapsed = asyncio.Event()
         self._lapsed.set()
         self._recheck = asyncio.Event()
@@ -117,11 +119,15 @@ class ExecutorSession:
     def when_lost(self, lease: LeaseLike, callback: Callable[[], None]) -> None:
         """Calls `callback` once, from the event loop, when the work under a bound lease must end: the session lapsed,
         or the limiter wants the lease back or does not know it. At once when it is not held validly now."""
-        known = Lease.of(lease)
-        if not self.valid or not self._runner.machine.held.get(known):
-            callback()
+        if self.vouches(lease):
+            self._lost.setdefault(Lease.of(lease), []).append(callback)
         else:
-            self._lost.setdefault(known, []).append(callback)
+            callback()
+
+    def vouches(self, lease: LeaseLike) -> bool:
+        """Whether work may run under the lease now: it is bound here and not lost, and the session is valid."""
+        known = Lease.of(lease)
+        return self.valid and bool(self._runner.machine.held.get(known)) and known not in self._disowned
 
     # Leases
 
@@ -138,6 +144,7 @@ class ExecutorSession:
         after a reconnection. Idempotent."""
         known = Lease.of(lease)
         self._lost.pop(known, None)
+        self._disowned.discard(known)
         self._runner.release(known, outcome)
 
     @contextlib.asynccontextmanager
@@ -173,6 +180,8 @@ class ExecutorSession:
             self._recheck.set()
 
     def _on_lost(self, lease: Lease, reason: str) -> None:
+        _LOG.warning("lease %s is lost: %s", lease, reason)
+        self._disowned.add(lease)
         for callback in self._lost.pop(lease, ()):
             _call(callback)
 

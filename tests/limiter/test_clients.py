@@ -301,10 +301,15 @@ async def test_revoked_lease_is_reported_to_the_executor_that_runs_under_it() ->
         client.lease() as lease,
     ):
         await executor.bind(lease)
+        assert executor.vouches(lease)
         lost = asyncio.Event()
         executor.when_lost(lease, lost.set)
         server._hub.apply(Revoke(LeaseId(lease.epoch, lease.seq), force=True))
         await asyncio.wait_for(lost.wait(), 5)
+        assert not executor.vouches(lease)
+        again = asyncio.Event()
+        executor.when_lost(lease, again.set)
+        assert again.is_set()
         assert server.statistics().held == 1
         executor.release(lease)
         await until(lambda: server.statistics().held == 0)

@@ -1,0 +1,97 @@
+"""A limiter is killed and started again: who waited goes on waiting, and what runs is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, cast
+
+from fairbox.channels import open_channel
+from limiter import ExecutorSession, LimiterClient
+from limiter.client.grpc_transport import GrpcConnection, GrpcTransport
+from limiter.v1 import limiter_pb2 as pb
+from limiter.v1 import limiter_pb2_grpc
+from tests.limiter.servers import ROOT, until
+
+if TYPE_CHECKING:
+    from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]
+
+
+@asynccontextmanager
+async def limiter_process(port: int, admin: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A limiter with one token in a process of its own; SIGKILLed at the end."""
+    words = [f"listen=127.0.0.1:{port}", f"admin_listen=127.0.0.1:{admin}", "health_listen=127.0.0.1:0"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "limiter", *words, "buckets.code.max_in_flight=1", cwd=ROOT
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        await process.wait()
+
+
+class GatedTransport(GrpcTransport):
+    """A network that connects only while it is up."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        self.up = asyncio.Event()
+        self.up.set()
+
+    async def connect(self) -> GrpcConnection:
+        await self.up.wait()
+        return await super().connect()
+
+
+async def _bucket(admin: int) -> pb.BucketStatus:
+    async with open_channel(f"127.0.0.1:{admin}") as channel:
+        stub = cast("LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+        status = await stub.GetStatus(pb.GetStatusRequest(), timeout=10, wait_for_ready=True)
+        return status.buckets[0]
+
+
+async def test_restarted_limiter_counts_what_runs_and_serves_those_who_waited_in_order() -> None:
+    port, admin = _free_ports()
+    target = f"127.0.0.1:{port}"
+    order: list[int] = []
+    network = GatedTransport(target)
+    async with (
+        LimiterClient(target, unavailable_after=60, transport=network) as client,
+        ExecutorSession(target, unavailable_after=60) as executor,
+    ):
+
+        async def wait(number: int) -> None:
+            async with client.lease():
+                order.append(number)
+
+        async with limiter_process(port, admin), client.lease() as running:
+            assert (await executor.bind(running, timeout=30)).bound
+            epoch = executor.epoch
+            waiters = [asyncio.create_task(wait(number)) for number in range(5)]
+            while (await _bucket(admin)).queued < 5:
+                await asyncio.sleep(0.02)
+            # Executors first: a limiter that does not know whom to wait for grants at once.
+            network.up.clear()
+        await until(lambda: not executor.connected and not client.connected)
+        async with limiter_process(port, admin):
+            await until(lambda: executor.connected, within=30)
+            assert executor.epoch > epoch
+            assert executor.vouches(running)
+            assert (await _bucket(admin)).bound == 1
+            network.up.set()
+            await until(lambda: client.connected, within=30)
+            assert order == []
+            executor.release(running)
+            await asyncio.wait_for(asyncio.gather(*waiters), 30)
+            assert order == list(range(5))
