@@ -70,6 +70,8 @@ class Release:
     session_id: str
     lease: LeaseId
     outcome: ReleaseOutcome = ReleaseOutcome.OK
+    unbound_only: bool = False
+    """Said by somebody who has only seen the lease, so that it must not free what an executor has bound."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,15 @@ class LeaseRules:
             session.last_heard = now
         released = bound = False
         if lease is not None:
-            if lease.holder is session:
+            granted = lease.state is LeaseState.GRANTED
+            if lease.holder is session and (granted or not event.unbound_only):
                 released = True
                 request = lease.request
                 if request is not None and request.session.kind is SessionKind.UNARY:
                     ledger.bury(request.session.session_id, request.request_id, request.attempt, now)
                 ledger.release(lease, event.outcome, now)
             else:
-                bound = lease.state is not LeaseState.GRANTED
+                bound = not granted
         ledger.effects.append(Released(event.session_id, released, bound))
 
     def bind(self, event: Bind, now: float) -> None:

@@ -56,8 +56,8 @@ class PeerStream:
         """Handles one frame. FieldErrors when the stream can't go on."""
         if self._closing:
             return
-        if frame.HasField("hello"):
-            self._hello(frame.hello)
+        if frame.HasField("hello") and not self._hello(frame.hello):
+            return
         if not self._session_id:
             raise FieldErrors([FieldError("hello", "is not set, must be in the first frame")])
         apply, session_id = self._hub.apply, self._session_id
@@ -81,7 +81,8 @@ class PeerStream:
         if frame.heartbeat:
             apply(Heartbeat(session_id, frame.heartbeat))
 
-    def _hello(self, message: pb.Hello) -> None:
+    def _hello(self, message: pb.Hello) -> bool:
+        """Opens the session; False when that was refused."""
         if self._session_id:
             raise FieldErrors([FieldError("hello", "is set, which only the first frame may have")])
         hello, rejected = hello_event(message)
@@ -91,6 +92,7 @@ class PeerStream:
         self._leases.clear()
         for each in rejected:
             self.deliver(each)
+        return not self._closing
 
     def end(self) -> None:
         """The stream has ended, for whatever reason. Idempotent."""

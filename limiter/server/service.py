@@ -183,7 +183,7 @@ def _release_event(request: pb.ReleaseTokenRequest) -> Release | Cancel:
     fields.check()
     if by_lease:
         lease = LeaseId(request.lease.epoch, request.lease.seq)
-        return Release(request.lease.client_session_id, lease, OUTCOMES[request.outcome])
+        return Release(request.lease.client_session_id, lease, OUTCOMES[request.outcome], unbound_only=True)
     return Cancel(UNARY_PREFIX + request.client_id, request.request_id, request.attempt)
 
 

@@ -143,10 +143,13 @@ async def test_newer_stream_replaces_the_older_one_of_its_session() -> None:
 async def test_hello_of_another_kind_is_sent_away_and_harms_nobody() -> None:
     async with limiter_server() as server, raw_session(server, hello()) as stream:
         await read(stream)
-        async with raw_session(server, hello(kind=pb.SESSION_KIND_EXECUTOR)) as impostor:
+        async with raw_session(server, None) as impostor:
+            kind = hello(kind=pb.SESSION_KIND_EXECUTOR)
+            await impostor.write(pb.SessionRequest(hello=kind, acquires=[pb.Acquire(request_id="theirs")]))
             assert "another kind" in (await read(impostor)).go_away.reason
         await stream.write(pb.SessionRequest(acquires=[pb.Acquire(request_id="1")]))
         assert (await read(stream)).grants[0].request_id == "1"
+        assert server.statistics().held == 1
 
 
 async def test_silent_executor_is_sent_away() -> None:

@@ -14,7 +14,7 @@ from fairbox.grpc_errors import field_errors, retry_after
 from limiter import ExecutorSession, LimiterClient, QueueFull, QueueTimeout
 from limiter.client.unary import UnaryLimiterClient
 from limiter.v1 import limiter_pb2 as pb
-from tests.limiter.servers import code_of, limiter_server, queued, unary_stub, until
+from tests.limiter.servers import code_of, lease_message, limiter_server, queued, unary_stub, until
 
 
 async def test_token_is_acquired_and_released_by_its_lease() -> None:
@@ -173,6 +173,18 @@ async def test_unary_lease_ends_by_its_ttl_unless_an_executor_binds_it() -> None
         assert (answer.released, answer.bound) == (False, True)
         executor.release(bound)
         await until(lambda: server.statistics().held == 0)
+
+
+async def test_unary_release_does_not_free_what_an_executor_acquired_for_itself() -> None:
+    async with (
+        limiter_server() as server,
+        unary_stub(server) as stub,
+        ExecutorSession(server.address) as executor,
+        executor.acquire() as lease,
+    ):
+        answer = await stub.ReleaseToken(pb.ReleaseTokenRequest(lease=lease_message(lease)))
+        assert (answer.released, answer.bound) == (False, True)
+        assert server.statistics().bound == 1
 
 
 async def test_storm_of_deadlines_leaves_nothing_held_and_nothing_queued() -> None:
