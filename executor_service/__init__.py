@@ -4,7 +4,7 @@ This is its public surface for clients; importing it costs gRPC and nothing else
 `python -m executor_service`.
 """
 
-from executor_service.client import ExecutorClient, LeaseLike
+from executor_service.client import ExecutorClient
 from executor_service.errors import (
     ExecutorError,
     ExecutorUnavailable,
@@ -35,7 +35,6 @@ __all__ = [
     "InputFile",
     "InvalidRequest",
     "IsolationLevel",
-    "LeaseLike",
     "LeaseRefused",
     "Limits",
     "Outcome",

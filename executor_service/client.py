@@ -10,7 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import grpc
 import grpc.aio
@@ -29,11 +29,12 @@ from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.channels import open_channel
 from fairbox.grpc_errors import field_errors, retry_after
+from limiter import LeaseLike
 
 if TYPE_CHECKING:
     from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
 
-__all__ = ["ExecutorClient", "LeaseLike"]
+__all__ = ["ExecutorClient"]
 
 QUEUE_ALLOWANCE_S = 600.0
 """What a call may spend in queues and set-up, on top of the program's own time."""
@@ -41,19 +42,6 @@ _ASSUMED_WALL_S = 600.0
 """The program's time where the request leaves it to the server: the server's default is not above its usual maximum."""
 _OVERHEAD_S = 30.0
 """Set-up, killing and the way back."""
-
-
-class LeaseLike(Protocol):
-    """A lease as the limiter's client gives it."""
-
-    @property
-    def bucket(self) -> str: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def seq(self) -> int: ...
-    @property
-    def client_session_id(self) -> str: ...
 
 
 class ExecutorClient:

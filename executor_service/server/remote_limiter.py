@@ -123,7 +123,7 @@ class _Claim:
         raise LeaseRefusal(str(outcome))
 
     def check(self) -> None:
-        if not self._session.valid or self._lease not in self._session.held:
+        if not self._session.vouches(self._lease):
             raise LimiterDown(f"the limiter on {self._session.target} does not vouch for lease {self._lease} any more")
         self.checked = True
 

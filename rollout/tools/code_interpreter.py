@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from executor_service import Cause, ExecutionResult, ExecutorClient, InvalidRequest, LeaseLike, Limits
+from executor_service import Cause, ExecutionResult, ExecutorClient, InvalidRequest, Limits
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.config import setting
 from fairbox.errors import ConfigError, FairboxError
-from limiter import LimiterClient
+from limiter import LeaseLike, LimiterClient
 from rollout.tools.base import InfraError, ToolOutcome, ToolResponse
 from rollout.tools.program_text import describe
 from rollout.tools.schema import ParameterSchema, ToolSchema
