@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import ipaddress
+import logging
 import os
 import signal
 import socket
@@ -29,6 +30,7 @@ __all__ = ["GrpcServer", "HealthServer", "check_address", "run_service"]
 
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compared with, never bound
 """Where a server that listens on every address is reached from its own machine."""
+_LOG = logging.getLogger("fairbox.serving")
 _PR_SET_PDEATHSIG = 1
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -70,6 +72,12 @@ class GrpcServer:
         await server.start()
         self._server = server
         self.address = _reachable(self._listen, port)
+        if not _is_loopback(self._listen.rpartition(":")[0].strip("[]")):
+            _LOG.warning(
+                "%s is %s: whoever reaches this port may use it, without token or TLS (insecure=true)",
+                self._setting,
+                self._listen,
+            )
         return self
 
     async def stop(self, grace: float) -> None:

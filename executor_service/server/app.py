@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
+import logging
 import socket
 from collections.abc import AsyncIterator
 
@@ -24,9 +24,12 @@ from executor_service.server.status import status
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.clock import MonotonicClock
 from fairbox.serving import GrpcServer, HealthServer
+from fairbox.version import installed_version
 from limiter import ExecutorSession
 
 __all__ = ["serve"]
+
+_LOG = logging.getLogger("executor_service")
 
 _LAST_CALLS_S = 2.0
 """After the last run has ended, calls get so long to take their answers."""
@@ -58,7 +61,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
                 queue_timeout_s=config.queue_timeout_s,
             )
         )
-        started, version = clock.now(), _version()
+        started, version = clock.now(), installed_version()
         service = ExecutorService(
             runs,
             config.policy(),
@@ -74,6 +77,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             )
         )
         await health.set_ready(True)
+        _LOG.info("listening on %s, limiter %s", server.address, config.limiter)
         await stop.wait()
         await health.set_ready(False)
         await runs.drain(config.drain_grace_s)
@@ -93,10 +97,3 @@ async def open_gate(config: ExecutorConfig, name: str) -> AsyncIterator[LeaseGat
             bind_timeout_s=config.limiter_timeout_s,
             queue_timeout_s=config.queue_timeout_s,
         )
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("fairbox")
-    except importlib.metadata.PackageNotFoundError:
-        return "source"  # run from a source tree that is not installed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
 import logging
 import time
 from types import TracebackType
@@ -13,6 +12,7 @@ import grpc.aio
 
 from fairbox.clock import MonotonicClock
 from fairbox.serving import GrpcServer, HealthServer
+from fairbox.version import installed_version
 from limiter.config import LimiterConfig
 from limiter.core import LimiterCore, LimiterStatistics
 from limiter.server.admin import ADMIN_SERVICE_NAME, LimiterAdminService
@@ -48,7 +48,7 @@ class LimiterServer:
             core = LimiterCore(new_epoch(), config.limits(), now=self._clock.now(), timing=config.timing())
             self._hub = Hub(core, self._clock)
             service = LimiterService(self._hub)
-            admin = LimiterAdminService(self._hub, version=_version(), insecure=config.insecure)
+            admin = LimiterAdminService(self._hub, version=installed_version(), insecure=config.insecure)
 
             def add_service(server: grpc.aio.Server) -> None:
                 limiter_pb2_grpc.add_LimiterServiceServicer_to_server(service, server)
@@ -97,10 +97,3 @@ async def serve(config: LimiterConfig, stop: asyncio.Event) -> None:
     async with LimiterServer(config) as server:
         _LOG.info("listening on %s, for operators on %s", server.address, server.admin_address)
         await stop.wait()
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("fairbox")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import grpc.aio
-from rich.console import Console
+from rich import box
+from rich.console import Console, Group
 from rich.table import Table
 
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
@@ -45,7 +46,7 @@ async def _show(config: StatusConfig, console: Console) -> int:
         try:
             stub = cast("LimiterAdmin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
             status = await stub.GetStatus(limiter_pb2.GetStatusRequest(), timeout=config.timeout_s)
-            console.print(_limiter_table(config.limiter, status))
+            console.print(_limiter(config.limiter, status))
         except grpc.aio.AioRpcError as error:
             console.print(f"limiter on {config.limiter}: {error.code().name}: {error.details()}", style="red")
             code = EXIT_FAILURE
@@ -53,18 +54,19 @@ async def _show(config: StatusConfig, console: Console) -> int:
         try:
             executor_stub = cast("Executor", executor_pb2_grpc.ExecutorServiceStub(channel))
             executor = await executor_stub.GetStatus(executor_pb2.GetStatusRequest(), timeout=config.timeout_s)
-            console.print(_executor_table(config.executor, executor))
+            console.print(_executor(config.executor, executor))
         except grpc.aio.AioRpcError as error:
             console.print(f"executor on {config.executor}: {error.code().name}: {error.details()}", style="red")
             code = EXIT_FAILURE
     return code
 
 
-def _limiter_table(target: str, status: limiter_pb2.GetStatusResponse) -> Table:
+def _limiter(target: str, status: limiter_pb2.GetStatusResponse) -> Group:
     state = "leading" if status.leader else "standing by"
     title = f"limiter {status.version} on {target}: epoch {status.epoch}, {state}, up {status.uptime_s:.0f} s"
-    table = Table(title=title + (", recovering" if status.recovering else ""), title_justify="left")
-    for column in ("bucket", "limit", "held", "bound", "queued", "oldest wait", "granted", "expired", "rejected"):
+    title += ", recovering" if status.recovering else ""
+    table = Table(box=box.SIMPLE_HEAD, padding=0)  # narrow enough for 80 columns
+    for column in ("bucket", "limit", "held", "bound", "queued", "oldest", "granted", "expired", "rejected"):
         table.add_column(column, justify="left" if column == "bucket" else "right")
     for bucket in status.buckets:
         table.add_row(
@@ -78,12 +80,13 @@ def _limiter_table(target: str, status: limiter_pb2.GetStatusResponse) -> Table:
             str(bucket.expired_total),
             str(bucket.rejected_total),
         )
-    return table
+    return Group(title, table)
 
 
-def _executor_table(target: str, status: executor_pb2.GetStatusResponse) -> Table:
+def _executor(target: str, status: executor_pb2.GetStatusResponse) -> Group:
     title = f"executor {status.version} on {target}: {status.served_by}, up {status.uptime_s:.0f} s"
-    table = Table(title=title + (", draining" if status.draining else ""), title_justify="left", show_header=False)
+    title += ", draining" if status.draining else ""
+    table = Table(show_header=False, box=box.SIMPLE, padding=(0, 1, 0, 0))
     isolation = executor_pb2.IsolationLevel.Name(status.isolation_level).removeprefix("ISOLATION_LEVEL_").lower()
     table.add_row("isolation", isolation)
     table.add_row("running", f"{status.running} of {status.max_running}")
@@ -93,7 +96,7 @@ def _executor_table(target: str, status: executor_pb2.GetStatusResponse) -> Tabl
     table.add_row("languages", ", ".join(language.name for language in status.languages if language.installed))
     outcomes = (f"{_outcome(item.outcome)} {item.count}" for item in status.outcomes if item.count)
     table.add_row("runs ended", ", ".join(outcomes) or "none")
-    return table
+    return Group(title, table)
 
 
 def _outcome(outcome: executor_pb2.Outcome.ValueType) -> str:

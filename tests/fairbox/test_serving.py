@@ -55,6 +55,13 @@ async def test_a_port_in_use_is_one_sentence() -> None:
                 pass
 
 
+@pytest.mark.parametrize(("listen", "warned"), [("0.0.0.0:0", True), ("127.0.0.1:0", False)])
+async def test_an_open_port_is_said_in_the_log(listen: str, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async with HealthServer(listen, insecure=True):
+        pass
+    assert ("whoever reaches this port may use it" in caplog.text) is warned
+
+
 async def test_readiness_follows_the_service_and_liveness_does_not() -> None:
     async with HealthServer("127.0.0.1:0") as health, open_channel(health.address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
