@@ -131,8 +131,8 @@ class SessionMachine:
         self.valid_until = float("-inf")
         """Executor: bound work may run until then."""
         self.waiting: dict[str, Wanted] = {}
-        self.held: dict[Lease, bool] = {}
-        """Leases in hand, in the order in which they came; True when bound here."""
+        self.held: dict[Lease, int] = {}
+        """Leases in hand, in the order in which they came; their tokens when bound here, 0 before."""
         self._say_hello = False
         self._serial = 0
         self._ttl = 0.0
@@ -217,7 +217,7 @@ class SessionMachine:
                 self._releases.append((lease, ReleaseOutcome.UNUSED))
                 continue
             del self.waiting[grant.request_id]
-            self.held[lease] = False
+            self.held[lease] = 0
             news.append(Granted(grant.request_id, lease))
         for reject in frame.rejects:
             wanted = self.waiting.get(reject.request_id)
@@ -288,6 +288,7 @@ class SessionMachine:
             kind=_KINDS[self.kind],
             name=self.name,
             held=[_message(lease) for lease in self.held],
+            held_tokens=self.held.values() if self.kind is SessionKind.EXECUTOR else (),
             local_cap=self.local_cap,
         )
         for wanted in self.waiting.values():
@@ -316,7 +317,7 @@ class SessionMachine:
             return
         del self._binding[lease]
         if status is BindStatus.BOUND:
-            self.held[lease] = True
+            self.held[lease] = result.tokens or 1
         news.append(Bound(BindOutcome(lease, status, result.owner)))
 
     def _lose(self, lease: Lease, reason: str, news: list[News]) -> None:

@@ -78,6 +78,8 @@ class BindAnswered:
     status: BindStatus
     owner: str = ""
     """With BOUND_ELSEWHERE: name of the executor that holds it."""
+    tokens: int = 0
+    """With BOUND: tokens that it holds."""
 
 
 @dataclass(frozen=True, slots=True)

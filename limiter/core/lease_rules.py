@@ -56,7 +56,8 @@ class LeaseRules:
             status, owner = BindStatus.BOUND_ELSEWHERE, lease.holder.name
         else:
             status = BindStatus.BOUND if lease.state is LeaseState.BOUND else BindStatus.UNKNOWN_LEASE
-        ledger.effects.append(BindAnswered(event.session_id, event.lease, status, owner))
+        tokens = lease.tokens if lease is not None and status is BindStatus.BOUND else 0
+        ledger.effects.append(BindAnswered(event.session_id, event.lease, status, owner, tokens))
 
     def revoke(self, event: Revoke, now: float) -> None:
         ledger = self._ledger

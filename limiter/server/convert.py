@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
+
 from limiter.core import (
     BindStatus,
     BucketStatistics,
@@ -120,6 +122,11 @@ def hello_event(message: pb.Hello) -> tuple[Hello, list[Rejected]]:
     for name, count in (("held", len(message.held)), ("queued", len(message.queued))):
         if count > MAX_HELLO_ITEMS:
             fields.refuse(f"hello.{name}", f"has {count} entries, must have at most {MAX_HELLO_ITEMS}")
+    if len(message.held_tokens) > len(message.held):
+        fields.refuse("hello.held_tokens", f"has {len(message.held_tokens)} entries, held has {len(message.held)}")
+    for index, tokens in enumerate(message.held_tokens):
+        if tokens > _MAX_TOKENS:
+            fields.refuse(f"hello.held_tokens[{index}]", f"is {tokens}, must be at most {_MAX_TOKENS}")
     fields.check()
     converted = [acquire_event(session_id, each) for each in message.queued]
     hello = Hello(
@@ -127,7 +134,8 @@ def hello_event(message: pb.Hello) -> tuple[Hello, list[Rejected]]:
         _KINDS[message.kind],
         message.name or session_id,
         tuple(
-            HeldLease(LeaseId(lease.epoch, lease.seq), lease.bucket, lease.client_session_id) for lease in message.held
+            HeldLease(LeaseId(lease.epoch, lease.seq), lease.bucket, lease.client_session_id, tokens or 1)
+            for lease, tokens in zip(message.held, chain(message.held_tokens, repeat(0)), strict=False)
         ),
         tuple(each for each in converted if isinstance(each, Acquire)),
     )

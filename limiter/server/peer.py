@@ -145,7 +145,9 @@ class PeerStream:
             )
         elif isinstance(effect, BindAnswered):
             lease = self._leases.pop(effect.lease)
-            self._frame().bind_results.add(lease=lease, status=BIND_STATUSES[effect.status], owner=effect.owner)
+            self._frame().bind_results.add(
+                lease=lease, status=BIND_STATUSES[effect.status], owner=effect.owner, tokens=effect.tokens
+            )
         elif isinstance(effect, Rejected):
             self._frame().rejects.add(
                 request_id=effect.request_id,

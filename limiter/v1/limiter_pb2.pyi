@@ -284,6 +284,7 @@ class Hello(google.protobuf.message.Message):
     HELD_FIELD_NUMBER: builtins.int
     QUEUED_FIELD_NUMBER: builtins.int
     LOCAL_CAP_FIELD_NUMBER: builtins.int
+    HELD_TOKENS_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     """Chosen by the peer, unique per process and event loop (a UUID)."""
     kind: global___SessionKind.ValueType
@@ -300,6 +301,12 @@ class Hello(google.protobuf.message.Message):
     def queued(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Acquire]:
         """Requests that still wait, with their tickets. Empty for a new session."""
 
+    @property
+    def held_tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Executor only: tokens of each lease in `held`, in its order, as BindResult told them. A limiter that was restarted
+        counts by them. Missing or 0: 1.
+        """
+
     def __init__(
         self,
         *,
@@ -309,8 +316,9 @@ class Hello(google.protobuf.message.Message):
         held: collections.abc.Iterable[global___Lease] | None = ...,
         queued: collections.abc.Iterable[global___Acquire] | None = ...,
         local_cap: builtins.int = ...,
+        held_tokens: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["held", b"held", "kind", b"kind", "local_cap", b"local_cap", "name", b"name", "queued", b"queued", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["held", b"held", "held_tokens", b"held_tokens", "kind", b"kind", "local_cap", b"local_cap", "name", b"name", "queued", b"queued", "session_id", b"session_id"]) -> None: ...
 
 global___Hello = Hello
 
@@ -671,10 +679,13 @@ class BindResult(google.protobuf.message.Message):
     LEASE_FIELD_NUMBER: builtins.int
     STATUS_FIELD_NUMBER: builtins.int
     OWNER_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
     status: global___BindStatus.ValueType
     """What became of it."""
     owner: builtins.str
     """With BOUND_ELSEWHERE: name of the executor that holds it."""
+    tokens: builtins.int
+    """With BOUND: tokens that it holds, to be listed in a later hello."""
     @property
     def lease(self) -> global___Lease:
         """The lease that was presented."""
@@ -685,9 +696,10 @@ class BindResult(google.protobuf.message.Message):
         lease: global___Lease | None = ...,
         status: global___BindStatus.ValueType = ...,
         owner: builtins.str = ...,
+        tokens: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["lease", b"lease", "owner", b"owner", "status", b"status"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["lease", b"lease", "owner", b"owner", "status", b"status", "tokens", b"tokens"]) -> None: ...
 
 global___BindResult = BindResult
 

@@ -28,11 +28,11 @@ def _free_ports() -> tuple[int, int]:
 
 
 @asynccontextmanager
-async def limiter_process(port: int, admin: int) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A limiter with one token in a process of its own; SIGKILLed at the end."""
+async def limiter_process(port: int, admin: int, limit: int = 1) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A limiter with `limit` tokens in a process of its own; SIGKILLed at the end."""
     words = [f"listen=127.0.0.1:{port}", f"admin_listen=127.0.0.1:{admin}", "health_listen=127.0.0.1:0"]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "limiter", *words, "buckets.code.max_in_flight=1", cwd=ROOT
+        sys.executable, "-m", "limiter", *words, f"buckets.code.max_in_flight={limit}", cwd=ROOT
     )
     try:
         yield process
@@ -95,3 +95,22 @@ async def test_restarted_limiter_counts_what_runs_and_serves_those_who_waited_in
             executor.release(running)
             await asyncio.wait_for(asyncio.gather(*waiters), 30)
             assert order == list(range(5))
+
+
+async def test_restarted_limiter_counts_a_heavy_lease_with_its_weight() -> None:
+    port, admin = _free_ports()
+    target = f"127.0.0.1:{port}"
+    async with (
+        LimiterClient(target, unavailable_after=60) as client,
+        ExecutorSession(target, unavailable_after=60) as executor,
+    ):
+        async with limiter_process(port, admin, limit=4), client.lease(tokens=3) as running:
+            assert (await executor.bind(running, timeout=30)).bound
+            epoch = executor.epoch
+        async with limiter_process(port, admin, limit=4):
+            await until(lambda: executor.connected and executor.epoch > epoch, within=30)
+            bucket = await _bucket(admin)
+            assert (bucket.held, bucket.bound) == (3, 3)
+            executor.release(running)
+            while (await _bucket(admin)).held:
+                await asyncio.sleep(0.02)
