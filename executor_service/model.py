@@ -76,11 +76,6 @@ class IsolationLevel(StrEnum):
     NAMESPACES = "namespaces"
     """Namespaces of its own, no capabilities, seccomp and resource limits."""
 
-    @property
-    def strength(self) -> int:
-        """Higher is stronger."""
-        return list(IsolationLevel).index(self)
-
 
 class FileStatus(StrEnum):
     """What became of a file that was asked for."""

@@ -51,7 +51,7 @@ def load(
     env = os.environ if env is None else env
     known = list(leaves(cls))
     if any(word in ("-h", "--help") for word in argv):
-        print(_help(known, prefix, prog, description))  # noqa: T201
+        _print(_help(known, prefix, prog, description))
         raise SystemExit(0)
     flags = list(_flags(argv, known))
     config = OmegaConf.structured(cls)
@@ -172,6 +172,14 @@ def _unlock(node: Any) -> None:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _print(text: str) -> None:
+    """To stdout; a reader that has seen enough (`--help | head`) is no error."""
+    try:
+        print(text, flush=True)  # noqa: T201
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's own flush complains
 
 
 def _help(known: list[Leaf], prefix: str, prog: str, description: str) -> str:

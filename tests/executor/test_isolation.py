@@ -246,6 +246,12 @@ async def test_a_blocked_pipe_reader_flag_does_not_hold_the_server_up(executor: 
     assert result.stdout.total_bytes == 300_000
 
 
+async def test_control_groups_of_the_host_are_not_shown(executor: ExecutorClient) -> None:
+    shown = await printed(executor, "print(open('/proc/self/cgroup').read())")
+    paths = {line.split(":", 2)[2] for line in shown.split()}
+    assert paths <= {"/"}, shown
+
+
 async def test_nothing_is_left_on_the_host(executor: ExecutorClient, server: Server) -> None:
     wait_for(lambda: children(server.pid) == [])
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,3 +115,13 @@ def test_help_lists_every_setting_with_default_and_variable(capsys: pytest.Captu
     text = capsys.readouterr().out
     for expected in ("--listen", "--limits.wall-time-s", "APP_LIMITS__WALL_TIME_S", "default: 3.0", "--buckets.*"):
         assert expected in text
+
+
+def test_help_survives_a_reader_that_has_seen_enough() -> None:
+    # The reader is gone before the first byte: the pipe is broken for certain, and not by a race.
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        words = [sys.executable, "-m", "limiter", "--help"]
+        done = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

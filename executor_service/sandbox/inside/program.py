@@ -31,6 +31,8 @@ def become(spec: Spec, *, privileged: bool, stdin: int, attach: list[int], secco
     try:
         for handle in attach:
             os.write(handle, b"0")
+        # After it has joined its groups: /proc/self/cgroup then shows `/`, and not the server's groups and pid.
+        sys_.unshare(sys_.CLONE_NEWCGROUP)
         stage = "descriptors"
         os.setsid()
         os.dup2(stdin, 0)
