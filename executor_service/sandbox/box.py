@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from executor_service.sandbox.inside import wire
 from executor_service.sandbox.limits import disk_inodes, resource_limits
 from executor_service.sandbox.output import Capture
 from executor_service.sandbox.process import Child, wait_readable
-from executor_service.sandbox.report import Killed, Plan, Report, SandboxFailure
+from executor_service.sandbox.report import Killed, Plan, Report, SandboxFailure, Stream
 
 if TYPE_CHECKING:
     from executor_service.sandbox.inside.spec import Ended, Spec
@@ -56,7 +57,8 @@ class Box:
         self._decoder = wire.Decoder()
         self._stdout = Capture(plan.limits.output_bytes)
         self._stderr = Capture(plan.limits.output_bytes)
-        self._pipes: dict[int, Capture] = {}
+        self._pipes: dict[int, tuple[Stream, Capture]] = {}
+        self._observe: Callable[[Stream, bytes], None] | None = None
         self._control: socket.socket | None = None
         self._child: Child | None = None
         self._init = -1
@@ -85,8 +87,12 @@ class Box:
     ) -> None:
         await to_the_end(self._close())
 
-    async def run(self) -> Report:
-        """Starts the program and returns when everything that it started is dead. SandboxFailure when it can't say."""
+    async def run(self, observe: Callable[[Stream, bytes], None] | None = None) -> Report:
+        """Starts the program and returns when everything that it started is dead. SandboxFailure when it can't say.
+
+        `observe` is given what is kept of its output, as it is read.
+        """
+        self._observe = observe
         self._send({"type": "go"})
         self.started = True  # from here on nobody can say that it has not run, until the init says so
         try:
@@ -124,11 +130,11 @@ class Box:
             ends.callback(theirs.close)
             self._control.setblocking(False)
             writers = []
-            for capture in (self._stdout, self._stderr):
+            for stream, capture in ((Stream.STDOUT, self._stdout), (Stream.STDERR, self._stderr)):
                 reader, writer = os.pipe2(os.O_CLOEXEC)
                 ends.callback(os.close, writer)
                 os.set_blocking(reader, False)
-                self._pipes[reader] = capture
+                self._pipes[reader] = (stream, capture)
                 writers.append(writer)
             mode = "root" if self._host.privileged else "user"
             command = [*self._host.launcher, str(theirs.fileno()), mode]
@@ -209,8 +215,10 @@ class Box:
         if not data:
             asyncio.get_running_loop().remove_reader(pipe)
             return False
-        capture = self._pipes[pipe]
-        capture.feed(data)
+        stream, capture = self._pipes[pipe]
+        kept = capture.feed(data)
+        if kept and self._observe is not None:
+            self._observe(stream, kept)
         if capture.flooded:
             self.kill(Killed.OUTPUT)
         return True

@@ -24,11 +24,12 @@ class Capture:
         self._data = bytearray()
         self._total = 0
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> bytes:
+        """Takes in what was read, and returns what is kept of it."""
         self._total += len(data)
-        room = self._limit - len(self._data)
-        if room > 0:
-            self._data += data[:room]
+        kept = data[: max(0, self._limit - len(self._data))]
+        self._data += kept
+        return kept
 
     @property
     def flooded(self) -> bool:

@@ -8,7 +8,16 @@ from enum import StrEnum
 
 from executor_service.model import InputFile, Limits, Output, OutputFile
 
-__all__ = ["Killed", "Plan", "Report", "SandboxFailure"]
+__all__ = ["Killed", "Plan", "Report", "SandboxFailure", "Stream"]
+
+
+class Stream(StrEnum):
+    """Which output bytes belong to."""
+
+    STDOUT = "stdout"
+    """Standard output."""
+    STDERR = "stderr"
+    """Standard error."""
 
 
 class Killed(StrEnum):

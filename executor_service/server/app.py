@@ -17,6 +17,7 @@ from executor_service.sandbox.host import inspect_host
 from executor_service.sandbox.seccomp import compile_filter
 from executor_service.server.leases import LeaseGate, NoLimiter
 from executor_service.server.probe import probe
+from executor_service.server.programs import Programs
 from executor_service.server.remote_limiter import RemoteLimiter
 from executor_service.server.runs import Runs
 from executor_service.server.service import SERVICE_NAME, ExecutorService
@@ -48,7 +49,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         clock = MonotonicClock()
         runs = await stack.enter_async_context(
             Runs(
-                host,
+                Programs(host, clock, name=name),
                 gate,
                 clock,
                 name=name,

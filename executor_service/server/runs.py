@@ -1,7 +1,7 @@
 """Every run of this server, from its arrival to its result.
 
-arrives -> [joins a run with the same request_id] -> waits for a token and a slot -> sandbox set up while the lease is
-bound -> lease checked -> runs -> everything dead -> lease given back -> slot free -> result.
+arrives -> [joins a run with the same request_id] -> waits for a token and a slot -> its work is done -> lease given
+back -> slot free -> result. What the work is (a program in a sandbox, a cell of a session) is not known here.
 
 Invariants: a run belongs to this object and not to the call that brought it, so a second call can join it; when the
 last call that waits for a run is cancelled, the run is; nothing is left when the block is left.
@@ -10,7 +10,6 @@ last call that waits for a run is cancelled, the run is; nothing is left when th
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -19,18 +18,12 @@ from types import TracebackType
 
 from executor_service.core.admission import Admission, AdmissionStatistics, Started
 from executor_service.core.dedup import DedupTable, Done, Gone, Join
-from executor_service.core.verdict import judge
-from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outcome, RunRequest
-from executor_service.sandbox.box import Box
-from executor_service.sandbox.host import Host
-from executor_service.sandbox.report import Killed, SandboxFailure
-from executor_service.server.leases import Claim, LeaseGate
-from executor_service.server.plans import plan_of, profile_of
+from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
+from executor_service.server.leases import LeaseGate
+from executor_service.server.work import Attempt, Observer, Work
 from fairbox.clock import Clock
 
 __all__ = ["Abandoned", "Draining", "QueueTimeout", "ResultGone", "Runs"]
-
-_log = logging.getLogger(__name__)
 
 
 class Abandoned(Exception):  # noqa: N818 - a fact about a run
@@ -58,10 +51,15 @@ class _Run:
     done: asyncio.Event = field(default_factory=asyncio.Event)
     ending: ExecutionResult | Exception | None = None
     waiters: int = 0
-    started: bool = False
-    """Whether the program may have run."""
-    queue_s: float = 0.0
+    observe: Observer | None = None
+    attempt: Attempt | None = None
+    """Set when it has a slot and a lease."""
     task: asyncio.Task[None] | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether the program may have run."""
+        return self.attempt is not None and self.attempt.started
 
 
 class Runs:
@@ -69,7 +67,7 @@ class Runs:
 
     def __init__(
         self,
-        host: Host,
+        work: Work,
         gate: LeaseGate,
         clock: Clock,
         *,
@@ -78,7 +76,7 @@ class Runs:
         table: DedupTable[_Run, ExecutionResult],
         queue_timeout_s: float,
     ) -> None:
-        self._host = host
+        self._work = work
         self._gate = gate
         self._clock = clock
         self._name = name
@@ -104,9 +102,12 @@ class Runs:
             _cancel(run)
         await self._tasks.__aexit__(kind, error, trace)
 
-    async def execute(self, request: RunRequest, fingerprint: bytes) -> ExecutionResult:
+    async def execute(
+        self, request: RunRequest, fingerprint: bytes, observe: Observer | None = None
+    ) -> ExecutionResult:
         """The result of `request`: of a new run, or of the run with the same request_id.
 
+        `observe` is given the output of a new run as it is read; of one that is joined or ended, nothing.
         Raises Abandoned, Draining, IdReused, QueueFull, QueueTimeout, ResultGone, and what the lease gate raises.
         Cancelling it kills the program, unless another call waits for it too.
         """
@@ -120,7 +121,7 @@ class Runs:
             if isinstance(known, Join):
                 run = known.run
         joined = run is not None
-        run = run or self._begin(request, fingerprint)
+        run = run or self._begin(request, fingerprint, observe)
         run.waiters += 1
         try:
             await run.done.wait()
@@ -154,11 +155,12 @@ class Runs:
     def deduplicated_total(self) -> int:
         return self._table.deduplicated_total
 
-    def _begin(self, request: RunRequest, fingerprint: bytes) -> _Run:
+    def _begin(self, request: RunRequest, fingerprint: bytes, observe: Observer | None) -> _Run:
         if self.draining:
             raise Draining
         now = self._clock.now()
-        run = _Run(request, next(self._numbers), now, asyncio.get_running_loop().create_future())
+        slot = asyncio.get_running_loop().create_future()
+        run = _Run(request, next(self._numbers), now, slot, observe=observe)
         eligible = request.lease is not None or not self._gate.needs_queue
         self._runs[run.number] = run
         try:
@@ -177,8 +179,9 @@ class Runs:
             run.ending = await self._in_queue(run)
         except asyncio.CancelledError:
             if run.started:
+                assert run.attempt is not None
                 message = "Killed: nobody waited for the result any more, or the server ended."
-                run.ending = self._result(run, Outcome.CANCELLED, Cause.INFRA, message)
+                run.ending = self._work.result(run.attempt, Outcome.CANCELLED, Cause.INFRA, message)
             else:
                 run.ending = Draining() if self.draining else Abandoned()
         except Exception as error:  # the boundary: the service names it, waiting calls get it
@@ -215,54 +218,9 @@ class Runs:
                     slot = await run.slot
             except TimeoutError:
                 raise QueueTimeout from None
-            return await self._in_slot(run, slot, held)
-
-    async def _in_slot(self, run: _Run, slot: int, claim: Claim) -> ExecutionResult:
-        admitted = self._clock.now()
-        run.queue_s = admitted - run.arrived
-        setup_s = 0.0
-        box = Box(self._host, plan_of(run.request, self._host), slot=slot, name=f"run-{run.number}")
-        try:
-            async with box:
-                await claim.confirmed()
-                claim.when_lost(lambda: box.kill(Killed.LAPSED))
-                claim.check()
-                run.started = True
-                setup_s = self._clock.now() - admitted
-                report = await box.run()
-        except SandboxFailure as failure:
-            run.started = failure.started
-            _log.error("run %d: %s", run.number, failure)
-            return self._result(run, Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.", setup_time_s=setup_s)
-        outcome, cause, message = judge(report, run.request.limits)
-        return self._result(
-            run,
-            outcome,
-            cause,
-            message,
-            exit_code=128 + report.signal if report.signal else report.code,
-            signal=report.signal,
-            stdout=report.stdout,
-            stderr=report.stderr,
-            files=report.files,
-            setup_time_s=setup_s,
-            wall_time_s=report.wall_s,
-            cpu_time_s=report.cpu_s,
-            peak_memory_bytes=report.peak_bytes,
-        )
-
-    def _result(self, run: _Run, outcome: Outcome, cause: Cause, message: str, **facts: object) -> ExecutionResult:
-        return ExecutionResult(
-            outcome=outcome,
-            cause=cause,
-            message=message,
-            queue_time_s=run.queue_s,
-            isolation_level=IsolationLevel.NAMESPACES,
-            profile=profile_of(run.request),
-            served_by=self._name,
-            request_id=run.request.request_id,
-            **facts,  # type: ignore[arg-type]
-        )
+            queue_s = self._clock.now() - run.arrived
+            run.attempt = Attempt(request, run.number, slot, held, queue_s, run.observe)
+            return await self._work.perform(run.attempt)
 
     def _start(self, started: list[Started]) -> None:
         for each in started:
