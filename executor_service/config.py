@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 
+from executor_service.languages import PYTHON_BASE, PYTHON_SCIENCE
 from executor_service.model import IsolationLevel, Limits
+from executor_service.sandbox.template import Profile
 from executor_service.validation import LimitPolicy
 from fairbox.config import setting
 from fairbox.errors import ConfigError
 
-__all__ = ["ExecutorConfig", "LimitDefaults", "LimitMaxima"]
+__all__ = ["ExecutorConfig", "LimitDefaults", "LimitMaxima", "ProfileSettings"]
 
 _MIB = 1 << 20
 _GIB = 1 << 30
@@ -49,6 +51,21 @@ class LimitMaxima:
 
 
 @dataclass(frozen=True)
+class ProfileSettings:
+    """What Python programs find loaded."""
+
+    packages: list[str] = setting(factory=list, help="Packages that are imported and used once, ahead of programs.")
+    ahead: bool = setting(True, help="Load it when the server starts; false: when it is first wanted.")
+
+
+def _default_profiles() -> dict[str, ProfileSettings]:
+    return {
+        PYTHON_BASE: ProfileSettings(),
+        PYTHON_SCIENCE: ProfileSettings(packages=["numpy", "pandas", "scipy", "sympy", "matplotlib"]),
+    }
+
+
+@dataclass(frozen=True)
 class ExecutorConfig:
     listen: str = setting("127.0.0.1:50051", help="Address of the gRPC service, HOST:PORT.")
     health_listen: str = setting("127.0.0.1:50061", help="Address of the health service, HOST:PORT.")
@@ -65,6 +82,11 @@ class ExecutorConfig:
         "namespaces", help="Level below which the server refuses to start: landlock, gvisor or namespaces."
     )
     python: str = setting("", help="Interpreter for programs; empty: this server's, without its virtual environment.")
+    profiles: dict[str, ProfileSettings] = setting(
+        factory=_default_profiles, help="Runtime profiles; python-base is always there."
+    )
+    spare_boxes: int = setting(2, help="Workers of each profile that wait beyond what was needed lately.")
+    nice: int = setting(5, help="Niceness of programs above the server's, from 0 to 19: they must not starve it.")
     cgroups: str = setting(
         "auto", help="Groups get made below: auto (the server's own), none, or a path like /fairbox."
     )
@@ -81,13 +103,14 @@ class ExecutorConfig:
             raise ConfigError(f"min_isolation is {self.min_isolation!r}, must be one of {', '.join(levels)}")
         for name in ("max_concurrent", "dedup_max_ids", "dedup_max_bytes"):
             _from(name, getattr(self, name), 1)
-        for name in ("max_queued", "drain_grace_s", "dedup_window_s"):
+        for name in ("max_queued", "drain_grace_s", "dedup_window_s", "spare_boxes", "nice"):
             _from(name, getattr(self, name), 0)
         for name in ("limiter_timeout_s", "queue_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be above 0")
-        if self.max_concurrent > 4096:
-            raise ConfigError(f"max_concurrent is {self.max_concurrent}, must be at most 4096")
+        for name, most in (("max_concurrent", 4096), ("spare_boxes", 64), ("nice", 19)):
+            if getattr(self, name) > most:
+                raise ConfigError(f"{name} is {getattr(self, name)}, must be at most {most}")
         for field in fields(LimitDefaults):
             default, most = getattr(self.limits, field.name), getattr(self.max_limits, field.name)
             if not 0 < default <= most:
@@ -102,6 +125,11 @@ class ExecutorConfig:
             defaults=Limits(**{name: getattr(self.limits, name) for name in names}),
             maxima=Limits(**{name: getattr(self.max_limits, name) for name in names}),
         )
+
+    def runtime_profiles(self) -> list[Profile]:
+        """All profiles, the one that every program can run in first."""
+        settings = {PYTHON_BASE: ProfileSettings(), **self.profiles}
+        return [Profile(name, tuple(each.packages), each.ahead) for name, each in settings.items()]
 
 
 def _from(name: str, value: float, least: int) -> None:

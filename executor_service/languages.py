@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LANGUAGES", "PYTHON", "PYTHON_BASE", "LanguageSpec"]
+__all__ = ["LANGUAGES", "PYTHON", "PYTHON_BASE", "PYTHON_SCIENCE", "LanguageSpec"]
 
 PYTHON_BASE = "python-base"
-"""Runtime profile: the configured interpreter with what is installed for it, started afresh for each run."""
+"""Runtime profile: the configured interpreter with the common modules of the standard library loaded."""
+PYTHON_SCIENCE = "python-science"
+"""Runtime profile: with the packages for numbers, tables, formulas and figures as well."""
 
 PYTHON = "{python}"
 """Stands for the configured interpreter in the commands of an entry."""

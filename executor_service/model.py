@@ -156,6 +156,8 @@ class RunRequest:
     lease: LeaseRef | None = None
     request_id: str = ""
     tenant: str = ""
+    profile: str = ""
+    """Runtime profile; empty: the server chooses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-from executor_service.languages import LANGUAGES
+from executor_service.languages import LANGUAGES, PYTHON_BASE
 from executor_service.model import InputFile, LeaseRef, Limits, RunRequest
 from executor_service.sandbox.limits import PAGE, disk_use
 from executor_service.v1 import executor_pb2 as pb
@@ -61,7 +61,13 @@ class LimitPolicy:
         return Limits(**values)  # type: ignore[arg-type]
 
 
-def validate(request: pb.ExecuteCodeRequest, *, installed: Collection[str], policy: LimitPolicy) -> RunRequest:
+def validate(
+    request: pb.ExecuteCodeRequest,
+    *,
+    installed: Collection[str],
+    policy: LimitPolicy,
+    profiles: Collection[str] = (PYTHON_BASE,),
+) -> RunRequest:
     """The valid request. FieldErrors with every field that is not acceptable."""
     found: list[FieldError] = []
     language = request.language or "python"
@@ -78,7 +84,7 @@ def validate(request: pb.ExecuteCodeRequest, *, installed: Collection[str], poli
     files = _files(found, request, program, len(code), limits)
     _return_paths(found, request.return_paths)
     _environment(found, request.env)
-    _words(found, request, language)
+    _words(found, request, language, profiles)
     lease = _lease(found, request)
     if found:
         raise FieldErrors(found)
@@ -94,6 +100,7 @@ def validate(request: pb.ExecuteCodeRequest, *, installed: Collection[str], poli
         lease=lease,
         request_id=request.request_id,
         tenant=request.tenant,
+        profile=request.profile,
     )
 
 
@@ -178,15 +185,16 @@ def _environment(found: list[FieldError], env: object) -> None:
             found.append(FieldError(f"env[{name!r}]", "has a NUL character"))
 
 
-def _words(found: list[FieldError], request: pb.ExecuteCodeRequest, language: str) -> None:
+def _words(found: list[FieldError], request: pb.ExecuteCodeRequest, language: str, profiles: Collection[str]) -> None:
     for name in ("request_id", "tenant"):
         _most(found, name, len(getattr(request, name)), MAX_ID, "characters")
     for name, reason in _LATER.items():
         if getattr(request, name):
             found.append(FieldError(name, f"is {getattr(request, name)!r}, must be empty: {reason}"))
-    profile = LANGUAGES[language].profile if language in LANGUAGES else ""
-    if request.profile not in ("", profile):
-        found.append(FieldError("profile", f"is {request.profile!r}, must be empty{profile and f' or {profile!r}'}"))
+    offered = sorted(profiles) if language in LANGUAGES and LANGUAGES[language].profile else []
+    if request.profile not in ("", *offered):
+        allowed = " or ".join(["empty", *map(repr, offered)])
+        found.append(FieldError("profile", f"is {request.profile!r}, must be {allowed}"))
     if request.display == pb.DISPLAY_MODE_LAST_EXPRESSION:
         found.append(FieldError("display", "is LAST_EXPRESSION, which this server does not offer"))
 

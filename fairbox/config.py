@@ -142,13 +142,24 @@ def _set(config: DictConfig, key: str, value: str, source: str, known: list[Leaf
         else:
             parsed = value if leaf.type is str else yaml.safe_load(value)
         tree: Any = parsed
-        for part in reversed(key.split(".")):
+        for part in reversed(_spelled(config, leaf, key)):
             tree = {part: tree}
         merged = OmegaConf.merge(config, tree)
     except (OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError(f"{key} is {value!r} ({source}): {_first_line(error)}") from None
     assert isinstance(merged, DictConfig)
     return merged
+
+
+def _spelled(config: DictConfig, leaf: Leaf, key: str) -> list[str]:
+    """The parts of `key`; that of a mapping as the mapping spells it, because flags and variables have no `-`."""
+    parts, node = key.split("."), config
+    for i, (name, part) in enumerate(zip(leaf.path.split("."), parts, strict=True)):
+        if name == "*":
+            parts[i] = next((str(known) for known in node if str(known).replace("-", "_") == part), part)
+        if i + 1 < len(parts):
+            node = node.get(parts[i], {})
+    return parts
 
 
 def _unknown(key: str, source: str, known: list[Leaf]) -> ConfigError:

@@ -1,8 +1,8 @@
-"""Control groups (version 1): exact limits and counts for the tree of one run.
+"""Control groups (version 1): exact limits and counts for the tree of one box.
 
-Invariants: each run has groups of its own, made before it and removed after it, so that nothing it used is charged to
-another; a group that can't be made or does not work is never half used: `find_groups()` tries all of it at start, and
-the watcher of the run's init stands in for what is missing.
+Invariants: each box has groups of its own, and one use at a time, whose counts begin where those of the last one ended;
+a group that can't be made or does not work is never half used: `find_groups()` tries all of it at start, and the
+watcher of the box's init stands in for what is missing.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ if TYPE_CHECKING:
 __all__ = ["NO_GROUPS", "GroupTree", "RunGroups", "find_groups"]
 
 _PREFIX = "fairbox-"
+_LEAST_MEMORY = 8 << 20
+"""What a worker that waits needs; a limit below can't be set while it lives."""
 NO_GROUPS: Groups = {"attach": [], "oom": "", "processes": "", "cpu": "", "peak": ""}
 
 
 @dataclass(frozen=True, slots=True)
 class GroupTree:
-    """Folders, one per controller, below which runs get their groups. Empty: there are none."""
+    """Folders, one per controller, below which boxes get their groups. Empty: there are none."""
 
     folders: Mapping[str, Path]
 
     def create(self, name: str, *, memory_bytes: int, processes: int) -> RunGroups:
-        """Makes the groups of one run."""
+        """Makes the groups of one box."""
         groups = RunGroups({controller: folder / name for controller, folder in self.folders.items()})
-        values = {"memory": ("memory.limit_in_bytes", memory_bytes), "pids": ("pids.max", processes)}
         try:
-            for controller, folder in groups.folders.items():
+            for folder in groups.folders.values():
                 folder.mkdir()
-                if controller in values:
-                    file, value = values[controller]
-                    (folder / file).write_text(str(value), encoding="ascii")
+            groups.limit(memory_bytes=memory_bytes, processes=processes)
         except OSError:
             groups.remove()
             raise
@@ -52,12 +51,12 @@ class GroupTree:
 
 @dataclass(frozen=True, slots=True)
 class RunGroups:
-    """The groups of one run."""
+    """The groups of one box."""
 
     folders: Mapping[str, Path]
 
     def files(self) -> Groups:
-        """What the init of the run reads and writes."""
+        """What the init of the box reads and writes."""
 
         def file(controller: str, name: str) -> str:
             folder = self.folders.get(controller)
@@ -71,11 +70,22 @@ class RunGroups:
             "peak": file("memory", "memory.max_usage_in_bytes"),
         }
 
+    def limit(self, *, memory_bytes: int, processes: int) -> None:
+        """Other limits. No program may run in them; a worker that waits may."""
+        for controller, file, value in _files(memory_bytes, processes):
+            if controller in self.folders:
+                (self.folders[controller] / file).write_text(str(value), encoding="ascii")
+
     def remove(self) -> None:
-        """Removes them. All processes of the run must be dead."""
+        """Removes them. All processes in them must be dead."""
         for folder in self.folders.values():
             with contextlib.suppress(OSError):
                 folder.rmdir()
+
+
+def _files(memory_bytes: int, processes: int) -> list[tuple[str, str, int]]:
+    """Controller, file and value of each limit."""
+    return [("memory", "memory.limit_in_bytes", max(memory_bytes, _LEAST_MEMORY)), ("pids", "pids.max", processes)]
 
 
 def find_groups(parent: str) -> GroupTree:

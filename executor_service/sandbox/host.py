@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from executor_service.sandbox.groups import GroupTree
-from executor_service.sandbox.inside.program import INNER_UID
+from executor_service.sandbox.inside.confine import INNER_UID
 from fairbox.errors import ConfigError
 
 __all__ = ["WORK_FOLDER", "Host", "inspect_host"]
@@ -25,9 +25,11 @@ _TOP = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin")
 _ETC_BINDS = ("/etc/alternatives",)
 _ETC_COPIES = ("/etc/ld.so.cache", "/etc/localtime")
 _UID_BASES = (200_000, 30_000)
-"""First uid of the slots: the first that is mapped here. A pod with a user namespace has 65,536 uids."""
+"""First uid of the boxes: the first that is mapped here. A pod with a user namespace has 65,536 uids."""
 _UIDS = 4_096
-_LAUNCHER = Path(__file__).parent / "inside" / "bootstrap.py"
+_TEMPLATE = Path(__file__).parent / "inside" / "bootstrap.py"
+_OLDEST = (3, 11)
+"""Version of the interpreter for programs; what runs inside is written for it."""
 _NSSWITCH = "passwd: files\ngroup: files\nhosts: files\n"
 _HOSTS = "127.0.0.1 localhost\n::1 localhost\n127.0.0.1 sandbox\n"
 
@@ -49,33 +51,42 @@ class Host:
     """PATH of programs."""
     seccomp: bytes = field(repr=False)
     groups: GroupTree
+    nice: int = 0
+    """Added to the niceness of programs, so that they never starve the server."""
 
     @property
-    def launcher(self) -> list[str]:
-        """Command that starts the launcher of one run; its control descriptor and mode follow."""
-        return [os.path.realpath(sys.executable), "-I", "-S", str(_LAUNCHER)]
+    def template(self) -> list[str]:
+        """Command that starts a template; its control descriptor and mode follow."""
+        return [self.python, str(_TEMPLATE)]
 
-    def uid(self, slot: int) -> int:
-        """The uid of programs in a slot, as they and the kernel see it."""
-        return self.uid_base + slot if self.privileged else INNER_UID
+    def uid(self, box: int) -> int:
+        """The uid of programs in a box, as they and the kernel see it."""
+        return self.uid_base + box if self.privileged else INNER_UID
 
-    def root(self, slot: int) -> dict[str, object]:
-        """The part of a spec that says what the root looks like."""
-        uid = self.uid(slot)
+    def root(self, box: int) -> dict[str, object]:
+        """The part of a box's description that says who runs there and what the root looks like."""
+        uid = self.uid(box)
         etc = {
             "/etc/passwd": f"root:x:0:0::/:/bin/false\nsandbox:x:{uid}:{uid}::{WORK_FOLDER}:/bin/bash\n",
             "/etc/group": f"root:x:0:\nsandbox:x:{uid}:\n",
             "/etc/hosts": _HOSTS,
             "/etc/nsswitch.conf": _NSSWITCH,
         }
-        return {"uid": uid, "binds": list(self.binds), "links": list(self.links), "etc": etc, "work": WORK_FOLDER}
+        return {
+            "uid": uid,
+            "binds": list(self.binds),
+            "links": list(self.links),
+            "etc": etc,
+            "work": WORK_FOLDER,
+            "nice": self.nice,
+        }
 
 
-def inspect_host(*, python: str, groups: GroupTree, seccomp: bytes, slots: int) -> Host:
+def inspect_host(*, python: str, groups: GroupTree, seccomp: bytes, boxes: int, nice: int = 0) -> Host:
     """Looks at the machine. `python` names the interpreter for programs; empty: the one that runs this server, without
     its virtual environment. ConfigError when it does not run."""
     interpreter, prefixes = _interpreter(python or os.path.realpath(sys.executable))
-    base = _uid_base(slots) if os.geteuid() == 0 else None
+    base = _uid_base(boxes) if os.geteuid() == 0 else None
     binds, links = ["/usr"], []
     for top in _TOP:
         if Path(top).is_symlink():
@@ -100,30 +111,35 @@ def inspect_host(*, python: str, groups: GroupTree, seccomp: bytes, slots: int) 
         path=":".join(dict.fromkeys(folders)),
         seccomp=seccomp,
         groups=groups,
+        nice=nice,
     )
 
 
 def _interpreter(python: str) -> tuple[str, list[str]]:
     """Its absolute path, and the folders it needs."""
-    ask = "import json, sys; print(json.dumps([sys.executable, sys.base_prefix, sys.prefix]))"
+    ask = "import json, sys; print(json.dumps([sys.version_info[:2], sys.executable, sys.base_prefix, sys.prefix]))"
     try:
         answer = subprocess.run([python, "-I", "-c", ask], capture_output=True, timeout=30, check=True)  # noqa: S603
-        executable, *prefixes = json.loads(answer.stdout)
+        version, executable, *prefixes = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise ConfigError(f"python is {python!r}, which does not run as a Python interpreter: {error}") from None
+    if tuple(version) < _OLDEST:
+        raise ConfigError(
+            f"python is {python!r}, which is {version[0]}.{version[1]}, must be {_OLDEST[0]}.{_OLDEST[1]} or newer"
+        )
     # Under both names where a prefix is reached through a link.
     return str(executable), list(
         dict.fromkeys(name for prefix in prefixes for name in (prefix, os.path.realpath(prefix)))
     )
 
 
-def _uid_base(slots: int) -> int | None:
-    """The first uid for slots that is mapped in this user namespace; None: too few are mapped."""
+def _uid_base(boxes: int) -> int | None:
+    """The first uid for boxes that is mapped in this user namespace; None: too few are mapped."""
     ranges = []
     for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines():
         first, _, count = (int(word) for word in line.split())
         ranges.append(range(first, first + count))
     for base in _UID_BASES:
-        if any(base in known and base + max(slots, _UIDS) - 1 in known for known in ranges):
+        if any(base in known and base + max(boxes, _UIDS) - 1 in known for known in ranges):
             return base
     return None

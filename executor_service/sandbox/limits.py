@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from executor_service.model import InputFile, Limits
 
-__all__ = ["PAGE", "disk_inodes", "disk_use", "resource_limits"]
+__all__ = ["DEFAULT_INODES", "PAGE", "disk_inodes", "disk_use", "resource_limits"]
 
 PAGE = 4096
 _ADDRESS_SPACE_BASE = 4 << 30
@@ -18,6 +18,8 @@ _SPARE_CPU_S = 2
 """Whole seconds by which one process may pass the limit for all; the init notices sooner, this holds if it does not."""
 _INODES = 16_384
 """Files and folders that a program may make."""
+DEFAULT_INODES = _INODES + 16
+"""Inodes of the private folders where a request brings only a few files."""
 
 
 def resource_limits(limits: Limits, *, counted: bool) -> dict[str, int]:
@@ -36,7 +38,7 @@ def resource_limits(limits: Limits, *, counted: bool) -> dict[str, int]:
 
 def disk_inodes(files: Sequence[InputFile]) -> int:
     """Inodes of the private folders: those of the input files and a fixed number for the program."""
-    return _INODES + sum(file.path.count("/") + 1 for file in files)
+    return max(DEFAULT_INODES, _INODES + sum(file.path.count("/") + 1 for file in files))
 
 
 def disk_use(files: Sequence[InputFile]) -> int:

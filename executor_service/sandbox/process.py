@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 __all__ = ["Child", "wait_readable"]
 
@@ -35,16 +35,18 @@ async def wait_readable(handle: int, timeout: float) -> bool:
 
 
 class Child:
-    """Starts a command with an empty environment and only the given descriptors. Closing it kills it."""
+    """Starts a command with the given environment and descriptors, and nothing else. Closing it kills it."""
 
-    def __init__(self, command: Sequence[str], *, stdout: int, stderr: int, passed: Sequence[int]) -> None:
+    def __init__(
+        self, command: Sequence[str], *, stdout: int, stderr: int, passed: Sequence[int], env: Mapping[str, str]
+    ) -> None:
         self._process = subprocess.Popen(  # noqa: S603
             command,
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
             pass_fds=passed,
-            env={},
+            env=env,
             cwd="/",
             start_new_session=True,  # Ctrl-C in a terminal is for the server alone; it ends its runs in order
         )

@@ -8,7 +8,18 @@ from enum import StrEnum
 
 from executor_service.model import InputFile, Limits, Output, OutputFile
 
-__all__ = ["Killed", "Plan", "Report", "SandboxFailure", "Stream"]
+__all__ = ["Killed", "Mode", "Plan", "Report", "SandboxFailure", "Stream"]
+
+
+class Mode(StrEnum):
+    """What a worker becomes."""
+
+    MAIN = "main"
+    """A Python program in the worker's own interpreter: `python argv[0] ...`, without starting one."""
+    EXEC = "exec"
+    """Whatever `argv` names, started in the worker's place."""
+    SERVE = "serve"
+    """An interpreter that answers frames on a channel; `entry` names what serves."""
 
 
 class Stream(StrEnum):
@@ -44,13 +55,18 @@ class Plan:
     """One program and all that it is given. Every limit is set."""
 
     argv: tuple[str, ...]
-    """Absolute path of the program first."""
+    """EXEC: the absolute path of the program first. MAIN: the source, relative to the work folder, first."""
     env: Mapping[str, str]
     """The whole environment."""
     limits: Limits
+    profile: str
+    """Whose workers it needs."""
+    mode: Mode = Mode.EXEC
     files: tuple[InputFile, ...] = ()
     stdin: bytes = b""
     return_paths: tuple[str, ...] = ()
+    entry: str = ""
+    """SERVE: what serves."""
 
 
 @dataclass(frozen=True, slots=True)

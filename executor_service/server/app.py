@@ -12,11 +12,14 @@ from executor_service.config import ExecutorConfig
 from executor_service.core.admission import Admission
 from executor_service.core.dedup import DedupTable
 from executor_service.model import IsolationLevel
+from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.groups import find_groups
 from executor_service.sandbox.host import inspect_host
+from executor_service.sandbox.report import SandboxFailure
 from executor_service.sandbox.seccomp import compile_filter
 from executor_service.server.leases import LeaseGate, NoLimiter
-from executor_service.server.probe import probe
+from executor_service.server.plans import Planner, minimal_environment
+from executor_service.server.probe import probe, unavailable
 from executor_service.server.programs import Programs
 from executor_service.server.remote_limiter import RemoteLimiter
 from executor_service.server.runs import Runs
@@ -32,6 +35,8 @@ __all__ = ["serve"]
 
 _LOG = logging.getLogger("executor_service")
 
+_SPARE_BOXES = 4
+"""Beyond one for each program: some are being cleared or made while others run."""
 _LAST_CALLS_S = 2.0
 """After the last run has ended, calls get so long to take their answers."""
 
@@ -42,14 +47,32 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         health = await stack.enter_async_context(HealthServer(config.health_listen, insecure=config.insecure))
         groups = find_groups(config.cgroups)
         stack.callback(groups.remove)
-        host = inspect_host(python=config.python, groups=groups, seccomp=compile_filter(), slots=config.max_concurrent)
-        capabilities = await probe(host, IsolationLevel(config.min_isolation))
+        profiles = config.runtime_profiles()
+        most = config.max_concurrent + _SPARE_BOXES
+        host = inspect_host(
+            python=config.python, groups=groups, seccomp=compile_filter(), boxes=most * len(profiles), nice=config.nice
+        )
+        clock = MonotonicClock()
+        boxes = Boxes(
+            host,
+            clock,
+            profiles=profiles,
+            env=minimal_environment(host),
+            limits=config.policy().defaults,
+            spare=config.spare_boxes,
+            most=most,
+        )
+        try:
+            await stack.enter_async_context(boxes)
+            capabilities = await probe(host, boxes)
+        except SandboxFailure as failure:
+            raise unavailable(host, IsolationLevel(config.min_isolation), failure) from None
+        planner = Planner(host, boxes.profiles, boxes.loaded)
         name = config.name or f"{socket.gethostname()}:{config.listen.rpartition(':')[2]}"
         gate = await stack.enter_async_context(open_gate(config, name))
-        clock = MonotonicClock()
         runs = await stack.enter_async_context(
             Runs(
-                Programs(host, clock, name=name),
+                Programs(boxes, planner, clock, name=name),
                 gate,
                 clock,
                 name=name,
@@ -67,7 +90,8 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             runs,
             config.policy(),
             capabilities.installed,
-            lambda: status(config, name, version, runs, gate, capabilities, clock.now() - started),
+            frozenset(boxes.profiles),
+            lambda: status(config, name, version, runs, boxes, gate, capabilities, clock.now() - started),
         )
         server = await stack.enter_async_context(
             GrpcServer(

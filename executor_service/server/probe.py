@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from executor_service.languages import LANGUAGES, LanguageSpec
+from executor_service.languages import LANGUAGES, PYTHON_BASE, LanguageSpec
 from executor_service.model import IsolationLevel, Limits
-from executor_service.sandbox.box import Box
+from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.host import Host
 from executor_service.sandbox.report import Plan, SandboxFailure
 from executor_service.server.plans import minimal_environment
 from fairbox.errors import FairboxError
 
-__all__ = ["Capabilities", "LanguageFacts", "LevelFacts", "probe"]
+__all__ = ["Capabilities", "LanguageFacts", "LevelFacts", "probe", "unavailable"]
 
 _LIMITS = Limits(
     wall_time_s=20.0,
@@ -72,26 +72,28 @@ class Capabilities:
         return frozenset(facts.name for facts in self.languages if facts.installed)
 
 
-async def probe(host: Host, minimum: IsolationLevel) -> Capabilities:
-    """Raises FairboxError with one sentence where no offered level of at least `minimum` works."""
-    try:
-        languages = [await _language(host, spec) for spec in LANGUAGES.values()]
-    except SandboxFailure as failure:
-        raise FairboxError(
-            f"isolation level 'namespaces' does not work here, and no other level of at least '{minimum}' is offered: "
-            f"{failure}; {_advice(host)}"
-        ) from None
+async def probe(host: Host, boxes: Boxes) -> Capabilities:
+    """Raises SandboxFailure where no sandbox works."""
+    languages = [await _language(host, boxes, spec) for spec in LANGUAGES.values()]
     others = [level for level in IsolationLevel if level is not IsolationLevel.NAMESPACES]
     levels = [LevelFacts(IsolationLevel.NAMESPACES, available=True)]
     levels += [LevelFacts(level, available=False, reason="not offered by this version") for level in reversed(others)]
     return Capabilities(tuple(levels), tuple(sorted(languages, key=lambda facts: facts.name)))
 
 
-async def _language(host: Host, spec: LanguageSpec) -> LanguageFacts:
-    plan = Plan(tuple(spec.command(spec.probe, host.python)), minimal_environment(host), _LIMITS)
+def unavailable(host: Host, minimum: IsolationLevel, failure: SandboxFailure) -> FairboxError:
+    """One sentence for a machine on which no level of at least `minimum` works."""
+    return FairboxError(
+        f"isolation level 'namespaces' does not work here, and no other level of at least '{minimum}' is offered: "
+        f"{failure}; {_advice(host)}"
+    )
+
+
+async def _language(host: Host, boxes: Boxes, spec: LanguageSpec) -> LanguageFacts:
+    plan = Plan(tuple(spec.command(spec.probe, host.python)), minimal_environment(host), _LIMITS, PYTHON_BASE)
     try:
-        async with Box(host, plan, slot=0, name=f"probe-{spec.name}") as box:
-            report = await box.run()
+        async with boxes.take(plan) as sandbox:
+            report = await sandbox.run()
     except SandboxFailure as failure:
         if failure.stage != "exec":
             raise

@@ -1,4 +1,4 @@
-"""Single programs: each in a sandbox of its own, which is set up while the lease is bound."""
+"""Single programs: each in a sandbox of its own, which is handed over while the lease is bound."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import logging
 
 from executor_service.core.verdict import judge
 from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outcome
-from executor_service.sandbox.box import Box
-from executor_service.sandbox.host import Host
-from executor_service.sandbox.report import Killed, SandboxFailure
-from executor_service.server.plans import plan_of, profile_of
+from executor_service.sandbox.boxes import Boxes
+from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
+from executor_service.server.plans import Planner
 from executor_service.server.work import Attempt
 from fairbox.clock import Clock
 
@@ -21,8 +20,9 @@ _log = logging.getLogger(__name__)
 class Programs:
     """The `Work` for requests without a session."""
 
-    def __init__(self, host: Host, clock: Clock, *, name: str) -> None:
-        self._host = host
+    def __init__(self, boxes: Boxes, planner: Planner, clock: Clock, *, name: str) -> None:
+        self._boxes = boxes
+        self._planner = planner
         self._clock = clock
         self._name = name
 
@@ -30,22 +30,31 @@ class Programs:
         admitted = self._clock.now()
         setup_s = 0.0
         claim = attempt.claim
-        box = Box(self._host, plan_of(attempt.request, self._host), slot=attempt.slot, name=f"run-{attempt.number}")
+        plan = self._planner.plan(attempt.request)
+        answered: ExecutionResult | None = None
         try:
-            async with box:
+            async with self._boxes.take(plan) as sandbox:
                 await claim.confirmed()
-                claim.when_lost(lambda: box.kill(Killed.LAPSED))
+                claim.when_lost(lambda: sandbox.kill(Killed.LAPSED))
                 claim.check()
                 attempt.started = True
                 setup_s = self._clock.now() - admitted
-                report = await box.run(attempt.observe)
+                report = await sandbox.run(attempt.observe)
+                answered = self._judged(attempt, plan, report, setup_s)
+                attempt.answer(answered)
         except SandboxFailure as failure:
+            if answered is not None:
+                raise
             attempt.started = failure.started
             _log.error("run %d: %s", attempt.number, failure)
-            return self._result(attempt, Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.", setup_time_s=setup_s)
+            return self._result(attempt, plan, Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.", setup_time_s=setup_s)
+        return answered
+
+    def _judged(self, attempt: Attempt, plan: Plan, report: Report, setup_s: float) -> ExecutionResult:
         outcome, cause, message = judge(report, attempt.request.limits)
         return self._result(
             attempt,
+            plan,
             outcome,
             cause,
             message,
@@ -61,10 +70,10 @@ class Programs:
         )
 
     def result(self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str) -> ExecutionResult:
-        return self._result(attempt, outcome, cause, message)
+        return self._result(attempt, self._planner.plan(attempt.request), outcome, cause, message)
 
     def _result(
-        self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str, **facts: object
+        self, attempt: Attempt, plan: Plan, outcome: Outcome, cause: Cause, message: str, **facts: object
     ) -> ExecutionResult:
         return ExecutionResult(
             outcome=outcome,
@@ -72,7 +81,7 @@ class Programs:
             message=message,
             queue_time_s=attempt.queue_s,
             isolation_level=IsolationLevel.NAMESPACES,
-            profile=profile_of(attempt.request),
+            profile=plan.profile if plan.mode is Mode.MAIN else "",
             served_by=self._name,
             request_id=attempt.request.request_id,
             **facts,  # type: ignore[arg-type]

@@ -175,23 +175,29 @@ class Runs:
 
     async def _drive(self, run: _Run) -> None:
         """Runs it, whatever happens, to an ending that every waiting call gets."""
+        ending: ExecutionResult | Exception
         try:
-            run.ending = await self._in_queue(run)
+            ending = await self._in_queue(run)
         except asyncio.CancelledError:
             if run.started:
                 assert run.attempt is not None
                 message = "Killed: nobody waited for the result any more, or the server ended."
-                run.ending = self._work.result(run.attempt, Outcome.CANCELLED, Cause.INFRA, message)
+                ending = self._work.result(run.attempt, Outcome.CANCELLED, Cause.INFRA, message)
             else:
-                run.ending = Draining() if self.draining else Abandoned()
+                ending = Draining() if self.draining else Abandoned()
         except Exception as error:  # the boundary: the service names it, waiting calls get it
-            run.ending = error
-        finally:
-            del self._runs[run.number]
-            now = self._clock.now()
-            self._start(self._admission.leave(run.number, now))
-            self._settle(run, now)
-            run.done.set()
+            ending = error
+        self._end(run, ending)
+        del self._runs[run.number]
+        self._start(self._admission.leave(run.number, self._clock.now()))
+
+    def _end(self, run: _Run, ending: ExecutionResult | Exception) -> None:
+        """Gives the ending to every waiting call; the first one stays."""
+        if run.done.is_set():
+            return
+        run.ending = ending
+        self._settle(run, self._clock.now())
+        run.done.set()
 
     def _settle(self, run: _Run, now: float) -> None:
         """Records the ending. An id whose program did not start is free again."""
@@ -219,7 +225,9 @@ class Runs:
             except TimeoutError:
                 raise QueueTimeout from None
             queue_s = self._clock.now() - run.arrived
-            run.attempt = Attempt(request, run.number, slot, held, queue_s, run.observe)
+            run.attempt = Attempt(
+                request, run.number, slot, held, queue_s, run.observe, answer=lambda result: self._end(run, result)
+            )
             return await self._work.perform(run.attempt)
 
     def _start(self, started: list[Started]) -> None:

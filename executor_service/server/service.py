@@ -45,18 +45,20 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         runs: Runs,
         policy: LimitPolicy,
         installed: frozenset[str],
+        profiles: frozenset[str],
         status: Callable[[], pb.GetStatusResponse],
     ) -> None:
         self._runs = runs
         self._policy = policy
         self._installed = installed
+        self._profiles = profiles
         self._status = status
 
     async def ExecuteCode(  # noqa: N802
         self, request: pb.ExecuteCodeRequest, context: Context
     ) -> pb.ExecuteCodeResponse:
         try:
-            valid = validate(request, installed=self._installed, policy=self._policy)
+            valid = validate(request, installed=self._installed, policy=self._policy, profiles=self._profiles)
         except FieldErrors as errors:
             await abort_fields(context, errors)
         try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from executor_service.config import ExecutorConfig
 from executor_service.convert import level_to_proto, limits_to_proto, outcome_to_proto
-from executor_service.languages import LANGUAGES
 from executor_service.model import IsolationLevel
+from executor_service.sandbox.boxes import Boxes
 from executor_service.server.leases import LeaseGate
 from executor_service.server.probe import Capabilities
 from executor_service.server.runs import Runs
@@ -19,6 +19,7 @@ def status(
     name: str,
     version: str,
     runs: Runs,
+    boxes: Boxes,
     gate: LeaseGate,
     capabilities: Capabilities,
     uptime_s: float,
@@ -26,7 +27,6 @@ def status(
     counts = runs.statistics()
     standing = gate.status()
     policy = config.policy()
-    profiles = {spec.profile: spec.name for spec in LANGUAGES.values() if spec.profile}
     return pb.GetStatusResponse(
         version=version,
         served_by=name,
@@ -40,7 +40,15 @@ def status(
             pb.LanguageStatus(name=facts.name, installed=facts.installed, version=facts.version, reason=facts.reason)
             for facts in capabilities.languages
         ],
-        profiles=[pb.ProfileStatus(name=profile, language=language) for profile, language in sorted(profiles.items())],
+        profiles=[
+            pb.ProfileStatus(
+                name=profile,
+                language="python",
+                packages=[each for each in boxes.profiles[profile].packages if each not in boxes.missing(profile)],
+                ready=pool.ready,
+            )
+            for profile, pool in sorted(boxes.statistics().items())
+        ],
         max_running=counts.max_running,
         running=counts.running,
         max_queued=counts.max_queued,

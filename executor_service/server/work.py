@@ -20,6 +20,10 @@ Observer = Callable[[Stream, bytes], None]
 """Is called in the event loop with output as it is read, up to the output limit. Must not block or raise."""
 
 
+def _nobody(result: ExecutionResult) -> None:
+    """Nobody waits for an early answer."""
+
+
 @dataclass(eq=False, slots=True)
 class Attempt:
     """One request that holds a slot and a lease."""
@@ -33,6 +37,9 @@ class Attempt:
     queue_s: float
     """How long it waited for both."""
     observe: Observer | None = None
+    answer: Callable[[ExecutionResult], None] = _nobody
+    """May be called with the result before `perform` returns it: the caller gets it while the last of what ran is taken
+    apart by the kernel. Lease and slot are given back when `perform` has returned."""
     started: bool = False
     """Set by the work, right before the program may run; taken back where it turns out that it did not."""
 

@@ -60,7 +60,9 @@ class Server:
 
 def command(*settings: str, python: str = sys.executable) -> tuple[list[str], str, str]:
     target, health = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    words = [python, "-m", "executor_service", f"listen={target}", f"health_listen={health}", *settings]
+    # Loading the scientific packages takes seconds: only where a test wants them.
+    lazy = "profiles.python-science.ahead=false"
+    words = [python, "-m", "executor_service", f"listen={target}", f"health_listen={health}", lazy, *settings]
     return words, target, health
 
 
@@ -111,6 +113,18 @@ def children(pid: int) -> list[int]:
         found += below
         todo += below
     return found
+
+
+def idle(server: Server) -> bool:
+    """Whether nothing runs and nothing but templates, inits and workers that wait is there."""
+    status = server.status()
+    loaded = sum(1 for profile in status.profiles if profile.ready)
+    return status.running == 0 and len(children(server.pid)) == 2 * loaded + 2 * sum(p.ready for p in status.profiles)
+
+
+def boxes(server: Server) -> int:
+    """Boxes with a worker that waits."""
+    return sum(profile.ready for profile in server.status().profiles)
 
 
 def processes_with(marker: str) -> list[int]:

@@ -10,7 +10,7 @@ import pytest
 
 from executor_service import ExecutorClient, Limits, Outcome
 from tests.executor.conftest import SECRET
-from tests.executor.servers import Server, children, environment, processes_with, wait_for
+from tests.executor.servers import Server, environment, idle, processes_with, wait_for
 
 
 async def printed(executor: ExecutorClient, code: str, **options: object) -> str:
@@ -253,7 +253,7 @@ async def test_control_groups_of_the_host_are_not_shown(executor: ExecutorClient
 
 
 async def test_nothing_is_left_on_the_host(executor: ExecutorClient, server: Server) -> None:
-    wait_for(lambda: children(server.pid) == [])
+    wait_for(lambda: idle(server))
 
 
 @pytest.mark.xfail(reason="the kernel is shared: its version and the host's boot time are visible", strict=True)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from executor_service import Cause, ExecutionResult, ExecutorClient, InputFile, InvalidRequest, Limits, Outcome
-from tests.executor.servers import Server, children, wait_for
+from tests.executor.servers import Server, idle, wait_for
 
 MIB = 1 << 20
 
@@ -124,7 +124,7 @@ while True:
     assert result.cause is Cause.POLICY
     # Where no control group counts processes, fork fails, and the bomb lives until another limit.
     assert result.outcome in (Outcome.PROCESS_LIMIT, Outcome.TIME_LIMIT, Outcome.CPU_LIMIT)
-    wait_for(lambda: children(server.pid) == [])
+    wait_for(lambda: idle(server))
 
 
 async def test_threads_count_as_processes(executor: ExecutorClient) -> None:

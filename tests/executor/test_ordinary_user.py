@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits, Outcome
-from tests.executor.servers import ROOT, Server, children, command, owner, running, wait_for
+from tests.executor.servers import ROOT, Server, command, idle, owner, running, wait_for
 
 MIB = 1 << 20
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
@@ -112,7 +112,7 @@ async def test_a_fork_bomb_is_contained(executor: ExecutorClient, plain: Server)
     code = "import os\nn = 0\nwhile True:\n    try: os.fork()\n    except OSError: break\nimport time; time.sleep(60)"
     result = await executor.execute(code, limits=Limits(processes=32, wall_time_s=1))
     assert (result.outcome, result.cause) == (Outcome.TIME_LIMIT, Cause.POLICY)
-    wait_for(lambda: children(plain.pid) == [])
+    wait_for(lambda: idle(plain))
 
 
 async def test_the_process_limit_is_each_runs_own(executor: ExecutorClient) -> None:

@@ -1,6 +1,7 @@
-"""Entry point of the launcher: `python -I -S bootstrap.py CONTROL_FD root|user`.
+"""Entry point of a template: `python bootstrap.py CONTROL_FD root|user`.
 
-Imports this package without running `executor_service/__init__.py`, which would load gRPC into every run.
+Imports this package without running `executor_service/__init__.py`, which would load gRPC into every program. A worker
+comes back here: the frame below is the only one of ours under a program's own.
 """
 
 import os
@@ -17,6 +18,12 @@ if __name__ == "__main__":
         _module = type(sys)(_name)
         _module.__path__ = [_folder]
         sys.modules[_name] = _module
-    from executor_service.sandbox.inside.launcher import main
+    from executor_service.sandbox.inside.template import main
 
-    main(int(sys.argv[1]), privileged=sys.argv[2] == "root")
+    _program = main(int(sys.argv[1]), privileged=sys.argv[2] == "root")
+    # From here on this is a worker, confined, and about to be the program.
+    try:
+        exec(_program.load(), _program.names)  # noqa: S102
+    except BaseException as _error:
+        _program.end(_error)
+    _program.end(None)

@@ -20,8 +20,8 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def write_files(work: int, entries: list[FileEntry], blob: memoryview, owner: int) -> None:
-    """Writes the files below the folder `work` (a descriptor); folders are made as needed. All belong to `owner`."""
+def write_files(work: int, entries: list[FileEntry], blob: memoryview) -> None:
+    """Writes the files below the folder `work` (a descriptor); folders are made as needed."""
     offset = 0
     for entry in entries:
         *folders, name = entry["path"].split("/")
@@ -29,7 +29,6 @@ def write_files(work: int, entries: list[FileEntry], blob: memoryview, owner: in
         for folder in folders:
             try:
                 os.mkdir(folder, 0o755, dir_fd=parent)
-                os.chown(folder, owner, owner, dir_fd=parent, follow_symlinks=False)
             except FileExistsError:
                 pass
             child = os.open(folder, _FOLDER, dir_fd=parent)
@@ -42,7 +41,6 @@ def write_files(work: int, entries: list[FileEntry], blob: memoryview, owner: in
         while data:
             data = data[os.write(handle, data) :]
         os.fchmod(handle, entry["mode"])
-        os.fchown(handle, owner, owner)
         os.close(handle)
 
 

@@ -1,7 +1,8 @@
 """Reads what the processes of a run use: from control groups where the server made some, else from /proc.
 
 Invariants: every file is opened before the host's file system is left; readings never raise for a process that ends
-meanwhile. Resident memory is the sum over processes, so shared pages count once for each.
+meanwhile. Resident memory is the sum over processes, in which shared pages count once for each; where that passes the
+limit, proportional sizes decide.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import resource
 import select
+import time
 
 from executor_service.sandbox.inside.watch import Reading
 
@@ -19,60 +21,116 @@ if TYPE_CHECKING:
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 # Positions in /proc/PID/stat, counted from the state, which follows the name in parentheses.
-_UTIME, _CSTIME = 11, 14
+_CUTIME, _CSTIME = 13, 14
 _RSS = 21
+_CPU_CLOCK = 2
+"""CPUCLOCK_SCHED of a process, in the low bits of a clock id."""
 
 
 class Meters:
+    """Opened once for a box; `begin()` and `end()` enclose one use, `baseline()` is the start of its program."""
+
     def __init__(self, groups: Groups) -> None:
         self.attach = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in groups["attach"]]
         self._oom = _open(groups["oom"])
         self._processes = _open(groups["processes"])
         self._cpu = _open(groups["cpu"])
-        self._peak = _open(groups["peak"])
+        self._peak = _open(groups["peak"], os.O_RDWR)
+        self._cpu_before = 0.0
+        self._oom_before = self._denied_before = 0
+        self._waited_before = 0.0
 
     @property
     def guards_memory(self) -> bool:
         """Whether a control group, and not the caller, keeps the memory limit."""
         return self._oom >= 0
 
-    def register(self, poll: select.poll) -> None:
-        """Wakes `poll` when a fork is denied."""
+    def begin(self, poll: select.poll) -> None:
+        """Counts from here, and wakes `poll` when a fork is denied."""
+        self._oom_before, self._denied_before = _value(self._oom, b"oom_kill"), _value(self._processes, b"max")
+        self._waited_before = _waited_s()
+        self._cpu_before = 0.0
+        self._cpu_before = self._cpu_s() if self._cpu >= 0 else 0.0
         if self._processes >= 0:
-            os.pread(self._processes, 256, 0)
             poll.register(self._processes, select.POLLPRI)
+        if self._peak >= 0:
+            os.pwrite(self._peak, b"0", 0)
 
-    def read(self) -> Reading:
-        cpu_s, resident = self._scan() if self._cpu < 0 or self._oom < 0 else (0.0, 0)
-        if self._cpu >= 0:
-            cpu_s = int(os.pread(self._cpu, 64, 0)) / 1e9
-        return Reading(cpu_s, resident, _value(self._oom, b"oom_kill"), _value(self._processes, b"max"))
+    def baseline(self, used_s: float | None) -> None:
+        """CPU time used so far is not the program's: `used_s` since `begin()`; None: all that can be seen now."""
+        self._cpu_before += self._cpu_s() if used_s is None else used_s
+
+    def read(self, memory_bytes: int = 0) -> Reading:
+        """`memory_bytes` is the limit: resident memory beyond it is counted once more, exactly and slowly."""
+        resident = 0
+        if self._oom < 0:
+            pids = _pids()
+            resident = sum(map(_resident_bytes, pids))
+            if memory_bytes and resident > memory_bytes:
+                resident = sum(map(_proportional_bytes, pids))
+        denied = _value(self._processes, b"max") - self._denied_before
+        return Reading(max(0.0, self._cpu_s()), resident, _value(self._oom, b"oom_kill") - self._oom_before, denied)
 
     def peak_bytes(self, sampled: int) -> int:
-        """The most memory at once: exact from a control group, else the larger of samples and the largest process."""
-        if self._peak >= 0:
-            return int(os.pread(self._peak, 64, 0))
-        return max(sampled, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+        """The most memory at once: exact from a control group, else the largest sample."""
+        return int(os.pread(self._peak, 64, 0)) if self._peak >= 0 else sampled
 
-    def _scan(self) -> tuple[float, int]:
-        """CPU seconds of all processes that live or were waited for, and resident bytes of those that live."""
-        waited = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu_s, pages = waited.ru_utime + waited.ru_stime, 0
-        for name in os.listdir("/proc"):
-            if name == "1" or not name.isdigit():
-                continue
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            cpu_s += sum(int(field) for field in fields[_UTIME : _CSTIME + 1]) / _TICKS_PER_S
-            pages += int(fields[_RSS])
-        return cpu_s, pages * _PAGE
+    def _cpu_s(self) -> float:
+        """CPU seconds since the baseline: of a control group, or of all processes that live or were waited for."""
+        if self._cpu >= 0:
+            return int(os.pread(self._cpu, 64, 0)) / 1e9 - self._cpu_before
+        return _waited_s() - self._waited_before + sum(map(_process_cpu_s, _pids())) - self._cpu_before
 
 
-def _open(path: str) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path else -1
+def _pids() -> list[int]:
+    """Every process of the box but its init."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+
+
+def _waited_s() -> float:
+    waited = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return waited.ru_utime + waited.ru_stime
+
+
+def _stat(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def _process_cpu_s(pid: int) -> float:
+    """Of the process, to the nanosecond, and of its children that it waited for, to the tick."""
+    fields = _stat(pid)
+    if not fields:
+        return 0.0
+    children = sum(int(field) for field in fields[_CUTIME : _CSTIME + 1]) / _TICKS_PER_S
+    try:
+        return time.clock_gettime(~pid << 3 | _CPU_CLOCK) + children
+    except OSError:
+        return children
+
+
+def _resident_bytes(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[_RSS]) * _PAGE if fields else 0
+
+
+def _proportional_bytes(pid: int) -> int:
+    """Shared pages divided among those that share them: the template's cost nobody anything."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) << 10
+    except OSError:
+        pass
+    return _resident_bytes(pid)
+
+
+def _open(path: str, flags: int = os.O_RDONLY) -> int:
+    return os.open(path, flags | os.O_CLOEXEC) if path else -1
 
 
 def _value(handle: int, name: bytes) -> int:

@@ -1,7 +1,7 @@
-"""The file system that a program sees: a minimal read-only root and one private, bounded tmpfs.
+"""The file system that a program sees: a minimal read-only root, and one private, bounded tmpfs for each use.
 
 Invariants: nothing of the host is writable; only what is listed is visible; /tmp, the work folder and /dev/shm share
-one size and one count of inodes, so that the three together can't exceed the disk limit.
+one size and one count of inodes, so that the three together can't exceed the disk limit; no use sees another's.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from executor_service.sandbox.inside import syscalls as sys_
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from executor_service.sandbox.inside.spec import Spec
+    from executor_service.sandbox.inside.spec import BoxSpec
 
 _STAGING = "/tmp"  # noqa: S108 - a folder that exists everywhere; covered only in our own mount namespace
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _DEVICE_LINKS = (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"))
 
 
-def build_root(spec: Spec, owner: int) -> None:
-    """Builds the root in a fresh mount namespace and moves into it. `owner` owns the private folders."""
+def build_root(spec: BoxSpec) -> None:
+    """Builds the root in a fresh mount namespace."""
     sys_.mount(None, "/", None, sys_.MS_REC | sys_.MS_PRIVATE)
     # Opened before the staging folder is covered, so that sources may lie below it.
     sources = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in spec["binds"]}
     devices = {name: os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC) for name in _DEVICES}
     sys_.mount("tmpfs", _STAGING, "tmpfs", sys_.MS_NOSUID, "size=8m,nr_inodes=4096,mode=755")
-    _private_folders(spec, owner)
+    for folder in _private(spec["work"]):
+        os.makedirs(_STAGING + folder)
     for path, handle in sources.items():
         _bind(handle, _STAGING + path)
     for link, target in spec["links"]:
@@ -79,16 +80,31 @@ def _devices(handles: dict[str, int]) -> None:
         os.symlink(target, f"{_STAGING}/dev/{name}")
 
 
-def _private_folders(spec: Spec, owner: int) -> None:
-    private = f"{_STAGING}/.private"
-    os.mkdir(private)
+def mount_private(spec: BoxSpec, owner: int) -> None:
+    """Fresh private folders, which belong to `owner`."""
+    work = spec["work"]
     options = f"size={spec['disk_bytes']},nr_inodes={spec['inodes']},mode=755"
-    sys_.mount("tmpfs", private, "tmpfs", sys_.MS_NOSUID | sys_.MS_NODEV, options)
-    for name, target, mode in (("work", spec["work"], 0o700), ("tmp", "/tmp", 0o1777), ("shm", "/dev/shm", 0o1777)):  # noqa: S108
-        os.mkdir(f"{private}/{name}")
-        os.chmod(f"{private}/{name}", mode)
-        os.chown(f"{private}/{name}", owner, owner)
-        os.makedirs(_STAGING + target)
-        sys_.mount(f"{private}/{name}", _STAGING + target, None, sys_.MS_BIND)
-    sys_.unmount(private)
-    os.rmdir(private)
+    sys_.mount("tmpfs", work, "tmpfs", sys_.MS_NOSUID | sys_.MS_NODEV, options)
+    # The folder of the tmpfs that is mounted over the tmpfs itself comes last.
+    for target, mode in zip(_private(work), (0o1777, 0o1777, 0o700), strict=True):
+        name = f"{work}/{os.path.basename(target)}"
+        os.mkdir(name)
+        os.chmod(name, mode)
+        os.chown(name, owner, owner)
+        sys_.mount(name, target, None, sys_.MS_BIND)
+
+
+def resize_private(work: str, disk_bytes: int, inodes: int) -> None:
+    """Other bounds for the private folders of this use."""
+    flags = sys_.MS_REMOUNT | sys_.MS_NOSUID | sys_.MS_NODEV
+    sys_.mount(None, work, None, flags, f"size={disk_bytes},nr_inodes={inodes}")
+
+
+def unmount_private(spec: BoxSpec) -> None:
+    work = spec["work"]
+    for target in (*_private(work), work):
+        sys_.unmount(target)
+
+
+def _private(work: str) -> tuple[str, str, str]:
+    return "/tmp", "/dev/shm", work  # noqa: S108 - the program's own

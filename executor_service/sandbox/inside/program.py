@@ -1,108 +1,201 @@
-"""Turns a freshly forked child of the init into the program: limits, identity, filter, exec.
+"""A Python program in an interpreter that was there before it: what `python main.py` does, from first line to exit.
 
-Invariants: the program has no capability, can gain none, holds descriptors 0 to 2 alone, and is the leader of a session
-of its own; whatever fails on the way is told over `report`, which exec closes.
+Invariants: `__main__`, sys.argv, sys.path, the environment, signals, standard streams and random seeds are as in a
+fresh interpreter; none of our modules is left in sys.modules; the end runs what CPython runs (threads, atexit, names of
+`__main__`, flushing) and has its exit codes. Differences that remain: string hashes and addresses are those of the
+template, modules that the template has loaded are in sys.modules, and a walk up the stack finds one frame more.
 """
 
 from __future__ import annotations
 
+import builtins
+import gc
+import importlib.machinery
+import linecache
 import os
-import resource
 import signal
+import sys
+import tempfile
+import threading
+import traceback
+import types
 
 from executor_service.sandbox.inside import syscalls as sys_
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from types import CodeType
+    from typing import Any, NoReturn
 
-    from executor_service.sandbox.inside.spec import Spec
+    from executor_service.sandbox.inside.ending import EndPage
 
-INNER_UID = 1000
-"""What the program sees as its uid where the server is an ordinary user."""
-_ABOVE = 2
-"""Processes of a run outside the program's user namespace: the launcher and the init."""
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_ARG_START = 45
+"""Position of the address in /proc/PID/stat, counted from the state."""
+_OURS = "executor_service"
+_INTERRUPTED = -2
+_FLUSH_FAILED = 120
+"""CPython's exit code where standard output can't be flushed at the end."""
+_run_exit_functions = __import__("atexit")._run_exitfuncs
 
 
-def become(spec: Spec, *, privileged: bool, stdin: int, attach: list[int], seccomp: bytes, report: int) -> NoReturn:
-    """Never returns."""
-    stage = "control groups"
+def show_as(argv: list[str]) -> None:
+    """What /proc/PID/cmdline shows of this process from now on."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    start, end = int(fields[_ARG_START]), int(fields[_ARG_START + 1])
+    if 0 < start < end:
+        sys_.overwrite(start, end - start, b"\0".join(map(os.fsencode, argv)) + b"\0")
+
+
+def restore_interpreter() -> None:
+    """Undoes what template and init did to this interpreter. Part of the set-up, ahead of the request."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    tempfile.tempdir = None
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+class Program:
+    """`exec(program.load(), program.names)`, then `program.end(error)`, which does not return."""
+
+    def __init__(self, argv: list[str], env: dict[str, str], page: EndPage) -> None:
+        self._argv = argv
+        self._page = page
+        self._path = argv[0]
+        self._env = env
+        self._main = types.ModuleType("__main__")
+        self.names: dict[str, Any] = self._main.__dict__
+
+    def take_over(self) -> None:
+        """Makes interpreter and environment those of the program."""
+        os.environ.clear()
+        os.environ.update(self._env)
+        folder = os.path.dirname(os.path.abspath(self._path))
+        sys.argv[:] = self._argv
+        sys.orig_argv[:] = [sys.executable, *self._argv]
+        show_as(sys.orig_argv)
+        sys.path[0] = folder
+        sys.path_importer_cache.clear()
+        for name in [name for name in sys.modules if name.partition(".")[0] == _OURS]:
+            del sys.modules[name]
+        sys.modules["__main__"] = self._main
+        linecache.clearcache()
+        path = os.path.join(folder, os.path.basename(self._path))
+        self.names.update(
+            __file__=path,
+            __builtins__=builtins,
+            __cached__=None,
+            __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+            __annotations__={},
+        )
+
+    def load(self) -> CodeType:
+        self.take_over()
+        with open(self.names["__file__"], "rb") as file:
+            source = file.read()
+        return compile(source, self.names["__file__"], "exec", dont_inherit=True)
+
+    def end(self, error: BaseException | None) -> NoReturn:
+        """What CPython does when the last line has run, or `error` was raised."""
+        try:
+            try:
+                code = _exit_code(error)
+            except SystemExit as second:  # by the program's excepthook
+                code = _system_exit(second)
+            self._leave(_finalize(code, self.names))
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        os._exit(1)  # ending failed itself: the program has taken something away that it needs
+
+    def _leave(self, code: int) -> NoReturn:
+        if code == _INTERRUPTED:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        self._page.end(code)
+
+
+def _exit_code(error: BaseException | None) -> int:
+    """The exit code for what came out of the program, after saying what there is to say."""
+    if error is None:
+        return 0
+    if isinstance(error, SystemExit):
+        return _system_exit(error)
+    if error.__traceback__ is not None:
+        error.__traceback__ = _without_ours(error.__traceback__)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    _call_hook(error)
+    return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _without_ours(trace: types.TracebackType) -> types.TracebackType | None:
+    """The outermost frame is the entry point's; where the program could not be compiled, all are ours."""
+    left: types.TracebackType | None = trace.tb_next
+    while left is not None and _OURS in left.tb_frame.f_globals.get("__name__", ""):
+        left = left.tb_next
+    return left
+
+
+def _call_hook(error: BaseException) -> None:
+    hook = getattr(sys, "excepthook", None)
     try:
-        for handle in attach:
-            os.write(handle, b"0")
-        # After it has joined its groups: /proc/self/cgroup then shows `/`, and not the server's groups and pid.
-        sys_.unshare(sys_.CLONE_NEWCGROUP)
-        stage = "descriptors"
-        os.setsid()
-        os.dup2(stdin, 0)
-        sys_.prctl(sys_.PR_SET_DUMPABLE, 1)  # or its own /proc files would belong to root, the identity map among them
-        _prefer_as_victim()
-        stage = "resource limits"
-        processes = spec["rlimits"].pop("RLIMIT_NPROC")
-        for name, value in spec["rlimits"].items():
-            _limit(getattr(resource, name), value)
-        stage = "identity"
-        if privileged:
-            _take_uid(spec["uid"])
+        if hook is None:
+            sys.stderr.write("sys.excepthook is missing\n")
+            sys.__excepthook__(type(error), error, error.__traceback__)
         else:
-            # The limit of this moment bounds what the new namespace adds to the launcher and the init in the one above.
-            _limit(resource.RLIMIT_NPROC, processes + _ABOVE)
-            _nest_user_namespace()
-        _limit(resource.RLIMIT_NPROC, processes)
-        sys_.drop_bounding_set()
-        if privileged:
-            os.setresuid(spec["uid"], spec["uid"], spec["uid"])
-        sys_.keep_capabilities()
-        sys_.prctl(sys_.PR_SET_NO_NEW_PRIVS, 1)
-        stage = "exec"
-        os.umask(0o022)
-        os.chdir(spec["work"])
-        for ignored in _IGNORED_BY_PYTHON:
-            signal.signal(ignored, signal.SIG_DFL)
-        sys_.close_on_exec_from(3)
-        sys_.install_seccomp(seccomp)
-        os.execve(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606 - there is no shell
-    except BaseException as error:  # a forked child must not unwind into its parent's code
-        number = getattr(error, "errno", None) or 0
-        os.write(report, f"{stage}\0{number}\0{error}".encode()[:4000])
-    os._exit(127)
+            hook(type(error), error, error.__traceback__)
+    except SystemExit:
+        raise
+    except BaseException as second:
+        second.__traceback__ = second.__traceback__.tb_next if second.__traceback__ else None
+        sys.stderr.write("Error in sys.excepthook:\n")
+        sys.__excepthook__(type(second), second, second.__traceback__)
+        sys.stderr.write("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, error.__traceback__)
 
 
-def _prefer_as_victim() -> None:
-    """When the whole machine runs out of memory, the kernel shall take the program and not its init."""
-    handle = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-    os.write(handle, b"1000")
-    os.close(handle)
+def _system_exit(error: SystemExit) -> int:
+    code = error.code
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF if -(1 << 63) <= code < 1 << 63 else 0xFF
+    try:
+        sys.stderr.write(f"{code}\n")
+    except Exception:  # noqa: S110 - as CPython: the exit code says enough
+        pass
+    return 1
 
 
-def _limit(which: int, value: int) -> None:
-    """Sets soft and hard limit, as far down as the present hard limit allows."""
-    hard = resource.getrlimit(which)[1]
-    if hard != resource.RLIM_INFINITY:
-        value = min(value, hard)
-    resource.setrlimit(which, (value, value))
+def _finalize(code: int, names: dict[str, Any]) -> int:
+    """Threads, exit functions, the names of `__main__`, the streams; in CPython's order."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+    except BaseException:
+        traceback.print_exc()
+    _run_exit_functions()
+    code = _flush(code)
+    # As the end of a module: private names first, then all others but the builtins.
+    for private in (True, False):
+        for name in list(names):
+            if name != "__builtins__" and (name[:1] == "_" and name[:2] != "__") == private:
+                names[name] = None
+    gc.collect(1)
+    return _flush(code)
 
 
-def _take_uid(uid: int) -> None:
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-
-
-def _nest_user_namespace() -> None:
-    """A user namespace below the init's: RLIMIT_NPROC then counts this run alone, and the init can't be traced."""
-    sys_.unshare(sys_.CLONE_NEWUSER)
-    write_identity_map(inside=INNER_UID, outside=0)
-
-
-def write_identity_map(*, inside: int, outside: int, outside_gid: int | None = None) -> None:
-    """Maps one uid and one gid of the parent user namespace into this process's new one."""
-    gid = outside if outside_gid is None else outside_gid
-    for name, text in (
-        ("setgroups", "deny"),
-        ("uid_map", f"{inside} {outside} 1"),
-        ("gid_map", f"{inside} {gid} 1"),
-    ):
-        handle = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
-        os.write(handle, text.encode())
-        os.close(handle)
+def _flush(code: int) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except BaseException as error:
+            if stream is sys.stdout:
+                code = code or _FLUSH_FAILED
+                try:
+                    sys.stderr.write(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}\n")
+                except BaseException:  # noqa: S110 - nobody is left to be told
+                    pass
+    return code

@@ -1,7 +1,4 @@
-"""What a launcher is told about the run, and what it answers, as types. They exist for the type checker alone.
-
-The bytes of the `run` frame are, one after the other: the seccomp program, the standard input, and each file.
-"""
+"""What boxes and workers are told, and what they answer, as types. They exist for the type checker alone."""
 
 from __future__ import annotations
 
@@ -23,10 +20,9 @@ if TYPE_CHECKING:
         cpu: str
         peak: str
 
-    class Spec(TypedDict):
-        """Head of the `run` frame."""
+    class BoxSpec(TypedDict):
+        """What a box is made of; the same for all its uses."""
 
-        type: Literal["run"]
         uid: int
         binds: list[str]
         links: list[tuple[str, str]]
@@ -34,18 +30,33 @@ if TYPE_CHECKING:
         work: str
         disk_bytes: int
         inodes: int
-        seccomp_size: int
-        stdin_size: int
-        files: list[FileEntry]
-        argv: list[str]
-        env: dict[str, str]
-        rlimits: dict[str, int]
+        nice: int
+        groups: Groups
+
+    class Begin(TypedDict):
+        """Order to the init: what the coming use may have."""
+
+        type: Literal["begin"]
+        serves: bool
+        collects: bool
         wall_time_s: float
         cpu_time_s: float
         memory_bytes: int
-        groups: Groups
-        return_paths: list[str]
-        return_bytes: int
+        disk_bytes: int
+        inodes: int
+
+    class Task(TypedDict):
+        """Head of the frame to a worker. The bytes are the standard input, then each file."""
+
+        type: Literal["task"]
+        mode: Literal["main", "exec", "serve"]
+        entry: str
+        work: str
+        argv: list[str]
+        env: dict[str, str]
+        rlimits: dict[str, int]
+        stdin_size: int
+        files: list[FileEntry]
 
     class FileAnswer(TypedDict):
         path: str
@@ -53,23 +64,15 @@ if TYPE_CHECKING:
         size: int
 
     class Ended(TypedDict):
-        """Head of the `ended` frame. Its bytes are the returned files, in order."""
+        """The init's answer to a use that does not serve."""
 
         type: Literal["ended"]
         code: int
         signal: int
         reason: Literal["", "wall", "cpu", "memory", "processes", "asked"]
+        started: bool
         wall_s: float
         cpu_s: float
         peak_bytes: int
         oom_kills: int
         denied_forks: int
-        files: list[FileAnswer]
-
-    class Failed(TypedDict):
-        """Head of the `failed` frame: a stage that did not work; the program was not started."""
-
-        type: Literal["failed"]
-        stage: str
-        errno: int
-        error: str

@@ -23,6 +23,7 @@ MS_BIND = 1 << 12
 MS_MOVE = 1 << 13
 MS_REC = 1 << 14
 MS_PRIVATE = 1 << 18
+MS_REMOUNT = 32
 MNT_DETACH = 2
 
 MOUNT_ATTR_RDONLY = 1
@@ -45,7 +46,6 @@ CAP_KILL = 5
 # These two have the same number on every architecture.
 _SYS_CLOSE_RANGE = 436
 _SYS_MOUNT_SETATTR = 442
-_CLOSE_RANGE_CLOEXEC = 4
 _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -95,10 +95,10 @@ def prctl(option: int, argument: int = 0, second: int = 0) -> None:
     _check(result, f"prctl({option})")
 
 
-def close_on_exec_from(first: int) -> None:
-    """Marks every descriptor from `first` on to be closed by exec (Linux 5.11)."""
-    flag = ctypes.c_uint(_CLOSE_RANGE_CLOEXEC)
-    result = _libc.syscall(ctypes.c_long(_SYS_CLOSE_RANGE), ctypes.c_uint(first), ctypes.c_uint(0xFFFFFFFF), flag)
+def close_from(first: int) -> None:
+    """Closes every descriptor from `first` on (Linux 5.9)."""
+    most, flags = ctypes.c_uint(0xFFFFFFFF), ctypes.c_uint(0)
+    result = _libc.syscall(ctypes.c_long(_SYS_CLOSE_RANGE), ctypes.c_uint(first), most, flags)
     _check(result, "close_range")
 
 
@@ -134,3 +134,26 @@ def install_seccomp(program: bytes) -> None:
     mode = ctypes.c_ulong(_SECCOMP_MODE_FILTER)
     zero = ctypes.c_ulong(0)
     _check(_libc.prctl(ctypes.c_int(PR_SET_SECCOMP), mode, ctypes.byref(fprog), zero, zero), "seccomp")
+
+
+def setns(handle: int, kind: int) -> None:
+    _check(_libc.setns(ctypes.c_int(handle), ctypes.c_int(kind)), f"setns({kind:#x})")
+
+
+_MADV_COLLAPSE = 25
+_HUGE = 2 << 20
+
+
+def collapse(start: int, end: int) -> int:
+    """Asks for huge pages in [start, end) (Linux 6.1). Returns how many there are now; 0 where the kernel can't."""
+    made = 0
+    for address in range((start + _HUGE - 1) & -_HUGE, end & -_HUGE, _HUGE):
+        result = _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(_HUGE), ctypes.c_int(_MADV_COLLAPSE))
+        made += result == 0
+    return made
+
+
+def overwrite(start: int, size: int, text: bytes) -> None:
+    """Writes `text`, cut to `size`, into this process's own memory, and zeros behind it."""
+    ctypes.memset(start, 0, size)
+    ctypes.memmove(start, text, min(len(text), size))

@@ -41,7 +41,7 @@ class Watch:
         self.started = now
         self._wall_s = wall_s
         self._cpu_limit_s = cpu_s
-        self._memory_bytes = memory_bytes
+        self.memory_bytes = memory_bytes
         self._sample_memory = sample_memory
         self._processors = processors
         self.cpu_s = 0.0
@@ -51,7 +51,7 @@ class Watch:
         """The limit that is used up, or an empty string."""
         self.cpu_s = max(self.cpu_s, reading.cpu_s)
         self.peak_bytes = max(self.peak_bytes, reading.resident_bytes)
-        if reading.oom_kills or (self._sample_memory and reading.resident_bytes > self._memory_bytes):
+        if reading.oom_kills or (self._sample_memory and reading.resident_bytes > self.memory_bytes):
             return "memory"
         if reading.denied_forks:
             return "processes"

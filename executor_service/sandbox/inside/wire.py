@@ -51,6 +51,27 @@ def _exactly(control: socket.socket, size: int) -> bytearray:
     return data
 
 
+class Channel:
+    """Frames over a socket, blocking, from inside."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+
+    def fileno(self) -> int:
+        return self._control.fileno()
+
+    def receive(self) -> tuple[Head, bytes] | None:
+        """The next frame; None when the other side is gone."""
+        try:
+            return receive(self._control)
+        except (EOFError, ConnectionError):
+            return None
+
+    def send(self, head: Head, blob: bytes = b"") -> None:
+        """BrokenPipeError when the other side is gone."""
+        send(self._control, head, blob)
+
+
 class Decoder:
     """Turns bytes as they arrive into frames. ValueError for a frame beyond the bounds."""
 

@@ -1,0 +1,175 @@
+"""Process 1 of a box: builds it once, then prepares, watches and clears away one use after the other.
+
+A use is: fresh private folders, a fresh IPC namespace, a worker forked ahead of the request; the server says how much
+it may use and sends it what to run; the worker ends or meets a limit; everything is killed and reaped; the folders go.
+
+Invariants: nothing of any request is ever in this process's memory, because the next worker is forked from it: code,
+input and files go from the server straight to the worker, and files to be returned are read by a child of their own.
+A use is over when its last process is dead, and the next begins after that. Its clock starts when the worker says, with
+its last words before the program, that it starts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import struct
+
+from executor_service.sandbox.inside import mounts, worker
+from executor_service.sandbox.inside import syscalls as sys_
+from executor_service.sandbox.inside.confine import Confinement
+from executor_service.sandbox.inside.ending import EndPage
+from executor_service.sandbox.inside.meters import Meters
+from executor_service.sandbox.inside.use import Use, WorkerEnds
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from executor_service.sandbox.inside.program import Program
+    from executor_service.sandbox.inside.spec import BoxSpec
+
+_MAX_MESSAGE = 64 << 10
+_IFF_UP = 0x1
+_SIOCSIFFLAGS = 0x8914
+_LAST_PID = "/proc/sys/kernel/ns_last_pid"
+_TIME_WAIT = "/proc/sys/net/ipv4/tcp_max_tw_buckets"
+
+
+def serve(control: socket.socket, spec: BoxSpec, *, privileged: bool, seccomp: bytes) -> Program:
+    """Never returns in the init; returns in workers that are to be Python programs."""
+    stage = "namespaces"
+    try:
+        sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)
+        control.set_inheritable(False)
+        stage = "control groups"
+        meters = Meters(spec["groups"])
+        stage = "namespaces"
+        sys_.unshare(sys_.CLONE_NEWNS | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS)
+        socket.sethostname("sandbox")
+        last_pid = _open_or_none(_LAST_PID)
+        _fresh_network()
+        stage = "mounts"
+        mounts.build_root(spec)
+        stage = "root"
+        mounts.enter_root()
+        # Before the first fork: a program must never find an init that can be traced or read.
+        sys_.prctl(sys_.PR_SET_DUMPABLE, 0)
+        box = Box(control, spec, privileged=privileged, seccomp=seccomp, meters=meters, last_pid=last_pid)
+        stage = "worker"
+        while True:
+            program = box.use_once()
+            if program is not None:
+                return program
+    except EOFError:
+        os._exit(0)  # the server is gone, or wants the box no more; the kernel kills what is in it
+    except BaseException as error:  # reported by stage; a forked child must not unwind
+        _fail(control, stage, getattr(error, "errno", None) or 0, f"{type(error).__name__}: {error}")
+
+
+def _fail(control: socket.socket, stage: str, number: int, text: str) -> NoReturn:
+    try:
+        message = {"type": "failed", "stage": stage, "errno": number, "error": text, "started": False}
+        control.send(json.dumps(message).encode())
+    finally:
+        os._exit(1)
+
+
+class Box:
+    def __init__(
+        self,
+        control: socket.socket,
+        spec: BoxSpec,
+        *,
+        privileged: bool,
+        seccomp: bytes,
+        meters: Meters,
+        last_pid: int | None,
+    ) -> None:
+        self._control = control
+        self._spec = spec
+        self._owner = spec["uid"] if privileged else 0
+        self._confinement = Confinement(spec["uid"], privileged, seccomp, meters.attach, spec["nice"])
+        self._meters = meters
+        self._last_pid = last_pid
+        self._page = EndPage()
+        self._uses = 0
+        self._wakeup, end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(end, warn_on_full_buffer=False)
+
+    def use_once(self) -> Program | None:
+        """One use, from the worker's fork to the moment at which nothing of it is left. In the worker: the program."""
+        self._page.clear()
+        mounts.mount_private(self._spec, self._owner)
+        ours, streams = self._streams()
+        status, status_end = os.pipe2(os.O_CLOEXEC)
+        if self._last_pid is not None:
+            os.pwrite(self._last_pid, b"1", 0)  # the worker is always process 2: nothing tells how many came before
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            return worker.become(self._confinement, streams, status_end, self._page)
+        os.close(status_end)
+        for handle in streams:
+            os.close(handle)
+        socket.send_fds(self._control, [b'{"type":"ready"}'], ours)
+        for handle in ours:
+            os.close(handle)
+        work = self._spec["work"]
+        self._uses += 1
+        worker_ends = WorkerEnds(pid, status, self._wakeup)
+        Use(self._control, self._meters, self._page, worker_ends, number=self._uses, work=work).run()
+        os.close(status)
+        self._clear()
+        return None
+
+    def _streams(self) -> tuple[list[int], list[int]]:
+        """Ends for the server (data, stdout, stderr), and for the worker (the same)."""
+        data, data_end = socket.socketpair()
+        ours, theirs = [data.detach()], [data_end.detach()]
+        for _ in range(2):
+            reader, writer = os.pipe2(os.O_CLOEXEC)
+            if self._owner:
+                os.fchown(writer, self._owner, self._owner)  # so that the program can open /dev/stdout
+            ours.append(reader)
+            theirs.append(writer)
+        return ours, theirs
+
+    def _clear(self) -> None:
+        """Everything is dead. What the kernel kept beyond that goes too."""
+        mounts.unmount_private(self._spec)
+        sys_.unshare(sys_.CLONE_NEWIPC)
+        if _network_used():
+            _fresh_network()
+
+
+def _open_or_none(path: str) -> int | None:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return None  # read-only in many containers; process numbers then go on counting
+
+
+def _fresh_network() -> None:
+    """A network of its own: a loopback, and nothing else."""
+    sys_.unshare(sys_.CLONE_NEWNET)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+    handle = _open_or_none(_TIME_WAIT)
+    if handle is not None:
+        os.write(handle, b"0")
+        os.close(handle)
+
+
+def _network_used() -> bool:
+    """Whether connections of the last program are still known (TIME_WAIT, orphans)."""
+    with open("/proc/1/net/sockstat", "rb") as file:
+        for line in file:
+            if line.startswith(b"TCP:"):
+                words = line.split()
+                return any(words[i + 1] != b"0" for i in (1, 3, 5))  # inuse, orphan, tw
+    return True

@@ -1,0 +1,90 @@
+"""Takes from a forked child of the init all that a program must not have.
+
+Invariants: afterwards it has no capability and can gain none, leads a session of its own, and what it does is counted.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+
+from executor_service.sandbox.inside import syscalls as sys_
+
+TYPE_CHECKING = False
+
+INNER_UID = 1000
+"""What a program sees as its uid where the server is an ordinary user."""
+_NONE = ("RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_MSGQUEUE")
+"""Resources that no program gets any of."""
+
+
+class Confinement:
+    """What is the same for all workers of a box."""
+
+    def __init__(self, uid: int, privileged: bool, seccomp: bytes, attach: list[int], nice: int) -> None:
+        self.uid = uid
+        self.privileged = privileged
+        self.seccomp = seccomp
+        self.attach = attach
+        """Files of control groups that take in whoever writes `0`."""
+        self.nice = nice
+
+
+def join_groups(confinement: Confinement) -> None:
+    for handle in confinement.attach:
+        os.pwrite(handle, b"0", 0)
+    # After it has joined: /proc/self/cgroup then shows `/`, and not the server's groups and pid.
+    sys_.unshare(sys_.CLONE_NEWCGROUP)
+
+
+def lead_session(confinement: Confinement) -> None:
+    os.setsid()
+    sys_.prctl(sys_.PR_SET_DUMPABLE, 1)  # or its own /proc files would belong to somebody else, the identity map too
+    if confinement.nice:
+        os.nice(confinement.nice)
+    # When the whole machine runs out of memory, the kernel shall take the program and not its init.
+    handle = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    os.write(handle, b"1000")
+    os.close(handle)
+    for name in _NONE:
+        limit(name, 0)
+
+
+def take_identity(confinement: Confinement) -> None:
+    uid = confinement.uid
+    if confinement.privileged:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        sys_.drop_bounding_set()
+        os.setresuid(uid, uid, uid)
+        sys_.prctl(sys_.PR_SET_DUMPABLE, 1)  # a change of uid takes it away
+    else:
+        # Below the init's: RLIMIT_NPROC then counts this use alone, and the init can't be traced.
+        sys_.unshare(sys_.CLONE_NEWUSER)
+        write_identity_map(inside=INNER_UID, outside=0)
+        sys_.drop_bounding_set()
+    sys_.keep_capabilities()
+    sys_.prctl(sys_.PR_SET_NO_NEW_PRIVS, 1)
+    os.umask(0o022)
+
+
+def limit(name: str, value: int) -> None:
+    """Sets soft and hard limit, as far down as the present hard limit allows."""
+    which = getattr(resource, name)
+    hard = resource.getrlimit(which)[1]
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    resource.setrlimit(which, (value, value))
+
+
+def write_identity_map(*, inside: int, outside: int, outside_gid: int | None = None) -> None:
+    """Maps one uid and one gid of the parent user namespace into this process's new one."""
+    gid = outside if outside_gid is None else outside_gid
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{inside} {outside} 1"),
+        ("gid_map", f"{inside} {gid} 1"),
+    ):
+        handle = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(handle, text.encode())
+        os.close(handle)

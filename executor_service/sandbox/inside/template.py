@@ -1,0 +1,153 @@
+"""A template: an interpreter with its libraries loaded, from which the init of each box is forked.
+
+Two processes: the outer one makes the namespaces and waits, and dies with the server; the inner one is process 1 of a
+pid namespace that holds everything below, so that its death is the death of all boxes. It is started afresh with the
+environment of programs and holds nothing of the server: what it has in memory, programs can read.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+
+from executor_service.sandbox.inside import box, confine, entries
+from executor_service.sandbox.inside import syscalls as sys_
+from executor_service.sandbox.inside.warm import warm
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from executor_service.sandbox.inside.program import Program
+    from executor_service.sandbox.inside.spec import BoxSpec
+
+MAX_MESSAGE = 256 << 10
+"""Largest message on a control socket: the description of a root with many folders is far below."""
+
+
+def main(control_fd: int, *, privileged: bool) -> Program:
+    """Serves until the server is gone. Returns in a worker that is to be a Python program, and only there."""
+    control = socket.socket(fileno=control_fd)
+    control.set_inheritable(False)
+    # Dies with the server; the server closes its end of the control socket too, which covers the moment before this.
+    sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)
+    stage = "user namespace"
+    try:
+        uid, gid = os.geteuid(), os.getegid()
+        if not privileged:
+            sys_.unshare(sys_.CLONE_NEWUSER)
+            confine.write_identity_map(inside=0, outside=uid, outside_gid=gid)
+            sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of credentials clears it
+        stage = "pid namespace"
+        sys_.unshare(sys_.CLONE_NEWPID)
+        inner = os.fork()
+    except OSError as error:
+        _fail(control, stage, error.errno or 0, str(error))
+    if inner == 0:
+        return _inner(control, privileged=privileged)
+    handle = os.pidfd_open(inner)
+    socket.send_fds(control, [b'{"type": "started"}'], [handle])
+    control.close()
+    os.closerange(0, handle + 1)
+    os.waitpid(inner, 0)
+    os._exit(0)
+
+
+def _fail(control: socket.socket, stage: str, number: int, text: str) -> NoReturn:
+    try:
+        control.send(json.dumps({"type": "failed", "stage": stage, "errno": number, "error": text}).encode())
+    finally:
+        os._exit(1)
+
+
+def _inner(control: socket.socket, *, privileged: bool) -> Program:
+    stage = "profile"
+    try:
+        sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)
+        # A signal from inside a pid namespace reaches its process 1 only where that has a handler; Python set this one.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        head = json.loads(control.recv(MAX_MESSAGE))
+        entries.load()  # their files are not in the sandbox
+        missing = warm(head["packages"], head["folder"])
+        threads = len(os.listdir("/proc/self/task"))
+        if threads > 1:
+            raise RuntimeError(f"{threads} threads run after {', '.join(head['packages'])} were loaded; must be one")
+        template = _Template(control, privileged=privileged, seccomp=bytes.fromhex(head["seccomp"]))
+        gc.collect()
+        gc.freeze()
+        control.send(json.dumps({"type": "warm", "missing": missing}).encode())
+        return template.serve()
+    except EOFError:
+        os._exit(0)  # the server is gone
+    except BaseException as error:  # reported by stage; a forked child must not unwind
+        _fail(control, stage, getattr(error, "errno", None) or 0, f"{type(error).__name__}: {error}")
+
+
+class _Template:
+    def __init__(self, control: socket.socket, *, privileged: bool, seccomp: bytes) -> None:
+        self._control = control
+        self._privileged = privileged
+        self._seccomp = seccomp
+        self._own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+
+    def serve(self) -> Program:
+        """Forks an init for each message; returns in workers alone."""
+        wakeup, end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, _nothing)
+        signal.set_wakeup_fd(end, warn_on_full_buffer=False)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(wakeup, select.POLLIN)
+        while True:
+            ready = [handle for handle, _ in poll.poll()]
+            if wakeup in ready:
+                os.read(wakeup, 4096)
+                _reap()
+            if self._control.fileno() in ready:
+                data, handles, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 2, socket.MSG_CMSG_CLOEXEC)
+                if not data:
+                    raise EOFError
+                program = self._box(json.loads(data), handles)
+                if program is not None:
+                    return program
+
+    def _box(self, head: dict[str, Any], handles: list[int]) -> Program | None:
+        try:
+            # unshare() takes effect for children of a process that is in its own pid namespace alone.
+            sys_.setns(self._own, sys_.CLONE_NEWPID)
+            sys_.unshare(sys_.CLONE_NEWPID)
+            init = os.fork()
+        except OSError as error:
+            os.close(handles[0])  # tells the server that there will be no box
+            sys.stderr.write(f"a box can't be started: {error}\n")
+            sys.stderr.flush()
+            return None
+        if init == 0:
+            os.close(self._own)
+            self._control.close()
+            control = socket.socket(fileno=handles[0])
+            spec: BoxSpec = head  # type: ignore[assignment]
+            return box.serve(control, spec, privileged=self._privileged, seccomp=self._seccomp)
+        # The pidfd of a pid namespace's init is readable when every process of the namespace is dead.
+        pidfd = os.pidfd_open(init)
+        socket.send_fds(socket.socket(fileno=handles[0]), [b'{"type": "init"}'], [pidfd])
+        os.close(pidfd)
+        return None
+
+
+def _reap() -> None:
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                return
+        except ChildProcessError:
+            return
+
+
+def _nothing(*_: object) -> None:
+    """A handler, so that the signal wakes a poll."""

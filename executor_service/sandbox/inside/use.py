@@ -1,0 +1,267 @@
+"""One use of a box, as its init sees it: limits in, orders of the server and deaths of processes in, endings out."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import time
+
+from executor_service.sandbox.inside import wire
+from executor_service.sandbox.inside.files import read_files
+from executor_service.sandbox.inside.mounts import resize_private
+from executor_service.sandbox.inside.watch import Reading, Watch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from executor_service.sandbox.inside.ending import EndPage
+    from executor_service.sandbox.inside.meters import Meters
+    from executor_service.sandbox.inside.spec import Begin, Ended
+
+_MAX_MESSAGE = 64 << 10
+STARTED = b"S"
+"""A worker's last word to its init: the program starts. CPU seconds that it has used so far follow, and NUL."""
+STARTING = b"E"
+"""The same before exec, which may fail; if so, one more message says it."""
+FAILED = b"F"
+"""It can't start: stage, errno and text, separated by NUL, follow."""
+_IDLE_S = 3600.0
+
+
+class WorkerEnds:
+    """What the init holds of a worker."""
+
+    def __init__(self, pid: int, status: int, wakeup: int) -> None:
+        self.pid = pid
+        self.status = status
+        """Read end of a pipe: its words before the program."""
+        self.wakeup = wakeup
+        """Can be read when a child of the init has changed its state."""
+
+
+class Use:
+    """`run()` returns when every process but this one is dead."""
+
+    def __init__(
+        self, control: socket.socket, meters: Meters, page: EndPage, ends: WorkerEnds, *, number: int, work: str
+    ) -> None:
+        self._control = control
+        self._meters = meters
+        self._page = page
+        self._pid = ends.pid
+        self._status_end = ends.status
+        self._wakeup = ends.wakeup
+        self._number = number
+        self._work = work
+        self._begin: Begin | None = None
+        self._watch: Watch | None = None
+        self._exit: int | None = None
+        """Wait status of the worker."""
+        self._over = False
+        """The worker has said, or shown by its death, that it has ended."""
+        self._reason: str | None = None
+        self._ended_at = 0.0
+        self._largest = 0
+        """Peak resident bytes of the largest process that has ended."""
+        self._poll = select.poll()
+
+    def run(self) -> None:
+        for handle in (self._control.fileno(), self._wakeup, self._status_end):
+            self._poll.register(handle, select.POLLIN)
+        self._meters.begin(self._poll)
+        while self._reason is None:
+            self._step()
+        self._finish()
+
+    def _step(self) -> None:
+        timeout = _IDLE_S if self._watch is None else self._watch.wait_s(time.monotonic())
+        ready = [handle for handle, _ in self._poll.poll(timeout * 1000 + 1)]
+        now = time.monotonic()
+        if self._control.fileno() in ready:
+            self._obey()
+        if self._status_end in ready:
+            self._hear(now)
+        if self._wakeup in ready:
+            os.read(self._wakeup, 4096)
+            self._reap(os.WNOHANG | os.WUNTRACED)
+        if self._reason is not None:
+            return
+        if self._over and not (self._begin and self._begin["serves"]):
+            self._reason = ""
+        elif self._watch is not None:
+            self._reason = self._watch.observe(now, self._meters.read(self._watch.memory_bytes)) or None
+
+    def _hear(self, now: float) -> None:
+        """The worker's last words before the program."""
+        if self._begin is None:
+            self._obey()  # the server says how much may be used before it says what is to run
+        said = os.read(self._status_end, 4096)
+        kind, said = said[:1], said[1:]
+        if kind != STARTING:
+            self._poll.unregister(self._status_end)
+        if kind in (STARTED, STARTING) and self._begin is not None:
+            used, _, said = said.partition(b"\0")
+            self._meters.baseline(float(used))
+            self._start_watch(now, self._begin)
+        if said:
+            stage, number, text = said.removeprefix(FAILED).decode(errors="replace").split("\0", 2)
+            self._tell({"type": "failed", "stage": stage, "errno": int(number), "error": text, "started": False})
+            self._reason = "failed"
+
+    def _start_watch(self, now: float, begin: Begin) -> None:
+        self._watch = Watch(
+            now,
+            wall_s=begin["wall_time_s"],
+            cpu_s=begin["cpu_time_s"],
+            memory_bytes=begin["memory_bytes"],
+            sample_memory=not self._meters.guards_memory,
+            processors=len(os.sched_getaffinity(0)),
+        )
+
+    def _obey(self) -> None:
+        data = self._control.recv(_MAX_MESSAGE)
+        if not data:
+            raise EOFError
+        order: dict[str, Any] = json.loads(data)
+        if order["use"] != self._number:
+            return  # about a use that has ended meanwhile
+        match order["type"]:
+            case "begin":
+                self._begin = order  # type: ignore[assignment]
+                if order["disk_bytes"]:
+                    resize_private(self._work, order["disk_bytes"], order["inodes"])
+                    self._tell({"type": "armed"})
+            case "cell":
+                # The next cell of a session: its own time, its own share of CPU time.
+                self._meters.baseline(None)
+                self._start_watch(time.monotonic(), order)  # type: ignore[arg-type]
+            case "rest":
+                self._watch = None
+            case "signal":
+                self._signal(order["pid"] or self._pid, order["signal"])
+            case "end":
+                self._reason = "asked"
+            case other:
+                raise ValueError(f"order {other!r}")
+
+    def _signal(self, pid: int, number: int) -> None:
+        if pid > 1:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                pass
+
+    def _reap(self, flags: int) -> None:
+        """Takes in the dead, and a worker that stopped itself for good."""
+        while True:
+            try:
+                pid, status, used = os.wait4(-1, flags)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if os.WIFSTOPPED(status):
+                if pid == self._pid and self._page.code() is not None:
+                    self._end(None)
+                continue
+            self._largest = max(self._largest, used.ru_maxrss << 10)
+            if pid == self._pid:
+                self._end(status)
+            if self._begin is not None and self._begin["serves"] and flags:
+                self._tell({"type": "exited", "pid": pid, "main": pid == self._pid, **_ways(status)})
+
+    def _end(self, status: int | None) -> None:
+        if not self._over:
+            self._over = True
+            self._ended_at = time.monotonic()
+        if status is not None:
+            self._exit = status
+
+    def _finish(self) -> None:
+        """Kills, answers, reaps, and answers again."""
+        early = self._over and self._exit is None
+        if not self._over:
+            self._ended_at = time.monotonic()
+        last = self._meters.read()
+        _kill_all()
+        begin = self._begin
+        if begin is None or begin["serves"] or self._reason == "failed":
+            self._reap(0)
+        elif early and not begin["collects"]:
+            self._answer(last, None)
+            self._reap(0)
+        else:
+            self._reap(0)
+            self._answer(self._meters.read(), self._reader() if begin["collects"] else None)
+            self._reap(0)  # the reader
+        self._tell({"type": "dead"})
+
+    def _answer(self, last: Reading, reader: socket.socket | None) -> None:
+        code = self._page.code()
+        ways = _ways(self._exit) if self._exit is not None else {"code": 0, "signal": int(signal.SIGKILL)}
+        if self._over and code is not None and not self._reason:
+            ways = {"code": code, "signal": 0}
+        watch = self._watch
+        ended: Ended = {
+            "type": "ended",
+            "code": ways["code"],
+            "signal": ways["signal"],
+            "reason": self._reason or "",  # type: ignore[typeddict-item]
+            "started": watch is not None,
+            "wall_s": self._ended_at - watch.started if watch else 0.0,
+            "cpu_s": max(watch.cpu_s if watch else 0.0, last.cpu_s),
+            "peak_bytes": self._meters.peak_bytes(
+                max(watch.peak_bytes if watch else 0, last.resident_bytes, self._largest)
+            ),
+            "oom_kills": last.oom_kills,
+            "denied_forks": last.denied_forks,
+        }
+        if reader is None:
+            self._tell(dict(ended))
+        else:
+            socket.send_fds(self._control, [json.dumps(ended).encode()], [reader.fileno()])
+            reader.close()
+
+    def _reader(self) -> socket.socket:
+        """The end of a socket whose other end answers with files. A child of its own has them in its memory."""
+        ours, theirs = socket.socketpair()
+        if os.fork() == 0:
+            try:
+                ours.close()
+                _return_files(theirs, self._work)
+            finally:
+                os._exit(0)
+        theirs.close()
+        return ours
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        self._control.send(json.dumps(message).encode())
+
+
+def _return_files(channel: socket.socket, work: str) -> None:
+    try:
+        head, _ = wire.receive(channel)
+    except EOFError:
+        return  # nobody wants them any more
+    folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    files, contents = read_files(folder, head["paths"], head["budget"])
+    wire.send(channel, {"type": "files", "files": files}, contents)
+
+
+def _ways(status: int) -> dict[str, int]:
+    """How a process ended."""
+    if os.WIFSIGNALED(status):
+        return {"code": 0, "signal": os.WTERMSIG(status)}
+    return {"code": os.WEXITSTATUS(status), "signal": 0}
+
+
+def _kill_all() -> None:
+    """SIGKILL to every process of the namespace but this one."""
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

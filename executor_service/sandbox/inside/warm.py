@@ -1,0 +1,67 @@
+"""Loads the packages of a profile and uses them once, so that programs find them ready.
+
+Invariants: one thread is left; nothing is written outside `folder`, which is removed afterwards; a package that is not
+installed is named and left out.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+import tempfile
+
+from executor_service.sandbox.inside import syscalls as sys_
+from executor_service.sandbox.inside.exercises import BASE, EXERCISES
+
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""One thread each: a process with threads can't be forked safely, and a run's limits are for one processor's worth."""
+_LARGE = 32 << 20
+"""Private memory from which on a profile gets huge pages; below, there is nothing to gain."""
+
+
+def warm(packages: list[str], folder: str) -> list[str]:
+    """Loads and exercises `packages`; returns those that are not installed."""
+    before = dict(os.environ)
+    os.environ.update(dict.fromkeys(_THREADS, "1"), TMPDIR=folder, MPLCONFIGDIR=folder)
+    missing = []
+    try:
+        for package in packages:
+            try:
+                importlib.import_module(package)
+            except ModuleNotFoundError as error:
+                if (error.name or "").partition(".")[0] != package.partition(".")[0]:
+                    raise
+                missing.append(package)
+        exec(BASE, {"__name__": "__main__"})  # noqa: S102 - our own text
+        for package in packages:
+            if package in EXERCISES and package not in missing:
+                exec(EXERCISES[package], {"__name__": "__main__"})  # noqa: S102 - our own text
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        tempfile.tempdir = None
+    for name in ("matplotlib",):
+        module = sys.modules.get(name)
+        for function in ("get_configdir", "get_cachedir"):
+            clear = getattr(getattr(module, function, None), "cache_clear", None)
+            if clear is not None:
+                clear()
+    gc.collect()
+    _collapse()
+    return missing
+
+
+def _collapse() -> None:
+    """Huge pages for private memory: forking copies one entry for each instead of 512."""
+    spans = []
+    with open("/proc/self/maps", encoding="utf-8") as file:
+        for line in file:
+            words = line.split()
+            if "w" in words[1] and (len(words) == 5 or words[5] == "[heap]"):
+                start, end = (int(word, 16) for word in words[0].split("-"))
+                spans.append((start, end))
+    if sum(end - start for start, end in spans) >= _LARGE:
+        for start, end in spans:
+            sys_.collapse(start, end)

@@ -1,0 +1,126 @@
+"""A worker: forked ahead of the request, confined, waiting for what to run; serves one use.
+
+It is told what to run by the server alone, over a socket that the init can't read. Having got it, it writes the files,
+waits for `go`, says to the init that the program starts, closes what it holds, and becomes the program: by running it
+in this interpreter, by exec, or by serving frames. Whatever fails before is told to the init, by stage.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import time
+
+from executor_service.sandbox.inside import entries, wire
+from executor_service.sandbox.inside import syscalls as sys_
+from executor_service.sandbox.inside.confine import Confinement, join_groups, lead_session, limit, take_identity
+from executor_service.sandbox.inside.files import write_files
+from executor_service.sandbox.inside.program import Program, restore_interpreter
+from executor_service.sandbox.inside.use import FAILED, STARTED, STARTING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from executor_service.sandbox.inside.ending import EndPage
+    from executor_service.sandbox.inside.spec import Task
+
+_DATA, _STATUS = 3, 4
+_CHANNEL = 240
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def become(confinement: Confinement, streams: list[int], status: int, page: EndPage) -> Program:
+    """Returns for a Python program, and only for that; bootstrap.py then runs it."""
+    stage = "control groups"
+    try:
+        join_groups(confinement)
+        stage = "descriptors"
+        _arrange(streams, status)
+        lead_session(confinement)
+        stage = "identity"
+        take_identity(confinement)
+        stage = "filter"
+        sys_.install_seccomp(confinement.seccomp)
+        restore_interpreter()
+        stage = "request"
+        control = socket.socket(fileno=_DATA)
+        return _task(control, page)
+    except EOFError:
+        os._exit(0)  # the server is gone, or wants this worker no more
+    except BaseException as error:  # a forked child must not unwind into its parent's code
+        number = getattr(error, "errno", None) or 0
+        try:
+            os.write(_STATUS, FAILED + f"{stage}\0{number}\0{type(error).__name__}: {error}".encode()[:4000])
+        finally:
+            os._exit(127)
+
+
+def _task(control: socket.socket, page: EndPage) -> Program:
+    head, blob = wire.receive(control)
+    task: Task = head  # type: ignore[assignment]
+    view = memoryview(blob)
+    os.chdir(task["work"])
+    work = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    write_files(work, task["files"], view[task["stdin_size"] :])
+    os.close(work)
+    if task["stdin_size"]:
+        _stdin(view[: task["stdin_size"]])
+    for name, value in task["rlimits"].items():
+        limit(name, value)
+    if wire.receive(control)[0]["type"] != "go":
+        os._exit(0)
+    if task["mode"] == "exec":
+        _exec(task, control)
+    if task["mode"] == "serve":
+        # Out of the way of the numbers that a program's own files get.
+        control = socket.socket(fileno=fcntl.fcntl(control.detach(), fcntl.F_DUPFD_CLOEXEC, _CHANNEL))
+        os.close(_DATA)
+    program = Program(task["argv"], task["env"], page)
+    os.write(_STATUS, STARTED + b"%.6f\0" % time.process_time())
+    os.close(_STATUS)
+    if task["mode"] == "main":
+        control.close()
+        return program
+    program.take_over()
+    entries.serve(task["entry"], wire.Channel(control))
+    os._exit(0)
+
+
+def _arrange(streams: list[int], status: int) -> None:
+    """Standard streams at 0 to 2, the server's socket at 3, the pipe to the init at 4, and nothing else."""
+    high = [fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, 100) for handle in (*streams, status)]
+    data, out, err, status = high
+    null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    for source, target in ((null, 0), (out, 1), (err, 2)):
+        os.dup2(source, target)
+    for source, target in ((data, _DATA), (status, _STATUS)):
+        os.dup2(source, target, inheritable=False)
+    sys_.close_from(_STATUS + 1)
+
+
+def _stdin(data: memoryview) -> None:
+    """Standard input becomes a file that nobody can change, so that no reader of it sees another's position."""
+    handle = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    while data:
+        data = data[os.write(handle, data) :]
+    os.fchmod(handle, 0o444)
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    fcntl.fcntl(handle, fcntl.F_ADD_SEALS, seals)
+    reader = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(reader, 0)
+    os.close(reader)
+    os.close(handle)
+
+
+def _exec(task: Task, control: socket.socket) -> None:
+    """Never returns. What fails is told: exec closes both descriptors, so nothing of ours is left in the program."""
+    for ignored in _IGNORED_BY_PYTHON:
+        signal.signal(ignored, signal.SIG_DFL)
+    # Its clock starts here: what exec itself takes is the program's.
+    os.write(_STATUS, STARTING + b"%.6f\0" % time.process_time())
+    try:
+        os.execve(task["argv"][0], task["argv"], task["env"])  # noqa: S606 - there is no shell
+    except OSError as error:
+        os.write(_STATUS, FAILED + f"exec\0{error.errno or 0}\0{error}".encode()[:4000])
+    os._exit(127)

@@ -1,0 +1,161 @@
+"""A template process, seen from the server: started once for a profile, asked for boxes.
+
+Invariants: it is started afresh, with the environment of programs and nothing of the server's; when it is closed, or
+the server dies, every box and every program below it is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from executor_service.cleanup import to_the_end
+from executor_service.sandbox.host import Host
+from executor_service.sandbox.process import Child, wait_readable
+from executor_service.sandbox.report import SandboxFailure
+
+__all__ = ["Profile", "Template"]
+
+_log = logging.getLogger(__name__)
+_WARM_TIMEOUT_S = 180.0
+"""Loading scientific packages takes seconds; minutes where the disk is cold and the machine busy."""
+_MAX_MESSAGE = 256 << 10
+_ROOM_FOR_NAMES = 2048
+"""Bytes of the command line that programs overwrite, so that `ps` shows theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What programs find loaded."""
+
+    name: str
+    packages: tuple[str, ...] = ()
+    ahead: bool = True
+    """Whether it is loaded when the server starts, or when it is first wanted."""
+
+
+class Template:
+    """`async with Template(host, profile, env) as template: template.open_box(...)`."""
+
+    def __init__(self, host: Host, profile: Profile, env: Mapping[str, str]) -> None:
+        self.profile = profile
+        self.missing: tuple[str, ...] = ()
+        """Packages that are not installed."""
+        self._host = host
+        self._env = env
+        self._child: Child | None = None
+        self._inner = -1
+        self._said = -1
+        self._control: socket.socket | None = None
+
+    async def __aenter__(self) -> Template:
+        try:
+            async with asyncio.timeout(_WARM_TIMEOUT_S):
+                await self._start()
+        except TimeoutError:
+            await to_the_end(self._close())
+            failure = f"profile {self.profile.name!r} was not loaded within {_WARM_TIMEOUT_S:g} s"
+            raise SandboxFailure("template", 0, failure, started=False) from None
+        except BaseException:
+            await to_the_end(self._close())
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await to_the_end(self._close())
+
+    def open_box(self, spec: Mapping[str, Any]) -> socket.socket:
+        """Asks for a box. Its init answers on the socket that is returned."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            ours.setblocking(False)
+            assert self._control is not None
+            try:
+                socket.send_fds(self._control, [json.dumps(spec).encode()], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise SandboxFailure("template", error.errno or 0, f"it has ended: {error}", started=False) from None
+        return ours
+
+    async def ended(self) -> None:
+        """Returns when the template has died by itself."""
+        while not await wait_readable(self._inner, 3600.0):
+            pass
+
+    async def _start(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        self._said, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._said, False)
+        mode = "root" if self._host.privileged else "user"
+        command = [*self._host.template, str(theirs.fileno()), mode, " " * _ROOM_FOR_NAMES]
+        try:
+            self._child = Child(command, stdout=writer, stderr=writer, passed=[theirs.fileno()], env=self._env)
+        except OSError as error:
+            raise SandboxFailure("template", error.errno or 0, str(error), started=False) from None
+        finally:
+            os.close(writer)
+            theirs.close()
+        await self._expect("started")
+        with tempfile.TemporaryDirectory(prefix="fairbox-template-", ignore_cleanup_errors=True) as folder:
+            head = {
+                "packages": list(self.profile.packages),
+                "folder": folder,
+                "seccomp": self._host.seccomp.hex(),
+            }
+            self._control.send(json.dumps(head).encode())
+            answer = await self._expect("warm")
+        self.missing = tuple(answer["missing"])
+
+    async def _expect(self, kind: str) -> dict[str, Any]:
+        assert self._control is not None
+        while True:
+            if not await wait_readable(self._control.fileno(), _WARM_TIMEOUT_S):
+                raise TimeoutError
+            data, handles, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+            if handles:
+                self._inner = handles[0]
+            if not data:
+                raise SandboxFailure("template", 0, self._last_words() or "it ended without a word", started=False)
+            answer: dict[str, Any] = json.loads(data)
+            if answer["type"] == "failed":
+                raise SandboxFailure(answer["stage"], answer["errno"], answer["error"], started=False)
+            if answer["type"] == kind:
+                return answer
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(OSError):
+            lines = os.read(self._said, 65536).decode(errors="replace").strip().splitlines()
+            return lines[-1] if lines else ""
+        return ""
+
+    async def _close(self) -> None:
+        if self._inner >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._inner, signal.SIGKILL)
+            while not await wait_readable(self._inner, 30.0):
+                _log.error("template %s: its processes are still not dead", self.profile.name)
+            os.close(self._inner)
+            self._inner = -1
+        if self._child is not None:
+            self._child.kill()
+            await self._child.wait()
+            self._child.close()
+            self._child = None
+        if self._said >= 0:
+            os.close(self._said)
+            self._said = -1
+        if self._control is not None:
+            self._control.close()

@@ -1,0 +1,269 @@
+"""One use of a box: a program, or something that serves, from the request to the death of its last process.
+
+Invariants: when the block is left, every process of the use is dead, whatever happened, cancellation included; the
+program's clock starts when its worker says that it starts; nothing is given to the worker before the init knows how
+much it may use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from executor_service.cleanup import to_the_end
+from executor_service.model import FileStatus, OutputFile
+from executor_service.sandbox.box import Box
+from executor_service.sandbox.host import WORK_FOLDER, Host
+from executor_service.sandbox.inside import wire
+from executor_service.sandbox.limits import DEFAULT_INODES, disk_inodes, resource_limits
+from executor_service.sandbox.output import Capture
+from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure, Stream
+
+__all__ = ["Sandbox"]
+
+_CHUNK = 64 << 10
+"""Bytes read at once: what a pipe holds."""
+_END_GRACE_S = 5.0
+"""The init keeps the limits; when it is silent for so long after it should have spoken, the kernel ends the box."""
+_SETUP_TIMEOUT_S = 30.0
+"""Handing over takes milliseconds, for large files more; beyond this the machine is overloaded."""
+
+
+class Sandbox:
+    """Made by `Boxes.take()`."""
+
+    def __init__(self, host: Host, box: Box, plan: Plan) -> None:
+        self._host = host
+        self._box = box
+        self._plan = plan
+        self._stdout = Capture(plan.limits.output_bytes)
+        self._stderr = Capture(plan.limits.output_bytes)
+        self._pipes: dict[int, tuple[Stream, Capture]] = {}
+        self._data: socket.socket | None = None
+        self._observe: Callable[[Stream, bytes], None] | None = None
+        self._killed = Killed.NOT
+        self._deadline: asyncio.Timeout | None = None
+        self._ended = self._dead = False
+        self.started = False
+        """Whether the program may have run."""
+
+    async def __aenter__(self) -> Sandbox:
+        try:
+            async with asyncio.timeout(_SETUP_TIMEOUT_S):
+                await self._hand_over()
+        except TimeoutError:
+            await to_the_end(self._close())
+            raise SandboxFailure("set-up", 0, f"not ready after {_SETUP_TIMEOUT_S:g} s", started=False) from None
+        except BaseException:
+            await to_the_end(self._close())
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await to_the_end(self._close())
+
+    async def run(self, observe: Callable[[Stream, bytes], None] | None = None) -> Report:
+        """Starts the program and returns when it has ended and everything that it started is killed.
+
+        `observe` is given what is kept of its output, as it is read. SandboxFailure when nobody can say what it did.
+        """
+        self._observe = observe
+        await self._go()
+        try:
+            async with asyncio.timeout(self._plan.limits.wall_time_s + _END_GRACE_S) as self._deadline:
+                head, handles = await self._expect("ended")
+                self._ended = True
+        except TimeoutError:
+            # What starves the init can be the program itself, so this is the program's time limit and not our failure.
+            self._box.kill()
+            await to_the_end(self._close())
+            return self._unattended()
+        finally:
+            self._deadline = None
+        files = await self._files(handles) if handles else ()
+        self._drain()
+        return self._report(head, files)
+
+    def kill(self, reason: Killed) -> None:
+        """Ends a running program; the first reason stays."""
+        if self._killed is Killed.NOT and self._deadline is not None:
+            self._killed = reason
+            self._box.tell({"type": "end"})
+            self._deadline.reschedule(asyncio.get_running_loop().time() + _END_GRACE_S)
+
+    async def _hand_over(self) -> None:
+        """Tells the init the limits and the worker what to run; the worker then waits for `go`."""
+        plan, limits, box = self._plan, self._plan.limits, self._box
+        data, out, err = box.streams
+        box.streams = []
+        self._data = socket.socket(fileno=data)
+        self._data.setblocking(False)
+        loop = asyncio.get_running_loop()
+        for pipe, stream, capture in ((out, Stream.STDOUT, self._stdout), (err, Stream.STDERR, self._stderr)):
+            os.set_blocking(pipe, False)
+            self._pipes[pipe] = (stream, capture)
+            loop.add_reader(pipe, self._read_pipe, pipe)
+        try:
+            box.restrict(limits.memory_bytes, limits.processes)
+        except OSError as error:
+            raise SandboxFailure("control groups", error.errno or 0, str(error), started=False) from None
+        inodes = disk_inodes(plan.files)
+        resized = limits.disk_bytes != box.disk_bytes or inodes != DEFAULT_INODES
+        box.tell(
+            {
+                "type": "begin",
+                "serves": plan.mode is Mode.SERVE,
+                "collects": bool(plan.return_paths),
+                "wall_time_s": limits.wall_time_s,
+                "cpu_time_s": limits.cpu_time_s,
+                "memory_bytes": limits.memory_bytes,
+                "disk_bytes": limits.disk_bytes if resized else 0,
+                "inodes": inodes,
+            }
+        )
+        if resized:
+            await self._expect("armed")
+        await self._send(self._task(), [plan.stdin, *(file.content for file in plan.files)])
+
+    def _task(self) -> dict[str, Any]:
+        plan = self._plan
+        return {
+            "type": "task",
+            "mode": plan.mode.value,
+            "entry": plan.entry,
+            "work": WORK_FOLDER,
+            "argv": list(plan.argv),
+            "env": dict(plan.env),
+            "rlimits": resource_limits(plan.limits, counted=self._box.counts_processes),
+            "stdin_size": len(plan.stdin),
+            "files": [{"path": file.path, "size": len(file.content), "mode": file.mode} for file in plan.files],
+        }
+
+    async def _send(self, head: dict[str, Any], blobs: list[bytes]) -> None:
+        assert self._data is not None
+        data = b"".join((wire.encode(head, sum(map(len, blobs))), *blobs))
+        with contextlib.suppress(ConnectionError):  # it failed before it read all; its init says why
+            await asyncio.get_running_loop().sock_sendall(self._data, data)
+
+    async def _go(self) -> None:
+        self.started = True  # from here on nobody can say that it has not run, until its init says so
+        await self._send({"type": "go"}, [])
+
+    async def _expect(self, kind: str) -> tuple[dict[str, Any], list[int]]:
+        message = await self._box.hear()
+        if message is None:
+            failure = self._box.failure or SandboxFailure("box", 0, "it ended without a word", started=self.started)
+            raise SandboxFailure(failure.stage, failure.number, str(failure), started=self.started)
+        head, handles = message
+        if head["type"] == "failed":
+            self.started = head["started"]
+            raise SandboxFailure(head["stage"], head["errno"], head["error"], started=self.started)
+        if head["type"] == "dead":
+            self._dead = True
+            raise SandboxFailure("worker", 0, "it ended before it was asked to", started=self.started)
+        assert head["type"] == kind, f"{head['type']} instead of {kind}"
+        return head, handles
+
+    def _read_pipe(self, pipe: int) -> bool:
+        """Reads once. False when there is nothing more now, or ever."""
+        try:
+            data = os.read(pipe, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            asyncio.get_running_loop().remove_reader(pipe)
+            return False
+        stream, capture = self._pipes[pipe]
+        kept = capture.feed(data)
+        if kept and self._observe is not None:
+            self._observe(stream, kept)
+        if capture.flooded:
+            self.kill(Killed.OUTPUT)
+        return True
+
+    def _drain(self) -> None:
+        """Everything is killed: what it wrote is in the pipes."""
+        for pipe in self._pipes:
+            while self._read_pipe(pipe):
+                pass
+
+    async def _files(self, handles: list[int]) -> tuple[OutputFile, ...]:
+        """Asks the child of the init that reads the returned files. Everything else in the box is dead."""
+        plan = self._plan
+        with socket.socket(fileno=handles[0]) as reader:
+            reader.setblocking(False)
+            loop = asyncio.get_running_loop()
+            head = {"type": "collect", "paths": list(plan.return_paths), "budget": plan.limits.return_bytes}
+            await loop.sock_sendall(reader, wire.encode(head))
+            decoder = wire.Decoder()
+            frames: list[tuple[dict[str, Any], bytes]] = []
+            async with asyncio.timeout(_SETUP_TIMEOUT_S):
+                while not frames:
+                    data = await loop.sock_recv(reader, 1 << 20)
+                    if not data:
+                        raise SandboxFailure("files", 0, "their reader ended without a word", started=True)
+                    frames = decoder.feed(data)
+        answer, blob = frames[0]
+        files, offset = [], 0
+        for each in answer["files"]:
+            status = FileStatus(each["status"].upper())
+            size = each["size"] if status is FileStatus.RETURNED else 0
+            files.append(OutputFile(each["path"], status, blob[offset : offset + size], each["size"]))
+            offset += size
+        return tuple(files)
+
+    def _report(self, head: dict[str, Any], files: tuple[OutputFile, ...]) -> Report:
+        return Report(
+            killed=self._killed if head["reason"] == "asked" else Killed(head["reason"]),
+            code=head["code"],
+            signal=head["signal"],
+            stdout=self._stdout.output(),
+            stderr=self._stderr.output(),
+            files=files,
+            wall_s=head["wall_s"],
+            cpu_s=head["cpu_s"],
+            peak_bytes=head["peak_bytes"],
+            oom_kills=head["oom_kills"],
+            denied_forks=head["denied_forks"],
+        )
+
+    def _unattended(self) -> Report:
+        killed, wall_s = self._killed or Killed.WALL, self._plan.limits.wall_time_s
+        return Report(killed, 0, signal.SIGKILL, self._stdout.output(), self._stderr.output(), wall_s=wall_s)
+
+    async def _close(self) -> None:
+        """Ends the use, waits until everything of it is dead, frees what it had. Idempotent."""
+        if self._data is None:
+            return
+        self._data.close()
+        self._data = None
+        if not self._dead:
+            if not self._ended:
+                self._box.tell({"type": "end"})
+            await self._death()
+        loop = asyncio.get_running_loop()
+        self._drain()
+        for pipe in self._pipes:
+            loop.remove_reader(pipe)
+            os.close(pipe)
+        self._pipes.clear()
+
+    async def _death(self) -> None:
+        try:
+            async with asyncio.timeout(_END_GRACE_S):
+                while (message := await self._box.hear()) is not None:
+                    for handle in message[1]:
+                        os.close(handle)
+                    if message[0]["type"] == "dead":
+                        return
+        except TimeoutError:
+            pass
+        await self._box.close()
