@@ -17,18 +17,19 @@ from types import TracebackType
 from typing import Any
 
 from executor_service.cleanup import to_the_end
-from executor_service.model import FileStatus, OutputFile
+from executor_service.model import FileStatus, Limits, OutputFile
 from executor_service.sandbox.box import Box
+from executor_service.sandbox.channel import Channel
 from executor_service.sandbox.host import WORK_FOLDER, Host
 from executor_service.sandbox.inside import wire
 from executor_service.sandbox.limits import DEFAULT_INODES, disk_inodes, resource_limits
-from executor_service.sandbox.output import Capture
 from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure, Stream
+from executor_service.sandbox.streams import Streams
 
 __all__ = ["Sandbox"]
 
-_CHUNK = 64 << 10
-"""Bytes read at once: what a pipe holds."""
+_NO_END_S = 1e9
+"""Where the init need not keep the wall time."""
 _END_GRACE_S = 5.0
 """The init keeps the limits; when it is silent for so long after it should have spoken, the kernel ends the box."""
 _SETUP_TIMEOUT_S = 30.0
@@ -42,11 +43,9 @@ class Sandbox:
         self._host = host
         self._box = box
         self._plan = plan
-        self._stdout = Capture(plan.limits.output_bytes)
-        self._stderr = Capture(plan.limits.output_bytes)
-        self._pipes: dict[int, tuple[Stream, Capture]] = {}
         self._data: socket.socket | None = None
-        self._observe: Callable[[Stream, bytes], None] | None = None
+        self._streams: Streams | None = None
+        self._channel: Channel | None = None
         self._killed = Killed.NOT
         self._deadline: asyncio.Timeout | None = None
         self._ended = self._dead = False
@@ -75,7 +74,7 @@ class Sandbox:
 
         `observe` is given what is kept of its output, as it is read. SandboxFailure when nobody can say what it did.
         """
-        self._observe = observe
+        self.streams.observe = observe
         await self._go()
         try:
             async with asyncio.timeout(self._plan.limits.wall_time_s + _END_GRACE_S) as self._deadline:
@@ -89,7 +88,7 @@ class Sandbox:
         finally:
             self._deadline = None
         files = await self._files(handles) if handles else ()
-        self._drain()
+        self.streams.drain()
         return self._report(head, files)
 
     def kill(self, reason: Killed) -> None:
@@ -99,6 +98,50 @@ class Sandbox:
             self._box.tell({"type": "end"})
             self._deadline.reschedule(asyncio.get_running_loop().time() + _END_GRACE_S)
 
+    @property
+    def streams(self) -> Streams:
+        """What it writes."""
+        assert self._streams is not None
+        return self._streams
+
+    async def serve(self) -> Channel:
+        """SERVE: lets the worker begin, and returns the channel to what serves in it. Closed with the block."""
+        assert self._data is not None
+        await self._go()
+        self._channel = Channel(self._data.dup())
+        return self._channel
+
+    async def event(self) -> dict[str, Any] | None:
+        """SERVE: what happens next; to be called until it says `ended`, or None (the box is gone).
+
+        `{"type": "exited", "pid", "main", "code", "signal"}`: a process of the box that its init waited for has ended;
+        `main` is the worker itself. `{"type": "ended", "reason", ...}`: all are killed, for a limit or as asked.
+        """
+        message = await self._box.hear()
+        if message is None:
+            return None
+        head = message[0]
+        self._ended = self._ended or head["type"] == "ended"
+        self._dead = self._dead or head["type"] == "dead"
+        return head
+
+    def allow(self, limits: Limits) -> None:
+        """SERVE: from now on it may use so much CPU time and memory, until `rest()`. Wall time is the caller's."""
+        order = {"type": "cell", "wall_time_s": _NO_END_S, "cpu_time_s": limits.cpu_time_s}
+        self._box.tell({**order, "memory_bytes": self._plan.limits.memory_bytes})
+
+    def rest(self) -> None:
+        """SERVE: nothing is asked of it; only its memory is watched."""
+        self._box.tell({"type": "rest"})
+
+    def signal(self, number: int, pid: int = 0) -> None:
+        """SERVE: a signal to the worker, or to another process of the box, by its number inside."""
+        self._box.tell({"type": "signal", "pid": pid, "signal": number})
+
+    def end(self) -> None:
+        """SERVE: ends everything in the box; `event()` says when."""
+        self._box.tell({"type": "end"})
+
     async def _hand_over(self) -> None:
         """Tells the init the limits and the worker what to run; the worker then waits for `go`."""
         plan, limits, box = self._plan, self._plan.limits, self._box
@@ -106,11 +149,7 @@ class Sandbox:
         box.streams = []
         self._data = socket.socket(fileno=data)
         self._data.setblocking(False)
-        loop = asyncio.get_running_loop()
-        for pipe, stream, capture in ((out, Stream.STDOUT, self._stdout), (err, Stream.STDERR, self._stderr)):
-            os.set_blocking(pipe, False)
-            self._pipes[pipe] = (stream, capture)
-            loop.add_reader(pipe, self._read_pipe, pipe)
+        self._streams = Streams(out, err, limits.output_bytes, lambda: self.kill(Killed.OUTPUT))
         try:
             box.restrict(limits.memory_bytes, limits.processes)
         except OSError as error:
@@ -172,29 +211,6 @@ class Sandbox:
         assert head["type"] == kind, f"{head['type']} instead of {kind}"
         return head, handles
 
-    def _read_pipe(self, pipe: int) -> bool:
-        """Reads once. False when there is nothing more now, or ever."""
-        try:
-            data = os.read(pipe, _CHUNK)
-        except BlockingIOError:
-            return False
-        if not data:
-            asyncio.get_running_loop().remove_reader(pipe)
-            return False
-        stream, capture = self._pipes[pipe]
-        kept = capture.feed(data)
-        if kept and self._observe is not None:
-            self._observe(stream, kept)
-        if capture.flooded:
-            self.kill(Killed.OUTPUT)
-        return True
-
-    def _drain(self) -> None:
-        """Everything is killed: what it wrote is in the pipes."""
-        for pipe in self._pipes:
-            while self._read_pipe(pipe):
-                pass
-
     async def _files(self, handles: list[int]) -> tuple[OutputFile, ...]:
         """Asks the child of the init that reads the returned files. Everything else in the box is dead."""
         plan = self._plan
@@ -221,12 +237,13 @@ class Sandbox:
         return tuple(files)
 
     def _report(self, head: dict[str, Any], files: tuple[OutputFile, ...]) -> Report:
+        stdout, stderr = self.streams.outputs()
         return Report(
             killed=self._killed if head["reason"] == "asked" else Killed(head["reason"]),
             code=head["code"],
             signal=head["signal"],
-            stdout=self._stdout.output(),
-            stderr=self._stderr.output(),
+            stdout=stdout,
+            stderr=stderr,
             files=files,
             wall_s=head["wall_s"],
             cpu_s=head["cpu_s"],
@@ -237,7 +254,7 @@ class Sandbox:
 
     def _unattended(self) -> Report:
         killed, wall_s = self._killed or Killed.WALL, self._plan.limits.wall_time_s
-        return Report(killed, 0, signal.SIGKILL, self._stdout.output(), self._stderr.output(), wall_s=wall_s)
+        return Report(killed, 0, signal.SIGKILL, *self.streams.outputs(), wall_s=wall_s)
 
     async def _close(self) -> None:
         """Ends the use, waits until everything of it is dead, frees what it had. Idempotent."""
@@ -245,16 +262,15 @@ class Sandbox:
             return
         self._data.close()
         self._data = None
+        if self._channel is not None:
+            self._channel.close()
         if not self._dead:
             if not self._ended:
                 self._box.tell({"type": "end"})
             await self._death()
-        loop = asyncio.get_running_loop()
-        self._drain()
-        for pipe in self._pipes:
-            loop.remove_reader(pipe)
-            os.close(pipe)
-        self._pipes.clear()
+        if self._streams is not None:
+            self._streams.drain()
+            self._streams.close()
 
     async def _death(self) -> None:
         try:

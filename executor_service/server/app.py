@@ -14,19 +14,20 @@ from executor_service.core.dedup import DedupTable
 from executor_service.model import IsolationLevel
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.groups import find_groups
-from executor_service.sandbox.host import inspect_host
+from executor_service.sandbox.host import Host, inspect_host
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.sandbox.seccomp import compile_filter
 from executor_service.server.leases import LeaseGate, NoLimiter
 from executor_service.server.plans import Planner, minimal_environment
-from executor_service.server.probe import probe, unavailable
+from executor_service.server.probe import Capabilities, probe, unavailable
 from executor_service.server.programs import Programs
 from executor_service.server.remote_limiter import RemoteLimiter
 from executor_service.server.runs import Runs
 from executor_service.server.service import SERVICE_NAME, ExecutorService
 from executor_service.server.status import status
+from executor_service.server.work import Work
 from executor_service.v1 import executor_pb2_grpc
-from fairbox.clock import MonotonicClock
+from fairbox.clock import Clock, MonotonicClock
 from fairbox.serving import GrpcServer, HealthServer
 from fairbox.version import installed_version
 from limiter import ExecutorSession
@@ -45,46 +46,13 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
     """Serves until `stop` is set, then drains. FairboxError in one sentence when it can't start."""
     async with contextlib.AsyncExitStack() as stack:
         health = await stack.enter_async_context(HealthServer(config.health_listen, insecure=config.insecure))
-        groups = find_groups(config.cgroups)
-        stack.callback(groups.remove)
-        profiles = config.runtime_profiles()
-        most = config.max_concurrent + _SPARE_BOXES
-        host = inspect_host(
-            python=config.python, groups=groups, seccomp=compile_filter(), boxes=most * len(profiles), nice=config.nice
-        )
         clock = MonotonicClock()
-        boxes = Boxes(
-            host,
-            clock,
-            profiles=profiles,
-            env=minimal_environment(host),
-            limits=config.policy().defaults,
-            spare=config.spare_boxes,
-            most=most,
-        )
-        try:
-            await stack.enter_async_context(boxes)
-            capabilities = await probe(host, boxes)
-        except SandboxFailure as failure:
-            raise unavailable(host, IsolationLevel(config.min_isolation), failure) from None
-        planner = Planner(host, boxes.profiles, boxes.loaded)
+        host, boxes = await stack.enter_async_context(open_boxes(config, clock))
+        capabilities = await probed(config, host, boxes)
         name = config.name or f"{socket.gethostname()}:{config.listen.rpartition(':')[2]}"
         gate = await stack.enter_async_context(open_gate(config, name))
-        runs = await stack.enter_async_context(
-            Runs(
-                Programs(boxes, planner, clock, name=name),
-                gate,
-                clock,
-                name=name,
-                admission=Admission(max_running=config.max_concurrent, max_queued=config.max_queued),
-                table=DedupTable(
-                    max_ids=config.dedup_max_ids,
-                    max_bytes=config.dedup_max_bytes,
-                    max_age_s=config.dedup_window_s,
-                ),
-                queue_timeout_s=config.queue_timeout_s,
-            )
-        )
+        programs = Programs(boxes, Planner(host, boxes.profiles, boxes.loaded), clock, name=name)
+        runs = await stack.enter_async_context(open_runs(config, programs, gate, clock, name))
         started, version = clock.now(), installed_version()
         service = ExecutorService(
             runs,
@@ -107,6 +75,60 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         await health.set_ready(False)
         await runs.drain(config.drain_grace_s)
         await server.stop(_LAST_CALLS_S)
+
+
+@contextlib.asynccontextmanager
+async def open_boxes(config: ExecutorConfig, clock: Clock) -> AsyncIterator[tuple[Host, Boxes]]:
+    """What sandboxes are made of and those themselves, with the first profile loaded."""
+    groups = find_groups(config.cgroups)
+    profiles = config.runtime_profiles()
+    most = config.max_concurrent + _SPARE_BOXES
+    try:
+        host = inspect_host(
+            python=config.python, groups=groups, seccomp=compile_filter(), boxes=most * len(profiles), nice=config.nice
+        )
+        boxes = Boxes(
+            host,
+            clock,
+            profiles=profiles,
+            env=minimal_environment(host),
+            limits=config.policy().defaults,
+            spare=config.spare_boxes,
+            most=most,
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(boxes)
+            except SandboxFailure as failure:
+                raise unavailable(host, IsolationLevel(config.min_isolation), failure) from None
+            yield host, boxes
+    finally:
+        groups.remove()
+
+
+async def probed(config: ExecutorConfig, host: Host, boxes: Boxes) -> Capabilities:
+    """What works here; FairboxError where nothing does."""
+    try:
+        return await probe(host, boxes)
+    except SandboxFailure as failure:
+        raise unavailable(host, IsolationLevel(config.min_isolation), failure) from None
+
+
+def open_runs(config: ExecutorConfig, work: Work, gate: LeaseGate, clock: Clock, name: str) -> Runs:
+    """The queue in front of `work`."""
+    return Runs(
+        work,
+        gate,
+        clock,
+        name=name,
+        admission=Admission(max_running=config.max_concurrent, max_queued=config.max_queued),
+        table=DedupTable(
+            max_ids=config.dedup_max_ids,
+            max_bytes=config.dedup_max_bytes,
+            max_age_s=config.dedup_window_s,
+        ),
+        queue_timeout_s=config.queue_timeout_s,
+    )
 
 
 @contextlib.asynccontextmanager

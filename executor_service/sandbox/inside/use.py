@@ -140,7 +140,10 @@ class Use:
                 self._meters.baseline(None)
                 self._start_watch(time.monotonic(), order)  # type: ignore[arg-type]
             case "rest":
-                self._watch = None
+                if self._begin is not None:
+                    # Its memory goes on being watched; time and CPU time are not counted while nothing is asked of it.
+                    rest = {**self._begin, "wall_time_s": _IDLE_S * 1e5, "cpu_time_s": _IDLE_S * 1e5}
+                    self._start_watch(time.monotonic(), rest)  # type: ignore[arg-type]
             case "signal":
                 self._signal(order["pid"] or self._pid, order["signal"])
             case "end":
@@ -189,9 +192,9 @@ class Use:
         last = self._meters.read()
         _kill_all()
         begin = self._begin
-        if begin is None or begin["serves"] or self._reason == "failed":
+        if begin is None or self._reason == "failed":
             self._reap(0)
-        elif early and not begin["collects"]:
+        elif early and not begin["collects"] and not begin["serves"]:
             self._answer(last, None)
             self._reap(0)
         else:

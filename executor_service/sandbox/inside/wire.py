@@ -67,6 +67,12 @@ class Channel:
         except (EOFError, ConnectionError):
             return None
 
+    def receive_handles(self, most: int) -> list[int]:
+        """The descriptors that came with the last frame."""
+        import socket
+
+        return list(socket.recv_fds(self._control, 1, most, socket.MSG_CMSG_CLOEXEC)[1])
+
     def send(self, head: Head, blob: bytes = b"") -> None:
         """BrokenPipeError when the other side is gone."""
         send(self._control, head, blob)
