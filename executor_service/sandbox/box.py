@@ -68,6 +68,7 @@ class Box:
         self._uses = 0
         self._control: socket.socket | None = None
         self._gone = False
+        self._closing = asyncio.Lock()
 
     def open(self) -> None:
         """Asks the template for it. SandboxFailure when that is not possible; `on_ready` or `on_gone` follows."""
@@ -116,7 +117,11 @@ class Box:
             self._lost()
 
     async def close(self) -> None:
-        """Returns when every process in it is dead and nothing of it is left. Idempotent."""
+        """Returns when every process in it is dead and nothing of it is left. Idempotent, and may be called twice."""
+        async with self._closing:
+            await self._close()
+
+    async def _close(self) -> None:
         self.kill()
         if self._init >= 0:
             while not await wait_readable(self._init, _DEATH_NOTICE_S):

@@ -122,6 +122,10 @@ def idle(server: Server) -> bool:
     return status.running == 0 and len(children(server.pid)) == 2 * loaded + 2 * sum(p.ready for p in status.profiles)
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def boxes(server: Server) -> int:
     """Boxes with a worker that waits."""
     return sum(profile.ready for profile in server.status().profiles)

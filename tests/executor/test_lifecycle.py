@@ -26,6 +26,7 @@ from tests.executor.servers import (
     exists,
     groups_left,
     idle,
+    parent,
     processes_with,
     running,
     sandbox_mounts,
@@ -299,3 +300,18 @@ def test_a_bad_setting_is_one_sentence(setting: str, sentence: str) -> None:
     assert done.returncode in (1, 2)
     assert sentence in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+async def test_a_killed_template_is_started_again_and_programs_go_on() -> None:
+    with running() as server:
+        async with ExecutorClient(server.target) as executor:
+            assert (await executor.execute("print(1)")).ok
+            template = max(pid for pid in children(server.pid) if parent(pid) == server.pid)
+            marker, args = marked()
+            caught = asyncio.create_task(executor.execute("import time; time.sleep(60)", args=args))
+            await asyncio.to_thread(wait_for, lambda: processes_with(marker))
+            os.kill(template, signal.SIGKILL)
+            result = await caught
+            assert (result.outcome, result.cause) == (Outcome.SANDBOX_ERROR, Cause.INFRA)
+            assert not processes_with(marker)
+            assert (await executor.execute("print(2)")).stdout.data == b"2\n"

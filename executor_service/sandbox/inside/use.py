@@ -61,6 +61,8 @@ class Use:
         self._watch: Watch | None = None
         self._exit: int | None = None
         """Wait status of the worker."""
+        self._heard = False
+        """The worker has said its last words, or will say none."""
         self._over = False
         """The worker has said, or shown by its death, that it has ended."""
         self._reason: str | None = None
@@ -90,20 +92,21 @@ class Use:
             self._reap(os.WNOHANG | os.WUNTRACED)
         if self._reason is not None:
             return
-        if self._over and not (self._begin and self._begin["serves"]):
+        if self._over and self._heard and not (self._begin and self._begin["serves"]):
             self._reason = ""
         elif self._watch is not None:
             self._reason = self._watch.observe(now, self._meters.read(self._watch.memory_bytes)) or None
 
     def _hear(self, now: float) -> None:
         """The worker's last words before the program."""
-        if self._begin is None:
-            self._obey()  # the server says how much may be used before it says what is to run
         said = os.read(self._status_end, 4096)
+        self._heard = True
         kind, said = said[:1], said[1:]
         if kind != STARTING:
             self._poll.unregister(self._status_end)
-        if kind in (STARTED, STARTING) and self._begin is not None:
+        if kind in (STARTED, STARTING):
+            while self._begin is None:
+                self._obey()  # the server says how much may be used before it says what is to run
             used, _, said = said.partition(b"\0")
             self._meters.baseline(float(used))
             self._start_watch(now, self._begin)
