@@ -22,7 +22,7 @@ __all__ = ["NO_GROUPS", "GroupTree", "RunGroups", "find_groups"]
 _PREFIX = "fairbox-"
 _LEAST_MEMORY = 8 << 20
 """What a worker that waits needs; a limit below can't be set while it lives."""
-NO_GROUPS: Groups = {"attach": [], "oom": "", "processes": "", "cpu": "", "peak": ""}
+NO_GROUPS: Groups = {"counting": [], "attach": [], "back": [], "oom": "", "processes": "", "cpu": "", "peak": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,9 @@ class RunGroups:
             return str(folder / name) if folder else ""
 
         return {
-            "attach": [str(folder / "tasks") for folder in self.folders.values()],
+            "counting": [str(folder / "tasks") for name, folder in self.folders.items() if name != "memory"],
+            "attach": [file("memory", "tasks")] if "memory" in self.folders else [],
+            "back": [str(self.folders["memory"].parent / "tasks")] if "memory" in self.folders else [],
             "oom": file("memory", "memory.oom_control"),
             "processes": file("pids", "pids.events"),
             "cpu": file("cpuacct", "cpuacct.usage"),
@@ -84,8 +86,8 @@ class RunGroups:
 
 
 def _files(memory_bytes: int, processes: int) -> list[tuple[str, str, int]]:
-    """Controller, file and value of each limit."""
-    return [("memory", "memory.limit_in_bytes", max(memory_bytes, _LEAST_MEMORY)), ("pids", "pids.max", processes)]
+    """Controller, file and value of each limit. The init counts as one process."""
+    return [("memory", "memory.limit_in_bytes", max(memory_bytes, _LEAST_MEMORY)), ("pids", "pids.max", processes + 1)]
 
 
 def find_groups(parent: str) -> GroupTree:

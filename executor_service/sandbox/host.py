@@ -17,10 +17,12 @@ from executor_service.sandbox.groups import GroupTree
 from executor_service.sandbox.inside.confine import INNER_UID
 from fairbox.errors import ConfigError
 
-__all__ = ["WORK_FOLDER", "Host", "inspect_host"]
+__all__ = ["MAIN_FILE", "WORK_FOLDER", "Host", "inspect_host"]
 
 WORK_FOLDER = "/sandbox"
 """Where a program runs: its home, its current folder, and where its files are."""
+MAIN_FILE = "main.py"
+"""The file of a Python program."""
 _TOP = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin")
 _ETC_BINDS = ("/etc/alternatives",)
 _ETC_COPIES = ("/etc/ld.so.cache", "/etc/localtime")

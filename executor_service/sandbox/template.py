@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from executor_service.cleanup import to_the_end
-from executor_service.sandbox.host import Host
+from executor_service.sandbox.host import MAIN_FILE, WORK_FOLDER, Host
 from executor_service.sandbox.process import Child, wait_readable
 from executor_service.sandbox.report import SandboxFailure
 
@@ -113,6 +113,8 @@ class Template:
             head = {
                 "packages": list(self.profile.packages),
                 "folder": folder,
+                "work": WORK_FOLDER,
+                "main": MAIN_FILE,
                 "seccomp": self._host.seccomp.hex(),
             }
             self._control.send(json.dumps(head).encode())

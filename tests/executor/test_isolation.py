@@ -214,7 +214,7 @@ async def test_an_orphan_dies_with_its_run_and_does_not_delay_it(executor: Execu
     result = await executor.execute(ORPHAN, args=[marker], limits=Limits(wall_time_s=60))
     assert (result.outcome, result.stdout.data) == (Outcome.FINISHED, b"main is done\n")
     assert result.wall_time_s < 30  # it held stdout open for 600 s
-    assert processes_with(marker) == []
+    wait_for(lambda: not processes_with(marker))  # killed before the answer; the kernel takes its time to bury them
 
 
 async def test_killing_everything_from_inside_kills_only_the_run(executor: ExecutorClient, server: Server) -> None:

@@ -20,7 +20,7 @@ import struct
 
 from executor_service.sandbox.inside import mounts, worker
 from executor_service.sandbox.inside import syscalls as sys_
-from executor_service.sandbox.inside.confine import Confinement
+from executor_service.sandbox.inside.confine import Confinement, prepare
 from executor_service.sandbox.inside.ending import EndPage
 from executor_service.sandbox.inside.meters import Meters
 from executor_service.sandbox.inside.use import Use, WorkerEnds
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from executor_service.sandbox.inside.program import Program
-    from executor_service.sandbox.inside.spec import BoxSpec
+    from executor_service.sandbox.inside.spec import BoxSpec, Groups
 
 _MAX_MESSAGE = 64 << 10
+_LOW = 4
 _IFF_UP = 0x1
 _SIOCSIFFLAGS = 0x8914
 _LAST_PID = "/proc/sys/kernel/ns_last_pid"
@@ -45,8 +46,11 @@ def serve(control: socket.socket, spec: BoxSpec, *, privileged: bool, seccomp: b
     try:
         sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)
         control.set_inheritable(False)
+        stage = "descriptors"
+        hold_low_numbers()
         stage = "control groups"
         meters = Meters(spec["groups"])
+        join_for_good(spec["groups"])
         stage = "namespaces"
         sys_.unshare(sys_.CLONE_NEWNS | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS)
         socket.sethostname("sandbox")
@@ -92,7 +96,8 @@ class Box:
         self._control = control
         self._spec = spec
         self._owner = spec["uid"] if privileged else 0
-        self._confinement = Confinement(spec["uid"], privileged, seccomp, meters.attach, spec["nice"])
+        self._confinement = confinement = Confinement(spec["uid"], privileged, seccomp, meters.attach, spec["nice"])
+        prepare(confinement)
         self._meters = meters
         self._last_pid = last_pid
         self._page = EndPage()
@@ -145,6 +150,32 @@ class Box:
         sys_.unshare(sys_.CLONE_NEWIPC)
         if _network_used():
             _fresh_network()
+
+
+def hold_low_numbers() -> None:
+    """Takes descriptors up to 4, which workers use, so that none of the init's own gets such a number."""
+    while (handle := os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)) <= _LOW:
+        pass
+    os.close(handle)
+
+
+def join_for_good(groups: Groups) -> None:
+    """The init lives in those groups that only count, so its children need not be moved; what it uses is subtracted.
+
+    It is in all of them for a moment, in which it makes the namespace in which /proc/self/cgroup shows `/`, and not
+    the server's groups and pid. Not in that of memory: a program that fills it must not take the init with it.
+    """
+    for path in (*groups["counting"], *groups["attach"]):
+        _join(path)
+    sys_.unshare(sys_.CLONE_NEWCGROUP)
+    for path in groups["back"]:
+        _join(path)
+
+
+def _join(path: str) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    os.write(handle, b"0")
+    os.close(handle)
 
 
 def _open_or_none(path: str) -> int | None:

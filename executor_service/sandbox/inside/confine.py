@@ -30,11 +30,20 @@ class Confinement:
         self.nice = nice
 
 
+def prepare(confinement: Confinement) -> None:
+    """What the init does once, for itself and so for all its workers: it needs none of what is taken."""
+    for name in _NONE:
+        limit(name, 0)
+    if confinement.privileged:
+        os.setgroups([])
+        sys_.drop_bounding_set()
+    sys_.prctl(sys_.PR_SET_NO_NEW_PRIVS, 1)
+    os.umask(0o022)
+
+
 def join_groups(confinement: Confinement) -> None:
     for handle in confinement.attach:
         os.pwrite(handle, b"0", 0)
-    # After it has joined: /proc/self/cgroup then shows `/`, and not the server's groups and pid.
-    sys_.unshare(sys_.CLONE_NEWCGROUP)
 
 
 def lead_session(confinement: Confinement) -> None:
@@ -46,16 +55,12 @@ def lead_session(confinement: Confinement) -> None:
     handle = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     os.write(handle, b"1000")
     os.close(handle)
-    for name in _NONE:
-        limit(name, 0)
 
 
 def take_identity(confinement: Confinement) -> None:
     uid = confinement.uid
     if confinement.privileged:
-        os.setgroups([])
         os.setresgid(uid, uid, uid)
-        sys_.drop_bounding_set()
         os.setresuid(uid, uid, uid)
         sys_.prctl(sys_.PR_SET_DUMPABLE, 1)  # a change of uid takes it away
     else:
@@ -64,8 +69,6 @@ def take_identity(confinement: Confinement) -> None:
         write_identity_map(inside=INNER_UID, outside=0)
         sys_.drop_bounding_set()
     sys_.keep_capabilities()
-    sys_.prctl(sys_.PR_SET_NO_NEW_PRIVS, 1)
-    os.umask(0o022)
 
 
 def limit(name: str, value: int) -> None:

@@ -78,7 +78,7 @@ class Meters:
     def _cpu_s(self) -> float:
         """CPU seconds since the baseline: of a control group, or of all processes that live or were waited for."""
         if self._cpu >= 0:
-            return int(os.pread(self._cpu, 64, 0)) / 1e9 - self._cpu_before
+            return int(os.pread(self._cpu, 64, 0)) / 1e9 - time.process_time() - self._cpu_before
         return _waited_s() - self._waited_before + sum(map(_process_cpu_s, _pids())) - self._cpu_before
 
 

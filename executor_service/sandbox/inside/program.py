@@ -15,7 +15,6 @@ import linecache
 import os
 import signal
 import sys
-import tempfile
 import threading
 import traceback
 import types
@@ -47,11 +46,32 @@ def show_as(argv: list[str]) -> None:
         sys_.overwrite(start, end - start, b"\0".join(map(os.fsencode, argv)) + b"\0")
 
 
+def prepare_interpreter(folder: str, name: str) -> None:
+    """Once, in the template: makes this interpreter one that is about to run `python name` in `folder`."""
+    main = types.ModuleType("__main__")
+    path = os.path.join(folder, name)
+    main.__dict__.update(
+        __file__=path,
+        __builtins__=builtins,
+        __cached__=None,
+        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+        __annotations__={},
+    )
+    for each in [each for each in sys.modules if each.partition(".")[0] == _OURS]:
+        del sys.modules[each]
+    sys.modules["__main__"] = main
+    sys.argv[:] = [name]
+    sys.orig_argv[:] = [sys.executable, name]
+    sys.path[0] = folder
+    sys.path_importer_cache.clear()
+    linecache.clearcache()
+    show_as(sys.orig_argv)
+
+
 def restore_interpreter() -> None:
     """Undoes what template and init did to this interpreter. Part of the set-up, ahead of the request."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    tempfile.tempdir = None
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
@@ -60,42 +80,26 @@ def restore_interpreter() -> None:
 class Program:
     """`exec(program.load(), program.names)`, then `program.end(error)`, which does not return."""
 
-    def __init__(self, argv: list[str], env: dict[str, str], page: EndPage) -> None:
+    def __init__(self, argv: list[str], env: dict[str, str], source: bytes, page: EndPage) -> None:
         self._argv = argv
-        self._page = page
-        self._path = argv[0]
         self._env = env
-        self._main = types.ModuleType("__main__")
-        self.names: dict[str, Any] = self._main.__dict__
+        self._source = source
+        self._page = page
+        self.names: dict[str, Any] = sys.modules["__main__"].__dict__
 
     def take_over(self) -> None:
-        """Makes interpreter and environment those of the program."""
-        os.environ.clear()
-        os.environ.update(self._env)
-        folder = os.path.dirname(os.path.abspath(self._path))
-        sys.argv[:] = self._argv
-        sys.orig_argv[:] = [sys.executable, *self._argv]
-        show_as(sys.orig_argv)
-        sys.path[0] = folder
-        sys.path_importer_cache.clear()
-        for name in [name for name in sys.modules if name.partition(".")[0] == _OURS]:
-            del sys.modules[name]
-        sys.modules["__main__"] = self._main
-        linecache.clearcache()
-        path = os.path.join(folder, os.path.basename(self._path))
-        self.names.update(
-            __file__=path,
-            __builtins__=builtins,
-            __cached__=None,
-            __loader__=importlib.machinery.SourceFileLoader("__main__", path),
-            __annotations__={},
-        )
+        """Makes arguments and environment those of the program, where they are not what the template has."""
+        if self._env != os.environ:
+            os.environ.clear()
+            os.environ.update(self._env)
+        if self._argv != sys.argv:
+            sys.argv[:] = self._argv
+            sys.orig_argv[1:] = self._argv
+            show_as(sys.orig_argv)
 
     def load(self) -> CodeType:
         self.take_over()
-        with open(self.names["__file__"], "rb") as file:
-            source = file.read()
-        return compile(source, self.names["__file__"], "exec", dont_inherit=True)
+        return compile(self._source, self.names["__file__"], "exec", dont_inherit=True)
 
     def end(self, error: BaseException | None) -> NoReturn:
         """What CPython does when the last line has run, or `error` was raised."""

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     class Groups(TypedDict):
         """Control group files: empty strings where there is none."""
 
+        counting: list[str]
+        """Joined by the init, once."""
         attach: list[str]
+        """Joined by each worker."""
+        back: list[str]
+        """Where the init belongs of those that workers join."""
         oom: str
         processes: str
         cpu: str

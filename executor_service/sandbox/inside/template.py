@@ -17,6 +17,7 @@ import sys
 
 from executor_service.sandbox.inside import box, confine, entries
 from executor_service.sandbox.inside import syscalls as sys_
+from executor_service.sandbox.inside.program import prepare_interpreter
 from executor_service.sandbox.inside.warm import warm
 
 TYPE_CHECKING = False
@@ -74,6 +75,7 @@ def _inner(control: socket.socket, *, privileged: bool) -> Program:
         head = json.loads(control.recv(MAX_MESSAGE))
         entries.load()  # their files are not in the sandbox
         missing = warm(head["packages"], head["folder"])
+        prepare_interpreter(head["work"], head["main"])
         threads = len(os.listdir("/proc/self/task"))
         if threads > 1:
             raise RuntimeError(f"{threads} threads run after {', '.join(head['packages'])} were loaded; must be one")

@@ -76,7 +76,8 @@ def _task(control: socket.socket, page: EndPage) -> Program:
         # Out of the way of the numbers that a program's own files get.
         control = socket.socket(fileno=fcntl.fcntl(control.detach(), fcntl.F_DUPFD_CLOEXEC, _CHANNEL))
         os.close(_DATA)
-    program = Program(task["argv"], task["env"], page)
+    source = blob[task["stdin_size"] :][: task["files"][0]["size"]] if task["mode"] == "main" else b""
+    program = Program(task["argv"], task["env"], source, page)
     os.write(_STATUS, STARTED + b"%.6f\0" % time.process_time())
     os.close(_STATUS)
     if task["mode"] == "main":
@@ -88,14 +89,15 @@ def _task(control: socket.socket, page: EndPage) -> Program:
 
 
 def _arrange(streams: list[int], status: int) -> None:
-    """Standard streams at 0 to 2, the server's socket at 3, the pipe to the init at 4, and nothing else."""
-    high = [fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, 100) for handle in (*streams, status)]
-    data, out, err, status = high
-    null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    for source, target in ((null, 0), (out, 1), (err, 2)):
-        os.dup2(source, target)
-    for source, target in ((data, _DATA), (status, _STATUS)):
-        os.dup2(source, target, inheritable=False)
+    """Standard streams at 0 to 2, the server's socket at 3, the pipe to the init at 4, and nothing else.
+
+    The init holds nothing of ours below 5, and an empty input at 0.
+    """
+    data, out, err = streams
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.dup2(data, _DATA, inheritable=False)
+    os.dup2(status, _STATUS, inheritable=False)
     sys_.close_from(_STATUS + 1)
 
 
