@@ -51,6 +51,11 @@ def compile_filter() -> bytes:
         rules.add_rule(denied, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, flag, flag))
     # Limits of other processes: where all runs have one uid, the init's own would be within reach.
     rules.add_rule(denied, "prlimit64", pyseccomp.Arg(0, pyseccomp.NE, 0))
+    # The same for what would outlive a use in its init: priority, processors, scheduling of others than oneself.
+    for name in ("sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"):
+        rules.add_rule(denied, name, pyseccomp.Arg(0, pyseccomp.NE, 0))
+    for name in ("setpriority", "ioprio_set"):
+        rules.add_rule(denied, name, pyseccomp.Arg(1, pyseccomp.NE, 0))
     for request in (_TIOCSTI, _TIOCLINUX):
         rules.add_rule(denied, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, request))
     for name in ("socket", "socketpair"):

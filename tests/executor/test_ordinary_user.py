@@ -163,3 +163,22 @@ for _ in range(10):
 """
     result = await executor.execute(code, limits=Limits(cpu_time_s=1, wall_time_s=60))
     assert result.outcome is Outcome.CPU_LIMIT
+
+
+async def test_the_init_keeps_priority_and_processors(executor: ExecutorClient) -> None:
+    """They would outlive the run, in every later one of the same box."""
+    code = """
+import os
+for attempt in (
+    lambda: os.setpriority(os.PRIO_PROCESS, 1, 19),
+    lambda: os.setpriority(os.PRIO_USER, os.getuid(), 19),
+    lambda: os.sched_setaffinity(1, {0}),
+    lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)),
+):
+    try: attempt(); print("done")
+    except OSError as error: print(error.strerror)
+os.setpriority(os.PRIO_PROCESS, 0, 19); os.sched_setaffinity(0, {0})
+"""
+    result = await executor.execute(code)
+    assert result.stdout.text == "Operation not permitted\n" * 4, result
+    assert result.outcome is Outcome.FINISHED

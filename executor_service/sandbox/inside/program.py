@@ -8,6 +8,7 @@ template, modules that the template has loaded are in sys.modules, and a walk up
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, which cost more than the calls
 import builtins
 import gc
 import importlib.machinery
@@ -34,6 +35,8 @@ _OURS = "executor_service"
 _INTERRUPTED = -2
 _FLUSH_FAILED = 120
 """CPython's exit code where standard output can't be flushed at the end."""
+_environment: dict[str, str] = {}
+"""What os.environ holds."""
 _run_exit_functions = __import__("atexit")._run_exitfuncs
 
 
@@ -66,12 +69,13 @@ def prepare_interpreter(folder: str, name: str) -> None:
     sys.path_importer_cache.clear()
     linecache.clearcache()
     show_as(sys.orig_argv)
+    _environment.update(os.environ)
 
 
 def restore_interpreter() -> None:
     """Undoes what template and init did to this interpreter. Part of the set-up, ahead of the request."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
@@ -89,7 +93,7 @@ class Program:
 
     def take_over(self) -> None:
         """Makes arguments and environment those of the program, where they are not what the template has."""
-        if self._env != os.environ:
+        if self._env != _environment:
             os.environ.clear()
             os.environ.update(self._env)
         if self._argv != sys.argv:

@@ -153,6 +153,13 @@ def collapse(start: int, end: int) -> int:
     return made
 
 
+def trim_heap() -> None:
+    """Gives free memory back, so that there is less to be copied by each fork."""
+    trim = getattr(_libc, "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
+
+
 def overwrite(start: int, size: int, text: bytes) -> None:
     """Writes `text`, cut to `size`, into this process's own memory, and zeros behind it."""
     ctypes.memset(start, 0, size)

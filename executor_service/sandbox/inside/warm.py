@@ -51,6 +51,7 @@ def warm(packages: list[str], folder: str) -> list[str]:
             if clear is not None:
                 clear()
     gc.collect()
+    sys_.trim_heap()
     _collapse()
     return missing
 
