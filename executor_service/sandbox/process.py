@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 __all__ = ["Child", "wait_readable"]
 
 _REAP_S = 10.0
-"""A launcher whose work is done ends at once; one that has not by then is killed."""
+"""A process that is to end does so at once; one that has not by then is killed."""
 
 
 async def wait_readable(handle: int, timeout: float) -> bool:

@@ -1,6 +1,6 @@
-"""What runs between the server and a program: a launcher, started afresh for each run, and the init of its namespaces.
+"""What runs between the server and a program: templates, the inits of boxes, and workers up to the program's start.
 
-Invariants: nothing here imports anything but the standard library and this package, so that it starts in milliseconds
-and holds nothing worth stealing; it is started with an empty environment and learns everything over one socket; every
-failure is reported with the name of the stage that failed. It decides nothing about requests: see `executor_service`.
+Invariants: nothing here imports anything but the standard library and this package, so that it holds nothing worth
+stealing; it is started with the environment of programs and learns everything over sockets; every failure is reported
+with the name of the stage that failed. It decides nothing about requests: see `executor_service`.
 """
