@@ -79,6 +79,7 @@ class ExecutorClient:
         lease: LeaseLike | None = None,
         request_id: str = "",
         tenant: str = "",
+        profile: str = "",
         timeout: float | None = None,
     ) -> ExecutionResult:
         """Runs a program and returns what became of it. Cancelling kills it.
@@ -100,6 +101,7 @@ class ExecutorClient:
                 lease=_lease_to_proto(lease),
                 request_id=request_id or uuid.uuid4().hex,
                 tenant=tenant,
+                profile=profile,
             )
         except ValueError as error:  # text that is not valid Unicode, a number that does not fit
             raise InvalidRequest(f"the request can't be sent: {error}", ()) from None

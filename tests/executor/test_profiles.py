@@ -1,0 +1,99 @@
+"""What programs find loaded: profiles, how one is chosen, and one that can't be loaded."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from executor_service import ExecutorClient, InvalidRequest
+from tests.executor.servers import ROOT, Server, command, running, wait_for
+
+PACKAGES = ("numpy", "pandas", "scipy", "sympy", "matplotlib")
+MISSING = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
+WHICH = "import sys; print(sorted({name.partition('.')[0] for name in sys.modules} & " + f"set({PACKAGES})))"
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+
+
+@pytest.fixture(scope="module")
+def science() -> Iterator[Server]:
+    with running(f"python={sys.executable}", "profiles.python-science.ahead=true") as server:
+        wait_for(lambda: {profile.name: profile.ready for profile in server.status().profiles}["python-science"] > 0)
+        yield server
+
+
+@pytest.fixture
+async def executor(science: Server) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(science.target) as client:
+        yield client
+
+
+async def test_a_program_that_names_a_package_finds_it_loaded(executor: ExecutorClient) -> None:
+    result = await executor.execute(f"{WHICH}  # sympy")
+    assert (result.profile, result.stdout.text) == ("python-science", f"{sorted(PACKAGES)}\n")
+
+
+async def test_a_program_that_names_none_runs_in_the_smallest_profile(executor: ExecutorClient) -> None:
+    # The names are in the text of WHICH, so it is put together at run time.
+    result = await executor.execute("import sys; print('num' + 'py' in sys.modules)")
+    assert (result.profile, result.stdout.text) == ("python-base", "False\n")
+
+
+async def test_a_request_may_name_its_profile(executor: ExecutorClient) -> None:
+    chosen = await executor.execute("print(1)", profile="python-science")
+    assert chosen.profile == "python-science"
+    lazily = await executor.execute("import numpy; print(numpy.arange(3).sum())", profile="python-base")
+    assert (lazily.profile, lazily.stdout.text) == ("python-base", "3\n")
+    with pytest.raises(InvalidRequest, match="profile is 'python-magic', must be empty or 'python-base' or"):
+        await executor.execute("print(1)", profile="python-magic")
+
+
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [
+        ("import numpy as np; print(np.linalg.det(np.eye(3)))", "1.0\n"),
+        ("import pandas as pd; print(pd.DataFrame({'a': [1, 2]}).a.sum())", "3\n"),
+        ("import scipy.optimize as o; print(round(o.brentq(lambda x: x * x - 4, 0, 5), 6))", "2.0\n"),
+        ("import sympy as sp; print(sp.integrate(sp.Symbol('x'), (sp.Symbol('x'), 0, 2)))", "2\n"),
+        (
+            "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.savefig('a.png');"
+            "print(open('a.png', 'rb').read(4))",
+            "b'\\x89PNG'\n",
+        ),
+    ],
+)
+async def test_each_package_works(executor: ExecutorClient, code: str, printed: str) -> None:
+    result = await executor.execute(code)
+    assert (result.stdout.text, result.profile) == (printed, "python-science"), result.stderr.text
+
+
+async def test_random_numbers_of_numpy_differ_between_runs(executor: ExecutorClient) -> None:
+    code = "import numpy as np; print(np.random.rand(), np.random.default_rng().random())"
+    first, second = [(await executor.execute(code)).stdout.data.split() for _ in range(2)]
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+
+
+async def test_what_one_run_does_to_a_package_is_gone_in_the_next(executor: ExecutorClient) -> None:
+    await executor.execute("import numpy as np; np.pi = 3; np.set_printoptions(precision=1)")
+    result = await executor.execute("import numpy as np; print(np.pi, np.array([1.2345]))")
+    assert result.stdout.text == "3.141592653589793 [1.2345]\n"
+
+
+async def test_a_profile_that_cannot_be_loaded_leaves_the_others_alone() -> None:
+    with running("profiles.broken.packages=[no_such_package_of_ours]") as server:
+        async with ExecutorClient(server.target) as client:
+            assert (await client.execute("print(1)")).ok
+        packages = {profile.name: list(profile.packages) for profile in server.status().profiles}
+        assert packages["broken"] == []
+
+
+def test_a_profile_setting_that_is_unknown_is_named() -> None:
+    words, _, _ = command("profiles.python-base.modules=[numpy]")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 2
+    assert "profiles.python_base.modules" in done.stderr
