@@ -15,6 +15,7 @@ from executor_service.errors import (
 )
 from executor_service.model import (
     Cause,
+    Compilation,
     ExecutionResult,
     FileStatus,
     InputFile,
@@ -27,6 +28,7 @@ from executor_service.model import (
 
 __all__ = [
     "Cause",
+    "Compilation",
     "ExecutionResult",
     "ExecutorClient",
     "ExecutorError",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 
-from executor_service.languages import PYTHON_BASE, PYTHON_SCIENCE
+from executor_service.languages import LANGUAGES, PYTHON_BASE, PYTHON_SCIENCE, LanguageSpec
 from executor_service.model import IsolationLevel, Limits
 from executor_service.sandbox.template import Profile
 from executor_service.validation import LimitPolicy
@@ -85,6 +85,15 @@ class ExecutorConfig:
     profiles: dict[str, ProfileSettings] = setting(
         factory=_default_profiles, help="Runtime profiles; python-base is always there."
     )
+    languages: str = setting(
+        "", help="Languages that are offered, with ',' between them; empty: all that are installed."
+    )
+    toolchains: str = setting(
+        "",
+        help="Folders of toolchains, with ':' between them, which programs see and commands are looked for in.",
+    )
+    compile_cache_entries: int = setting(4096, help="Most compilations that are kept; 0: none.")
+    compile_cache_bytes: int = setting(256 * _MIB, help="Most bytes of compiled programs that are kept.")
     spare_boxes: int = setting(2, help="Workers of each profile that wait beyond what was needed lately.")
     nice: int = setting(5, help="Niceness of programs above the server's, from 0 to 19: they must not starve it.")
     cgroups: str = setting(
@@ -103,7 +112,18 @@ class ExecutorConfig:
             raise ConfigError(f"min_isolation is {self.min_isolation!r}, must be one of {', '.join(levels)}")
         for name in ("max_concurrent", "dedup_max_ids", "dedup_max_bytes"):
             _from(name, getattr(self, name), 1)
-        for name in ("max_queued", "drain_grace_s", "dedup_window_s", "spare_boxes", "nice"):
+        unknown = sorted(self._named() - LANGUAGES.keys())
+        if unknown:
+            raise ConfigError(f"languages has {unknown[0]!r}, must be some of {', '.join(LANGUAGES)}")
+        for name in (
+            "max_queued",
+            "drain_grace_s",
+            "dedup_window_s",
+            "spare_boxes",
+            "nice",
+            "compile_cache_entries",
+            "compile_cache_bytes",
+        ):
             _from(name, getattr(self, name), 0)
         for name in ("limiter_timeout_s", "queue_timeout_s"):
             if not getattr(self, name) > 0:
@@ -117,6 +137,21 @@ class ExecutorConfig:
                 raise ConfigError(
                     f"limits.{field.name} is {default}, must be above 0 and at most max_limits.{field.name} ({most})"
                 )
+
+    def offered(self) -> list[LanguageSpec]:
+        """The languages to look for."""
+        return [spec for name, spec in LANGUAGES.items() if not self.languages or name in self._named()]
+
+    def not_offered(self) -> dict[str, str]:
+        """Language -> why it is not looked for."""
+        names = LANGUAGES.keys() - {spec.name for spec in self.offered()}
+        return dict.fromkeys(sorted(names), "the setting `languages` leaves it out")
+
+    def toolchain_folders(self) -> list[str]:
+        return [folder for folder in self.toolchains.split(":") if folder]
+
+    def _named(self) -> set[str]:
+        return {name.strip() for name in self.languages.split(",") if name.strip()}
 
     def policy(self) -> LimitPolicy:
         """The limits in the form that requests are checked with."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from executor_service.model import (
     Cause,
+    Compilation,
     ExecutionResult,
     FileStatus,
     IsolationLevel,
@@ -52,6 +53,7 @@ def result_to_proto(result: ExecutionResult) -> pb.ExecutionResult:
             )
             for file in result.files
         ],
+        compilation=_compilation_to_proto(result.compilation),
         queue_time_s=result.queue_time_s,
         setup_time_s=result.setup_time_s,
         wall_time_s=result.wall_time_s,
@@ -73,8 +75,8 @@ def result_from_proto(message: pb.ExecutionResult) -> ExecutionResult:
         cause=_member(Cause, "CAUSE_", pb.Cause.Name(message.cause)),
         exit_code=message.exit_code,
         signal=message.signal,
-        stdout=Output(message.stdout.data, message.stdout.total_bytes, message.stdout.truncated),
-        stderr=Output(message.stderr.data, message.stderr.total_bytes, message.stderr.truncated),
+        stdout=_output_from_proto(message.stdout),
+        stderr=_output_from_proto(message.stderr),
         files=tuple(
             OutputFile(
                 path=file.path,
@@ -84,6 +86,7 @@ def result_from_proto(message: pb.ExecutionResult) -> ExecutionResult:
             )
             for file in message.files
         ),
+        compilation=_compilation_from_proto(message.compilation) if message.HasField("compilation") else None,
         queue_time_s=message.queue_time_s,
         setup_time_s=message.setup_time_s,
         wall_time_s=message.wall_time_s,
@@ -100,6 +103,34 @@ def result_from_proto(message: pb.ExecutionResult) -> ExecutionResult:
 
 def _output_to_proto(output: Output) -> pb.Output:
     return pb.Output(data=output.data, total_bytes=output.total_bytes, truncated=output.truncated)
+
+
+def _output_from_proto(message: pb.Output) -> Output:
+    return Output(message.data, message.total_bytes, message.truncated)
+
+
+def _compilation_to_proto(compilation: Compilation | None) -> pb.Compilation | None:
+    if compilation is None:
+        return None
+    return pb.Compilation(
+        outcome=outcome_to_proto(compilation.outcome),
+        exit_code=compilation.exit_code,
+        stdout=_output_to_proto(compilation.stdout),
+        stderr=_output_to_proto(compilation.stderr),
+        wall_time_s=compilation.wall_time_s,
+        cached=compilation.cached,
+    )
+
+
+def _compilation_from_proto(message: pb.Compilation) -> Compilation:
+    return Compilation(
+        outcome=_member(Outcome, "OUTCOME_", pb.Outcome.Name(message.outcome)),
+        exit_code=message.exit_code,
+        stdout=_output_from_proto(message.stdout),
+        stderr=_output_from_proto(message.stderr),
+        wall_time_s=message.wall_time_s,
+        cached=message.cached,
+    )
 
 
 def _member(kind: type[E], prefix: str, name: str) -> E:

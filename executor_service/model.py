@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 __all__ = [
     "Cause",
+    "Compilation",
     "ExecutionResult",
     "FileStatus",
     "InputFile",
@@ -189,6 +190,22 @@ class OutputFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Compilation:
+    """What a compiler said."""
+
+    outcome: Outcome
+    """What became of the compiler. FINISHED says that it was content, and nearly always that there is a program."""
+    exit_code: int = 0
+    """128 + signal when a signal ended it."""
+    stdout: Output = Output()
+    stderr: Output = Output()
+    wall_time_s: float = 0.0
+    """Wall time of the compiler; that of the earlier compilation when `cached`."""
+    cached: bool = False
+    """True when an earlier compilation of the same source was used."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutionResult:
     """What became of a program."""
 
@@ -202,6 +219,8 @@ class ExecutionResult:
     stderr: Output = Output()
     files: tuple[OutputFile, ...] = ()
     """One per path asked for, in that order."""
+    compilation: Compilation | None = None
+    """Set when the language compiles and its compiler ran."""
     queue_time_s: float = 0.0
     """Time in the queues of limiter (when the executor acquired the token) and executor."""
     setup_time_s: float = 0.0

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-from executor_service.languages import LANGUAGES, PYTHON_BASE
+from executor_service.languages import LANGUAGES, PYTHON_BASE, LanguageSpec, Needs
 from executor_service.model import InputFile, LeaseRef, Limits, RunRequest
 from executor_service.sandbox.limits import PAGE, disk_use
 from executor_service.v1 import executor_pb2 as pb
@@ -36,6 +36,7 @@ _LATER = {
     "workspace_id": "workspaces are not offered by this server",
 }
 """Fields of calls whose time has not come."""
+_NO_NEEDS = Needs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,13 @@ class LimitPolicy:
     defaults: Limits
     maxima: Limits
 
-    def resolve(self, asked: pb.Limits, found: list[FieldError]) -> Limits:
+    def resolve(self, asked: pb.Limits, found: list[FieldError], needs: Needs = _NO_NEEDS) -> Limits:
+        """`needs` raises defaults, and nothing that is asked for."""
         values: dict[str, float | int] = {}
         for field in fields(Limits):
             value = getattr(asked, field.name)
             default, most = getattr(self.defaults, field.name), getattr(self.maxima, field.name)
+            default = max(default, min(getattr(needs, field.name, 0), most))
             if isinstance(value, float) and (not math.isfinite(value) or value < 0):
                 found.append(FieldError(f"limits.{field.name}", f"is {value}, must be a number of seconds from 0"))
             elif value > most:
@@ -72,16 +75,17 @@ def validate(
     found: list[FieldError] = []
     language = request.language or "python"
     if language not in installed:
-        found.append(FieldError("language", f"is {language!r}, must be one of {', '.join(sorted(installed))}"))
+        lacking = ", which this server does not have (GetStatus says why)" if language in LANGUAGES else ""
+        found.append(FieldError("language", f"is {language!r}{lacking}, must be one of {', '.join(sorted(installed))}"))
+    spec = LANGUAGES[language] if language in installed else None
     code = request.code.encode()
     if not code:
         found.append(FieldError("code", "is empty, must be the source of a program"))
     _most(found, "code", len(code), MAX_CODE, "bytes")
     _most(found, "stdin", len(request.stdin), MAX_STDIN, "bytes")
     _args(found, request.args)
-    limits = policy.resolve(request.limits, found)
-    program = LANGUAGES[language].file_name if language in installed else ""
-    files = _files(found, request, program, len(code), limits)
+    limits = policy.resolve(request.limits, found, spec.needs if spec else Needs())
+    files = _files(found, request, spec, code, limits)
     _return_paths(found, request.return_paths)
     _environment(found, request.env)
     _words(found, request, language, profiles)
@@ -134,8 +138,9 @@ def path_problem(path: str) -> str | None:
 
 
 def _files(
-    found: list[FieldError], request: pb.ExecuteCodeRequest, program: str, code_size: int, limits: Limits
+    found: list[FieldError], request: pb.ExecuteCodeRequest, spec: LanguageSpec | None, code: bytes, limits: Limits
 ) -> tuple[InputFile, ...]:
+    program, made = (spec.program_file(code), spec.makes) if spec else ("", ())
     _most(found, "files", len(request.files), MAX_FILES, "entries")
     _most(found, "files", sum(len(file.content) for file in request.files), MAX_FILES_BYTES, "bytes")
     files, seen, folders = [], {program}, set()
@@ -143,6 +148,8 @@ def _files(
         problem = path_problem(file.path)
         if problem is None and file.path in seen:
             problem = f"is {file.path!r}, which is {'the program' if file.path == program else 'another file'} already"
+        if problem is None and file.path.split("/")[0] in made:
+            problem = f"is {file.path!r}, which the compiler makes"
         if problem is not None:
             found.append(FieldError(f"files[{i}].path", problem))
         if file.mode & ~(stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO):
@@ -156,7 +163,7 @@ def _files(
             found.append(FieldError(f"files[{i}].path", f"is {file.path!r}, which is a folder of another file"))
     if program in folders:
         found.append(FieldError("files", f"has files below {program!r}, which is the program"))
-    needed = disk_use(files) + -(-code_size // PAGE) * PAGE
+    needed = disk_use(files) + -(-len(code) // PAGE) * PAGE
     if needed > limits.disk_bytes:
         found.append(FieldError("limits.disk_bytes", f"is {limits.disk_bytes}, but code and files need {needed}"))
     return tuple(files)

@@ -14,32 +14,32 @@ from executor_service.sandbox.report import Killed, Report
 __all__ = ["judge"]
 
 
-def judge(report: Report, limits: Limits) -> tuple[Outcome, Cause, str]:
-    """Outcome, cause, and one sentence for people (empty where the outcome says all)."""
+def judge(report: Report, limits: Limits, what: str = "program") -> tuple[Outcome, Cause, str]:
+    """Outcome, cause, and one sentence for people about `what` (empty where the outcome says all)."""
+
+    def limit(outcome: Outcome, did: str) -> tuple[Outcome, Cause, str]:
+        return outcome, Cause.POLICY, f"Killed: the {what} {did}."
+
     # The kernel's own counts first: whatever a program did after such a denial is its consequence.
     if report.killed is Killed.MEMORY or report.oom_kills:
-        return _limit(Outcome.MEMORY_LIMIT, f"used more than {limits.memory_bytes} bytes of memory")
+        return limit(Outcome.MEMORY_LIMIT, f"used more than {limits.memory_bytes} bytes of memory")
     if report.killed is Killed.PROCESSES or report.denied_forks:
-        return _limit(Outcome.PROCESS_LIMIT, f"had more than {limits.processes} processes and threads at once")
+        return limit(Outcome.PROCESS_LIMIT, f"had more than {limits.processes} processes and threads at once")
     match report.killed:
         case Killed.WALL:
-            return _limit(Outcome.TIME_LIMIT, f"ran for longer than {limits.wall_time_s:g} s")
+            return limit(Outcome.TIME_LIMIT, f"ran for longer than {limits.wall_time_s:g} s")
         case Killed.CPU:
-            return _limit(Outcome.CPU_LIMIT, f"used more than {limits.cpu_time_s:g} s of CPU time")
+            return limit(Outcome.CPU_LIMIT, f"used more than {limits.cpu_time_s:g} s of CPU time")
         case Killed.OUTPUT:
-            return _limit(Outcome.OUTPUT_LIMIT, f"went on writing far beyond {limits.output_bytes} bytes")
+            return limit(Outcome.OUTPUT_LIMIT, f"went on writing far beyond {limits.output_bytes} bytes")
         case Killed.LAPSED:
-            message = "Killed: the limiter no longer vouches for the lease that the program ran under."
+            message = f"Killed: the limiter no longer vouches for the lease that the {what} ran under."
             return Outcome.CANCELLED, Cause.INFRA, message
     if report.signal in (signal.SIGKILL, signal.SIGXCPU) and report.cpu_s >= limits.cpu_time_s:
-        return _limit(Outcome.CPU_LIMIT, f"used more than {limits.cpu_time_s:g} s of CPU time")
+        return limit(Outcome.CPU_LIMIT, f"used more than {limits.cpu_time_s:g} s of CPU time")
     if report.signal:
         return Outcome.SIGNALED, Cause.POLICY, f"Ended by signal {_signal_name(report.signal)}."
     return (Outcome.NONZERO_EXIT if report.code else Outcome.FINISHED), Cause.POLICY, ""
-
-
-def _limit(outcome: Outcome, what: str) -> tuple[Outcome, Cause, str]:
-    return outcome, Cause.POLICY, f"Killed: the program {what}."
 
 
 def _signal_name(number: int) -> str:

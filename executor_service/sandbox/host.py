@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,6 +56,10 @@ class Host:
     groups: GroupTree
     nice: int = 0
     """Added to the niceness of programs, so that they never starve the server."""
+    tools: Mapping[str, str] = field(default_factory=dict)
+    """What stands for `{...}` in the commands of languages: `python`, and every tool that was found."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Language -> why its tools are not there."""
 
     @property
     def template(self) -> list[str]:

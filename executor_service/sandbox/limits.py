@@ -22,10 +22,10 @@ DEFAULT_INODES = _INODES + 16
 """Inodes of the private folders where a request brings only a few files."""
 
 
-def resource_limits(limits: Limits, *, counted: bool) -> dict[str, int]:
-    """Names and values for setrlimit. `counted`: a control group keeps the process limit."""
+def resource_limits(limits: Limits, *, counted: bool, reserves: int = 0) -> dict[str, int]:
+    """Names and values for setrlimit. `counted`: a control group keeps the process limit; `reserves`: as in Plan."""
     return {
-        "RLIMIT_AS": 2 * limits.memory_bytes + _ADDRESS_SPACE_BASE,
+        "RLIMIT_AS": 2 * limits.memory_bytes + _ADDRESS_SPACE_BASE + reserves,
         "RLIMIT_CORE": 0,
         "RLIMIT_CPU": math.ceil(limits.cpu_time_s) + _SPARE_CPU_S,
         "RLIMIT_FSIZE": limits.file_bytes,

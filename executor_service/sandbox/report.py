@@ -67,6 +67,8 @@ class Plan:
     return_paths: tuple[str, ...] = ()
     entry: str = ""
     """SERVE: what serves."""
+    reserves: int = 0
+    """Bytes of address space that the runtime takes and does not use."""
 
 
 @dataclass(frozen=True, slots=True)

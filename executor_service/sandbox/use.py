@@ -181,7 +181,7 @@ class Sandbox:
             "work": WORK_FOLDER,
             "argv": list(plan.argv),
             "env": dict(plan.env),
-            "rlimits": resource_limits(plan.limits, counted=self._box.counts_processes),
+            "rlimits": resource_limits(plan.limits, counted=self._box.counts_processes, reserves=plan.reserves),
             "stdin_size": len(plan.stdin),
             "files": [{"path": file.path, "size": len(file.content), "mode": file.mode} for file in plan.files],
         }

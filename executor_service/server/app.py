@@ -17,6 +17,7 @@ from executor_service.sandbox.groups import find_groups
 from executor_service.sandbox.host import Host, inspect_host
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.sandbox.seccomp import compile_filter
+from executor_service.server.compiler import Compiler
 from executor_service.server.leases import LeaseGate, NoLimiter
 from executor_service.server.plans import Planner, minimal_environment
 from executor_service.server.probe import Capabilities, probe, unavailable
@@ -25,6 +26,7 @@ from executor_service.server.remote_limiter import RemoteLimiter
 from executor_service.server.runs import Runs
 from executor_service.server.service import SERVICE_NAME, ExecutorService
 from executor_service.server.status import status
+from executor_service.server.toolchains import find_toolchains
 from executor_service.server.work import Work
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.clock import Clock, MonotonicClock
@@ -48,10 +50,12 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         health = await stack.enter_async_context(HealthServer(config.health_listen, insecure=config.insecure))
         clock = MonotonicClock()
         host, boxes = await stack.enter_async_context(open_boxes(config, clock))
-        capabilities = await probed(config, host, boxes)
+        planner = Planner(host, boxes.profiles, boxes.loaded)
+        capabilities = await probed(config, host, planner, boxes)
         name = config.name or f"{socket.gethostname()}:{config.listen.rpartition(':')[2]}"
         gate = await stack.enter_async_context(open_gate(config, name))
-        programs = Programs(boxes, Planner(host, boxes.profiles, boxes.loaded), clock, name=name)
+        compiler = open_compiler(config, planner, capabilities)
+        programs = Programs(boxes, planner, compiler, clock, name=name)
         runs = await stack.enter_async_context(open_runs(config, programs, gate, clock, name))
         started, version = clock.now(), installed_version()
         service = ExecutorService(
@@ -87,6 +91,7 @@ async def open_boxes(config: ExecutorConfig, clock: Clock) -> AsyncIterator[tupl
         host = inspect_host(
             python=config.python, groups=groups, seccomp=compile_filter(), boxes=most * len(profiles), nice=config.nice
         )
+        host = find_toolchains(config.offered(), host, config.toolchain_folders())
         boxes = Boxes(
             host,
             clock,
@@ -106,12 +111,23 @@ async def open_boxes(config: ExecutorConfig, clock: Clock) -> AsyncIterator[tupl
         groups.remove()
 
 
-async def probed(config: ExecutorConfig, host: Host, boxes: Boxes) -> Capabilities:
+async def probed(config: ExecutorConfig, host: Host, planner: Planner, boxes: Boxes) -> Capabilities:
     """What works here; FairboxError where nothing does."""
     try:
-        return await probe(host, boxes)
+        return await probe(planner, boxes, missing={**host.missing, **config.not_offered()})
     except SandboxFailure as failure:
         raise unavailable(host, IsolationLevel(config.min_isolation), failure) from None
+
+
+def open_compiler(config: ExecutorConfig, planner: Planner, capabilities: Capabilities) -> Compiler:
+    """The compilers of this server, and the room for what they make."""
+    return Compiler(
+        planner,
+        versions=capabilities.versions,
+        maxima=config.policy().maxima,
+        max_entries=config.compile_cache_entries,
+        max_bytes=config.compile_cache_bytes,
+    )
 
 
 def open_runs(config: ExecutorConfig, work: Work, gate: LeaseGate, clock: Clock, name: str) -> Runs:

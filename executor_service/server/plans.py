@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from executor_service.languages import LANGUAGES, PYTHON_BASE
-from executor_service.model import InputFile, RunRequest
+from executor_service.languages import LANGUAGES, PYTHON_BASE, LanguageSpec
+from executor_service.languages.spec import fill
+from executor_service.model import InputFile, Limits, RunRequest
 from executor_service.sandbox.host import WORK_FOLDER, Host
+from executor_service.sandbox.limits import disk_use
 from executor_service.sandbox.report import Mode, Plan
 from executor_service.sandbox.template import Profile
 
 __all__ = ["Planner", "minimal_environment"]
 
+_TMP = "/tmp"  # noqa: S108 - the sandbox's own
+
 
 def minimal_environment(host: Host) -> dict[str, str]:
     """All that a program's environment holds, but for what its request adds."""
-    return {"PATH": host.path, "HOME": WORK_FOLDER, "LANG": "C.UTF-8", "TMPDIR": "/tmp"}  # noqa: S108
+    return {"PATH": host.path, "HOME": WORK_FOLDER, "LANG": "C.UTF-8", "TMPDIR": _TMP}
 
 
 class Planner:
@@ -29,20 +34,52 @@ class Planner:
         self._profiles = sorted(profiles.values(), key=lambda profile: len(profile.packages))
         self._words = sorted({package for profile in self._profiles for package in profile.packages})
 
-    def plan(self, request: RunRequest) -> Plan:
-        language = LANGUAGES[request.language]
+    def plan(self, request: RunRequest, made: tuple[InputFile, ...] = ()) -> Plan:
+        """How a program is run. `made` is what its compiler made; its bytes are charged to nobody."""
+        language, limits = LANGUAGES[request.language], request.limits
         warm = bool(language.profile)
-        argv = (language.file_name,) if warm else language.command(language.run, self._host.python)
+        values = self._values(request, limits)
+        argv = (language.program_file(request.code),) if warm else tuple(fill(word, values) for word in language.run)
+        size = disk_use(made)
         return Plan(
             argv=(*argv, *request.args),
-            env=self._env | dict(request.env),
-            limits=request.limits,
+            env=self._environment(language, values) | dict(request.env),
+            limits=replace(limits, disk_bytes=limits.disk_bytes + size, memory_bytes=limits.memory_bytes + size),
             profile=(request.profile or self.profile_for(request.code)) if warm else PYTHON_BASE,
             mode=Mode.MAIN if warm else Mode.EXEC,
-            files=(InputFile(language.file_name, request.code), *request.files),
+            files=(*_files(request), *made),
             stdin=request.stdin,
             return_paths=request.return_paths,
+            reserves=language.reserves,
         )
+
+    def compilation(self, request: RunRequest, limits: Limits) -> Plan:
+        """How its source is compiled. Arguments, input and variables of the request are for the program alone."""
+        language = LANGUAGES[request.language]
+        values = self._values(request, limits)
+        return Plan(
+            argv=tuple(fill(word, values) for word in language.compile),
+            env=self._environment(language, values),
+            limits=limits,
+            profile=PYTHON_BASE,
+            files=_files(request),
+            return_paths=language.makes,
+            reserves=language.reserves,
+        )
+
+    def probe(self, language: LanguageSpec, limits: Limits) -> Plan:
+        """What tells whether a language is installed."""
+        values = {**self._host.tools, "memory": str(limits.memory_bytes), "tmp": _TMP}
+        argv = tuple(fill(word, values) for word in language.probe)
+        return Plan(argv, self._environment(language, values), limits, PYTHON_BASE, reserves=language.reserves)
+
+    def _values(self, request: RunRequest, limits: Limits) -> dict[str, str]:
+        """What `{...}` stands for in the entry of the request's language."""
+        name = LANGUAGES[request.language].program_name(request.code)
+        return {**self._host.tools, "name": name, "memory": str(limits.memory_bytes), "tmp": _TMP}
+
+    def _environment(self, language: LanguageSpec, values: Mapping[str, str]) -> dict[str, str]:
+        return self._env | {name: fill(value, values) for name, value in language.env.items()}
 
     def profile_for(self, code: bytes) -> str:
         """By the names of packages that the text holds. A wrong guess costs time and nothing else: what a profile has
@@ -50,3 +87,12 @@ class Planner:
         named = {word for word in self._words if word.encode() in code}
         fitting = [profile for profile in self._profiles if named <= set(profile.packages)] or self._profiles[-1:]
         return fitting[0].name if self._loaded(fitting[0].name) else PYTHON_BASE
+
+
+def _files(request: RunRequest) -> tuple[InputFile, ...]:
+    """The program, the files of the request, and those of its language that the request does not bring."""
+    language = LANGUAGES[request.language]
+    brought = {file.path for file in request.files}
+    beside = [InputFile(path, text.encode()) for path, text in language.files.items() if path not in brought]
+    program = InputFile(language.program_file(request.code), language.source(request.code))
+    return (program, *request.files, *beside)

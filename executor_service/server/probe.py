@@ -6,15 +6,19 @@ step that failed and what to look at.
 
 from __future__ import annotations
 
+import asyncio
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from executor_service.languages import LANGUAGES, PYTHON_BASE, LanguageSpec
+from executor_service.languages import LANGUAGES, LanguageSpec
 from executor_service.model import IsolationLevel, Limits
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.host import Host
-from executor_service.sandbox.report import Plan, SandboxFailure
-from executor_service.server.plans import minimal_environment
+from executor_service.sandbox.report import SandboxFailure
+from executor_service.server.plans import Planner
 from fairbox.errors import FairboxError
 
 __all__ = ["Capabilities", "LanguageFacts", "LevelFacts", "probe", "unavailable"]
@@ -22,14 +26,16 @@ __all__ = ["Capabilities", "LanguageFacts", "LevelFacts", "probe", "unavailable"
 _LIMITS = Limits(
     wall_time_s=20.0,
     cpu_time_s=20.0,
-    memory_bytes=256 << 20,
-    processes=16,
-    open_files=64,
+    memory_bytes=512 << 20,
+    processes=256,
+    open_files=256,
     output_bytes=64 << 10,
     file_bytes=1 << 20,
     disk_bytes=1 << 20,
     return_bytes=0,
 )
+_NUMBER = re.compile(r"\d\.\d")
+"""What the line with the version has; some toolchains warn or greet first."""
 _SYSCTLS = (
     "user/max_user_namespaces",
     "kernel/unprivileged_userns_clone",
@@ -68,13 +74,19 @@ class Capabilities:
     """By name."""
 
     @property
+    def versions(self) -> dict[str, str]:
+        """Language -> version, of those installed."""
+        return {facts.name: facts.version for facts in self.languages if facts.installed}
+
+    @property
     def installed(self) -> frozenset[str]:
         return frozenset(facts.name for facts in self.languages if facts.installed)
 
 
-async def probe(host: Host, boxes: Boxes) -> Capabilities:
-    """Raises SandboxFailure where no sandbox works."""
-    languages = [await _language(host, boxes, spec) for spec in LANGUAGES.values()]
+async def probe(planner: Planner, boxes: Boxes, *, missing: Mapping[str, str]) -> Capabilities:
+    """`missing`: language -> why it is not even tried. Raises SandboxFailure where no sandbox works."""
+    languages = [LanguageFacts(name, installed=False, reason=reason) for name, reason in missing.items()]
+    languages += await _languages(planner, boxes, [spec for name, spec in LANGUAGES.items() if name not in missing])
     others = [level for level in IsolationLevel if level is not IsolationLevel.NAMESPACES]
     levels = [LevelFacts(IsolationLevel.NAMESPACES, available=True)]
     levels += [LevelFacts(level, available=False, reason="not offered by this version") for level in reversed(others)]
@@ -89,8 +101,26 @@ def unavailable(host: Host, minimum: IsolationLevel, failure: SandboxFailure) ->
     )
 
 
-async def _language(host: Host, boxes: Boxes, spec: LanguageSpec) -> LanguageFacts:
-    plan = Plan(tuple(spec.command(spec.probe, host.python)), minimal_environment(host), _LIMITS, PYTHON_BASE)
+async def _languages(planner: Planner, boxes: Boxes, specs: Sequence[LanguageSpec]) -> list[LanguageFacts]:
+    """A few at a time: some toolchains take a second to say their version."""
+    waiting = list(specs)
+    found: list[LanguageFacts] = []
+
+    async def work() -> None:
+        while waiting:
+            found.append(await _language(planner, boxes, waiting.pop(0)))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for number in range(os.cpu_count() or 1):
+                group.create_task(work(), name=f"probe {number}")
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return found
+
+
+async def _language(planner: Planner, boxes: Boxes, spec: LanguageSpec) -> LanguageFacts:
+    plan = planner.probe(spec, _LIMITS)
     try:
         async with boxes.take(plan) as sandbox:
             report = await sandbox.run()
@@ -98,11 +128,14 @@ async def _language(host: Host, boxes: Boxes, spec: LanguageSpec) -> LanguageFac
         if failure.stage != "exec":
             raise
         return LanguageFacts(spec.name, installed=False, reason=f"{plan.argv[0]} can't be started: {failure}")
-    said = (report.stdout.text or report.stderr.text).strip().splitlines()
+    said = [line for line in (report.stdout.text + report.stderr.text).splitlines() if line.strip()]
     if report.killed or report.code or report.signal:
-        reason = f"{' '.join(plan.argv)} failed with exit code {report.code}, signal {report.signal}"
+        ending = f"signal {report.signal}" if report.signal else f"exit code {report.code}"
+        last = f": {said[-1].strip()[:200]}" if said else ""
+        reason = f"{' '.join(plan.argv)} failed with {ending}{last}; it comes with {spec.install}"
         return LanguageFacts(spec.name, installed=False, reason=reason)
-    return LanguageFacts(spec.name, installed=True, version=said[0] if said else "")
+    version = next((line for line in said if _NUMBER.search(line)), said[0] if said else "")
+    return LanguageFacts(spec.name, installed=True, version=version.strip()[:200])
 
 
 def _advice(host: Host) -> str:

@@ -1,13 +1,18 @@
-"""Single programs: each in a sandbox of its own, which is handed over while the lease is bound."""
+"""Single programs, and their compilers: each in a sandbox of its own, handed over while the lease is bound."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from executor_service.core.verdict import judge
+from executor_service.languages import LANGUAGES
 from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outcome
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
+from executor_service.sandbox.use import Sandbox
+from executor_service.server.compiler import Build, Compiler, NotCompiled
 from executor_service.server.plans import Planner
 from executor_service.server.work import Attempt
 from fairbox.clock import Clock
@@ -20,37 +25,82 @@ _log = logging.getLogger(__name__)
 class Programs:
     """The `Work` for requests without a session."""
 
-    def __init__(self, boxes: Boxes, planner: Planner, clock: Clock, *, name: str) -> None:
+    def __init__(self, boxes: Boxes, planner: Planner, compiler: Compiler, clock: Clock, *, name: str) -> None:
         self._boxes = boxes
         self._planner = planner
+        self._compiler = compiler
         self._clock = clock
         self._name = name
 
     async def perform(self, attempt: Attempt) -> ExecutionResult:
+        if not LANGUAGES[attempt.request.language].compile:
+            return await self._run(attempt, Build(), self._clock.now())
         admitted = self._clock.now()
-        setup_s = 0.0
-        claim = attempt.claim
-        plan = self._planner.plan(attempt.request)
+        ran_s = 0.0
+
+        async def compiled(plan: Plan) -> Report:
+            nonlocal ran_s
+            async with self._sandbox(attempt, plan) as sandbox:
+                report = await sandbox.run()
+            ran_s = report.wall_s
+            return report
+
+        try:
+            build = await self._compiler.build(attempt.request, compiled)
+        except SandboxFailure as failure:
+            return self._failed(attempt, failure)
+        except NotCompiled as stopped:
+            return self.result(attempt, stopped.outcome, stopped.cause, stopped.message)
+        if not build.message:
+            # What the compiler ran is no set-up; waiting for that of another run is.
+            return await self._run(attempt, build, admitted + ran_s)
+        # It may come from the cache: an answer that costs nothing needs a valid lease all the same.
+        await attempt.claim.confirmed()
+        attempt.claim.check()
+        attempt.started = True
+        return self._result(
+            attempt,
+            self._planner.plan(attempt.request),
+            Outcome.COMPILE_ERROR,
+            Cause.POLICY,
+            build.message,
+            compilation=build.compilation,
+            setup_time_s=self._clock.now() - admitted - ran_s,
+        )
+
+    async def _run(self, attempt: Attempt, build: Build, admitted: float) -> ExecutionResult:
+        plan = self._planner.plan(attempt.request, build.made)
         answered: ExecutionResult | None = None
         try:
-            async with self._boxes.take(plan) as sandbox:
-                await claim.confirmed()
-                claim.when_lost(lambda: sandbox.kill(Killed.LAPSED))
-                claim.check()
-                attempt.started = True
+            async with self._sandbox(attempt, plan) as sandbox:
                 setup_s = self._clock.now() - admitted
                 report = await sandbox.run(attempt.observe)
-                answered = self._judged(attempt, plan, report, setup_s)
+                answered = self._judged(attempt, plan, report, compilation=build.compilation, setup_time_s=setup_s)
                 attempt.answer(answered)
         except SandboxFailure as failure:
             if answered is not None:
                 raise
-            attempt.started = failure.started
-            _log.error("run %d: %s", attempt.number, failure)
-            return self._result(attempt, plan, Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.", setup_time_s=setup_s)
+            return self._failed(attempt, failure, compilation=build.compilation)
         return answered
 
-    def _judged(self, attempt: Attempt, plan: Plan, report: Report, setup_s: float) -> ExecutionResult:
+    @asynccontextmanager
+    async def _sandbox(self, attempt: Attempt, plan: Plan) -> AsyncIterator[Sandbox]:
+        """One that is ready, under a lease that is bound."""
+        claim = attempt.claim
+        async with self._boxes.take(plan) as sandbox:
+            await claim.confirmed()
+            claim.when_lost(lambda: sandbox.kill(Killed.LAPSED))
+            claim.check()
+            attempt.started = True
+            yield sandbox
+
+    def _failed(self, attempt: Attempt, failure: SandboxFailure, **facts: object) -> ExecutionResult:
+        attempt.started = failure.started
+        _log.error("run %d: %s", attempt.number, failure)
+        plan = self._planner.plan(attempt.request)
+        return self._result(attempt, plan, Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.", **facts)
+
+    def _judged(self, attempt: Attempt, plan: Plan, report: Report, **facts: object) -> ExecutionResult:
         outcome, cause, message = judge(report, attempt.request.limits)
         return self._result(
             attempt,
@@ -63,10 +113,10 @@ class Programs:
             stdout=report.stdout,
             stderr=report.stderr,
             files=report.files,
-            setup_time_s=setup_s,
             wall_time_s=report.wall_s,
             cpu_time_s=report.cpu_s,
             peak_memory_bytes=report.peak_bytes,
+            **facts,
         )
 
     def result(self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str) -> ExecutionResult:

@@ -70,7 +70,9 @@ def command(*settings: str, python: str = sys.executable) -> tuple[list[str], st
 def running(
     *settings: str, prefix: Sequence[str] = (), python: str = sys.executable, env: dict[str, str] | None = None
 ) -> Iterator[Server]:
-    """A server that is ready; killed at the end if the test did not end it."""
+    """A server that is ready; killed at the end if the test did not end it. Most tests need no other languages."""
+    if not any(setting.startswith("languages=") for setting in settings):
+        settings = ("languages=bash,python", *settings)
     words, target, health = command(
         f"cgroups={GROUPS}" if os.geteuid() == 0 else "cgroups=auto", *settings, python=python
     )

@@ -1,0 +1,23 @@
+"""The languages that programs may be written in: each one small declarative entry.
+
+Invariants: an entry says everything about a language; nothing else in fairbox tests for a language's name. Only what is
+declared here is offered, and of that only what answers its probe inside the sandbox when the server starts. The names
+are SandboxFusion's, and `c`.
+"""
+
+from __future__ import annotations
+
+from executor_service.languages.jvm import JVM
+from executor_service.languages.native import NATIVE
+from executor_service.languages.scripting import SCRIPTING
+from executor_service.languages.spec import PYTHON_BASE, PYTHON_SCIENCE, LanguageSpec, Needs
+from executor_service.languages.suites import SUITES
+from executor_service.languages.web import WEB
+
+__all__ = ["LANGUAGES", "PYTHON_BASE", "PYTHON_SCIENCE", "LanguageSpec", "Needs"]
+
+LANGUAGES: dict[str, LanguageSpec] = {
+    spec.name: spec
+    for spec in sorted((*SCRIPTING, *NATIVE, *JVM, *WEB, *SUITES), key=lambda spec: (spec.name.lower(), spec.name))
+}
+"""By name."""
