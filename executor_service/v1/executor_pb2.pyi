@@ -1961,6 +1961,48 @@ class OutcomeCount(google.protobuf.message.Message):
 global___OutcomeCount = OutcomeCount
 
 @typing.final
+class CompileCacheStatus(google.protobuf.message.Message):
+    """Programs that are kept as their compilers made them, so that a source is compiled once."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: builtins.int
+    BYTES_FIELD_NUMBER: builtins.int
+    BUILDING_FIELD_NUMBER: builtins.int
+    WAITING_FIELD_NUMBER: builtins.int
+    HITS_TOTAL_FIELD_NUMBER: builtins.int
+    BUILT_TOTAL_FIELD_NUMBER: builtins.int
+    EVICTED_TOTAL_FIELD_NUMBER: builtins.int
+    entries: builtins.int
+    """Sources whose compilation is kept, failed ones too."""
+    bytes: builtins.int
+    """Bytes that they take."""
+    building: builtins.int
+    """Sources that are being compiled now."""
+    waiting: builtins.int
+    """Runs that wait for the compiler of another run."""
+    hits_total: builtins.int
+    """Runs that were spared a compiler since the start."""
+    built_total: builtins.int
+    """Compilations since the start."""
+    evicted_total: builtins.int
+    """Dropped for newer ones since the start."""
+    def __init__(
+        self,
+        *,
+        entries: builtins.int = ...,
+        bytes: builtins.int = ...,
+        building: builtins.int = ...,
+        waiting: builtins.int = ...,
+        hits_total: builtins.int = ...,
+        built_total: builtins.int = ...,
+        evicted_total: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["building", b"building", "built_total", b"built_total", "bytes", b"bytes", "entries", b"entries", "evicted_total", b"evicted_total", "hits_total", b"hits_total", "waiting", b"waiting"]) -> None: ...
+
+global___CompileCacheStatus = CompileCacheStatus
+
+@typing.final
 class GetStatusResponse(google.protobuf.message.Message):
     """The state at one instant."""
 
@@ -1987,6 +2029,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     DRAINING_FIELD_NUMBER: builtins.int
     UPTIME_S_FIELD_NUMBER: builtins.int
     INSECURE_FIELD_NUMBER: builtins.int
+    COMPILE_CACHE_FIELD_NUMBER: builtins.int
     version: builtins.str
     """Version of fairbox."""
     served_by: builtins.str
@@ -2043,6 +2086,10 @@ class GetStatusResponse(google.protobuf.message.Message):
     def limiter(self) -> global___LimiterStatus:
         """How it stands with the limiter."""
 
+    @property
+    def compile_cache(self) -> global___CompileCacheStatus:
+        """Compiled programs that are kept."""
+
     def __init__(
         self,
         *,
@@ -2067,8 +2114,9 @@ class GetStatusResponse(google.protobuf.message.Message):
         draining: builtins.bool = ...,
         uptime_s: builtins.float = ...,
         insecure: builtins.bool = ...,
+        compile_cache: global___CompileCacheStatus | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["default_limits", b"default_limits", "limiter", b"limiter", "max_limits", b"max_limits"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["deduplicated_total", b"deduplicated_total", "default_limits", b"default_limits", "draining", b"draining", "insecure", b"insecure", "isolation_level", b"isolation_level", "isolation_levels", b"isolation_levels", "languages", b"languages", "limiter", b"limiter", "max_limits", b"max_limits", "max_queued", b"max_queued", "max_running", b"max_running", "min_isolation_level", b"min_isolation_level", "oldest_wait_s", b"oldest_wait_s", "outcomes", b"outcomes", "profiles", b"profiles", "queued", b"queued", "running", b"running", "served_by", b"served_by", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "default_limits", b"default_limits", "limiter", b"limiter", "max_limits", b"max_limits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "deduplicated_total", b"deduplicated_total", "default_limits", b"default_limits", "draining", b"draining", "insecure", b"insecure", "isolation_level", b"isolation_level", "isolation_levels", b"isolation_levels", "languages", b"languages", "limiter", b"limiter", "max_limits", b"max_limits", "max_queued", b"max_queued", "max_running", b"max_running", "min_isolation_level", b"min_isolation_level", "oldest_wait_s", b"oldest_wait_s", "outcomes", b"outcomes", "profiles", b"profiles", "queued", b"queued", "running", b"running", "served_by", b"served_by", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
