@@ -243,6 +243,12 @@ class ExecutionResult:
     """One sentence for people; set for limits, SANDBOX_ERROR and CANCELLED."""
 
     @property
+    def outputs(self) -> tuple[Output, ...]:
+        """All that was written, by its compiler too."""
+        said = (self.compilation.stdout, self.compilation.stderr) if self.compilation else ()
+        return (self.stdout, self.stderr, *said)
+
+    @property
     def ok(self) -> bool:
         """Whether the program ended by itself with exit code 0."""
         return self.outcome is Outcome.FINISHED

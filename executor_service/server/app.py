@@ -63,7 +63,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             config.policy(),
             capabilities.installed,
             frozenset(boxes.profiles),
-            lambda: status(config, name, version, runs, boxes, gate, capabilities, clock.now() - started),
+            lambda: status(config, name, version, runs, boxes, compiler, gate, capabilities, clock.now() - started),
         )
         server = await stack.enter_async_context(
             GrpcServer(

@@ -207,7 +207,7 @@ class Runs:
             return
         if run.started and isinstance(run.ending, ExecutionResult):
             result = run.ending
-            size = len(result.stdout.data) + len(result.stderr.data) + sum(len(file.content) for file in result.files)
+            size = sum(len(output.data) for output in result.outputs) + sum(len(file.content) for file in result.files)
             self._table.end(run.request.request_id, result, size, now)
         else:
             self._table.abandon(run.request.request_id)

@@ -6,6 +6,7 @@ from executor_service.config import ExecutorConfig
 from executor_service.convert import level_to_proto, limits_to_proto, outcome_to_proto
 from executor_service.model import IsolationLevel
 from executor_service.sandbox.boxes import Boxes
+from executor_service.server.compiler import Compiler
 from executor_service.server.leases import LeaseGate
 from executor_service.server.probe import Capabilities
 from executor_service.server.runs import Runs
@@ -20,11 +21,12 @@ def status(
     version: str,
     runs: Runs,
     boxes: Boxes,
+    compiler: Compiler,
     gate: LeaseGate,
     capabilities: Capabilities,
     uptime_s: float,
 ) -> pb.GetStatusResponse:
-    counts = runs.statistics()
+    counts, kept = runs.statistics(), compiler.statistics()
     standing = gate.status()
     policy = config.policy()
     return pb.GetStatusResponse(
@@ -67,4 +69,13 @@ def status(
         draining=runs.draining,
         uptime_s=uptime_s,
         insecure=config.insecure,
+        compile_cache=pb.CompileCacheStatus(
+            entries=kept.entries,
+            bytes=kept.bytes,
+            building=kept.building,
+            waiting=kept.waiting,
+            hits_total=kept.hits,
+            built_total=kept.built,
+            evicted_total=kept.evicted,
+        ),
     )

@@ -63,11 +63,16 @@ async def test_the_same_source_on_several_inputs_is_compiled_once(client: Execut
     assert first.wall_time_s == second.wall_time_s > 0
 
 
-async def test_runs_at_the_same_time_wait_for_one_compiler(client: ExecutorClient) -> None:
+async def test_runs_at_the_same_time_wait_for_one_compiler(client: ExecutorClient, compiling: Server) -> None:
+    before = compiling.status().compile_cache
     code = DOUBLE + "/* at the same time */"
     results = await asyncio.gather(*(run(client, code, stdin=str(x).encode()) for x in range(12)))
     assert [result.stdout.text for result in results] == [f"{2 * x}\n" for x in range(12)]
     assert [cached(result) for result in results].count(False) == 1
+    status = compiling.status().compile_cache
+    assert (status.building, status.waiting, status.built_total - before.built_total) == (0, 0, 1)
+    assert (status.entries - before.entries, status.hits_total - before.hits_total) == (1, 11)
+    assert status.bytes > before.bytes
 
 
 async def test_another_source_file_or_header_is_another_compilation(client: ExecutorClient) -> None:
