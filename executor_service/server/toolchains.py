@@ -15,13 +15,15 @@ from pathlib import Path
 
 from executor_service.languages import LanguageSpec
 from executor_service.languages.spec import fill
-from executor_service.sandbox.host import Host
+from executor_service.sandbox.host import WORK_FOLDER, Host
 from fairbox.errors import ConfigError
 
 __all__ = ["find_toolchains"]
 
 _HOME_TIMEOUT_S = 20.0
 """For a command that prints one line; it is started on the host, not in a sandbox."""
+_OWN = ("/tmp", "/dev", "/proc", WORK_FOLDER)  # noqa: S108
+"""What the host has there is hidden from programs."""
 _BIN_FOLDERS = ("bin", "node_modules/.bin", ".")
 """Where a toolchain folder has its commands."""
 
@@ -85,6 +87,10 @@ def _checked(name: str) -> Path:
     folder = Path(name)
     if not folder.is_absolute() or not folder.is_dir() or folder.resolve() == Path("/"):
         raise ConfigError(f"toolchains has {name!r}, must be absolute paths of folders, with ':' between them")
+    if any(folder.is_relative_to(own) for own in _OWN):
+        raise ConfigError(
+            f"toolchains has {name!r}, must be outside {', '.join(_OWN)}, which programs have of their own"
+        )
     return folder
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from executor_service import Cause, ExecutionResult, ExecutorClient, InputFile, InvalidRequest, Limits, Outcome
 from executor_service.languages import LANGUAGES
 from tests.executor.language_samples import SAMPLES, Sample
-from tests.executor.servers import ROOT, Server, running
+from tests.executor.servers import ROOT, Server, command, running
 
 GENEROUS = Limits(wall_time_s=100, compile_time_s=100)
 VERL = Limits(wall_time_s=100, compile_time_s=100, memory_bytes=1024 << 20)
@@ -107,29 +109,43 @@ def test_a_tool_that_is_nowhere_is_named_with_its_packages(tmp_path: Path) -> No
     assert reasons["lua"] == wanted
 
 
-def test_a_tool_outside_what_programs_see_is_found_by_its_folder(tmp_path: Path) -> None:
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A folder that programs do not see unless they are shown it, and that does not lie below their own /tmp."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_a_tool_outside_what_programs_see_is_found_by_its_folder(outside: Path) -> None:
     """A folder of the configuration is seen by programs; the same tool on the PATH alone is not."""
-    tmp_path.chmod(0o755)
-    tool = tmp_path / "bin" / "lua"
+    tool = outside / "bin" / "lua"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho lua 0.1\n")
     tool.chmod(0o755)
     with running("languages=lua", env={"PATH": str(tool.parent)}) as server:
         reasons = {facts.name: facts.reason for facts in server.status().languages}
     assert reasons["lua"] == f"{tool} is outside what programs can see: add the folder of its toolchain to `toolchains`"
-    with running("languages=lua", f"toolchains={tmp_path}") as server:
+    with running("languages=lua", f"toolchains={outside}") as server:
         versions = {facts.name: facts.version for facts in server.status().languages}
     assert versions["lua"] == "lua 0.1"
 
 
+@pytest.mark.parametrize("folder", ["relative", "/", "/nowhere", "/tmp", "/dev/shm"])
+def test_a_toolchain_folder_that_can_not_be_shown_is_refused(folder: str) -> None:
+    words, _, _ = command("languages=lua", f"toolchains=/usr:{folder}:")
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"toolchains has {folder!r}, must be" in done.stderr
+
+
 @pytest.fixture
-def greeting(tmp_path: Path) -> Path:
+def greeting(outside: Path) -> Path:
     """A toolchain folder with a library for node."""
-    tmp_path.chmod(0o755)
-    module = tmp_path / "node_modules" / "greeting" / "index.js"
+    module = outside / "node_modules" / "greeting" / "index.js"
     module.parent.mkdir(parents=True)
     module.write_text("module.exports = 'good day';")
-    return tmp_path
+    return outside
 
 
 async def test_libraries_of_a_toolchain_folder_can_be_imported(greeting: Path) -> None:
