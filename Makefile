@@ -16,7 +16,7 @@ PYTHON_IMAGE ?= docker.io/library/python:3.11-slim
 PIP_SECRET = --secret id=pipconf,src=$(PIP_CONF)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test soak proto lint bench bench-% images clean
+.PHONY: help run test soak proto lint bench bench-% toolchains images clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,14 @@ bench: bench-limiter bench-executor  ## Run every benchmark
 bench-%: $(VENV)/.dev  ## Run one benchmark: limiter, executor
 	$(BIN)/python -m benchmarks.bench_$*
 
+toolchains: .toolchains/.done  ## Install what typescript and jest need into .toolchains (setting: toolchains=$PWD/.toolchains)
+
+.toolchains/.done: deploy/toolchains/package.json
+	@command -v npm >/dev/null || { echo "toolchains: npm is not installed"; exit 1; }
+	mkdir -p .toolchains && cp deploy/toolchains/package.json .toolchains/
+	npm install --prefix .toolchains --no-audit --no-fund --loglevel=error
+	@touch $@
+
 images: $(IMAGES:%=image-%)  ## Build the container images (CONTAINER=docker|podman PIP_CONF=file BUILD_ARGS="...")
 
 image-%:
@@ -52,7 +60,7 @@ image-%:
 	  --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) $(if $(PIP_CONF),$(PIP_SECRET)) $(BUILD_ARGS) .
 
 clean:  ## Remove what the other targets made, but for out/
-	rm -rf $(VENV) .venv-proto benchmarks/out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-proto .toolchains benchmarks/out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

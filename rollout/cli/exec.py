@@ -1,6 +1,7 @@
 """`fairbox exec`: runs one program through the executor and behaves as if it had run here.
 
-Its output goes to stdout and stderr, its exit code is this command's; a sentence on stderr says why it was killed.
+Its output goes to stdout and stderr, its exit code is this command's; a sentence on stderr says why it was killed. What
+a compiler says goes to stderr.
 """
 
 from __future__ import annotations
@@ -16,7 +17,35 @@ from fairbox.errors import ConfigError, FairboxError
 
 __all__ = ["main"]
 
-_BY_SUFFIX = {".py": "python", ".sh": "bash"}
+_BY_SUFFIX = {
+    ".c": "c",
+    ".cc": "cpp",
+    ".cpp": "cpp",
+    ".cs": "csharp",
+    ".cu": "cuda",
+    ".d": "D_ut",
+    ".go": "go",
+    ".java": "java",
+    ".jl": "julia",
+    ".js": "nodejs",
+    ".kts": "kotlin_script",
+    ".lean": "lean",
+    ".lua": "lua",
+    ".php": "php",
+    ".pl": "perl",
+    ".py": "python",
+    ".R": "R",
+    ".rb": "ruby",
+    ".rkt": "racket",
+    ".rs": "rust",
+    ".scala": "scala",
+    ".sh": "bash",
+    ".sql": "sql",
+    ".sv": "verilog",
+    ".swift": "swift",
+    ".ts": "typescript",
+    ".v": "verilog",
+}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -63,7 +92,10 @@ async def _execute(options: argparse.Namespace, code: str, language: str, stdin:
 
 
 def _report(result: ExecutionResult) -> int:
-    for stream, output in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
+    streams = [(sys.stdout, result.stdout), (sys.stderr, result.stderr)]
+    if result.compilation is not None:
+        streams = [(sys.stderr, result.compilation.stdout), (sys.stderr, result.compilation.stderr), *streams]
+    for stream, output in streams:
         stream.flush()
         stream.buffer.write(output.data)
         stream.buffer.flush()
@@ -71,4 +103,4 @@ def _report(result: ExecutionResult) -> int:
             print(f"\nfairbox exec: {output.total_bytes} bytes in all, cut to {len(output.data)}", file=sys.stderr)
     if result.outcome not in (Outcome.FINISHED, Outcome.NONZERO_EXIT):
         print(f"fairbox exec: {result.outcome}: {result.message}", file=sys.stderr)
-    return result.exit_code
+    return 1 if result.outcome is Outcome.COMPILE_ERROR else result.exit_code

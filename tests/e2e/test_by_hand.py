@@ -81,6 +81,19 @@ def test_a_program_over_its_time_says_so(service: Service) -> None:
     assert "TIME_LIMIT" in done.stderr
 
 
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+def test_a_file_is_compiled_by_its_suffix_and_the_compiler_is_heard(service: Service, tmp_path: Path) -> None:
+    source = tmp_path / "hello.c"
+    source.write_text('#include <stdio.h>\nint main(void) { puts("hello"); return 3; }')
+    done = fairbox("exec", "--executor", service.ports.executor, str(source), input="")
+    assert (done.stdout, done.stderr, done.returncode) == ("hello\n", "", 3)
+    source.write_text("int main(void) { return nothing; }")
+    done = fairbox("exec", "--executor", service.ports.executor, str(source), input="")
+    assert (done.stdout, done.returncode) == ("", 1)
+    assert "nothing" in done.stderr
+    assert "COMPILE_ERROR: Not run: compiling failed." in done.stderr
+
+
 def test_status_shows_both_tiers(service: Service) -> None:
     done = fairbox("status", f"limiter={service.ports.limiter_admin}", f"executor={service.ports.executor}")
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from executor_service import Cause, ExecutionResult, Outcome, Output
+from executor_service import Cause, Compilation, ExecutionResult, Outcome, Output
 from fairbox.errors import ConfigError
 from rollout.testing import ScriptedTool
 from rollout.tools import InfraError, MalformedCall, ParameterSchema, ToolCall, ToolOutcome, ToolResponse, ToolSchema
@@ -86,6 +86,15 @@ def result(outcome: Outcome, stdout: str = "", stderr: str = "", **fields: Any) 
         (result(Outcome.NONZERO_EXIT, "1\n", "E: no\n", exit_code=1), "1\nE: no", ToolOutcome.PROGRAM_ERROR),
         (result(Outcome.NONZERO_EXIT, exit_code=3), "[exit code 3]", ToolOutcome.PROGRAM_ERROR),
         (result(Outcome.COMPILE_ERROR, message="no"), "[no]", ToolOutcome.PROGRAM_ERROR),
+        (
+            result(
+                Outcome.COMPILE_ERROR,
+                message="no",
+                compilation=Compilation(Outcome.NONZERO_EXIT, 1, Output(b"main.d\n", 7), Output(b"x?\n", 3)),
+            ),
+            "main.d\nx?\n[no]",
+            ToolOutcome.PROGRAM_ERROR,
+        ),
         (result(Outcome.SIGNALED, signal=11), "[ended by signal 11]", ToolOutcome.PROGRAM_ERROR),
         (
             result(Outcome.TIME_LIMIT, "so far", message="more than 2 s"),
