@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from executor_service.config import ExecutorConfig
 from executor_service.convert import level_to_proto, limits_to_proto, outcome_to_proto
+from executor_service.core.compile_cache import CompileStatistics
 from executor_service.model import IsolationLevel
 from executor_service.sandbox.boxes import Boxes
 from executor_service.server.compiler import Compiler
@@ -26,7 +27,7 @@ def status(
     capabilities: Capabilities,
     uptime_s: float,
 ) -> pb.GetStatusResponse:
-    counts, kept = runs.statistics(), compiler.statistics()
+    counts = runs.statistics()
     standing = gate.status()
     policy = config.policy()
     return pb.GetStatusResponse(
@@ -69,13 +70,17 @@ def status(
         draining=runs.draining,
         uptime_s=uptime_s,
         insecure=config.insecure,
-        compile_cache=pb.CompileCacheStatus(
-            entries=kept.entries,
-            bytes=kept.bytes,
-            building=kept.building,
-            waiting=kept.waiting,
-            hits_total=kept.hits,
-            built_total=kept.built,
-            evicted_total=kept.evicted,
-        ),
+        compile_cache=_compile_cache(compiler.statistics()),
+    )
+
+
+def _compile_cache(counts: CompileStatistics) -> pb.CompileCacheStatus:
+    return pb.CompileCacheStatus(
+        entries=counts.entries,
+        bytes=counts.bytes,
+        building=counts.building,
+        waiting=counts.waiting,
+        hits_total=counts.hits,
+        built_total=counts.built,
+        evicted_total=counts.evicted,
     )

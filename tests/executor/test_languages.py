@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -51,8 +52,13 @@ def said(result: ExecutionResult) -> str:
     return "\n".join(parts)
 
 
-def test_every_language_has_samples() -> None:
+def test_every_language_has_samples_and_a_line_in_the_manual() -> None:
     assert {sample.language for sample in SAMPLES} == LANGUAGES.keys()
+    manual = (ROOT / "docs" / "languages.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\| `(\w+)` \| (\S+) .*$", manual, re.MULTILINE)
+    assert {name for name, _ in lines} == LANGUAGES.keys()
+    files = {name: spec.file_name for name, spec in LANGUAGES.items() if "{" not in spec.file_name}
+    assert {name: file for name, file in lines if name in files} == files
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.language)
