@@ -78,7 +78,8 @@ class LanguageSpec:
     prefix: str = ""
     """Put before a source that does not have it."""
     named_by: str = ""
-    """Pattern whose first group is `{name}`, where the name of a program's main part is in its source."""
+    """Pattern whose first group is `{name}`, where the name of a program's main part is in its source. It may become a
+    part of a file's name: what the pattern takes is short and plain."""
     default_name: str = "Main"
     """`{name}` where the pattern is not found."""
     reserves: int = 0

@@ -35,19 +35,27 @@ class Planner:
         self._words = sorted({package for profile in self._profiles for package in profile.packages})
 
     def plan(self, request: RunRequest, made: tuple[InputFile, ...] = ()) -> Plan:
-        """How a program is run. `made` is what its compiler made; its bytes are charged to nobody."""
-        language, limits = LANGUAGES[request.language], request.limits
-        warm = bool(language.profile)
-        values = self._values(request, limits)
-        argv = (language.program_file(request.code),) if warm else tuple(fill(word, values) for word in language.run)
-        size = disk_use(made)
+        """How a program is run. `made` is what its compiler made."""
+        language = LANGUAGES[request.language]
+        if language.profile:
+            return Plan(
+                argv=(language.file_name, *request.args),
+                env=self._env | dict(request.env),
+                limits=request.limits,
+                profile=request.profile or self.profile_for(request.code),
+                mode=Mode.MAIN,
+                files=(InputFile(language.file_name, request.code), *request.files),
+                stdin=request.stdin,
+                return_paths=request.return_paths,
+            )
+        values = self._values(request, request.limits)
+        files = (*_files(request), *made)
         return Plan(
-            argv=(*argv, *request.args),
+            argv=(*(fill(word, values) for word in language.run), *request.args),
             env=self._environment(language, values) | dict(request.env),
-            limits=replace(limits, disk_bytes=limits.disk_bytes + size, memory_bytes=limits.memory_bytes + size),
-            profile=(request.profile or self.profile_for(request.code)) if warm else PYTHON_BASE,
-            mode=Mode.MAIN if warm else Mode.EXEC,
-            files=(*_files(request), *made),
+            limits=_with_room(request, files),
+            profile=PYTHON_BASE,
+            files=files,
             stdin=request.stdin,
             return_paths=request.return_paths,
             reserves=language.reserves,
@@ -87,6 +95,14 @@ class Planner:
         named = {word for word in self._words if word.encode() in code}
         fitting = [profile for profile in self._profiles if named <= set(profile.packages)] or self._profiles[-1:]
         return fitting[0].name if self._loaded(fitting[0].name) else PYTHON_BASE
+
+
+def _with_room(request: RunRequest, files: tuple[InputFile, ...]) -> Limits:
+    """The limits of a request, raised by what `files` hold beyond what it brings: that is charged to nobody."""
+    brought = disk_use((InputFile("", request.code), *request.files))
+    size = max(disk_use(files) - brought, 0)
+    limits = request.limits
+    return replace(limits, disk_bytes=limits.disk_bytes + size, memory_bytes=limits.memory_bytes + size)
 
 
 def _files(request: RunRequest) -> tuple[InputFile, ...]:

@@ -131,6 +131,7 @@ async def _language(planner: Planner, boxes: Boxes, spec: LanguageSpec) -> Langu
     said = [line for line in (report.stdout.text + report.stderr.text).splitlines() if line.strip()]
     if report.killed or report.code or report.signal:
         ending = f"signal {report.signal}" if report.signal else f"exit code {report.code}"
+        ending = f"{report.killed} limit" if report.killed else ending
         last = f": {said[-1].strip()[:200]}" if said else ""
         reason = f"{' '.join(plan.argv)} failed with {ending}{last}; it comes with {spec.install}"
         return LanguageFacts(spec.name, installed=False, reason=reason)

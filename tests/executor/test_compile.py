@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -19,7 +20,8 @@ from executor_service import (
     Outcome,
     OutputFile,
 )
-from tests.executor.servers import Server, running, wait_for
+from tests.executor.servers import Server, children, processes_with, running, wait_for
+from tests.executor.test_leases import limiter_running
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed"),
@@ -217,6 +219,27 @@ async def test_without_room_every_run_compiles() -> None:
         async with ExecutorClient(server.target) as client:
             results = [await run(client, DOUBLE, stdin=b"1") for _ in range(2)]
     assert [cached(result) for result in results] == [False, False]
+
+
+async def test_a_compiler_is_killed_with_the_lease_that_it_ran_under() -> None:
+    with limiter_running() as limiter, running("languages=c", f"limiter={limiter.target}") as server:
+        wait_for(lambda: server.status().limiter.valid)
+        async with ExecutorClient(server.target) as client:
+            call = asyncio.create_task(run(client, FOR_EVER, limits=Limits(wall_time_s=100, compile_time_s=200)))
+            await until(lambda: server.status().compile_cache.building == 1 and server.status().limiter.bound == 1)
+            await until(lambda: compilers(server))
+            limiter.process.send_signal(signal.SIGSTOP)
+            result = await call
+            assert (result.outcome, result.cause) == (Outcome.CANCELLED, Cause.INFRA)
+            assert result.message == "Killed: the limiter no longer vouches for the lease that the compiler ran under."
+            assert not compilers(server)
+            status = server.status().compile_cache
+            assert (status.building, status.entries) == (0, 0)
+
+
+def compilers(server: Server) -> set[int]:
+    """Processes of a server that compile C."""
+    return {*processes_with("main.c")} & {*children(server.pid)}
 
 
 async def until(what: object) -> None:

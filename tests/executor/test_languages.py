@@ -169,6 +169,21 @@ async def test_a_php_source_with_and_without_its_tag(client: ExecutorClient, too
         assert "-x" in result.stdout.text, said(result)
 
 
+async def test_what_a_language_adds_to_a_source_is_not_charged(client: ExecutorClient, toolchains: Server) -> None:
+    skip_unless_installed(toolchains, "php")
+    source = "echo 'here';".ljust(4096)
+    limits = Limits(wall_time_s=100, disk_bytes=4096)
+    result = await client.execute(source, language="php", limits=limits)
+    assert result.stdout.text.strip() == "here", said(result)
+
+
+async def test_a_class_name_that_no_file_can_have_does_not_compile(client: ExecutorClient, toolchains: Server) -> None:
+    skip_unless_installed(toolchains, "junit")
+    for name in ("X" * 300, "é" * 200):
+        result = await client.execute(f"public class {name} {{}}", language="junit", limits=GENEROUS)
+        assert (result.outcome, result.cause) == (Outcome.COMPILE_ERROR, Cause.POLICY), said(result)
+
+
 async def test_a_java_program_of_several_files(client: ExecutorClient, toolchains: Server) -> None:
     skip_unless_installed(toolchains, "java")
     helper = InputFile("Helper.java", b"class Helper { static int f() { return 41; } }")
