@@ -65,7 +65,8 @@ class Box:
         self._on_ready, self._on_gone = on_ready, on_gone
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
         self._init = -1
-        self._uses = 0
+        self.use = 0
+        """Number of the present use, or the coming one: the init may be done with a use before its user knows."""
         self._control: socket.socket | None = None
         self._gone = False
         self._closing = asyncio.Lock()
@@ -98,11 +99,11 @@ class Box:
             self.groups.limit(memory_bytes=memory_bytes, processes=processes)
             self._limits = (memory_bytes, processes)
 
-    def tell(self, order: dict[str, Any]) -> None:
-        """An order to the init about the present use. Where it is gone, `hear()` says so."""
+    def tell(self, order: dict[str, Any], use: int) -> None:
+        """An order to the init about a use, without effect when that has ended. Where it is gone, `hear()` says so."""
         if self._control is not None:
             with contextlib.suppress(OSError):
-                self._control.send(json.dumps({**order, "use": self._uses}).encode())
+                self._control.send(json.dumps({**order, "use": use}).encode())
 
     async def hear(self) -> Message | None:
         """What the init says next about this use; None: it is gone."""
@@ -155,7 +156,7 @@ class Box:
             case "init":
                 self._init = handles[0]
             case "ready":
-                self._uses += 1
+                self.use += 1
                 self.streams = handles
                 self._on_ready(self)
             case _:

@@ -20,12 +20,12 @@ _HANDLES = b"H"
 
 
 class Channel:
-    """Owns `control`. One task may send and one receive at a time."""
+    """Owns `control`. One task may send and one receive at a time. `most` bounds the bytes of a frame from inside."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, most: int = wire.MAX_BLOB) -> None:
         control.setblocking(False)
         self._control = control
-        self._decoder = wire.Decoder()
+        self._decoder = wire.Decoder(most)
         self._frames: deque[tuple[dict[str, Any], bytes]] = deque()
         self._ended = False
 

@@ -43,6 +43,7 @@ class Sandbox:
         self._host = host
         self._box = box
         self._plan = plan
+        self._use = box.use
         self._data: socket.socket | None = None
         self._streams: Streams | None = None
         self._channel: Channel | None = None
@@ -95,7 +96,7 @@ class Sandbox:
         """Ends a running program; the first reason stays."""
         if self._killed is Killed.NOT and self._deadline is not None:
             self._killed = reason
-            self._box.tell({"type": "end"})
+            self._tell({"type": "end"})
             self._deadline.reschedule(asyncio.get_running_loop().time() + _END_GRACE_S)
 
     @property
@@ -104,11 +105,14 @@ class Sandbox:
         assert self._streams is not None
         return self._streams
 
-    async def serve(self) -> Channel:
-        """SERVE: lets the worker begin, and returns the channel to what serves in it. Closed with the block."""
+    async def serve(self, most: int = wire.MAX_BLOB) -> Channel:
+        """SERVE: lets the worker begin, and returns the channel to what serves in it. Closed with the block.
+
+        A frame from inside of more than `most` bytes ends the channel.
+        """
         assert self._data is not None
         await self._go()
-        self._channel = Channel(self._data.dup())
+        self._channel = Channel(self._data.dup(), most)
         return self._channel
 
     async def event(self) -> dict[str, Any] | None:
@@ -128,19 +132,23 @@ class Sandbox:
     def allow(self, limits: Limits) -> None:
         """SERVE: from now on it may use so much CPU time and memory, until `rest()`. Wall time is the caller's."""
         order = {"type": "cell", "wall_time_s": _NO_END_S, "cpu_time_s": limits.cpu_time_s}
-        self._box.tell({**order, "memory_bytes": self._plan.limits.memory_bytes})
+        self._tell({**order, "memory_bytes": self._plan.limits.memory_bytes})
 
     def rest(self) -> None:
         """SERVE: nothing is asked of it; only its memory is watched."""
-        self._box.tell({"type": "rest"})
+        self._tell({"type": "rest"})
 
     def signal(self, number: int, pid: int = 0) -> None:
         """SERVE: a signal to the worker, or to another process of the box, by its number inside."""
-        self._box.tell({"type": "signal", "pid": pid, "signal": number})
+        self._tell({"type": "signal", "pid": pid, "signal": number})
 
     def end(self) -> None:
         """SERVE: ends everything in the box; `event()` says when."""
-        self._box.tell({"type": "end"})
+        self._tell({"type": "end"})
+
+    def _tell(self, order: dict[str, Any]) -> None:
+        """An order about this use and no other: the box may be ready for the next one already."""
+        self._box.tell(order, self._use)
 
     async def _hand_over(self) -> None:
         """Tells the init the limits and the worker what to run; the worker then waits for `go`."""
@@ -156,7 +164,7 @@ class Sandbox:
             raise SandboxFailure("control groups", error.errno or 0, str(error), started=False) from None
         inodes = disk_inodes(plan.files)
         resized = limits.disk_bytes != box.disk_bytes or inodes != DEFAULT_INODES
-        box.tell(
+        self._tell(
             {
                 "type": "begin",
                 "serves": plan.mode is Mode.SERVE,
@@ -266,7 +274,7 @@ class Sandbox:
             self._channel.close()
         if not self._dead:
             if not self._ended:
-                self._box.tell({"type": "end"})
+                self._tell({"type": "end"})
             await self._death()
         if self._streams is not None:
             self._streams.drain()

@@ -81,20 +81,23 @@ class Channel:
 class Decoder:
     """Turns bytes as they arrive into frames. ValueError for a frame beyond the bounds."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_BLOB) -> None:
         self._buffer = bytearray()
+        self._most = most
 
     def feed(self, data: bytes) -> list[tuple[Head, bytes]]:
         self._buffer += data
         frames = []
         while len(self._buffer) >= _HEADER.size:
             length, size = _HEADER.unpack_from(self._buffer)
-            if length > MAX_HEAD or size > MAX_BLOB:
+            if length > MAX_HEAD or size > self._most:
                 raise ValueError(f"a frame of {length} and {size} bytes is beyond the bounds")
             end = _HEADER.size + length + size
             if len(self._buffer) < end:
                 break
             head = json.loads(self._buffer[_HEADER.size : _HEADER.size + length])
+            if not isinstance(head, dict):
+                raise ValueError("a frame whose head is no object")
             frames.append((head, bytes(self._buffer[_HEADER.size + length : end])))
             del self._buffer[:end]
         return frames
