@@ -282,7 +282,7 @@ class _ComparisonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     COMPARISON_WHITESPACE: _Comparison.ValueType  # 2
     """Line by line, ignoring white space at the end of lines and of the text."""
     COMPARISON_FLOAT: _Comparison.ValueType  # 3
-    """As WHITESPACE, and numbers may differ by 1e-6, absolutely or relatively."""
+    """As WHITESPACE, and numbers may differ by 1e-6, absolutely or relatively; two whole numbers may not."""
 
 class Comparison(_Comparison, metaclass=_ComparisonEnumTypeWrapper):
     """How two outputs are compared."""
@@ -294,7 +294,7 @@ COMPARISON_EXACT: Comparison.ValueType  # 1
 COMPARISON_WHITESPACE: Comparison.ValueType  # 2
 """Line by line, ignoring white space at the end of lines and of the text."""
 COMPARISON_FLOAT: Comparison.ValueType  # 3
-"""As WHITESPACE, and numbers may differ by 1e-6, absolutely or relatively."""
+"""As WHITESPACE, and numbers may differ by 1e-6, absolutely or relatively; two whole numbers may not."""
 global___Comparison = Comparison
 
 class _Verdict:
