@@ -13,6 +13,16 @@ from executor_service.errors import (
     Overloaded,
     RunLost,
 )
+from executor_service.grading import (
+    AssertCase,
+    CaseResult,
+    Comparison,
+    FunctionCase,
+    PytestCase,
+    StdioCase,
+    Verdict,
+    VerifyResult,
+)
 from executor_service.model import (
     Cause,
     Compilation,
@@ -27,13 +37,17 @@ from executor_service.model import (
 )
 
 __all__ = [
+    "AssertCase",
+    "CaseResult",
     "Cause",
+    "Comparison",
     "Compilation",
     "ExecutionResult",
     "ExecutorClient",
     "ExecutorError",
     "ExecutorUnavailable",
     "FileStatus",
+    "FunctionCase",
     "InputFile",
     "InvalidRequest",
     "IsolationLevel",
@@ -43,5 +57,9 @@ __all__ = [
     "Output",
     "OutputFile",
     "Overloaded",
+    "PytestCase",
     "RunLost",
+    "StdioCase",
+    "Verdict",
+    "VerifyResult",
 ]

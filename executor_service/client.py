@@ -10,10 +10,11 @@ import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from executor_service.convert import limits_to_proto, result_from_proto
 from executor_service.errors import (
@@ -24,6 +25,8 @@ from executor_service.errors import (
     Overloaded,
     RunLost,
 )
+from executor_service.grading.convert import verify_from_proto, verify_request
+from executor_service.grading.model import Case, Comparison, VerifyResult
 from executor_service.model import ExecutionResult, InputFile, Limits
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
@@ -107,23 +110,72 @@ class ExecutorClient:
             raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
         if timeout is None:
             timeout = (limits.wall_time_s or _ASSUMED_WALL_S) + QUEUE_ALLOWANCE_S + _OVERHEAD_S
-        response = await self._call(request, timeout)
+        response = await self._call("ExecuteCode", request, timeout)
         return result_from_proto(response.result)
 
-    async def _call(self, request: pb.ExecuteCodeRequest, timeout: float) -> pb.ExecuteCodeResponse:
+    async def verify(
+        self,
+        code: str,
+        cases: Sequence[Case],
+        *,
+        language: str = "python",
+        entry_point: str = "",
+        files: Sequence[InputFile] = (),
+        test_files: Sequence[InputFile] = (),
+        setup_code: str = "",
+        limits: Limits | None = None,
+        comparison: Comparison | None = None,
+        stop_on_failure: bool = False,
+        trusted_candidate: bool = False,
+        workspace_id: str = "",
+        request_id: str = "",
+        tenant: str = "",
+        timeout: float | None = None,
+    ) -> VerifyResult:
+        """Grades a candidate against cases of one kind, which says the style. Cancelling kills what runs.
+
+        `limits` are those of each case; `comparison` None: WHITESPACE for texts, EXACT for values. `timeout` (seconds)
+        bounds the whole call; by default the wall time of all cases plus QUEUE_ALLOWANCE_S. Raises as `execute`.
+        """
+        limits = limits or Limits()
+        try:
+            request = verify_request(
+                code,
+                cases,
+                language=language,
+                entry_point=entry_point,
+                files=files,
+                test_files=test_files,
+                setup_code=setup_code,
+                limits=limits,
+                comparison=comparison,
+                stop_on_failure=stop_on_failure,
+                trusted_candidate=trusted_candidate,
+                workspace_id=workspace_id,
+                request_id=request_id or uuid.uuid4().hex,
+                tenant=tenant,
+            )
+        except ValueError as error:  # a value that is not plain data, text that is not valid Unicode
+            raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
+        if timeout is None:
+            timeout = (limits.wall_time_s or _ASSUMED_WALL_S) * len(cases) + QUEUE_ALLOWANCE_S + _OVERHEAD_S
+        return verify_from_proto(await self._call("VerifyCode", request, timeout))
+
+    async def _call(self, method: str, request: Message, timeout: float) -> Any:
         if self._stub is None:
             raise RuntimeError("ExecutorClient is used outside its `async with` block")
         deadline = asyncio.get_running_loop().time() + timeout
+        call = getattr(self._stub, method)
         try:
             try:
-                return await self._stub.ExecuteCode(request, timeout=timeout)
+                return await call(request, timeout=timeout)
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:
                     raise
                 # Once more, because a connection may have been closed under the call. Safe: the request carries a
                 # request_id, so a server that ran it, or still runs it, answers from that run; one that died took the
                 # program with it.
-                return await self._stub.ExecuteCode(request, timeout=deadline - asyncio.get_running_loop().time())
+                return await call(request, timeout=deadline - asyncio.get_running_loop().time())
         except grpc.aio.AioRpcError as error:
             raise _typed(error, self.target) from error
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 from executor_service.config import ExecutorConfig
 from executor_service.core.admission import Admission
@@ -24,9 +25,12 @@ from executor_service.server.probe import Capabilities, probe, unavailable
 from executor_service.server.programs import Programs
 from executor_service.server.remote_limiter import RemoteLimiter
 from executor_service.server.runs import Runs
+from executor_service.server.served import BoxWorkers
 from executor_service.server.service import SERVICE_NAME, ExecutorService
 from executor_service.server.status import status
 from executor_service.server.toolchains import find_toolchains
+from executor_service.server.verify import Verifier
+from executor_service.server.verify_cases import Grader
 from executor_service.server.work import Work
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.clock import Clock, MonotonicClock
@@ -38,8 +42,10 @@ __all__ = ["serve"]
 
 _LOG = logging.getLogger("executor_service")
 
+_BOXES_EACH = 2
+"""For each program: a case of a verification runs candidate and checker apart."""
 _SPARE_BOXES = 4
-"""Beyond one for each program: some are being cleared or made while others run."""
+"""Beyond those: some are being cleared or made while others run."""
 _LAST_CALLS_S = 2.0
 """After the last run has ended, calls get so long to take their answers."""
 
@@ -57,9 +63,12 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         compiler = open_compiler(config, planner, capabilities)
         programs = Programs(boxes, planner, compiler, clock, name=name)
         runs = await stack.enter_async_context(open_runs(config, programs, gate, clock, name))
+        grader = Grader(BoxWorkers(boxes), clock, name, minimal_environment(host), planner.profile_for)
+        verifier = await stack.enter_async_context(open_verifier(config, runs, grader, clock))
         started, version = clock.now(), installed_version()
         service = ExecutorService(
             runs,
+            verifier,
             config.policy(),
             capabilities.installed,
             frozenset(boxes.profiles),
@@ -86,7 +95,7 @@ async def open_boxes(config: ExecutorConfig, clock: Clock) -> AsyncIterator[tupl
     """What sandboxes are made of and those themselves, with the first profile loaded."""
     groups = find_groups(config.cgroups)
     profiles = config.runtime_profiles()
-    most = config.max_concurrent + _SPARE_BOXES
+    most = _BOXES_EACH * config.max_concurrent + _SPARE_BOXES
     try:
         host = inspect_host(
             python=config.python, groups=groups, seccomp=compile_filter(), boxes=most * len(profiles), nice=config.nice
@@ -138,13 +147,20 @@ def open_runs(config: ExecutorConfig, work: Work, gate: LeaseGate, clock: Clock,
         clock,
         name=name,
         admission=Admission(max_running=config.max_concurrent, max_queued=config.max_queued),
-        table=DedupTable(
-            max_ids=config.dedup_max_ids,
-            max_bytes=config.dedup_max_bytes,
-            max_age_s=config.dedup_window_s,
-        ),
+        table=open_table(config),
         queue_timeout_s=config.queue_timeout_s,
     )
+
+
+def open_verifier(config: ExecutorConfig, runs: Runs, grader: Grader, clock: Clock) -> Verifier:
+    """Verifications, whose cases go through `runs`."""
+    table = open_table(config)
+    return Verifier(runs, grader, clock, table=table, queue_timeout_s=config.queue_timeout_s)
+
+
+def open_table(config: ExecutorConfig) -> DedupTable[Any, Any]:
+    """An empty table of request ids, bounded as the configuration says."""
+    return DedupTable(max_ids=config.dedup_max_ids, max_bytes=config.dedup_max_bytes, max_age_s=config.dedup_window_s)
 
 
 @contextlib.asynccontextmanager

@@ -48,6 +48,7 @@ class _Run:
     number: int
     arrived: float
     slot: asyncio.Future[int]
+    work: Work
     done: asyncio.Event = field(default_factory=asyncio.Event)
     ending: ExecutionResult | Exception | None = None
     waiters: int = 0
@@ -103,11 +104,12 @@ class Runs:
         await self._tasks.__aexit__(kind, error, trace)
 
     async def execute(
-        self, request: RunRequest, fingerprint: bytes, observe: Observer | None = None
+        self, request: RunRequest, fingerprint: bytes, observe: Observer | None = None, work: Work | None = None
     ) -> ExecutionResult:
         """The result of `request`: of a new run, or of the run with the same request_id.
 
-        `observe` is given the output of a new run as it is read; of one that is joined or ended, nothing.
+        `observe` is given the output of a new run as it is read; of one that is joined or ended, nothing. `work` does
+        a new run in place of the usual work.
         Raises Abandoned, Draining, IdReused, QueueFull, QueueTimeout, ResultGone, and what the lease gate raises.
         Cancelling it kills the program, unless another call waits for it too.
         """
@@ -121,7 +123,7 @@ class Runs:
             if isinstance(known, Join):
                 run = known.run
         joined = run is not None
-        run = run or self._begin(request, fingerprint, observe)
+        run = run or self._begin(request, fingerprint, observe, work or self._work)
         run.waiters += 1
         try:
             await run.done.wait()
@@ -155,12 +157,12 @@ class Runs:
     def deduplicated_total(self) -> int:
         return self._table.deduplicated_total
 
-    def _begin(self, request: RunRequest, fingerprint: bytes, observe: Observer | None) -> _Run:
+    def _begin(self, request: RunRequest, fingerprint: bytes, observe: Observer | None, work: Work) -> _Run:
         if self.draining:
             raise Draining
         now = self._clock.now()
         slot = asyncio.get_running_loop().create_future()
-        run = _Run(request, next(self._numbers), now, slot, observe=observe)
+        run = _Run(request, next(self._numbers), now, slot, work, observe=observe)
         eligible = request.lease is not None or not self._gate.needs_queue
         self._runs[run.number] = run
         try:
@@ -182,7 +184,7 @@ class Runs:
             if run.started:
                 assert run.attempt is not None
                 message = "Killed: nobody waited for the result any more, or the server ended."
-                ending = self._work.result(run.attempt, Outcome.CANCELLED, Cause.INFRA, message)
+                ending = run.work.result(run.attempt, Outcome.CANCELLED, Cause.INFRA, message)
             else:
                 ending = Draining() if self.draining else Abandoned()
         except Exception as error:  # the boundary: the service names it, waiting calls get it
@@ -228,7 +230,7 @@ class Runs:
             run.attempt = Attempt(
                 request, run.number, slot, held, queue_s, run.observe, answer=lambda result: self._end(run, result)
             )
-            return await self._work.perform(run.attempt)
+            return await run.work.perform(run.attempt)
 
     def _start(self, started: list[Started]) -> None:
         for each in started:

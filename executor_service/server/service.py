@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import Callable
@@ -13,8 +14,11 @@ import grpc.aio
 from executor_service.convert import result_to_proto
 from executor_service.core.admission import QueueFull
 from executor_service.core.dedup import IdReused
+from executor_service.grading.convert import verify_to_proto
+from executor_service.grading.validation import validate_verify
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
 from executor_service.server.runs import Abandoned, Draining, QueueTimeout, ResultGone, Runs
+from executor_service.server.verify import Verifier
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from executor_service.validation import LimitPolicy, validate
@@ -43,12 +47,14 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     def __init__(
         self,
         runs: Runs,
+        verifier: Verifier,
         policy: LimitPolicy,
         installed: frozenset[str],
         profiles: frozenset[str],
         status: Callable[[], pb.GetStatusResponse],
     ) -> None:
         self._runs = runs
+        self._verifier = verifier
         self._policy = policy
         self._installed = installed
         self._profiles = profiles
@@ -67,6 +73,20 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
             await _abort(context, error)
         return pb.ExecuteCodeResponse(result=result_to_proto(result))
 
+    async def VerifyCode(  # noqa: N802
+        self, request: pb.VerifyCodeRequest, context: Context
+    ) -> pb.VerifyCodeResponse:
+        try:
+            # In a thread: a request can hold megabytes of values to be parsed.
+            valid = await asyncio.to_thread(validate_verify, request, installed=self._installed, policy=self._policy)
+        except FieldErrors as errors:
+            await abort_fields(context, errors)
+        try:
+            result = await self._verifier.verify(valid, fingerprint(request) if valid.program.request_id else b"")
+        except Exception as error:  # the boundary: each gets its status
+            await _abort(context, error)
+        return await asyncio.to_thread(verify_to_proto, result)
+
     async def GetStatus(  # noqa: N802
         self, request: pb.GetStatusRequest, context: Context
     ) -> pb.GetStatusResponse:
@@ -78,15 +98,15 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     BranchSession = _unimplemented("BranchSession")
     DeleteSession = _unimplemented("DeleteSession")
     ListSessions = _unimplemented("ListSessions")
-    VerifyCode = _unimplemented("VerifyCode")
     PrepareWorkspace = _unimplemented("PrepareWorkspace")
 
 
-def fingerprint(request: pb.ExecuteCodeRequest) -> bytes:
+def fingerprint(request: pb.ExecuteCodeRequest | pb.VerifyCodeRequest) -> bytes:
     """What makes two requests the same. Not the lease: it says who pays for a run, not what is run."""
-    same = pb.ExecuteCodeRequest()
-    same.CopyFrom(request)
-    same.ClearField("lease")
+    same = type(request)()
+    same.CopyFrom(request)  # type: ignore[arg-type]
+    if isinstance(same, pb.ExecuteCodeRequest):
+        same.ClearField("lease")
     return hashlib.sha256(same.SerializeToString(deterministic=True)).digest()
 
 

@@ -261,7 +261,6 @@ async def test_reflection_lists_the_service(server: Server) -> None:
         ("BranchSession", pb.BranchSessionRequest()),
         ("DeleteSession", pb.DeleteSessionRequest()),
         ("ListSessions", pb.ListSessionsRequest()),
-        ("VerifyCode", pb.VerifyCodeRequest()),
         ("PrepareWorkspace", pb.PrepareWorkspaceRequest()),
     ],
 )

@@ -1,0 +1,165 @@
+"""Whether an output is the expected one. Pure, and safe with anything a candidate can print or return.
+
+Texts are compared as bytes, values as trees (see `values`). Sets and dicts are compared by sorting, not by hashing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from executor_service.grading.model import Comparison
+from executor_service.grading.values import Tree
+
+__all__ = ["TOLERANCE", "same_text", "same_value"]
+
+TOLERANCE = 1e-6
+"""How far numbers may be apart with Comparison.FLOAT, absolutely or relatively."""
+_PIECES = re.compile(rb"[^\S\n]+|\S+")
+_WHOLE = re.compile(rb"[+-]?[0-9]{1,400}")
+_NUMBER = re.compile(rb"[+-]?(?:[0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,4})?")
+"""Longer ones are no numbers here: they are compared as text."""
+
+
+def same_text(expected: bytes, actual: bytes, comparison: Comparison) -> bool:
+    if comparison is Comparison.EXACT:
+        return expected == actual
+    wanted, got = _lines(expected), _lines(actual)
+    if wanted == got:
+        return True
+    if comparison is Comparison.WHITESPACE or len(wanted) != len(got):
+        return False
+    return all(_same_line(a, b) for a, b in zip(wanted, got, strict=True))
+
+
+def _lines(text: bytes) -> list[bytes]:
+    return [line.rstrip() for line in text.rstrip().split(b"\n")]
+
+
+def _same_line(expected: bytes, actual: bytes) -> bool:
+    if expected == actual:
+        return True
+    wanted, got = _PIECES.findall(expected), _PIECES.findall(actual)
+    return len(wanted) == len(got) and all(a == b or _close_texts(a, b) for a, b in zip(wanted, got, strict=True))
+
+
+def _close_texts(expected: bytes, actual: bytes) -> bool:
+    if not _NUMBER.fullmatch(expected) or not _NUMBER.fullmatch(actual):
+        return False
+    if _WHOLE.fullmatch(expected) and _WHOLE.fullmatch(actual):
+        return int(expected) == int(actual)
+    wanted, got = float(expected), float(actual)
+    # One too large for a float is the same only where it is written the same.
+    return math.isfinite(wanted) and math.isfinite(got) and _close(wanted, got)
+
+
+def _close(expected: float, actual: float) -> bool:
+    if math.isinf(expected) or math.isinf(actual):
+        return expected == actual
+    return math.isclose(expected, actual, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+def same_value(expected: Tree, actual: Tree, comparison: Comparison, *, tuples_are_lists: bool = False) -> bool:
+    """As `==` of Python has it: 1, 1.0 and True are the same, a list and a tuple are not, unless `tuples_are_lists`
+    says that the expected value comes from JSON. NaN is the same as NaN, so that it can be expected."""
+    return _Values(comparison, tuples_are_lists).same(expected, actual)
+
+
+_RANK = {"number": 0, "text": 1, "s": 2, "b": 3, "l": 4, "t": 5, "e": 6, "d": 7, "none": 8}
+
+
+class _Values:
+    def __init__(self, comparison: Comparison, tuples_are_lists: bool) -> None:
+        self._comparison = comparison
+        self._tuples_are_lists = tuples_are_lists
+
+    def same(self, expected: Tree, actual: Tree) -> bool:
+        kind = self._kind(expected)
+        if kind != self._kind(actual):
+            return False
+        match kind:
+            case "none":
+                return True
+            case "number":
+                return self._same_number(_number(expected), _number(actual))
+            case "text":
+                return self._same_text(expected, actual)
+            case "s" | "b":
+                return bool(expected[1] == actual[1])
+            case "l" | "t":
+                return self._same_items(expected[1], actual[1])
+            case "e":
+                return self._same_sets(expected[1], actual[1])
+        return self._same_dicts(expected, actual)
+
+    def _kind(self, tree: Tree) -> str:
+        if tree is None:
+            return "none"
+        if type(tree) is str:
+            return "text"
+        if type(tree) is not list:
+            return "number"
+        tag = str({"i": "number", "z": "e"}.get(tree[0], tree[0]))
+        return "l" if tag == "t" and self._tuples_are_lists else tag
+
+    def _same_number(self, expected: Any, actual: Any) -> bool:
+        if expected == actual or (expected != expected and actual != actual):
+            return True
+        if self._comparison is not Comparison.FLOAT or not (type(expected) is float or type(actual) is float):
+            return False
+        try:
+            return _close(float(expected), float(actual))
+        except OverflowError:  # an int that no float holds is close to none
+            return False
+
+    def _same_text(self, expected: str, actual: str) -> bool:
+        if expected == actual or self._comparison is Comparison.EXACT:
+            return expected == actual
+        return same_text(expected.encode(), actual.encode(), self._comparison)
+
+    def _same_items(self, expected: list[Tree], actual: list[Tree]) -> bool:
+        return len(expected) == len(actual) and all(self.same(a, b) for a, b in zip(expected, actual, strict=True))
+
+    def _same_sets(self, expected: list[Tree], actual: list[Tree]) -> bool:
+        if len(expected) != len(actual):
+            return False
+        return self._same_items(sorted(expected, key=self._order), sorted(actual, key=self._order))
+
+    def _same_dicts(self, expected: Tree, actual: Tree) -> bool:
+        if len(expected[1]) != len(actual[1]):
+            return False
+        return all(
+            self.same(key, other_key) and self.same(value, other_value)
+            for (key, value), (other_key, other_value) in zip(
+                self._entries(expected), self._entries(actual), strict=True
+            )
+        )
+
+    def _entries(self, tree: Tree) -> list[tuple[Tree, Tree]]:
+        """By key. Of equal keys, which a forged text can have, all stay: it then has more than the expected value."""
+        return sorted(zip(tree[1], tree[2], strict=True), key=lambda entry: self._order(entry[0]))
+
+    def _order(self, tree: Tree) -> tuple[Any, ...]:
+        """Equal values have equal keys, and all keys can be compared."""
+        kind = self._kind(tree)
+        rank = _RANK[kind]
+        match kind:
+            case "none":
+                return (rank,)
+            case "number":
+                number = _number(tree)
+                return (rank, number != number, 0 if number != number else number)
+            case "text":
+                return (rank, tree)
+            case "s" | "b":
+                return (rank, tree[1])
+            case "d":
+                return (rank, tuple((self._order(key), self._order(value)) for key, value in self._entries(tree)))
+            case "e":
+                return (rank, tuple(self._order(item) for item in sorted(tree[1], key=self._order)))
+        return (rank, tuple(self._order(item) for item in tree[1]))
+
+
+def _number(tree: Tree) -> Any:
+    return int(tree[1], 16) if type(tree) is list else tree

@@ -1,0 +1,143 @@
+"""Between the facts of grading and the messages of executor_service.v1, in both directions, for server and client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from executor_service.convert import limits_to_proto, result_from_proto, result_to_proto
+from executor_service.grading.model import (
+    AssertCase,
+    Case,
+    CaseResult,
+    Comparison,
+    FunctionCase,
+    PytestCase,
+    StdioCase,
+    Verdict,
+    VerifyResult,
+    VerifyStyle,
+)
+from executor_service.grading.values import NotPlain, proto_from_plain, text_from_proto, to_proto
+from executor_service.model import Cause, InputFile, Limits
+from executor_service.v1 import executor_pb2 as pb
+
+__all__ = ["case_to_proto", "style_of", "verify_from_proto", "verify_request", "verify_to_proto"]
+
+_STYLES: dict[type, VerifyStyle] = {
+    StdioCase: VerifyStyle.STDIO,
+    FunctionCase: VerifyStyle.FUNCTION,
+    AssertCase: VerifyStyle.ASSERT,
+    PytestCase: VerifyStyle.PYTEST,
+}
+
+
+def style_of(cases: Sequence[Case]) -> VerifyStyle:
+    """The style that all cases have. ValueError where they differ, or where there are none."""
+    styles = {_STYLES[type(case)] for case in cases}
+    if len(styles) != 1:
+        raise ValueError(f"cases have {len(styles)} kinds, must have one: {', '.join(sorted(styles)) or 'none given'}")
+    return styles.pop()
+
+
+def verify_request(
+    code: str,
+    cases: Sequence[Case],
+    *,
+    language: str,
+    entry_point: str,
+    files: Sequence[InputFile],
+    test_files: Sequence[InputFile],
+    setup_code: str,
+    limits: Limits,
+    comparison: Comparison | None,
+    stop_on_failure: bool,
+    trusted_candidate: bool,
+    workspace_id: str,
+    request_id: str,
+    tenant: str,
+) -> pb.VerifyCodeRequest:
+    """ValueError where a value is not plain data or does not fit."""
+    return pb.VerifyCodeRequest(
+        code=code,
+        language=language,
+        style=pb.VerifyStyle.Value(f"VERIFY_STYLE_{style_of(cases).name}"),
+        cases=[case_to_proto(case) for case in cases],
+        entry_point=entry_point,
+        files=[pb.InputFile(path=file.path, content=file.content, mode=file.mode) for file in files],
+        test_files=[pb.InputFile(path=file.path, content=file.content, mode=file.mode) for file in test_files],
+        setup_code=setup_code,
+        limits=limits_to_proto(limits),
+        comparison=pb.Comparison.Value(f"COMPARISON_{comparison.name}") if comparison else pb.COMPARISON_UNSPECIFIED,
+        stop_on_failure=stop_on_failure,
+        trusted_candidate=trusted_candidate,
+        workspace_id=workspace_id,
+        request_id=request_id,
+        tenant=tenant,
+    )
+
+
+def case_to_proto(case: Case) -> pb.VerifyCase:
+    match case:
+        case StdioCase():
+            stdio = pb.StdioCase(stdin=case.stdin, expected_stdout=case.expected_stdout)
+            return pb.VerifyCase(case_id=case.case_id, stdio=stdio)
+        case FunctionCase():
+            return pb.VerifyCase(case_id=case.case_id, function=_function_to_proto(case))
+        case AssertCase():
+            return pb.VerifyCase(case_id=case.case_id, assertion=pb.AssertCase(source=case.source))
+    return pb.VerifyCase(case_id=case.case_id, pytest=pb.PytestCase(node_id=case.node_id))
+
+
+def _function_to_proto(case: FunctionCase) -> pb.FunctionCase:
+    try:
+        return pb.FunctionCase(
+            arguments=[proto_from_plain(each) for each in case.arguments],
+            keywords={name: proto_from_plain(each) for name, each in case.keywords.items()},
+            expected=None if case.expected_json else proto_from_plain(case.expected),
+            arguments_json=case.arguments_json,
+            expected_json=case.expected_json,
+        )
+    except NotPlain as error:
+        raise ValueError(str(error)) from None
+
+
+def verify_to_proto(result: VerifyResult) -> pb.VerifyCodeResponse:
+    return pb.VerifyCodeResponse(
+        cases=[_case_result_to_proto(case) for case in result.cases],
+        passed=result.passed,
+        all_passed=result.all_passed,
+        cause=pb.Cause.Value(f"CAUSE_{result.cause.name}"),
+        deduplicated=result.deduplicated,
+    )
+
+
+def _case_result_to_proto(result: CaseResult) -> pb.CaseResult:
+    return pb.CaseResult(
+        case_id=result.case_id,
+        verdict=pb.Verdict.Value(f"VERDICT_{result.verdict.name}"),
+        cause=pb.Cause.Value(f"CAUSE_{result.cause.name}"),
+        execution=result_to_proto(result.execution) if result.execution else None,
+        actual=to_proto(json.loads(result.actual)) if result.actual is not None else None,
+        message=result.message,
+    )
+
+
+def verify_from_proto(message: pb.VerifyCodeResponse) -> VerifyResult:
+    """ValueError for a verdict or cause that this version does not know."""
+    return VerifyResult(
+        cases=tuple(_case_result_from_proto(case) for case in message.cases),
+        cause=Cause(pb.Cause.Name(message.cause).removeprefix("CAUSE_")),
+        deduplicated=message.deduplicated,
+    )
+
+
+def _case_result_from_proto(message: pb.CaseResult) -> CaseResult:
+    return CaseResult(
+        case_id=message.case_id,
+        verdict=Verdict(pb.Verdict.Name(message.verdict).removeprefix("VERDICT_")),
+        cause=Cause(pb.Cause.Name(message.cause).removeprefix("CAUSE_")),
+        execution=result_from_proto(message.execution) if message.HasField("execution") else None,
+        actual=text_from_proto(message.actual) if message.HasField("actual") else None,
+        message=message.message,
+    )

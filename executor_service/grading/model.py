@@ -1,0 +1,156 @@
+"""The facts of grading: a candidate, its cases, and the verdicts.
+
+Invariants: everything is immutable; a verdict always says who could have caused it; what a candidate could have caused
+is POLICY, its own crash, its time limit and a value that can't be compared included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from executor_service.model import Cause, ExecutionResult
+from executor_service.sandbox.inside.values import decode
+
+__all__ = [
+    "AssertCase",
+    "Case",
+    "CaseResult",
+    "Comparison",
+    "FunctionCase",
+    "PytestCase",
+    "StdioCase",
+    "Verdict",
+    "VerifyResult",
+    "VerifyStyle",
+]
+
+
+class VerifyStyle(StrEnum):
+    """How a candidate is checked."""
+
+    STDIO = "STDIO"
+    """A program: standard input in, standard output compared."""
+    FUNCTION = "FUNCTION"
+    """A function: called, its value compared."""
+    ASSERT = "ASSERT"
+    """Assertions over its functions, which run elsewhere."""
+    PYTEST = "PYTEST"
+    """Test files, which run elsewhere and import it as `solution`."""
+
+
+class Comparison(StrEnum):
+    """How two outputs are compared."""
+
+    EXACT = "EXACT"
+    """Byte for byte; values with ==."""
+    WHITESPACE = "WHITESPACE"
+    """Line by line, ignoring white space at the end of lines and of the text."""
+    FLOAT = "FLOAT"
+    """As WHITESPACE, and numbers may differ by 1e-6, absolutely or relatively; two whole numbers may not."""
+
+
+class Verdict(StrEnum):
+    """What is said of one case."""
+
+    PASSED = "PASSED"
+    """The candidate is right."""
+    WRONG_ANSWER = "WRONG_ANSWER"
+    """It answered, wrongly."""
+    FAILED = "FAILED"
+    """It failed: see the outcome of its execution, or the message."""
+    BROKEN_CASE = "BROKEN_CASE"
+    """The case itself is broken; the cause is TASK."""
+    NOT_RUN = "NOT_RUN"
+    """An earlier case did not pass, and `stop_on_failure` was set."""
+    ERROR = "ERROR"
+    """The check could not be done; the cause is INFRA."""
+
+
+@dataclass(frozen=True, slots=True)
+class StdioCase:
+    """A program's input and what it must print."""
+
+    stdin: bytes
+    expected_stdout: bytes
+    case_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCase:
+    """A call and what it must return: plain Python values, or JSON texts, where tuples and lists are the same."""
+
+    arguments: tuple[Any, ...] = ()
+    expected: Any = None
+    keywords: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    case_id: str = ""
+    arguments_json: str = ""
+    """Instead of `arguments`: a JSON array."""
+    expected_json: str = ""
+    """Instead of `expected`: a JSON value."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssertCase:
+    """Statements that must not raise."""
+
+    source: str
+    case_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PytestCase:
+    """Tests of the test files."""
+
+    node_id: str = ""
+    """Empty: every test found, with a result for each."""
+    case_id: str = ""
+
+
+Case = StdioCase | FunctionCase | AssertCase | PytestCase
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """The verdict on one case."""
+
+    case_id: str
+    verdict: Verdict
+    cause: Cause
+    execution: ExecutionResult | None = None
+    """What became of the candidate in this case; None where it was not started."""
+    actual: bytes | None = None
+    """For FUNCTION: the value that it returned, as the text of `grading.values`; None where there is none to show."""
+    message: str = ""
+    """One sentence for people. It may quote the test."""
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict is Verdict.PASSED
+
+    @property
+    def value(self) -> Any:
+        """`actual` as a Python value; None where there is none to show."""
+        return None if self.actual is None else decode(self.actual)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """The verdicts, one per case in the order of the request; for PYTEST without node id one per test found."""
+
+    cases: tuple[CaseResult, ...]
+    cause: Cause
+    """INFRA when any case is, else TASK when any case is, else POLICY."""
+    deduplicated: bool = False
+
+    @property
+    def passed(self) -> int:
+        """How many passed."""
+        return sum(case.passed for case in self.cases)
+
+    @property
+    def all_passed(self) -> bool:
+        return self.passed == len(self.cases)

@@ -1,0 +1,41 @@
+"""A request to grade as the server holds it: valid, with every limit set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from executor_service.grading.model import AssertCase, Comparison, PytestCase, StdioCase, VerifyStyle
+from executor_service.grading.values import Tree
+from executor_service.model import InputFile, RunRequest
+
+__all__ = ["CheckedCase", "FunctionCall", "VerifyRequest"]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """A FunctionCase, ready to be sent and compared."""
+
+    case_id: str
+    ask: bytes
+    """Text of the arguments, as the candidate's worker takes them."""
+    expected: Tree
+    from_json: bool
+    """The expected value was given as JSON, which has no tuples."""
+
+
+CheckedCase = StdioCase | FunctionCall | AssertCase | PytestCase
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRequest:
+    """A candidate and its cases. Every case has an id."""
+
+    program: RunRequest
+    """The candidate: code, language, files, limits of each case, tenant and request_id."""
+    style: VerifyStyle
+    comparison: Comparison
+    cases: tuple[CheckedCase, ...]
+    test_files: tuple[InputFile, ...] = ()
+    setup_code: str = ""
+    stop_on_failure: bool = False
+    trusted_candidate: bool = False

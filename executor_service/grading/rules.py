@@ -1,0 +1,163 @@
+"""The rules by which what happened becomes a verdict, and verdicts become a result. Pure.
+
+The rule for causes: POLICY whenever the candidate could have caused it. A case is BROKEN_CASE (TASK) only where it
+failed before it had asked the candidate for anything, or by what the test itself wanted to give it. ERROR (INFRA) only
+where the sandbox failed or was taken away.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from executor_service.grading.comparison import same_text, same_value
+from executor_service.grading.model import CaseResult, Comparison, StdioCase, Verdict, VerifyResult
+from executor_service.grading.values import Malformed, Tree, parse, to_proto
+from executor_service.model import Cause, ExecutionResult, Outcome, Output
+
+__all__ = [
+    "Finding",
+    "OutputBudget",
+    "Status",
+    "aggregate",
+    "judge_check",
+    "judge_stdio",
+    "judge_value",
+    "unanswered",
+]
+
+_SHOWN_BYTES = 16 << 10
+"""A longer value is not returned as `actual`: rebuilding one costs the client time that the candidate can choose."""
+
+
+class Status(StrEnum):
+    """What the checker says of a case or a test."""
+
+    PASSED = "passed"
+    """Nothing was raised."""
+    WRONG = "wrong"
+    """An assertion did not hold."""
+    FAILED = "failed"
+    """Something else was raised."""
+    SKIPPED = "skipped"
+    """The test did not want to be run."""
+    FOREIGN = "foreign"
+    """The test wanted to give the candidate what can't be given."""
+    UNAVAILABLE = "unavailable"
+    """The tool that it needs is not installed here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A verdict before it has a case."""
+
+    verdict: Verdict
+    cause: Cause
+    message: str = ""
+    actual: bytes | None = None
+    """Text of the returned value."""
+
+
+PASSED = Finding(Verdict.PASSED, Cause.POLICY)
+
+
+def unanswered(execution: ExecutionResult) -> Finding:
+    """For an execution that did not come to an answer."""
+    if execution.cause is Cause.INFRA:
+        return Finding(Verdict.ERROR, Cause.INFRA, execution.message)
+    message = execution.message or f"The candidate ended with exit code {execution.exit_code} before it had answered."
+    return Finding(Verdict.FAILED, Cause.POLICY, message)
+
+
+def judge_stdio(execution: ExecutionResult, case: StdioCase, comparison: Comparison) -> Finding:
+    """For a program that has run."""
+    if execution.outcome is not Outcome.FINISHED:
+        if execution.cause is Cause.INFRA:
+            return Finding(Verdict.ERROR, Cause.INFRA, execution.message)
+        message = execution.message or f"The program ended with exit code {execution.exit_code}."
+        return Finding(Verdict.FAILED, Cause.POLICY, message)
+    if execution.stdout.truncated:
+        message = f"The program wrote {execution.stdout.total_bytes} bytes, more than are kept."
+        return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, message)
+    if same_text(case.expected_stdout, execution.stdout.data, comparison):
+        return PASSED
+    return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, "The output is not the expected one.")
+
+
+def judge_value(text: bytes, expected: Tree, comparison: Comparison, *, from_json: bool) -> Finding:
+    """For a function that has returned. `text` is what its process sent."""
+    try:
+        # [value, changed arguments, printed text]
+        match parse(text):
+            case ["l", [actual, *_]]:
+                pass
+            case _:
+                raise Malformed("the answer has no value")
+    except Malformed as error:
+        return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, f"The function returned no plain data: {error}.")
+    shown = _shown(actual)
+    if same_value(expected, actual, comparison, tuples_are_lists=from_json):
+        return Finding(Verdict.PASSED, Cause.POLICY, actual=shown)
+    return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, "The value is not the expected one.", shown)
+
+
+def _shown(actual: Tree) -> bytes | None:
+    text = json.dumps(actual).encode()
+    if len(text) > _SHOWN_BYTES:
+        return None
+    try:
+        to_proto(actual)
+    except Malformed:  # too deep, or too many digits
+        return None
+    return text
+
+
+def judge_check(status: str, message: str, *, asked: int, gone: str) -> Finding:
+    """For what the checker said. `asked`: how often it had asked the candidate; `gone`: why the candidate could not
+    answer, where it could not."""
+    if gone:
+        return Finding(Verdict.FAILED, Cause.POLICY, gone)
+    if status == Status.PASSED:
+        return PASSED
+    if status == Status.UNAVAILABLE:
+        return Finding(Verdict.ERROR, Cause.INFRA, message)
+    if status == Status.FOREIGN:
+        return Finding(Verdict.BROKEN_CASE, Cause.TASK, f"{message}: only plain data and functions can be given to it.")
+    if not asked:
+        return Finding(Verdict.BROKEN_CASE, Cause.TASK, f"The case failed without the candidate: {message}")
+    verdict = Verdict.WRONG_ANSWER if status == Status.WRONG else Verdict.FAILED
+    return Finding(verdict, Cause.POLICY, message)
+
+
+def aggregate(cases: Sequence[CaseResult]) -> VerifyResult:
+    causes = {case.cause for case in cases}
+    cause = next((each for each in (Cause.INFRA, Cause.TASK) if each in causes), Cause.POLICY)
+    return VerifyResult(tuple(cases), cause)
+
+
+class OutputBudget:
+    """Bounds what all results of a request hold together: each keeps its output while there is room."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self._left = total_bytes
+
+    def cut(self, results: Iterable[CaseResult]) -> list[CaseResult]:
+        return [self._cut(result) for result in results]
+
+    def _cut(self, result: CaseResult) -> CaseResult:
+        execution = result.execution
+        if execution is not None:
+            stdout, stderr = self._output(execution.stdout), self._output(execution.stderr)
+            execution = replace(execution, stdout=stdout, stderr=stderr)
+        actual = result.actual
+        if actual is not None:
+            actual = actual if len(actual) <= self._left else None
+            self._left -= len(actual or b"")
+        return replace(result, execution=execution, actual=actual)
+
+    def _output(self, output: Output) -> Output:
+        data = output.data[: self._left]
+        self._left -= len(data)
+        return Output(data, output.total_bytes, output.truncated or len(data) < len(output.data))

@@ -1,0 +1,254 @@
+"""Turns a VerifyCodeRequest into a VerifyRequest, or says everything that is wrong with it, field by field. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from executor_service.grading.model import AssertCase, Comparison, PytestCase, StdioCase, VerifyStyle
+from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
+from executor_service.grading.values import Malformed, Tree, call_text, from_json, from_proto
+from executor_service.model import InputFile, Limits, RunRequest
+from executor_service.sandbox.inside.values import MAX_BYTES
+from executor_service.v1 import executor_pb2 as pb
+from executor_service.validation import LimitPolicy, validate
+from fairbox.errors import FieldError, FieldErrors
+
+__all__ = ["validate_verify"]
+
+MAX_CASES = 10_000
+MAX_SOURCE = 1 << 20
+MAX_STDIN = 64 << 20
+MAX_ID = 128
+MAX_NODE_ID = 4096
+MAX_PROBLEMS = 16
+"""Problems of cases that are named; the rest is counted."""
+MODULE_FILE = "solution.py"
+_ENTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)?")
+_KIND = {
+    VerifyStyle.STDIO: "stdio",
+    VerifyStyle.FUNCTION: "function",
+    VerifyStyle.ASSERT: "assertion",
+    VerifyStyle.PYTEST: "pytest",
+}
+_ONLY_FOR = {
+    "entry_point": (VerifyStyle.FUNCTION,),
+    "setup_code": (VerifyStyle.ASSERT,),
+    "test_files": (VerifyStyle.ASSERT, VerifyStyle.PYTEST),
+    "trusted_candidate": (VerifyStyle.PYTEST,),
+    "comparison": (VerifyStyle.STDIO, VerifyStyle.FUNCTION),
+}
+"""Fields that other styles have no use for."""
+
+
+def validate_verify(request: pb.VerifyCodeRequest, *, installed: Collection[str], policy: LimitPolicy) -> VerifyRequest:
+    """The valid request. FieldErrors with every field that is not acceptable."""
+    found: list[FieldError] = []
+    program = _program(found, request, installed, policy)
+    style = _style(found, request)
+    if style is None:
+        raise FieldErrors(found)
+    _fields_of(found, request, style)
+    limits = program.limits if program else policy.defaults
+    test_files = _test_files(found, request, limits, policy)
+    cases = _cases(found, request, style, limits)
+    if found or program is None:
+        raise FieldErrors(found)
+    return VerifyRequest(
+        program=program,
+        style=style,
+        comparison=_comparison(request.comparison, style),
+        cases=tuple(cases),
+        test_files=test_files,
+        setup_code=request.setup_code,
+        stop_on_failure=request.stop_on_failure,
+        trusted_candidate=request.trusted_candidate,
+    )
+
+
+def _program(
+    found: list[FieldError], request: pb.VerifyCodeRequest, installed: Collection[str], policy: LimitPolicy
+) -> RunRequest | None:
+    """What the request says of the candidate, checked as any program is."""
+    execution = pb.ExecuteCodeRequest(
+        code=request.code,
+        language=request.language,
+        files=request.files,
+        limits=request.limits,
+        workspace_id=request.workspace_id,
+        request_id=request.request_id,
+        tenant=request.tenant,
+    )
+    try:
+        return validate(execution, installed=installed, policy=policy)
+    except FieldErrors as errors:
+        found += errors.errors
+        return None
+
+
+def _style(found: list[FieldError], request: pb.VerifyCodeRequest) -> VerifyStyle | None:
+    names = [style.value for style in VerifyStyle]
+    try:
+        return VerifyStyle(pb.VerifyStyle.Name(request.style).removeprefix("VERIFY_STYLE_"))
+    except ValueError:
+        found.append(FieldError("style", f"is {request.style}, must be one of {', '.join(names)}"))
+        return None
+
+
+def _comparison(value: int, style: VerifyStyle) -> Comparison:
+    if value == pb.COMPARISON_UNSPECIFIED:
+        return Comparison.WHITESPACE if style is VerifyStyle.STDIO else Comparison.EXACT
+    return Comparison(pb.Comparison.Name(value).removeprefix("COMPARISON_"))  # type: ignore[arg-type]
+
+
+def _fields_of(found: list[FieldError], request: pb.VerifyCodeRequest, style: VerifyStyle) -> None:
+    for name, styles in _ONLY_FOR.items():
+        if getattr(request, name) and style not in styles:
+            found.append(FieldError(name, f"is set, must not be for {style.value}: only {' and '.join(styles)} use it"))
+    if style is not VerifyStyle.STDIO and request.language not in ("", "python"):
+        found.append(FieldError("language", f"is {request.language!r}, must be python for {style.value}"))
+    if style is VerifyStyle.FUNCTION and not _ENTRY.fullmatch(request.entry_point):
+        problem = f"is {request.entry_point!r}, must be the name of a function, or Class.method"
+        found.append(FieldError("entry_point", problem))
+    for index, file in enumerate(request.files):
+        if style is not VerifyStyle.STDIO and file.path.partition("/")[0] == MODULE_FILE:
+            found.append(FieldError(f"files[{index}].path", f"is {file.path!r}, which is the candidate"))
+    if style is VerifyStyle.PYTEST and not request.test_files:
+        found.append(FieldError("test_files", "is empty, must hold the tests"))
+    if request.comparison not in pb.Comparison.values():
+        found.append(FieldError("comparison", f"is {request.comparison}, must be one of {', '.join(Comparison)}"))
+    _most(found, "setup_code", len(request.setup_code.encode()), MAX_SOURCE, "bytes")
+
+
+def _test_files(
+    found: list[FieldError], request: pb.VerifyCodeRequest, limits: Limits, policy: LimitPolicy
+) -> tuple[InputFile, ...]:
+    """Checked as the files of any program. A trusted candidate is there with its own files."""
+    own = [pb.InputFile(path=MODULE_FILE)]
+    if request.trusted_candidate:
+        own += request.files
+    execution = pb.ExecuteCodeRequest(code="-", language="-", files=[*own, *request.test_files], limits=request.limits)
+    try:
+        validate(execution, installed=(), policy=policy)
+    except FieldErrors as errors:
+        found += [moved for error in errors.errors if (moved := _moved(error, len(own)))]
+    return tuple(InputFile(file.path, file.content, file.mode or 0o644) for file in request.test_files)
+
+
+def _moved(error: FieldError, own: int) -> FieldError | None:
+    """A problem of `files` as one of `test_files`; None for those that are told elsewhere."""
+    match = re.match(r"files(?:\[(\d+)\](.*))?$", error.field)
+    if match is None or (match[1] and int(match[1]) < own):
+        return None
+    return FieldError(f"test_files[{int(match[1]) - own}]{match[2]}" if match[1] else "test_files", error.problem)
+
+
+def _cases(
+    found: list[FieldError], request: pb.VerifyCodeRequest, style: VerifyStyle, limits: Limits
+) -> list[CheckedCase]:
+    if not 1 <= len(request.cases) <= MAX_CASES:
+        found.append(FieldError("cases", f"has {len(request.cases)} entries, must have from 1 to {MAX_CASES}"))
+        return []
+    kind = _KIND[style]
+    cases: list[CheckedCase] = []
+    problems: list[FieldError] = []
+    for index, case in enumerate(request.cases):
+        field = f"cases[{index}]"
+        _most(problems, f"{field}.case_id", len(case.case_id), MAX_ID, "characters")
+        if case.WhichOneof("kind") != kind:
+            given = case.WhichOneof("kind") or "nothing"
+            problems.append(FieldError(field, f"holds {given}, must hold {kind} for {style.value}"))
+            continue
+        case_id = case.case_id or str(index)
+        match style:
+            case VerifyStyle.STDIO:
+                cases.append(_stdio(problems, f"{field}.stdio", case_id, case.stdio, limits))
+            case VerifyStyle.FUNCTION:
+                call = _function(problems, f"{field}.function", case_id, case.function, request.entry_point)
+                cases += [call] if call else []
+            case VerifyStyle.ASSERT:
+                cases.append(_assertion(problems, f"{field}.assertion", case_id, case.assertion))
+            case VerifyStyle.PYTEST:
+                _most(problems, f"{field}.pytest.node_id", len(case.pytest.node_id), MAX_NODE_ID, "characters")
+                if case.pytest.node_id.startswith("-"):
+                    problem = f"is {case.pytest.node_id!r}, must be a node id like test_add.py::test_zero"
+                    problems.append(FieldError(f"{field}.pytest.node_id", problem))
+                cases.append(PytestCase(case.pytest.node_id, case_id))
+    if sum(isinstance(case, PytestCase) and not case.node_id for case in cases) > 1:
+        found.append(FieldError("cases", "has more than one case without node_id, must have at most one: it runs all"))
+    found += problems[:MAX_PROBLEMS]
+    if len(problems) > MAX_PROBLEMS:
+        found.append(FieldError("cases", f"has {len(problems) - MAX_PROBLEMS} more problems"))
+    return cases
+
+
+def _stdio(found: list[FieldError], field: str, case_id: str, case: pb.StdioCase, limits: Limits) -> StdioCase:
+    _most(found, f"{field}.stdin", len(case.stdin), MAX_STDIN, "bytes")
+    if len(case.expected_stdout) > limits.output_bytes:
+        problem = (
+            f"has {len(case.expected_stdout)} bytes, must have at most limits.output_bytes ({limits.output_bytes})"
+        )
+        found.append(FieldError(f"{field}.expected_stdout", problem))
+    return StdioCase(case.stdin, case.expected_stdout, case_id)
+
+
+def _assertion(found: list[FieldError], field: str, case_id: str, case: pb.AssertCase) -> AssertCase:
+    if not case.source.strip():
+        found.append(FieldError(f"{field}.source", "is empty, must be Python statements"))
+    _most(found, f"{field}.source", len(case.source.encode()), MAX_SOURCE, "bytes")
+    return AssertCase(case.source, case_id)
+
+
+def _function(
+    found: list[FieldError], field: str, case_id: str, case: pb.FunctionCase, entry_point: str
+) -> FunctionCall | None:
+    before = len(found)
+    arguments: Sequence[Tree] = ()
+    if case.arguments_json:
+        if case.arguments:
+            found.append(FieldError(f"{field}.arguments_json", "is set beside arguments, must be one of them"))
+        loaded = _json(found, f"{field}.arguments_json", case.arguments_json)
+        if not isinstance(loaded, list):
+            found.append(FieldError(f"{field}.arguments_json", "is no array, must be a JSON array of the arguments"))
+        else:
+            arguments = [from_json(each) for each in loaded]
+    else:
+        arguments = [_value(found, f"{field}.arguments[{i}]", each) for i, each in enumerate(case.arguments)]
+    keywords = {name: _value(found, f"{field}.keywords[{name!r}]", each) for name, each in case.keywords.items()}
+    expected: Tree = None
+    if case.expected_json:
+        if case.HasField("expected"):
+            found.append(FieldError(f"{field}.expected_json", "is set beside expected, must be one of them"))
+        expected = from_json(_json(found, f"{field}.expected_json", case.expected_json))
+    else:
+        expected = _value(found, f"{field}.expected", case.expected)
+    ask = b"" if len(found) > before else call_text(entry_point, arguments, keywords)
+    _most(found, f"{field}.arguments", len(ask), MAX_BYTES, "bytes as text")
+    return None if len(found) > before else FunctionCall(case_id, ask, expected, bool(case.expected_json))
+
+
+def _value(found: list[FieldError], field: str, message: pb.Value) -> Tree:
+    return _or_problem(found, field, lambda: from_proto(message))
+
+
+def _json(found: list[FieldError], field: str, text: str) -> Any:
+    return _or_problem(found, field, lambda: json.loads(text))
+
+
+def _or_problem(found: list[FieldError], field: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except Malformed as error:
+        found.append(FieldError(field, str(error)))
+    except RecursionError:
+        found.append(FieldError(field, "is nested too deeply"))
+    except ValueError as error:
+        found.append(FieldError(field, f"is no JSON: {error}"))
+    return None
+
+
+def _most(found: list[FieldError], field: str, value: int, most: int, unit: str) -> None:
+    if value > most:
+        found.append(FieldError(field, f"has {value} {unit}, must have at most {most}"))

@@ -1,0 +1,170 @@
+"""Plain values as text: how arguments and results cross between two sandboxes. Never pickle.
+
+A value is JSON: None, bool, str, float and ints of 64 bits are themselves, everything else is an array whose first
+entry is a tag: `i` other ints (hexadecimal), `s` a str with surrogates and `b` bytes (hexadecimal), `l` list,
+`t` tuple, `e` set, `z` frozenset, `d` dict (keys, values). `o`, `x` and `r` are references, for those who exchange
+references.
+
+Invariants: what is decoded consists of the exact built-in types, so no code of the sender runs at the receiver; depth,
+count and size are bounded on both sides; text that is not of this form is ValueError.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+MAX_DEPTH = 100
+"""Nesting. The recursion of both sides stays far below the interpreter's limit."""
+MAX_NODES = 1 << 20
+"""Values within a value; shared ones count each time."""
+MAX_BYTES = 8 << 20
+"""Length of the text."""
+_INT64 = 1 << 63
+
+
+class NotPlain(Exception):  # noqa: N818 - a fact about a value
+    """The value is too deep or too large to cross; the text says which."""
+
+
+class Foreign(NotPlain):
+    """The value is of a type that can't cross."""
+
+
+def encode(value: Any, export: Callable[[Any], list[Any]] | None = None) -> bytes:
+    """The text of `value`. `export` makes a reference of what is not plain; without it, that is Foreign."""
+    text = json.dumps(_Encoder(export).tree(value, 0)).encode()
+    if len(text) > MAX_BYTES:
+        raise NotPlain(f"a value of {len(text)} bytes is too large to cross, at most {MAX_BYTES} are allowed")
+    return text
+
+
+def decode(text: bytes, resolve: Callable[[list[Any]], Any] | None = None) -> Any:
+    """The value of `text`. `resolve` is given each reference. ValueError for anything else."""
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"a value of {len(text)} bytes is too large")
+    try:
+        return _Decoder(resolve).value(json.loads(text), 0)
+    except RecursionError:
+        raise ValueError("a value is nested too deeply") from None
+
+
+class _Encoder:
+    def __init__(self, export: Callable[[Any], list[Any]] | None) -> None:
+        self._export = export
+        self._nodes = 0
+
+    def tree(self, value: Any, depth: int) -> Any:
+        self._nodes += 1
+        if depth > MAX_DEPTH:
+            raise NotPlain(f"a value nested more than {MAX_DEPTH} deep can't cross")
+        if self._nodes > MAX_NODES:
+            raise NotPlain(f"a value of more than {MAX_NODES} parts can't cross")
+        kind = type(value)
+        if value is None or kind is bool or kind is float:
+            return value
+        if kind is int:
+            return value if -_INT64 <= value < _INT64 else ["i", hex(value)]
+        if kind is str:
+            return _text(value)
+        if kind is bytes:
+            return ["b", value.hex()]
+        for base, tag in _SEQUENCES:
+            if kind is base:
+                return [tag, [self.tree(item, depth + 1) for item in value]]
+        if kind is dict:
+            keys = [self.tree(key, depth + 1) for key in value]
+            return ["d", keys, [self.tree(item, depth + 1) for item in value.values()]]
+        plain = _reduced(value)
+        if plain is not value:
+            return self.tree(plain, depth)
+        if self._export is None:
+            raise Foreign(f"a value of type {kind.__module__}.{kind.__qualname__} is not plain data")
+        return self._export(value)
+
+
+_SEQUENCES = ((list, "l"), (tuple, "t"), (set, "e"), (frozenset, "z"))
+
+
+def _text(value: str) -> Any:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return ["s", value.encode("utf-8", "surrogatepass").hex()]
+    return value
+
+
+def _reduced(value: Any) -> Any:
+    """An instance of a subclass as the plain type that it extends, a numpy scalar as its Python value."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        item = value.item()
+        return value if isinstance(item, numpy.generic) else item
+    kind = type(value)
+    for base, reduce in _REDUCE:
+        if issubclass(kind, base):
+            return reduce(value)
+    return value
+
+
+_REDUCE: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (int, lambda value: int.__add__(value, 0)),
+    (float, float.__float__),
+    (str, str.__str__),
+    (bytes, lambda value: bytes.__add__(value, b"")),
+    (list, lambda value: [*list.__iter__(value)]),
+    (tuple, lambda value: (*tuple.__iter__(value),)),
+    (set, lambda value: {*set.__iter__(value)}),
+    (frozenset, lambda value: frozenset({*frozenset.__iter__(value)})),
+    (dict, lambda value: dict(dict.items(value))),
+)
+"""By the methods of the base, so that those of the subclass are not asked."""
+
+
+class _Decoder:
+    def __init__(self, resolve: Callable[[list[Any]], Any] | None) -> None:
+        self._resolve = resolve
+        self._nodes = 0
+
+    def value(self, tree: Any, depth: int) -> Any:
+        self._nodes += 1
+        if depth > MAX_DEPTH or self._nodes > MAX_NODES:
+            raise ValueError("a value is too deep or has too many parts")
+        if tree is None or type(tree) in (bool, int, float, str):
+            return tree
+        match tree:
+            case ["i", str(text)]:
+                return int(text, 16)
+            case ["s", str(text)]:
+                return bytes.fromhex(text).decode("utf-8", "surrogatepass")
+            case ["b", str(text)]:
+                return bytes.fromhex(text)
+            case ["l", list(items)]:
+                return [self.value(item, depth + 1) for item in items]
+            case ["t", list(items)]:
+                return tuple([self.value(item, depth + 1) for item in items])
+            case ["e", list(items)]:
+                return {self._key(item, depth + 1) for item in items}
+            case ["z", list(items)]:
+                return frozenset([self._key(item, depth + 1) for item in items])
+            case ["d", list(keys), list(items)] if len(keys) == len(items):
+                pairs = zip(keys, items, strict=True)
+                return {self._key(key, depth + 1): self.value(item, depth + 1) for key, item in pairs}
+            case ["o" | "x" | "r", *_] if self._resolve is not None:
+                return self._resolve(tree)
+        raise ValueError(f"{str(tree)[:80]} is no value")
+
+    def _key(self, tree: Any, depth: int) -> Any:
+        value = self.value(tree, depth)
+        try:
+            hash(value)
+        except TypeError:
+            if type(value) is set:
+                return frozenset(value)  # messages know one kind of set
+            raise ValueError("a key or member can't be hashed") from None
+        return value

@@ -1,0 +1,120 @@
+"""What is said between the server, a candidate and a checker, and how long each may take.
+
+The two never share a channel: the server takes a frame from the one and passes it on to the other, and it alone hears
+the verdict. Each is charged for the time in which it has the word, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from executor_service.sandbox.report import Killed
+from executor_service.server.served import Head, Served
+from fairbox.clock import Clock
+
+__all__ = ["MAX_MESSAGE", "Dialogue", "Ended", "Speaker", "Test"]
+
+Frame = tuple[Head, bytes]
+_MAX_TESTS = 10_000
+"""Tests of one pytest case."""
+MAX_MESSAGE, _MAX_NODE_ID = 2000, 500
+"""Characters that are kept of what a checker says: a trusted candidate can speak in its place."""
+
+
+class Ended(Exception):  # noqa: N818 - a fact about one side
+    """The side that was asked has ended, or was killed because its time was over."""
+
+
+class Speaker:
+    """One side: a worker and the time that it has left (seconds)."""
+
+    def __init__(self, worker: Served, clock: Clock, time_s: float) -> None:
+        self._worker = worker
+        self._clock = clock
+        self._left = time_s
+        self.used_s = 0.0
+        """How long it has had the word."""
+
+    async def say(self, head: Head, blob: bytes = b"") -> Frame:
+        """Gives it the word, and returns what it answers. Raises Ended."""
+        began = self._clock.now()
+        try:
+            async with asyncio.timeout(max(self._left, 0)):
+                await self._worker.send(head, blob)
+                frame = await self._worker.receive()
+        except TimeoutError:
+            self._worker.kill(Killed.WALL)
+            raise Ended from None
+        finally:
+            used = self._clock.now() - began
+            self._left -= used
+            self.used_s += used
+        if frame is None or not isinstance(frame[0], dict):  # whatever JSON the candidate sends is a frame
+            raise Ended
+        return frame
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """What the checker says of one test."""
+
+    node_id: str
+    status: str
+    message: str
+
+
+@dataclass
+class Dialogue:
+    """A candidate and a checker. `candidate` is None where the checker needs none."""
+
+    candidate: Speaker | None
+    checker: Speaker
+    asked: int = 0
+    """How often the checker has asked the candidate."""
+    gone: bool = False
+    """The candidate was asked and did not answer."""
+    tests: list[tuple[Test, int, bool]] = field(default_factory=list)
+    """Each with `asked` and `gone` at its end."""
+
+    async def check(self, blob: bytes) -> Head:
+        """The checker's verdict frame. Raises Ended where the checker comes to none."""
+        head, blob = await self.checker.say({"type": "check"}, blob)
+        while True:
+            match head.get("type"):
+                case "verdict":
+                    return head
+                case "test" if len(self.tests) < _MAX_TESTS:
+                    self.tests.append((_test(head), self.asked, self.gone))
+                    head, blob = await self.checker.say({"type": "on"})
+                case "ask" | "answer":
+                    head, blob = await self.checker.say(*await self._ask(head, blob))
+                case _:
+                    raise Ended
+
+    async def _ask(self, head: Head, blob: bytes) -> Frame:
+        """What the candidate says to what the checker said."""
+        self.asked += 1
+        if self.candidate is None:
+            return {"type": "gone", "reason": "there is no candidate"}, b""
+        if not self.gone:
+            try:
+                said, answer = await self.candidate.say(_passed_on(head), blob)
+            except Ended:
+                said, answer = {}, b""
+            if said.get("type") in ("ask", "answer"):
+                return _passed_on(said), answer
+            self.gone = True
+        return {"type": "gone", "reason": "the candidate has ended"}, b""
+
+
+def _passed_on(head: Head) -> Head:
+    """The parts of a frame that one side may tell the other."""
+    kinds: dict[str, type] = {"type": str, "id": int, "op": str, "target": int, "ok": bool}
+    return {name: value for name, value in head.items() if name in kinds and type(value) is kinds[name]}
+
+
+def _test(head: dict[str, Any]) -> Test:
+    node_id, message = str(head.get("node_id", "")), str(head.get("message", ""))
+    return Test(node_id[:_MAX_NODE_ID], str(head.get("status", "")), message[:MAX_MESSAGE])

@@ -1,0 +1,145 @@
+"""What grading needs of a sandbox that answers frames: the seam between a case and the boxes.
+
+Invariants of every implementation: when the block of `take` is left, every process of the worker is dead; its channel
+holds a bounded number of unread bytes; a frame beyond the bounds ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol
+
+from executor_service.sandbox.boxes import Boxes
+from executor_service.sandbox.channel import Channel
+from executor_service.sandbox.inside.values import MAX_BYTES
+from executor_service.sandbox.report import Killed, Plan, Report, SandboxFailure
+from executor_service.sandbox.use import Sandbox
+
+__all__ = ["BoxWorkers", "Head", "Served", "Workers"]
+
+Head = dict[str, Any]
+_EXIT_WITHIN_S = 2.0
+"""Between the end of a worker's channel and that of its process; if it takes longer, how it ends is not known."""
+_END_WITHIN_S = 10.0
+"""Between the order to kill everything in a box and its fulfilment."""
+
+
+class Served(Protocol):
+    """A worker that is confined, has its files, and waits for `start`."""
+
+    async def start(self) -> None: ...
+
+    async def send(self, head: Head, blob: bytes = b"") -> None:
+        """Returns when the worker's socket has taken it; nothing happens when the worker has ended."""
+        ...
+
+    async def receive(self) -> tuple[Head, bytes] | None:
+        """The next frame; None when it has ended or has sent what is no frame."""
+        ...
+
+    def kill(self, reason: Killed) -> None:
+        """Ends it; the first reason stays."""
+        ...
+
+    async def end(self) -> Report:
+        """Ends it if it still lives, and says what it did."""
+        ...
+
+
+class Workers(Protocol):
+    """Where workers come from."""
+
+    def take(self, plan: Plan, *, name: str) -> AbstractAsyncContextManager[Served]:
+        """A worker for `plan`. SandboxFailure when there is none. `name` is for logs."""
+        ...
+
+
+class BoxWorkers:
+    """Workers in boxes."""
+
+    def __init__(self, boxes: Boxes) -> None:
+        self._boxes = boxes
+
+    @asynccontextmanager
+    async def take(self, plan: Plan, *, name: str) -> AsyncIterator[Served]:
+        async with self._boxes.take(plan) as sandbox:
+            yield _BoxWorker(sandbox)
+
+
+class _BoxWorker:
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._channel: Channel | None = None
+        self._killed = Killed.NOT
+        self._silent = False
+        """The channel has ended: the worker has, or does not speak as it should."""
+        self._exited: Head | None = None
+        """The worker ended by itself."""
+        self._ended: Head | None = None
+        """Everything in the box is dead."""
+
+    async def start(self) -> None:
+        self._channel = await self._sandbox.serve(MAX_BYTES)
+
+    async def send(self, head: Head, blob: bytes = b"") -> None:
+        assert self._channel is not None
+        with contextlib.suppress(ConnectionError):  # receive() tells
+            await self._channel.send(head, blob)
+
+    async def receive(self) -> tuple[Head, bytes] | None:
+        assert self._channel is not None
+        frame = await self._channel.receive()
+        self._silent = frame is None
+        return frame
+
+    def kill(self, reason: Killed) -> None:
+        if self._killed is Killed.NOT:
+            self._killed = reason
+            self._sandbox.end()
+
+    async def end(self) -> Report:
+        if self._silent and self._killed is Killed.NOT:
+            with contextlib.suppress(TimeoutError):
+                await self._events(_EXIT_WITHIN_S, until_exit=True)
+        if self._ended is None:
+            self._sandbox.end()
+            try:
+                await self._events(_END_WITHIN_S)
+            except TimeoutError:
+                raise SandboxFailure("box", 0, "it did not end when it was told to", started=True) from None
+        assert self._ended is not None
+        return self._report(self._ended, self._exited or self._ended)
+
+    async def _events(self, within_s: float, *, until_exit: bool = False) -> None:
+        """Takes events in until everything is dead, or the worker is. TimeoutError, SandboxFailure."""
+        async with asyncio.timeout(within_s):
+            while self._ended is None and not (until_exit and self._exited is not None):
+                event = await self._sandbox.event()
+                match event:
+                    case {"type": "exited", "main": True}:
+                        self._exited = event
+                    case {"type": "ended"}:
+                        self._ended = event
+                    case {"type": "failed"} if event is not None:
+                        raise SandboxFailure(event["stage"], event["errno"], event["error"], started=False)
+                    case None | {"type": "dead"}:
+                        raise SandboxFailure("box", 0, "it ended without a word", started=True)
+
+    def _report(self, ended: Head, ways: Head) -> Report:
+        self._sandbox.streams.drain()
+        stdout, stderr = self._sandbox.streams.outputs()
+        return Report(
+            killed=self._killed if ended["reason"] == "asked" else Killed(ended["reason"]),
+            code=ways["code"],
+            signal=ways["signal"],
+            stdout=stdout,
+            stderr=stderr,
+            wall_s=ended["wall_s"],
+            cpu_s=ended["cpu_s"],
+            peak_bytes=ended["peak_bytes"],
+            oom_kills=ended["oom_kills"],
+            denied_forks=ended["denied_forks"],
+        )

@@ -1,0 +1,255 @@
+"""Verifications: a candidate against its cases, each a run of its own.
+
+Every case is queued, limited and leased like any other run, a few of one request at a time. A verification belongs to
+this object and not to the call that brought it, so a repeated request_id joins it; when the last call that waits for
+it is cancelled, its cases are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+
+from executor_service.core.admission import QueueFull
+from executor_service.core.dedup import DedupTable, Done, Gone, Join
+from executor_service.grading.model import CaseResult, PytestCase, StdioCase, Verdict, VerifyResult
+from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
+from executor_service.grading.rules import Finding, OutputBudget, aggregate, judge_stdio, unanswered
+from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
+from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
+from executor_service.server.runs import Abandoned, Draining, QueueTimeout, ResultGone, Runs
+from executor_service.server.verify_cases import CaseWork, CheckWork, FunctionWork, Grader
+from fairbox.clock import Clock
+
+__all__ = ["Verifier"]
+
+AT_ONCE = 4
+"""Cases of one request that are queued or run at once: more would take the queue from everybody else."""
+KEPT_BYTES = 32 << 20
+"""Output and values of all cases of a result together; what is beyond is cut."""
+_NOT_STARTED = (Abandoned, Draining, LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown, QueueFull, QueueTimeout)
+"""Why a case may not have been run: nothing of it has."""
+
+
+class Verifier:
+    """`async with Verifier(...) as verifier: result = await verifier.verify(request, fingerprint)`."""
+
+    def __init__(
+        self,
+        runs: Runs,
+        grader: Grader,
+        clock: Clock,
+        *,
+        table: DedupTable[_Verification, VerifyResult],
+        queue_timeout_s: float,
+    ) -> None:
+        self._runs = runs
+        self._grader = grader
+        self._clock = clock
+        self._table = table
+        self._queue_timeout_s = queue_timeout_s
+        self._tasks = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Verifier:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._tasks.__aexit__(kind, error, trace)
+
+    async def verify(self, request: VerifyRequest, fingerprint: bytes) -> VerifyResult:
+        """The result of `request`: of a new verification, or of that with the same request_id.
+
+        Raises IdReused, ResultGone, and what `Runs.execute` raises when no case could be started.
+        """
+        verification: _Verification | None = None
+        request_id = request.program.request_id
+        if request_id:
+            known = self._table.look_up(request_id, fingerprint, self._clock.now())
+            if isinstance(known, Done):
+                return replace(known.result, deduplicated=True)
+            if isinstance(known, Gone):
+                raise ResultGone
+            if isinstance(known, Join):
+                verification = known.run
+        joined = verification is not None
+        verification = verification or self._begin(request, fingerprint)
+        verification.waiters += 1
+        try:
+            await verification.done.wait()
+        finally:
+            verification.waiters -= 1
+            if verification.waiters == 0 and verification.task is not None:
+                verification.task.cancel()
+        if isinstance(verification.ending, VerifyResult):
+            return replace(verification.ending, deduplicated=joined)
+        assert verification.ending is not None
+        raise verification.ending
+
+    def _begin(self, request: VerifyRequest, fingerprint: bytes) -> _Verification:
+        verification = _Verification(request)
+        if request.program.request_id:
+            self._table.begin(request.program.request_id, fingerprint, verification)
+        verification.task = self._tasks.create_task(self._drive(verification), name="verification")
+        return verification
+
+    async def _drive(self, verification: _Verification) -> None:
+        """Grades, whatever happens, to an ending that every waiting call gets."""
+        request = verification.request
+        try:
+            run = _Cases(self._runs, self._grader, self._clock, request, self._queue_timeout_s)
+            verification.ending = aggregate(await run.grade())
+        except asyncio.CancelledError:
+            verification.ending = Abandoned()
+        except Exception as error:  # the boundary: the service names it, waiting calls get it
+            verification.ending = error
+        finally:
+            if request.program.request_id:
+                self._settle(request.program.request_id, verification.ending)
+            verification.done.set()
+
+    def _settle(self, request_id: str, ending: VerifyResult | Exception | None) -> None:
+        """Keeps a result. Of a verification without one nothing is kept: grading again has no effects."""
+        if isinstance(ending, VerifyResult):
+            self._table.end(request_id, ending, sum(map(_size, ending.cases)), self._clock.now())
+        else:
+            self._table.abandon(request_id)
+
+
+@dataclass(eq=False, slots=True)
+class _Verification:
+    request: VerifyRequest
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    ending: VerifyResult | Exception | None = None
+    waiters: int = 0
+    task: asyncio.Task[None] | None = None
+
+
+class _Cases:
+    """The cases of one request."""
+
+    def __init__(
+        self, runs: Runs, grader: Grader, clock: Clock, request: VerifyRequest, queue_timeout_s: float
+    ) -> None:
+        self._runs = runs
+        self._grader = grader
+        self._clock = clock
+        self._request = request
+        self._deadline = queue_timeout_s
+        self._results: dict[int, list[CaseResult]] = {}
+        self._budget = OutputBudget(KEPT_BYTES)
+        self._trouble: Exception | None = None
+        """Why no more cases can be started."""
+        self._started = False
+        self._not_compiled: ExecutionResult | None = None
+
+    async def grade(self) -> list[CaseResult]:
+        """One result per case, in order; for pytest without node id one per test."""
+        waiting = iter(enumerate(self._request.cases))
+        stop = self._request.stop_on_failure
+
+        async def some() -> None:
+            for index, case in waiting:
+                if stop and self._failed():
+                    self._results[index] = [CaseResult(case.case_id, Verdict.NOT_RUN, self._cause())]
+                    continue
+                self._results[index] = self._budget.cut(await self._case(case))
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(1 if stop else min(AT_ONCE, len(self._request.cases))):
+                tasks.create_task(some())
+        if self._trouble is not None and not self._started:
+            raise self._trouble
+        return [result for index in sorted(self._results) for result in self._results[index]]
+
+    def _failed(self) -> bool:
+        return any(not result.passed for results in self._results.values() for result in results)
+
+    def _cause(self) -> Cause:
+        """Of cases that are not run: that of the first that did not pass."""
+        failed = [result for index in sorted(self._results) for result in self._results[index] if not result.passed]
+        return failed[0].cause
+
+    async def _case(self, case: CheckedCase) -> list[CaseResult]:
+        if self._trouble is not None:
+            return [_error(case, self._trouble)]
+        if isinstance(case, StdioCase):
+            return [await self._program(case)]
+        work = self._work(case)
+        try:
+            execution = await self._run(lambda: self._runs.execute(self._run_request(b""), b"", work=work))
+        except _NOT_STARTED as error:
+            self._trouble = error
+            return [_error(case, error)]
+        tests = work.tests if isinstance(work, CheckWork) and isinstance(case, PytestCase) and not case.node_id else []
+        finding = work.finding or unanswered(execution)
+        if not tests:
+            return [_result(case.case_id, finding, execution)]
+        return _tests(tests, finding, execution)
+
+    async def _program(self, case: StdioCase) -> CaseResult:
+        execution = self._not_compiled
+        if execution is None:
+            try:
+                execution = await self._run(lambda: self._runs.execute(self._run_request(case.stdin), b""))
+            except _NOT_STARTED as error:
+                self._trouble = error
+                return _error(case, error)
+        if execution.outcome is Outcome.COMPILE_ERROR and execution.cause is Cause.POLICY:
+            self._not_compiled = execution
+        finding = await asyncio.to_thread(judge_stdio, execution, case, self._request.comparison)
+        return _result(case.case_id, finding, execution)
+
+    def _run_request(self, stdin: bytes) -> RunRequest:
+        return replace(self._request.program, stdin=stdin, request_id="")
+
+    def _work(self, case: CheckedCase) -> CaseWork:
+        if isinstance(case, FunctionCall):
+            return FunctionWork(self._grader, self._request, case)
+        assert not isinstance(case, StdioCase)
+        return CheckWork(self._grader, self._request, case)
+
+    async def _run(self, execute: Callable[[], Awaitable[ExecutionResult]]) -> ExecutionResult:
+        """A case that finds the queue full waits for a place, unless it is the first: then the request is one too many.
+
+        Safe to repeat: what was refused by a full queue has not been started.
+        """
+        until = self._clock.now() + self._deadline
+        while True:
+            try:
+                execution = await execute()
+            except (QueueFull, LeaseQueueFull) as error:
+                if not self._started or self._clock.now() + error.retry_after_s > until:
+                    raise
+                await asyncio.sleep(error.retry_after_s)
+            else:
+                self._started = True
+                return execution
+
+
+def _result(case_id: str, finding: Finding, execution: ExecutionResult | None) -> CaseResult:
+    return CaseResult(case_id, finding.verdict, finding.cause, execution, finding.actual, finding.message)
+
+
+def _error(case: CheckedCase, error: Exception) -> CaseResult:
+    message = f"The case was not run: {error or type(error).__name__}"
+    return CaseResult(case.case_id, Verdict.ERROR, Cause.INFRA, message=message)
+
+
+def _tests(tests: Sequence[tuple[str, Finding]], finding: Finding, execution: ExecutionResult) -> list[CaseResult]:
+    """One result per test; one more where the run did not come to its end for a reason that no test shows."""
+    results = [_result(node_id, each, execution if i == 0 else None) for i, (node_id, each) in enumerate(tests)]
+    whole = _result("", finding, None)
+    if not whole.passed and all(result.passed for result in results):
+        results.append(replace(whole, case_id="(the run)"))
+    return results
+
+
+def _size(result: CaseResult) -> int:
+    execution = result.execution
+    output = len(execution.stdout.data) + len(execution.stderr.data) if execution else 0
+    return output + len(result.actual or b"") + len(result.message) + 256

@@ -1,0 +1,300 @@
+"""One case of a verification as a `Work`: what is done once it has its slot and its lease.
+
+A fresh worker for each case, and two that share nothing where there is a checker: no case can leave anything for the
+next. Invariants: expected values and tests never enter the candidate's sandbox; the finding is made here, from what the
+candidate answered (plain data) or from what the checker said on its own channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+from executor_service.core.verdict import judge
+from executor_service.grading.model import AssertCase, PytestCase, Verdict, VerifyStyle
+from executor_service.grading.request import FunctionCall, VerifyRequest
+from executor_service.grading.rules import Finding, Status, judge_check, judge_value, unanswered
+from executor_service.model import Cause, ExecutionResult, InputFile, IsolationLevel, Limits, Outcome
+from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
+from executor_service.server.dialogue import MAX_MESSAGE, Dialogue, Ended, Speaker
+from executor_service.server.served import Head, Served, Workers
+from executor_service.server.work import Attempt
+from fairbox.clock import Clock
+
+__all__ = ["CaseWork", "CheckWork", "FunctionWork", "Grader"]
+
+_log = logging.getLogger(__name__)
+MODULE_FILE = "solution.py"
+_NO_END_S = 1e9
+"""Wall time is kept by the server, which knows whose turn it is."""
+CHECKER_EXTRA_S = 30.0
+"""What the checker may take beyond the candidate's limit: it may have to load pytest and the libraries of the tests."""
+_BIG = 256 << 10
+"""Bytes from which a comparison is made in a thread, so that the server goes on answering."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grader:
+    """What every case needs of the server."""
+
+    workers: Workers
+    clock: Clock
+    name: str
+    env: Mapping[str, str]
+    profile_for: Callable[[bytes], str]
+    """The runtime profile that suits a source."""
+    level: IsolationLevel = IsolationLevel.NAMESPACES
+
+    def candidate(self, request: VerifyRequest) -> Plan:
+        program = request.program
+        files = (InputFile(MODULE_FILE, program.code), *program.files)
+        return self._plan("candidate", program.limits, files, program.code)
+
+    def checker(self, request: VerifyRequest) -> Plan:
+        program = request.program
+        files = request.test_files
+        if request.trusted_candidate:
+            files = (InputFile(MODULE_FILE, program.code), *program.files, *files)
+        sources = b"\n".join([request.setup_code.encode(), *(file.content for file in files)])
+        return self._plan("checker", program.limits, files, sources)
+
+    def _plan(self, entry: str, limits: Limits, files: tuple[InputFile, ...], sources: bytes) -> Plan:
+        return Plan(
+            argv=(MODULE_FILE,),
+            env=self.env,
+            limits=replace(limits, wall_time_s=_NO_END_S),
+            profile=self.profile_for(sources),
+            mode=Mode.SERVE,
+            files=files,
+            entry=entry,
+        )
+
+
+class CaseWork:
+    """`finding` is set when `perform` has returned."""
+
+    def __init__(self, grader: Grader, request: VerifyRequest) -> None:
+        self.grader = grader
+        self.request = request
+        self.finding: Finding | None = None
+
+    async def perform(self, attempt: Attempt) -> ExecutionResult:
+        try:
+            return await self._perform(attempt)
+        except SandboxFailure as failure:
+            attempt.started = failure.started
+            _log.error("case %d: %s", attempt.number, failure)
+            result = self.result(attempt, Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.")
+            self.finding = unanswered(result)
+            return result
+
+    async def _perform(self, attempt: Attempt) -> ExecutionResult:
+        raise NotImplementedError
+
+    def result(self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str) -> ExecutionResult:
+        return ExecutionResult(
+            outcome=outcome,
+            cause=cause,
+            message=message,
+            queue_time_s=attempt.queue_s,
+            isolation_level=self.grader.level,
+            profile=self.grader.profile_for(self.request.program.code),
+            served_by=self.grader.name,
+            request_id=attempt.request.request_id,
+        )
+
+    async def _bind(self, attempt: Attempt, *workers: Served) -> None:
+        """Nothing of the candidate runs before the lease is bound."""
+
+        def lost() -> None:
+            for worker in workers:
+                worker.kill(Killed.LAPSED)
+
+        await attempt.claim.confirmed()
+        attempt.claim.when_lost(lost)
+        attempt.claim.check()
+        attempt.started = True
+        for worker in workers:
+            await worker.start()
+
+    def _speaker(self, worker: Served, time_s: float) -> Speaker:
+        return Speaker(worker, self.grader.clock, time_s)
+
+    def _answered(self, attempt: Attempt, report: Report, setup_s: float, *, code: int = 0) -> ExecutionResult:
+        """For a candidate that has answered, and was ended because nothing more was wanted of it."""
+        outcome = Outcome.NONZERO_EXIT if code else Outcome.FINISHED
+        base = self.result(attempt, outcome, Cause.POLICY, "")
+        return replace(_with_report(base, report, setup_s), exit_code=code, signal=0)
+
+    def _unanswered(self, attempt: Attempt, report: Report, setup_s: float) -> ExecutionResult:
+        """For a candidate that ended, or was killed, without an answer."""
+        outcome, cause, message = judge(report, self.request.program.limits)
+        return _with_report(self.result(attempt, outcome, cause, message), report, setup_s)
+
+
+def _with_report(result: ExecutionResult, report: Report, setup_s: float) -> ExecutionResult:
+    return replace(
+        result,
+        exit_code=128 + report.signal if report.signal else report.code,
+        signal=report.signal,
+        stdout=report.stdout,
+        stderr=report.stderr,
+        setup_time_s=setup_s,
+        wall_time_s=report.wall_s,
+        cpu_time_s=report.cpu_s,
+        peak_memory_bytes=report.peak_bytes,
+    )
+
+
+class FunctionWork(CaseWork):
+    """The server calls the candidate's function, and compares what comes back."""
+
+    def __init__(self, grader: Grader, request: VerifyRequest, case: FunctionCall) -> None:
+        super().__init__(grader, request)
+        self._case = case
+
+    async def _perform(self, attempt: Attempt) -> ExecutionResult:
+        admitted = self.grader.clock.now()
+        async with self.grader.workers.take(
+            self.grader.candidate(self.request), name=f"case-{attempt.number}"
+        ) as worker:
+            await self._bind(attempt, worker)
+            setup_s = self.grader.clock.now() - admitted
+            speaker = self._speaker(worker, self.request.program.limits.wall_time_s)
+            head, blob = await _call(speaker, self._case.ask)
+            report = await worker.end()
+        if head.get("type") == "answer" and head.get("ok") is True:
+            self.finding = await self._compared(blob)
+            return self._answered(attempt, report, setup_s)
+        if head.get("type") in ("answer", "raised"):
+            self.finding = _raised(head)
+            return self._answered(attempt, report, setup_s, code=1)
+        result = self._unanswered(attempt, report, setup_s)
+        self.finding = unanswered(result)
+        return result
+
+    async def _compared(self, blob: bytes) -> Finding:
+        case, comparison = self._case, self.request.comparison
+
+        def compare() -> Finding:
+            return judge_value(blob, case.expected, comparison, from_json=case.from_json)
+
+        return compare() if len(blob) < _BIG else await asyncio.to_thread(compare)
+
+
+class CheckWork(CaseWork):
+    """A checker runs assertions or tests; what it asks the candidate for goes through the server."""
+
+    def __init__(self, grader: Grader, request: VerifyRequest, case: AssertCase | PytestCase) -> None:
+        super().__init__(grader, request)
+        self._case = case
+        self.tests: list[tuple[str, Finding]] = []
+        """For pytest: node id and finding of each test that ended."""
+
+    async def _perform(self, attempt: Attempt) -> ExecutionResult:
+        admitted = self.grader.clock.now()
+        name = f"case-{attempt.number}"
+        async with AsyncExitStack() as stack:
+            take = self.grader.workers.take
+            checker = await stack.enter_async_context(take(self.grader.checker(self.request), name=f"{name}-check"))
+            if self.request.trusted_candidate:
+                candidate = None
+                await self._bind(attempt, checker)
+            else:
+                candidate = await stack.enter_async_context(take(self.grader.candidate(self.request), name=name))
+                await self._bind(attempt, candidate, checker)
+            return await self._talk(attempt, candidate, checker, self.grader.clock.now() - admitted)
+
+    async def _talk(
+        self, attempt: Attempt, candidate: Served | None, checker: Served, setup_s: float
+    ) -> ExecutionResult:
+        limit_s = self.request.program.limits.wall_time_s
+        speaker = self._speaker(candidate, limit_s) if candidate else None
+        if speaker is not None and candidate is not None:
+            head = await _load(speaker, tests=True)
+            if head.get("type") != "loaded":
+                return await self._not_loaded(attempt, candidate, head, setup_s)
+        dialogue = Dialogue(speaker, self._speaker(checker, limit_s + CHECKER_EXTRA_S))
+        try:
+            verdict: Head | None = await dialogue.check(self._question())
+        except Ended:
+            verdict = None
+        checked = await checker.end()
+        report = await candidate.end() if candidate else checked
+        result = self._answered(attempt, report, setup_s)
+        if dialogue.gone or (candidate is None and verdict is None) or report.killed is Killed.LAPSED:
+            result = self._unanswered(attempt, report, setup_s)
+        if speaker is not None:
+            result = replace(result, wall_time_s=speaker.used_s)
+        self._find(dialogue, verdict, result, checked)
+        return result
+
+    async def _not_loaded(self, attempt: Attempt, candidate: Served, head: Head, setup_s: float) -> ExecutionResult:
+        report = await candidate.end()
+        if head.get("type") == "raised":
+            self.finding = _raised(head)
+            return self._answered(attempt, report, setup_s, code=1)
+        result = self._unanswered(attempt, report, setup_s)
+        self.finding = unanswered(result)
+        return result
+
+    def _question(self) -> bytes:
+        case, request = self._case, self.request
+        question = {
+            "style": "pytest" if request.style is VerifyStyle.PYTEST else "assert",
+            "trusted": request.trusted_candidate,
+            "setup": request.setup_code,
+            "source": case.source if isinstance(case, AssertCase) else "",
+            "node_id": case.node_id if isinstance(case, PytestCase) else "",
+        }
+        return json.dumps(question).encode()
+
+    def _find(self, dialogue: Dialogue, verdict: Head | None, result: ExecutionResult, checked: Report) -> None:
+        """Sets the finding of the case, and of each test."""
+        if result.cause is Cause.INFRA:
+            self.finding = unanswered(result)
+            return
+        always = 1 if self.request.trusted_candidate else 0  # whatever happens there, the candidate can have caused
+        gone = f"The candidate could not answer: {result.message or 'its process had ended'}" if dialogue.gone else ""
+        for test, asked, was_gone in dialogue.tests:
+            finding = judge_check(test.status, test.message, asked=asked + always, gone=gone if was_gone else "")
+            self.tests.append((test.node_id, finding))
+        if verdict is None:
+            outcome, cause, message = judge(checked, self.grader.checker(self.request).limits)
+            if cause is Cause.INFRA:
+                self.finding = Finding(Verdict.ERROR, cause, message)
+                return
+            # A slow check can be the doing of a candidate that has not been asked yet: it runs on the same machine.
+            asked = dialogue.asked + always + (checked.killed is not Killed.NOT)
+            said = f"The check ended without a verdict ({outcome}). {message}".strip()
+            self.finding = judge_check(Status.FAILED, said, asked=asked, gone=gone)
+            return
+        status, message = str(verdict.get("status")), str(verdict.get("message"))[:MAX_MESSAGE]
+        self.finding = judge_check(status, message, asked=dialogue.asked + always, gone=gone)
+
+
+async def _load(speaker: Speaker, *, tests: bool) -> Head:
+    """What the candidate says when it is told to load; empty when it ended."""
+    try:
+        return (await speaker.say({"type": "load", "tests": tests}))[0]
+    except Ended:
+        return {}
+
+
+async def _call(speaker: Speaker, ask: bytes) -> tuple[Head, bytes]:
+    """Loads the candidate and calls its entry point; an empty head when it ended."""
+    head = await _load(speaker, tests=False)
+    if head.get("type") != "loaded":
+        return head, b""
+    try:
+        return await speaker.say({"type": "ask", "id": 1, "op": "entry", "target": 0}, ask)
+    except Ended:
+        return {}, b""
+
+
+def _raised(head: Head) -> Finding:
+    return Finding(Verdict.FAILED, Cause.POLICY, f"The candidate raised {str(head.get('error'))[:1000]}")

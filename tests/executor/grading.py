@@ -1,0 +1,65 @@
+"""Grades single cases in real interpreters, through everything but gRPC, the queue and the sandbox."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from executor_service.grading.rules import Finding
+from executor_service.grading.validation import validate_verify
+from executor_service.model import ExecutionResult, IsolationLevel, Limits
+from executor_service.server.leases import NoLimiter
+from executor_service.server.verify_cases import CheckWork, FunctionWork, Grader
+from executor_service.server.work import Attempt
+from executor_service.v1 import executor_pb2 as pb
+from executor_service.validation import LimitPolicy
+from fairbox.clock import MonotonicClock
+from tests.executor.workers import Workers
+
+LIMITS = Limits(20.0, 20.0, 1 << 30, 64, 256, 1 << 20, 64 << 20, 256 << 20, 16 << 20, 30.0)
+POLICY = LimitPolicy(
+    defaults=LIMITS, maxima=Limits(600.0, 600.0, 1 << 34, 999, 999, 1 << 24, 1 << 30, 1 << 32, 1 << 26, 300.0)
+)
+_NUMBERS = itertools.count(1)
+
+
+class Bench:
+    """`finding, execution = await bench.grade(request)` for a request of one case."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workers = Workers(folder)
+        self.grader = Grader(self.workers, MonotonicClock(), "test", {}, lambda _: "python-base", IsolationLevel.NONE)
+        self.tests: list[tuple[str, Finding]] = []
+
+    async def grade(self, message: pb.VerifyCodeRequest) -> tuple[Finding, ExecutionResult]:
+        request = validate_verify(message, installed={"python"}, policy=POLICY)
+        work: Any
+        if message.style == pb.VERIFY_STYLE_FUNCTION:
+            work = FunctionWork(self.grader, request, request.cases[0])  # type: ignore[arg-type]
+        else:
+            work = CheckWork(self.grader, request, request.cases[0])  # type: ignore[arg-type]
+        async with NoLimiter().claim(None, run_id="1", tenant="") as claim:
+            result = await work.perform(Attempt(request.program, next(_NUMBERS), 0, claim, 0.0))
+        self.tests = getattr(work, "tests", [])
+        assert work.finding is not None
+        assert not self.workers.alive()
+        return work.finding, result
+
+
+def function(code: str, entry_point: str, arguments_json: str, expected_json: str, **more: Any) -> pb.VerifyCodeRequest:
+    case = pb.VerifyCase(function=pb.FunctionCase(arguments_json=arguments_json, expected_json=expected_json))
+    return pb.VerifyCodeRequest(
+        code=code, style=pb.VERIFY_STYLE_FUNCTION, entry_point=entry_point, cases=[case], **more
+    )
+
+
+def assertion(code: str, source: str, **more: Any) -> pb.VerifyCodeRequest:
+    case = pb.VerifyCase(assertion=pb.AssertCase(source=source))
+    return pb.VerifyCodeRequest(code=code, style=pb.VERIFY_STYLE_ASSERT, cases=[case], **more)
+
+
+def pytests(code: str, test: str, node_id: str = "", **more: Any) -> pb.VerifyCodeRequest:
+    case = pb.VerifyCase(pytest=pb.PytestCase(node_id=node_id))
+    files = [pb.InputFile(path="test_it.py", content=test.encode())]
+    return pb.VerifyCodeRequest(code=code, style=pb.VERIFY_STYLE_PYTEST, cases=[case], test_files=files, **more)

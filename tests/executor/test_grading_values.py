@@ -1,0 +1,195 @@
+"""Plain values: what crosses, what it is afterwards, and what is refused."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import json
+import math
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executor_service.grading.comparison import same_value
+from executor_service.grading.model import Comparison
+from executor_service.grading.values import Malformed, from_json, from_proto, parse, proto_from_plain, to_proto
+from executor_service.sandbox.inside.values import MAX_DEPTH, Foreign, NotPlain, decode, encode
+from executor_service.v1 import executor_pb2 as pb
+
+hashable = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.binary(),
+    lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3),
+    max_leaves=5,
+)
+plain = st.recursive(
+    hashable,
+    lambda inner: st.lists(inner, max_size=4) | st.tuples(inner) | st.dictionaries(hashable, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal, of equal types at every depth, and NaN equal to NaN."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float):
+        return (a == b and math.copysign(1, a) == math.copysign(1, b)) or (math.isnan(a) and math.isnan(b))
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return same(list(a.items()), list(b.items()))
+    if isinstance(a, frozenset):
+        return sorted(map(repr, a)) == sorted(map(repr, b))
+    return bool(a == b)
+
+
+@given(plain)
+def test_a_plain_value_crosses_unchanged(value: Any) -> None:
+    assert same(decode(encode(value)), value)
+
+
+@given(plain)
+def test_a_plain_value_survives_text_tree_and_message(value: Any) -> None:
+    tree = parse(encode(value))
+    again = from_proto(pb.Value.FromString(to_proto(tree).SerializeToString()))
+    assert same_value(tree, again, Comparison.EXACT)
+    assert same_value(again, tree, Comparison.EXACT)
+
+
+class Text(str):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = str.__hash__
+
+    def __str__(self) -> str:
+        return "else"
+
+
+class Number(int):
+    def __int__(self) -> int:
+        return 5
+
+    def __index__(self) -> int:
+        return 5
+
+
+class Items(dict[str, int]):
+    def items(self) -> Any:
+        return [("x", 1)]
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+class Colour(enum.IntEnum):
+    RED = 3
+
+
+@pytest.mark.parametrize(
+    ("value", "arrives"),
+    [
+        (Text("a"), "a"),
+        (Number(3), 3),
+        (Items(y=2), {"y": 2}),
+        (Pair(1, 2), (1, 2)),
+        (Colour.RED, 3),
+        (collections.Counter("aab"), {"a": 2, "b": 1}),
+        (numpy.float64(1.5), 1.5),
+        (numpy.int32(7), 7),
+        (numpy.bool_(True), True),
+        ([numpy.int64(1)], [1]),
+    ],
+)
+def test_a_subclass_arrives_as_the_plain_type_that_it_extends(value: Any, arrives: Any) -> None:
+    assert same(decode(encode(value)), arrives)
+
+
+@pytest.mark.parametrize("value", [object(), 1j, numpy.array([1]), iter([]), len, int, bytearray(b"x"), [object()]])
+def test_what_is_not_plain_is_refused_by_its_type(value: Any) -> None:
+    with pytest.raises(Foreign, match="not plain data"):
+        encode(value)
+
+
+def test_depth_and_size_are_bounded() -> None:
+    deep: list[Any] = []
+    for _ in range(MAX_DEPTH + 1):
+        deep = [deep]
+    shared: list[Any] = [0]
+    for _ in range(40):  # 2**40 parts, in memory only 40
+        shared = [shared, shared]
+    for value in (deep, shared, "x" * (9 << 20)):
+        with pytest.raises(NotPlain):
+            encode(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"{}",
+        b"[]",
+        b'["q", []]',
+        b'["l"]',
+        b'["l", 3]',
+        b'["i", "zz"]',
+        b'["b", "f"]',
+        b'["s", "ff"]',
+        b'["d", [1], []]',
+        b'["o", 0, true, "E", true]',
+        b'["r", 0]',
+        b'["x", 1, "E", []]',
+        b'"\\ud800"',
+        b"[" * 100_000,
+        b'["l", [' * 500 + b"]]" * 500,
+        b"1" * 5000,
+        b"\xff",
+    ],
+)
+def test_text_that_is_no_plain_value_is_malformed(text: bytes) -> None:
+    with pytest.raises(Malformed):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", [b'["d", [["l", []]], [1]]', b'["e", [["d", [], []]]]', b'["l", {"a": 1}]', b'["o", 0]']
+)
+def test_text_that_can_not_be_built_is_refused_where_values_are_built(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"value|hashed"):
+        decode(text)
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        (pb.Value(), "no kind"),
+        (pb.Value(none=False), "must be true"),
+        (pb.Value(big_integer="1x"), "decimal"),
+        (pb.Value(big_integer="9" * 5000), "4300"),
+        (pb.Value(surrogate_text=b"\xff"), "surrogate"),
+        (pb.Value(list=pb.Values(values=[pb.Value()])), "no kind"),
+        (pb.Value(dict=pb.Entries(keys=[pb.Value(none=True)])), "1 keys and 0 values"),
+        (pb.Value(set=pb.Values(values=[pb.Value(list=pb.Values())])), "hashed"),
+    ],
+)
+def test_a_message_that_is_no_value_says_why(message: pb.Value, problem: str) -> None:
+    with pytest.raises(Malformed, match=problem):
+        from_proto(message)
+
+
+def test_what_no_message_holds_is_malformed() -> None:
+    deep: Any = 0
+    for _ in range(60):
+        deep = [deep]
+    for value in (deep, 10**5000):
+        with pytest.raises(Malformed):
+            proto_from_plain(value)
+
+
+def test_json_has_lists_and_text_keys() -> None:
+    tree = from_json(json.loads('{"a": [1, 2.5, null, true, 123456789012345678901234567890]}'))
+    assert decode(json.dumps(tree).encode()) == {"a": [1, 2.5, None, True, 123456789012345678901234567890]}

@@ -1,0 +1,278 @@
+"""Single cases of each style in real interpreters: what a test may do with a candidate, and what a verdict says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from executor_service.grading.model import Verdict
+from executor_service.model import Cause, Outcome
+from executor_service.v1 import executor_pb2 as pb
+from tests.executor.grading import Bench, assertion, function, pytests
+
+ADD = "def add(a, b):\n    return a + b\n"
+PASSED = (Verdict.PASSED, Cause.POLICY)
+WRONG = (Verdict.WRONG_ANSWER, Cause.POLICY)
+FAILED = (Verdict.FAILED, Cause.POLICY)
+BROKEN = (Verdict.BROKEN_CASE, Cause.TASK)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "entry", "arguments", "expected", "verdict"),
+    [
+        (ADD, "add", "[1, 2]", "3", PASSED),
+        (ADD, "add", '["a", "b"]', '"ab"', PASSED),
+        (ADD, "add", "[1, 2]", "4", WRONG),
+        ("class Solution:\n    def f(self, x): return (x, {'k': x})\n", "Solution.f", "[1]", '[1, {"k": 1}]', PASSED),
+        ("async def f(): return 3\n", "f", "[]", "3", PASSED),
+        ("from __future__ import annotations\ndef f(): return f.__module__\n", "f", "[]", '"solution"', PASSED),
+        ("import numpy\ndef f(): return numpy.int64(3)\n", "f", "[]", "3", PASSED),
+        ("if __name__ == '__main__': raise SystemExit\ndef f(): return 1\n", "f", "[]", "1", PASSED),
+        ("def f(): yield 1\n", "f", "[]", "[1]", WRONG),
+        ("def f(): raise KeyError(1)\n", "f", "[]", "1", FAILED),
+        ("def g(): return 1\n", "f", "[]", "1", FAILED),
+        ("def f(:\n", "f", "[]", "1", FAILED),
+    ],
+)
+async def test_function(
+    bench: Bench, code: str, entry: str, arguments: str, expected: str, verdict: tuple[Verdict, Cause]
+) -> None:
+    finding, _ = await bench.grade(function(code, entry, arguments, expected))
+    assert (finding.verdict, finding.cause) == verdict, finding
+
+
+async def test_the_value_and_the_output_of_a_function_are_returned(bench: Bench) -> None:
+    finding, execution = await bench.grade(function("def f():\n    print('hi')\n    return [1]\n", "f", "[]", "2"))
+    assert finding.actual == b'["l", [1]]'
+    assert execution.stdout.data == b"hi\n"
+    assert execution.outcome is Outcome.FINISHED
+
+
+async def test_what_a_function_raises_is_on_stderr_with_its_lines(bench: Bench) -> None:
+    finding, execution = await bench.grade(function("def f():\n    raise ValueError('no')\n", "f", "[]", "2"))
+    assert finding.message == "The candidate raised ValueError: no"
+    assert "raise ValueError('no')" in execution.stderr.text
+    assert (execution.outcome, execution.exit_code) == (Outcome.NONZERO_EXIT, 1)
+
+
+async def test_a_function_that_does_not_return_meets_the_time_limit(bench: Bench) -> None:
+    request = function("def f():\n    while True: pass\n", "f", "[]", "2", limits=pb.Limits(wall_time_s=1))
+    finding, execution = await bench.grade(request)
+    assert (finding.verdict, execution.outcome) == (Verdict.FAILED, Outcome.TIME_LIMIT)
+
+
+CLASSES = """
+class Stack:
+    def __init__(self, items=()):
+        self.items = list(items)
+        self.next = None
+    def push(self, item):
+        self.items.append(item)
+        return self
+    def __len__(self):
+        return len(self.items)
+    def __getitem__(self, index):
+        return self.items[index]
+    def __iter__(self):
+        return iter(self.items)
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        self.items.clear()
+    def __repr__(self):
+        return f"Stack({self.items})"
+
+class Empty(ValueError):
+    pass
+
+def pop(stack):
+    if not stack.items:
+        raise Empty("nothing", 3)
+    return stack.items.pop()
+
+def apply(function, value):
+    return function(function(value))
+
+def sort(items, table):
+    items.sort()
+    table["done"] = True
+
+def count(n):
+    yield from range(n)
+
+async def later(x):
+    return x + 1
+
+def kind(x):
+    return isinstance(x, int), int
+
+LIMIT = 7
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "s = Stack([1])\ns.push(2).push(3)\nassert len(s) == 3 and s[0] == 1 and s.items == [1, 2, 3]",
+        "s = Stack()\nassert not s\ns.push(1)\nassert s",
+        "s = Stack()\ns.next = Stack([5])\nassert s.next.items == [5] and s.next.next is None",
+        "assert isinstance(Stack(), Stack) and not isinstance(3, Stack)",
+        "s = Stack()\nassert s is s and s == s and Stack() != Stack() and s in [s]",
+        "assert [x + 1 for x in Stack([1, 2])] == [2, 3] and 2 in Stack([1, 2]) and 3 not in Stack([1])",
+        "with Stack([1]) as s:\n    assert len(s) == 1\nassert len(s) == 0",
+        "assert repr(Stack([1])) == 'Stack([1])' and f'{Stack()}' == 'Stack([])'",
+        "try:\n    pop(Stack())\n    assert False\nexcept Empty as error:\n    assert error.args == ('nothing', 3)",
+        "try:\n    pop(Stack())\n    assert False\nexcept ValueError as error:\n    assert type(error) is Empty",
+        "assert pop(Stack([4])) == 4",
+        "assert apply(lambda x: x * 3, 2) == 18 and apply(str, 1) == '1'",
+        "calls = []\napply(calls.append, 2)\nassert calls == [2, None]",
+        "a, t = [3, 1, 2], {}\nsort(a, t)\nassert a == [1, 2, 3] and t == {'done': True}",
+        "it = count(3)\nassert next(it) == 0 and list(it) == [1, 2]",
+        "import asyncio\nassert asyncio.run(later(1)) == 2",
+        "assert kind(3) == (True, int)",
+        "assert LIMIT == 7",
+        "from solution import Stack as S, LIMIT\nimport solution\nassert solution.LIMIT == LIMIT and S is Stack",
+        "from solution import *\nassert len(Stack()) == 0",
+        "f = Stack([1]).push\nf(2)\nassert f.__name__ == 'push'",
+        "def check(candidate):\n    assert candidate(Stack([1])) == 1\ncheck(pop)",
+        "try:\n    apply(1, 2)\n    assert False\nexcept TypeError as error:\n    assert 'callable' in str(error)",
+        "assert apply(lambda x: pop(Stack([x + 1])), 1) == 3",
+    ],
+)
+async def test_an_assertion_may_do_this_with_a_candidate(bench: Bench, source: str) -> None:
+    finding, _ = await bench.grade(assertion(CLASSES, source))
+    assert finding.verdict is Verdict.PASSED, finding
+
+
+@pytest.mark.parametrize(
+    ("source", "setup", "verdict", "message"),
+    [
+        ("assert add(1, 2) == 4", "", WRONG, "line 1 of the case: assert add(1, 2) == 4"),
+        ("assert sub(1, 2) == 4", "", FAILED, "name 'sub' is not defined"),
+        ("assert add(1) == 4", "", FAILED, "missing 1 required positional argument"),
+        ("assert add(1, 2 == 3", "", BROKEN, "SyntaxError"),
+        ("assert add(1, 2) == 3", "def x(:", BROKEN, "SyntaxError"),
+        ("assert add(1, 2) == 3", "import nowhere", BROKEN, "ModuleNotFoundError"),
+        ("assert 1 == 2", "", BROKEN, "without the candidate"),
+        ("raise SystemExit(0)", "", BROKEN, "without the candidate"),
+        ("import os\nos._exit(0)", "", BROKEN, "without a verdict"),
+        ("class Node: pass\nassert add(Node(), 1)", "", BROKEN, "only plain data and functions"),
+        ("assert add(1, 2) == three", "three = add(1, 1) + 1", PASSED, ""),
+    ],
+)
+async def test_a_case_is_broken_only_without_the_candidate(
+    bench: Bench, source: str, setup: str, verdict: tuple[Verdict, Cause], message: str
+) -> None:
+    finding, _ = await bench.grade(assertion(ADD, source, setup_code=setup))
+    assert (finding.verdict, finding.cause) == verdict, finding
+    assert message in finding.message
+
+
+async def test_only_the_time_of_the_candidate_is_charged_to_it(bench: Bench) -> None:
+    source = "import time\ntime.sleep(1.5)\nassert add(1, 2) == 3\ntime.sleep(1.5)\nassert add(1, 2) == 3"
+    finding, _ = await bench.grade(assertion(ADD, source, limits=pb.Limits(wall_time_s=2)))
+    assert finding.verdict is Verdict.PASSED, finding
+
+
+async def test_a_candidate_that_hangs_in_an_assertion_meets_its_time_limit(bench: Bench) -> None:
+    request = assertion("def f():\n    while True: pass\n", "assert f()", limits=pb.Limits(wall_time_s=1))
+    finding, execution = await bench.grade(request)
+    assert (finding.verdict, execution.outcome) == (Verdict.FAILED, Outcome.TIME_LIMIT)
+
+
+TESTS = """
+import pytest
+from solution import add
+
+@pytest.fixture
+def three():
+    return 3
+
+def test_add(three):
+    assert add(1, 2) == three
+
+@pytest.mark.parametrize("x", [1, 2])
+def test_many(x):
+    assert add(x, x) == 2 * x
+
+def test_wrong():
+    assert add(1, 1) == 3
+
+def test_raises():
+    with pytest.raises(TypeError, match="unsupported"):
+        add(1, "a")
+
+class TestClass:
+    def test_in_class(self):
+        assert add(0, 0) == 0
+
+@pytest.mark.skip(reason="not today")
+def test_skipped():
+    pass
+"""
+
+
+async def test_pytest_has_a_result_for_each_test(bench: Bench) -> None:
+    finding, _ = await bench.grade(pytests(ADD, TESTS))
+    assert finding.verdict is Verdict.WRONG_ANSWER
+    assert {name.partition("::")[2]: each.verdict for name, each in bench.tests} == {
+        "test_add": Verdict.PASSED,
+        "test_many[1]": Verdict.PASSED,
+        "test_many[2]": Verdict.PASSED,
+        "test_wrong": Verdict.WRONG_ANSWER,
+        "test_raises": Verdict.PASSED,
+        "TestClass::test_in_class": Verdict.PASSED,
+        "test_skipped": Verdict.FAILED,
+    }
+
+
+@pytest.mark.parametrize(
+    ("node", "verdict"),
+    [
+        ("test_it.py::test_add", PASSED),
+        ("test_it.py::test_many", PASSED),
+        ("test_it.py::test_many[2]", PASSED),
+        ("test_it.py::test_wrong", WRONG),
+        ("test_it.py::TestClass", PASSED),
+        ("test_it.py::test_nothing", FAILED),
+        ("test_it.py::test_skipped", FAILED),
+    ],
+)
+async def test_pytest_by_node_id(bench: Bench, node: str, verdict: tuple[Verdict, Cause]) -> None:
+    finding, _ = await bench.grade(pytests(ADD, TESTS, node))
+    assert (finding.verdict, finding.cause) == verdict, finding
+
+
+@pytest.mark.parametrize(
+    ("test", "verdict"),
+    [
+        ("def test_a() assert 1\n", BROKEN),
+        ("import nowhere\n", BROKEN),
+        ("", BROKEN),
+        ("def test_a(): assert False\n", BROKEN),
+        ("from solution import nothing\n", FAILED),
+        (
+            "def test_a(capsys):\n    from solution import f\n    f()\n    assert capsys.readouterr().out == 'hi\\n'\n",
+            PASSED,
+        ),
+        ("def test_a():\n    import solution\n    class Mine(solution.C): pass\n", FAILED),
+    ],
+)
+async def test_pytest_files_of_all_kinds(bench: Bench, test: str, verdict: tuple[Verdict, Cause]) -> None:
+    finding, _ = await bench.grade(pytests("def f(): print('hi')\nclass C: pass\n", test))
+    assert (finding.verdict, finding.cause) == verdict, finding
+
+
+async def test_a_trusted_candidate_runs_inside_the_checker(bench: Bench) -> None:
+    test = "import solution\nclass M(solution.C): pass\ndef test_a():\n    assert M() == 3 and solution.helper == 5\n"
+    code = "from helper import helper\nclass C:\n    def __eq__(self, other): return True\n"
+    files = [pb.InputFile(path="helper.py", content=b"helper = 5\n")]
+    finding, _ = await bench.grade(pytests(code, test, trusted_candidate=True, files=files))
+    assert finding.verdict is Verdict.PASSED, finding
+    assert len(bench.workers.taken) == 1

@@ -1,0 +1,123 @@
+"""Grading can't be cheated: honest solutions pass every case of every style, and no known trick passes one.
+
+On a real server, with what programs really run in. `tricks` holds the candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from executor_service import Cause, ExecutorClient, Limits, Verdict, VerifyResult
+from executor_service.grading import Case
+from tests.executor import tricks
+from tests.executor.servers import Server, processes_with, running, wait_for
+
+LIMITS = Limits(wall_time_s=4, memory_bytes=512 << 20, processes=16)
+STYLES: dict[str, tuple[Sequence[Case], dict[str, Any]]] = {
+    "FUNCTION": (tricks.FUNCTION, {"entry_point": "add"}),
+    "ASSERT": (tricks.ASSERT, {"setup_code": tricks.SETUP}),
+    "PYTEST": (tricks.PYTEST, {"test_files": [tricks.TEST_FILE]}),
+}
+SLOW = ("never returns", "stops itself", "forks and answers twice", "recurses", "a huge value")
+"""Are ended by a limit in each case: one case of each style is enough."""
+
+
+@pytest.fixture(scope="module")
+def grading_server() -> Iterator[Server]:
+    with running("max_concurrent=4") as started:
+        yield started
+
+
+@pytest.fixture
+async def grader(grading_server: Server) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(grading_server.target) as client:
+        yield client
+
+
+async def grade(grader: ExecutorClient, style: str, code: str, *, some: bool = False) -> VerifyResult:
+    cases, more = STYLES[style]
+    result = await grader.verify(code, cases[:1] if some else cases, limits=LIMITS, **more)
+    if any("pytest can't be imported" in case.message for case in result.cases):
+        pytest.skip("pytest is not installed for the interpreter of programs")
+    return result
+
+
+def said(result: VerifyResult) -> list[tuple[str, str, str, str]]:
+    return [(case.case_id, case.verdict, case.cause, case.message) for case in result.cases]
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("name", tricks.HONEST)
+async def test_an_honest_solution_passes_every_case(grader: ExecutorClient, style: str, name: str) -> None:
+    result = await grade(grader, style, tricks.HONEST[name])
+    assert result.all_passed, said(result)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("name", [*tricks.MODULES, *tricks.VALUES])
+async def test_a_trick_passes_no_case_and_is_scored(grader: ExecutorClient, style: str, name: str) -> None:
+    code = (tricks.MODULES | tricks.VALUES)[name]
+    result = await grade(grader, style, code, some=name in SLOW)
+    assert result.passed == 0, said(result)
+    assert {case.verdict for case in result.cases} <= {Verdict.WRONG_ANSWER, Verdict.FAILED}, said(result)
+    assert result.cause is Cause.POLICY, said(result)
+
+
+@pytest.mark.parametrize("name", tricks.HONEST_STDIO)
+async def test_an_honest_program_passes_every_case(grader: ExecutorClient, name: str) -> None:
+    result = await grader.verify(tricks.HONEST_STDIO[name], tricks.STDIO, limits=LIMITS)
+    assert result.all_passed, said(result)
+
+
+@pytest.mark.parametrize("name", tricks.PROGRAMS)
+async def test_a_trick_of_a_program_passes_no_case(grader: ExecutorClient, name: str) -> None:
+    result = await grader.verify(tricks.PROGRAMS[name], tricks.STDIO[-1:], limits=LIMITS)
+    assert result.passed == 0, said(result)
+    assert result.cause is Cause.POLICY, said(result)
+
+
+@pytest.mark.parametrize("style", STYLES)
+async def test_tests_and_expected_values_are_nowhere_near_the_candidate(grader: ExecutorClient, style: str) -> None:
+    code = tricks.SEARCH + "def add(a, b):\n    search()\n    return 0\n"
+    result = await grade(grader, style, code)
+    outputs = [case.execution.stdout.text for case in result.cases if case.execution is not None]
+    searched = [line for output in outputs for line in output.splitlines() if line.startswith("found")]
+    assert searched
+    assert set(searched) == {"found []"}
+
+
+async def test_what_is_searched_for_is_found_where_it_is(grader: ExecutorClient) -> None:
+    code = tricks.SEARCH + "def add(a, b):\n    search()\n    return 0\n"
+    cases, _ = STYLES["FUNCTION"]
+    result = await grader.verify(code, cases[:1], files=[tricks.TEST_FILE], entry_point="add", limits=LIMITS)
+    assert result.cases[0].execution is not None
+    assert "test_add.py" in result.cases[0].execution.stdout.text
+
+
+async def test_a_conftest_of_the_candidate_is_not_seen_by_the_tests(grader: ExecutorClient) -> None:
+    from executor_service import InputFile
+
+    cases, more = STYLES["PYTEST"]
+    conftest = (
+        "import pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport():\n    outcome = yield\n"
+    )
+    conftest += "    outcome.get_result().outcome = 'passed'\n"
+    files = [InputFile("conftest.py", conftest.encode()), InputFile("pytest.ini", b"[pytest]\naddopts = --co\n")]
+    result = await grader.verify("def add(a, b):\n    return 0\n", cases, files=files, limits=LIMITS, **more)
+    assert result.passed == 0, said(result)
+
+
+async def test_nothing_of_a_candidate_is_left(grader: ExecutorClient, grading_server: Server) -> None:
+    code = (
+        "import os, subprocess, sys\n"
+        "def add(a, b):\n"
+        "    subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(9731)'], start_new_session=True)\n"
+        "    return a + b\n"
+    )
+    for style in STYLES:
+        assert (await grade(grader, style, code)).all_passed
+    wait_for(lambda: not processes_with("sleep(9731)"))
+    wait_for(lambda: grading_server.status().running == 0)
