@@ -22,6 +22,7 @@ from executor_service.sandbox.box import Box
 from executor_service.sandbox.channel import Channel
 from executor_service.sandbox.host import WORK_FOLDER, Host
 from executor_service.sandbox.inside import wire
+from executor_service.sandbox.inside.watch import PATIENCE
 from executor_service.sandbox.limits import DEFAULT_INODES, disk_inodes, resource_limits
 from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure, Stream
 from executor_service.sandbox.streams import Streams
@@ -78,7 +79,8 @@ class Sandbox:
         self.streams.observe = observe
         await self._go()
         try:
-            async with asyncio.timeout(self._plan.limits.wall_time_s + _END_GRACE_S) as self._deadline:
+            longest_s = self._plan.limits.wall_time_s * PATIENCE + _END_GRACE_S
+            async with asyncio.timeout(longest_s) as self._deadline:
                 head, handles = await self._expect("ended")
                 self._ended = True
         except TimeoutError:

@@ -195,6 +195,18 @@ def watch(**changes: object) -> Watch:
     return Watch(100.0, **settings)  # type: ignore[arg-type]
 
 
+def test_what_a_program_waited_for_a_processor_is_not_charged_up_to_a_bound() -> None:
+    starved = watch(wall_s=2.0)
+    assert starved.late(102.5)
+    assert starved.observe(102.5, Reading(0.1, starved_s=1.0)) == ""
+    assert not starved.late(102.9)
+    assert starved.wait_s(102.99) == pytest.approx(0.01)
+    assert starved.observe(103.1, Reading(0.1, starved_s=1.0)) == "wall"
+    hopeless = watch(wall_s=2.0)
+    assert hopeless.observe(105.9, Reading(0.1, starved_s=50.0)) == ""
+    assert hopeless.observe(106.1, Reading(0.1, starved_s=50.0)) == "wall"
+
+
 def test_each_limit_is_met_exactly_at_its_value() -> None:
     assert watch().observe(109.99, Reading(3.99, 1000)) == ""
     assert watch().observe(110.0, Reading(0)) == "wall"

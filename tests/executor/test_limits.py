@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
 from executor_service import Cause, ExecutionResult, ExecutorClient, InputFile, InvalidRequest, Limits, Outcome
-from tests.executor.servers import Server, idle, wait_for
+from tests.executor.servers import Server, idle, running, wait_for
 
 MIB = 1 << 20
 
@@ -172,3 +173,17 @@ async def test_queueing_and_set_up_are_not_charged(executor: ExecutorClient) -> 
 async def test_files_larger_than_the_room_for_them_are_refused_before_anything_runs(executor: ExecutorClient) -> None:
     with pytest.raises(InvalidRequest, match=r"limits.disk_bytes is 1048576, but code and files need"):
         await executor.execute("1", files=[InputFile("big", bytes(2 * MIB))], limits=Limits(disk_bytes=MIB))
+
+
+async def test_waiting_for_a_processor_is_not_charged_to_a_program() -> None:
+    """Four times as many programs as processors, each of which would need more wall time than it has."""
+    at_once = 4 * len(os.sched_getaffinity(0))
+    code = "import time\nwhile time.process_time() < 1: pass"
+    with running(f"max_concurrent={at_once}") as busy:
+        async with ExecutorClient(busy.target) as client:
+            runs = (client.execute(code, limits=Limits(wall_time_s=2.5)) for _ in range(at_once))
+            results = await asyncio.gather(*runs)
+            idle_one = await client.execute("import time; time.sleep(60)", limits=Limits(wall_time_s=0.5))
+    assert max(result.wall_time_s for result in results) > 2.5
+    assert {result.outcome for result in results} == {Outcome.FINISHED}
+    assert idle_one.outcome is Outcome.TIME_LIMIT

@@ -71,6 +71,10 @@ class Meters:
         denied = _value(self._processes, b"max") - self._denied_before
         return Reading(max(0.0, self._cpu_s()), resident, _value(self._oom, b"oom_kill") - self._oom_before, denied)
 
+    def starved_s(self) -> float:
+        """The longest that a process was ready and had no processor; 0 where the kernel does not count it."""
+        return max(map(_starved_s, _pids()), default=0.0)
+
     def peak_bytes(self, sampled: int) -> int:
         """The most memory at once: exact from a control group, else the largest sample."""
         return int(os.pread(self._peak, 64, 0)) if self._peak >= 0 else sampled
@@ -110,6 +114,14 @@ def _process_cpu_s(pid: int) -> float:
         return time.clock_gettime(~pid << 3 | _CPU_CLOCK) + children
     except OSError:
         return children
+
+
+def _starved_s(pid: int) -> float:
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def _resident_bytes(pid: int) -> int:

@@ -95,7 +95,10 @@ class Use:
         if self._over and self._heard and not (self._begin and self._begin["serves"]):
             self._reason = ""
         elif self._watch is not None:
-            self._reason = self._watch.observe(now, self._meters.read(self._watch.memory_bytes)) or None
+            reading = self._meters.read(self._watch.memory_bytes)
+            if self._watch.late(now):
+                reading.starved_s = self._meters.starved_s()
+            self._reason = self._watch.observe(now, reading) or None
 
     def _hear(self, now: float) -> None:
         """The worker's last words before the program."""

@@ -1,7 +1,8 @@
 """Decides when a running program has used up a limit. Pure: readings and times in, a reason or a deadline out.
 
-Invariants: only time since the program's start counts; CPU time never goes backwards; the next look at the CPU is never
-later than the moment at which the limit could be reached with every processor busy.
+Invariants: only time since the program's start counts, and not what it waited for a processor, up to a bound; CPU time
+never goes backwards; the next look at the CPU is never later than the moment at which the limit could be reached with
+every processor busy.
 """
 
 from __future__ import annotations
@@ -16,13 +17,22 @@ if TYPE_CHECKING:
 class Reading:
     """What all processes of a run use together at one moment."""
 
-    __slots__ = ("cpu_s", "denied_forks", "oom_kills", "resident_bytes")
+    __slots__ = ("cpu_s", "denied_forks", "oom_kills", "resident_bytes", "starved_s")
 
-    def __init__(self, cpu_s: float, resident_bytes: int = 0, oom_kills: int = 0, denied_forks: int = 0) -> None:
+    def __init__(
+        self,
+        cpu_s: float,
+        resident_bytes: int = 0,
+        oom_kills: int = 0,
+        denied_forks: int = 0,
+        starved_s: float = 0.0,
+    ) -> None:
         self.cpu_s = cpu_s
         self.resident_bytes = resident_bytes
         self.oom_kills = oom_kills
         self.denied_forks = denied_forks
+        self.starved_s = starved_s
+        """The longest that one of them was ready to run and had no processor, since it began."""
 
 
 SAMPLE_S = 0.025
@@ -30,6 +40,8 @@ SAMPLE_S = 0.025
 TICK_S = 0.1
 """Between two looks where a control group guards the memory; they notice its kills of single processes."""
 _SHORTEST_S = 0.01
+PATIENCE = 3.0
+"""A program that waits for processors may take so many times its wall time; beyond, waiting counts."""
 
 
 class Watch:
@@ -44,6 +56,7 @@ class Watch:
         self.memory_bytes = memory_bytes
         self._sample_memory = sample_memory
         self._processors = processors
+        self._credit_s = 0.0
         self.cpu_s = 0.0
         self.peak_bytes = 0
 
@@ -57,12 +70,17 @@ class Watch:
             return "processes"
         if self.cpu_s >= self._cpu_limit_s:
             return "cpu"
-        if now - self.started >= self._wall_s:
+        self._credit_s = max(self._credit_s, min(reading.starved_s, self._wall_s * (PATIENCE - 1)))
+        if self.late(now):
             return "wall"
         return ""
+
+    def late(self, now: float) -> bool:
+        """Whether the wall time is over, as far as is known of what it waited for a processor."""
+        return now - self.started >= self._wall_s + self._credit_s
 
     def wait_s(self, now: float) -> float:
         """Time until the next observation has to be made."""
         cpu = (self._cpu_limit_s - self.cpu_s) / self._processors
         tick = SAMPLE_S if self._sample_memory else TICK_S
-        return max(0.0, min(self.started + self._wall_s - now, tick, max(cpu, _SHORTEST_S)))
+        return max(0.0, min(self.started + self._wall_s + self._credit_s - now, tick, max(cpu, _SHORTEST_S)))
