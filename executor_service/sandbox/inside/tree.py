@@ -1,0 +1,39 @@
+"""The processes below one, where no namespace says which they are: read from /proc, which programs can't.
+
+A box's init is the subreaper of everything in its box, so whatever a program starts stays below the init.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PARENT = 1
+"""Position in /proc/PID/stat after the name."""
+
+
+def adopt() -> None:
+    """From here on orphans below this process become its children."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0) < 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def descendants(root: int) -> list[int]:
+    """Every process below `root`, the dead that nobody has waited for included."""
+    below: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    parent = int(file.read().rpartition(b")")[2].split()[_PARENT])
+            except OSError:
+                continue
+            below.setdefault(parent, []).append(int(name))
+    found: list[int] = []
+    todo = [root]
+    while todo:
+        children = below.get(todo.pop(), [])
+        found += children
+        todo += children
+    return found
