@@ -3,13 +3,18 @@
 It denies what a program has no use for and what the kernel has had holes in: new namespaces, mounts, tracing,
 io_uring, bpf, keys, modules, clocks, and every socket domain but AF_UNIX, AF_INET and AF_INET6 (AF_VSOCK is not bound
 to a network namespace, and would reach the host of a virtual machine).
+
+Where there are no namespaces, the filter also stands in for what Landlock does not know: no sockets but pairs of
+connected ones, no System V and no POSIX queues and memory, no watching of folders, nothing that acts on another process.
 """
 
 from __future__ import annotations
 
 import errno
 import tempfile
+from typing import Any
 
+from executor_service.model import IsolationLevel
 from fairbox.errors import FairboxError
 
 __all__ = ["compile_filter"]
@@ -27,16 +32,29 @@ _DENIED = (
     "vhangup", "vm86", "vm86old",
 )
 # fmt: on
+# fmt: off
+_DENIED_WITHOUT_NAMESPACES = (
+    "accept", "accept4", "bind", "chown", "connect", "fchown", "fchownat", "fsetxattr", "inotify_add_watch",
+    "inotify_init", "inotify_init1", "kcmp", "lchown", "listen", "lsetxattr", "mq_open", "mq_unlink", "msgctl",
+    "msgget", "msgrcv", "msgsnd", "semctl", "semget", "semop", "semtimedop", "setxattr", "shmat", "shmctl", "shmget",
+    "socket",
+)
+# fmt: on
+_OF_ONESELF_ALONE = ("sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler")
+"""Calls whose first argument is a process; 0 is the caller."""
+_PAIR_TYPES = (2, 3, 4)
+"""Kinds of socket pairs that could be given another address: SOCK_DGRAM, SOCK_RAW and SOCK_RDM."""
 _NAMESPACE_FLAGS = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. CLONE_NEWTIME is for unshare and clone3 alone."""
 _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
-_ALLOWED_DOMAINS = (1, 2, 10)
+_AF_UNIX = 1
+_ALLOWED_DOMAINS = (_AF_UNIX, 2, 10)
 """AF_UNIX, AF_INET, AF_INET6."""
 
 
-def compile_filter() -> bytes:
-    """An array of struct sock_filter. FairboxError where libseccomp is missing."""
+def compile_filter(level: IsolationLevel = IsolationLevel.NAMESPACES) -> bytes:
+    """An array of struct sock_filter for programs of a level. FairboxError where libseccomp is missing."""
     try:
         import pyseccomp
     except (ImportError, RuntimeError, OSError) as error:
@@ -58,13 +76,31 @@ def compile_filter() -> bytes:
         rules.add_rule(denied, name, pyseccomp.Arg(1, pyseccomp.NE, 0))
     for request in (_TIOCSTI, _TIOCLINUX):
         rules.add_rule(denied, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, request))
-    for name in ("socket", "socketpair"):
-        for domain in set(range(max(_ALLOWED_DOMAINS))) - set(_ALLOWED_DOMAINS):
+    allowed = {"socket": _ALLOWED_DOMAINS, "socketpair": _ALLOWED_DOMAINS}
+    if level is IsolationLevel.LANDLOCK:
+        _stand_in_for_namespaces(rules, pyseccomp)
+        allowed = {"socketpair": (_AF_UNIX,)}
+    for name, domains in allowed.items():
+        for domain in set(range(max(domains))) - set(domains):
             rules.add_rule(denied, name, pyseccomp.Arg(0, pyseccomp.MASKED_EQ, 0xFFFFFFFF, domain))
-        rules.add_rule(denied, name, pyseccomp.Arg(0, pyseccomp.GT, max(_ALLOWED_DOMAINS)))
+        rules.add_rule(denied, name, pyseccomp.Arg(0, pyseccomp.GT, max(domains)))
     # A tree instead of a list: it is installed in every worker, and looked at in every system call.
     rules.set_attr(pyseccomp.Attr.CTL_OPTIMIZE, 2)
     with tempfile.TemporaryFile() as file:
         rules.export_bpf(file)
         file.seek(0)
         return file.read()
+
+
+def _stand_in_for_namespaces(rules: Any, pyseccomp: Any) -> None:
+    denied = pyseccomp.ERRNO(errno.EPERM)
+    for name in _DENIED_WITHOUT_NAMESPACES:
+        rules.add_rule(denied, name)
+    for kind in _PAIR_TYPES:
+        rules.add_rule(denied, "socketpair", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xF, kind))
+    for name in _OF_ONESELF_ALONE:
+        rules.add_rule(denied, name, pyseccomp.Arg(0, pyseccomp.NE, 0))
+    # Of a process (which 0, for I/O 1), and of the caller.
+    for name, kind in (("setpriority", 0), ("ioprio_set", 1)):
+        rules.add_rule(denied, name, pyseccomp.Arg(0, pyseccomp.NE, kind))
+        rules.add_rule(denied, name, pyseccomp.Arg(1, pyseccomp.NE, 0))

@@ -1,20 +1,49 @@
-"""The isolation levels that this machine can offer, each as a way to start a server."""
+"""The isolation levels that this machine can offer, and each kind of user a server can be, as ways to start one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from tests.executor.servers import Server, running
+from executor_service.sandbox.inside import landlock
+from tests.executor.servers import ROOT, Server, running
 
-__all__ = ["LEVELS", "Level"]
+__all__ = ["ENV", "LEVELS", "PREFIX", "PYTHON", "Level"]
+
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+ENV = {"PYTHONPATH": f"{ROOT}:{sysconfig.get_paths()['purelib']}", "PYTHONDONTWRITEBYTECODE": "1"}
+"""Environment of a server whose interpreter does not know our packages."""
+
+
+def foreign_python() -> str | None:
+    """An interpreter that an ordinary user may start, of the version whose packages we have."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    # setpriv keeps its capabilities until it has started the command, so only the command's own child tells the truth.
+    again = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', '1'])"
+    for python in (sys.executable, shutil.which(f"python{version}", path="/usr/bin:/usr/local/bin")):
+        if python and subprocess.run([*NOBODY, python, "-c", again], capture_output=True, timeout=30).returncode == 0:
+            return python
+    return None
+
+
+if os.geteuid() != 0:
+    PREFIX: list[str] = []
+    PYTHON: str | None = sys.executable
+else:
+    PREFIX, PYTHON = NOBODY, foreign_python() if shutil.which("setpriv") else None
 
 
 @dataclass(frozen=True)
 class Level:
-    """A level, and who the server is."""
+    """An isolation level, and who the server is: `root` or an ordinary `user`."""
 
     name: str
     who: str
@@ -22,10 +51,36 @@ class Level:
     def __str__(self) -> str:
         return f"{self.name}-{self.who}"
 
+    @property
+    def landlock(self) -> bool:
+        return self.name == "landlock"
+
     @contextlib.contextmanager
-    def running(self, *settings: str) -> Iterator[Server]:
-        with running(*settings) as server:
-            yield server
+    def running(self, *settings: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+        """A server at this level, ready."""
+        with contextlib.ExitStack() as stack:
+            more = [f"isolation={self.name}", f"min_isolation={self.name}"] if self.landlock else []
+            if self.landlock:
+                scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairbox-scratch-"))
+                Path(scratch).chmod(0o777)
+                more.append(f"scratch={scratch}")
+            if self.who == "root" or os.geteuid() != 0:
+                yield stack.enter_context(running(*settings, *more, env=env))
+                return
+            assert PYTHON is not None
+            more.append("cgroups=none")
+            command = running(*settings, *more, prefix=PREFIX, python=PYTHON, env=ENV | (env or {}))
+            yield stack.enter_context(command)
 
 
-LEVELS = [Level("namespaces", "root" if os.geteuid() == 0 else "user")]
+def _levels() -> Iterator[Level]:
+    for name in ("namespaces", "landlock"):
+        if name == "landlock" and landlock.abi() < landlock.NEEDED_ABI:
+            continue
+        if os.geteuid() == 0:
+            yield Level(name, "root")
+        if PYTHON is not None:
+            yield Level(name, "user")
+
+
+LEVELS = [level for level in _levels() if not level.landlock]

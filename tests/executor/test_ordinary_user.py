@@ -4,40 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import subprocess
-import sys
-import sysconfig
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits, Outcome
+from tests.executor.levels import ENV, PREFIX, PYTHON
 from tests.executor.servers import ROOT, Server, command, idle, owner, running, wait_for
 
 MIB = 1 << 20
-NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-
-
-def foreign_python() -> str | None:
-    """An interpreter that an ordinary user may start, of the version whose packages we have."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    # setpriv keeps its capabilities until it has started the command, so only the command's own child tells the truth.
-    again = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', '1'])"
-    for python in (sys.executable, shutil.which(f"python{version}", path="/usr/bin:/usr/local/bin")):
-        if python and subprocess.run([*NOBODY, python, "-c", again], capture_output=True, timeout=30).returncode == 0:
-            return python
-    return None
-
-
-if os.geteuid() != 0:
-    PREFIX: list[str] = []
-    PYTHON: str | None = sys.executable
-else:
-    PREFIX, PYTHON = NOBODY, foreign_python() if shutil.which("setpriv") else None
-
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="no interpreter that an ordinary user may start, or no setpriv")
-ENV = {"PYTHONPATH": f"{ROOT}:{sysconfig.get_paths()['purelib']}", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ DEVICE = _READ_FILE | _WRITE_FILE
 
 def abi() -> int:
     """The version that the kernel claims; 0: there is no Landlock. A claim, no proof: some claim too much."""
-    version = _libc.syscall(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION))
+    version: int = _libc.syscall(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION))
     return max(version, 0)
 
 
