@@ -5,7 +5,7 @@ io_uring, bpf, keys, modules, clocks, and every socket domain but AF_UNIX, AF_IN
 to a network namespace, and would reach the host of a virtual machine).
 
 Where there are no namespaces, the filter also stands in for what Landlock does not know: no sockets but pairs of
-connected ones, no System V and no POSIX queues and memory, no watching of folders, nothing that acts on another process.
+connected ones, no System V and POSIX queues and memory, no watching of folders, nothing that acts on other processes.
 """
 
 from __future__ import annotations
