@@ -78,6 +78,13 @@ class ExecutorConfig:
     queue_timeout_s: float = setting(600.0, help="Longest wait in the queues, seconds; then RESOURCE_EXHAUSTED.")
     limits: LimitDefaults = setting(factory=LimitDefaults, help="Limits of a request that does not name them.")
     max_limits: LimitMaxima = setting(factory=LimitMaxima, help="Limits that no request can exceed.")
+    isolation: str = setting(
+        "auto", help="Level to run programs at: auto (the strongest that works), namespaces or landlock."
+    )
+    scratch: str = setting(
+        "",
+        help="Level landlock: existing folder below which programs get theirs; empty: the system's temporary folder.",
+    )
     min_isolation: str = setting(
         "namespaces", help="Level below which the server refuses to start: landlock, gvisor or namespaces."
     )
@@ -110,6 +117,11 @@ class ExecutorConfig:
         levels = [level.value for level in IsolationLevel if level is not IsolationLevel.NONE]
         if self.min_isolation not in levels:
             raise ConfigError(f"min_isolation is {self.min_isolation!r}, must be one of {', '.join(levels)}")
+        offered = ("auto", IsolationLevel.NAMESPACES.value, IsolationLevel.LANDLOCK.value)
+        if self.isolation not in offered:
+            raise ConfigError(f"isolation is {self.isolation!r}, must be one of {', '.join(offered)}")
+        if self.isolation in levels and levels.index(self.isolation) < levels.index(self.min_isolation):
+            raise ConfigError(f"isolation is {self.isolation!r}, must be at least min_isolation ({self.min_isolation})")
         for name in ("max_concurrent", "dedup_max_ids", "dedup_max_bytes"):
             _from(name, getattr(self, name), 1)
         unknown = sorted(self._named() - LANGUAGES.keys())

@@ -113,7 +113,8 @@ class Box:
         """Ends the box and everything in it. `on_gone` follows."""
         if self._init >= 0:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._init, signal.SIGKILL)
+                # Without a pid namespace the init has to end its box; in one, the kernel does.
+                signal.pidfd_send_signal(self._init, signal.SIGTERM if self._host.bare else signal.SIGKILL)
         else:
             self._lost()
 

@@ -16,7 +16,7 @@ from types import TracebackType
 
 from executor_service.cleanup import to_the_end
 from executor_service.core.pool import Action, Assign, Destroy, Make, PoolStatistics, WarmPool
-from executor_service.model import Limits
+from executor_service.model import IsolationLevel, Limits
 from executor_service.sandbox.box import Box
 from executor_service.sandbox.host import Host
 from executor_service.sandbox.report import Plan, SandboxFailure
@@ -134,6 +134,11 @@ class Boxes:
         """Packages of a loaded profile that are not installed."""
         template = self._shelves[name].template
         return template.missing if template is not None else ()
+
+    @property
+    def level(self) -> IsolationLevel:
+        """What separates those who use them."""
+        return self._host.level
 
     def statistics(self) -> Mapping[str, PoolStatistics]:
         """Boxes by profile."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from executor_service.model import IsolationLevel
 from executor_service.sandbox.groups import GroupTree
 from executor_service.sandbox.inside.confine import INNER_UID
 from fairbox.errors import ConfigError
@@ -54,12 +55,20 @@ class Host:
     """PATH of programs."""
     seccomp: bytes = field(repr=False)
     groups: GroupTree
+    level: IsolationLevel = IsolationLevel.NAMESPACES
+    scratch: str = ""
+    """Level `landlock`: folder below which each use gets one of its own."""
     nice: int = 0
     """Added to the niceness of programs, so that they never starve the server."""
     tools: Mapping[str, str] = field(default_factory=dict)
     """What stands for `{...}` in the commands of languages: `python`, and every tool that was found."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Language -> why its tools are not there."""
+
+    @property
+    def bare(self) -> bool:
+        """Whether there are no namespaces."""
+        return self.level is IsolationLevel.LANDLOCK
 
     @property
     def template(self) -> list[str]:
@@ -86,6 +95,7 @@ class Host:
             "etc": etc,
             "work": WORK_FOLDER,
             "nice": self.nice,
+            "scratch": self.scratch,
         }
 
 

@@ -99,7 +99,7 @@ class Template:
         self._control.setblocking(False)
         self._said, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._said, False)
-        mode = "root" if self._host.privileged else "user"
+        mode = ("bare-" if self._host.bare else "") + ("root" if self._host.privileged else "user")
         command = [*self._host.template, str(theirs.fileno()), mode, " " * _ROOM_FOR_NAMES]
         try:
             self._child = Child(command, stdout=writer, stderr=writer, passed=[theirs.fileno()], env=self._env)

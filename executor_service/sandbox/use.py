@@ -165,7 +165,7 @@ class Sandbox:
         except OSError as error:
             raise SandboxFailure("control groups", error.errno or 0, str(error), started=False) from None
         inodes = disk_inodes(plan.files)
-        resized = limits.disk_bytes != box.disk_bytes or inodes != DEFAULT_INODES
+        resized = not self._host.bare and (limits.disk_bytes != box.disk_bytes or inodes != DEFAULT_INODES)
         self._tell(
             {
                 "type": "begin",
@@ -174,6 +174,7 @@ class Sandbox:
                 "wall_time_s": limits.wall_time_s,
                 "cpu_time_s": limits.cpu_time_s,
                 "memory_bytes": limits.memory_bytes,
+                "tasks": limits.processes if self._host.bare and not box.counts_processes else 0,
                 "disk_bytes": limits.disk_bytes if resized else 0,
                 "inodes": inodes,
             }

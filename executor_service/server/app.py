@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from executor_service.config import ExecutorConfig
@@ -20,8 +21,9 @@ from executor_service.sandbox.report import SandboxFailure
 from executor_service.sandbox.seccomp import compile_filter
 from executor_service.server.compiler import Compiler
 from executor_service.server.leases import LeaseGate, NoLimiter
+from executor_service.server.levels import OFFERED, LevelFacts, choose, no_longer, scratch_folder, try_level
 from executor_service.server.plans import Planner, minimal_environment
-from executor_service.server.probe import Capabilities, probe, unavailable
+from executor_service.server.probe import Capabilities, probe
 from executor_service.server.programs import Programs
 from executor_service.server.remote_limiter import RemoteLimiter
 from executor_service.server.runs import Runs
@@ -55,15 +57,15 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
     async with contextlib.AsyncExitStack() as stack:
         health = await stack.enter_async_context(HealthServer(config.health_listen, insecure=config.insecure))
         clock = MonotonicClock()
-        host, boxes = await stack.enter_async_context(open_boxes(config, clock))
+        host, boxes, levels = await stack.enter_async_context(open_boxes(config, clock))
         planner = Planner(host, boxes.profiles, boxes.loaded)
-        capabilities = await probed(config, host, planner, boxes)
+        capabilities = await probed(config, host, planner, boxes, levels)
         name = config.name or f"{socket.gethostname()}:{config.listen.rpartition(':')[2]}"
         gate = await stack.enter_async_context(open_gate(config, name))
         compiler = open_compiler(config, planner, capabilities)
-        programs = Programs(boxes, planner, compiler, clock, name=name)
+        programs = Programs(boxes, planner, compiler, clock, name=name, level=host.level)
         runs = await stack.enter_async_context(open_runs(config, programs, gate, clock, name))
-        grader = Grader(BoxWorkers(boxes), clock, name, minimal_environment(host), planner.profile_for)
+        grader = Grader(BoxWorkers(boxes), clock, name, minimal_environment(host), planner.profile_for, host.level)
         verifier = await stack.enter_async_context(open_verifier(config, runs, grader, clock))
         started, version = clock.now(), installed_version()
         service = ExecutorService(
@@ -91,16 +93,21 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
 
 
 @contextlib.asynccontextmanager
-async def open_boxes(config: ExecutorConfig, clock: Clock) -> AsyncIterator[tuple[Host, Boxes]]:
-    """What sandboxes are made of and those themselves, with the first profile loaded."""
+async def open_boxes(config: ExecutorConfig, clock: Clock) -> AsyncIterator[tuple[Host, Boxes, Sequence[LevelFacts]]]:
+    """What sandboxes are made of, those themselves with the first profile loaded, and the levels that were tried."""
     groups = find_groups(config.cgroups)
     profiles = config.runtime_profiles()
     most = _BOXES_EACH * config.max_concurrent + _SPARE_BOXES
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(groups.remove)
         host = inspect_host(
             python=config.python, groups=groups, seccomp=compile_filter(), boxes=most * len(profiles), nice=config.nice
         )
         host = find_toolchains(config.offered(), host, config.toolchain_folders())
+        scratch = stack.enter_context(scratch_folder(config.scratch))
+        hosts = {level: replace(host, level=level, scratch=scratch, seccomp=compile_filter(level)) for level in OFFERED}
+        levels = [await try_level(hosts[level], clock) for level in OFFERED]
+        host = hosts[choose(levels, config.isolation, IsolationLevel(config.min_isolation), host)]
         boxes = Boxes(
             host,
             clock,
@@ -110,22 +117,21 @@ async def open_boxes(config: ExecutorConfig, clock: Clock) -> AsyncIterator[tupl
             spare=config.spare_boxes,
             most=most,
         )
-        async with contextlib.AsyncExitStack() as stack:
-            try:
-                await stack.enter_async_context(boxes)
-            except SandboxFailure as failure:
-                raise unavailable(host, IsolationLevel(config.min_isolation), failure) from None
-            yield host, boxes
-    finally:
-        groups.remove()
+        try:
+            await stack.enter_async_context(boxes)
+        except SandboxFailure as failure:
+            raise no_longer(host, failure) from None
+        yield host, boxes, levels
 
 
-async def probed(config: ExecutorConfig, host: Host, planner: Planner, boxes: Boxes) -> Capabilities:
+async def probed(
+    config: ExecutorConfig, host: Host, planner: Planner, boxes: Boxes, levels: Sequence[LevelFacts]
+) -> Capabilities:
     """What works here; FairboxError where nothing does."""
     try:
-        return await probe(planner, boxes, missing={**host.missing, **config.not_offered()})
+        return await probe(planner, boxes, missing={**host.missing, **config.not_offered()}, levels=levels)
     except SandboxFailure as failure:
-        raise unavailable(host, IsolationLevel(config.min_isolation), failure) from None
+        raise no_longer(host, failure) from None
 
 
 def open_compiler(config: ExecutorConfig, planner: Planner, capabilities: Capabilities) -> Compiler:

@@ -11,17 +11,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from executor_service.languages import LANGUAGES, LanguageSpec
 from executor_service.model import IsolationLevel, Limits
 from executor_service.sandbox.boxes import Boxes
-from executor_service.sandbox.host import Host
 from executor_service.sandbox.report import SandboxFailure
+from executor_service.server.levels import LevelFacts
 from executor_service.server.plans import Planner
-from fairbox.errors import FairboxError
 
-__all__ = ["Capabilities", "LanguageFacts", "LevelFacts", "probe", "unavailable"]
+__all__ = ["Capabilities", "LanguageFacts", "probe"]
 
 _LIMITS = Limits(
     wall_time_s=20.0,
@@ -36,21 +34,6 @@ _LIMITS = Limits(
 )
 _NUMBER = re.compile(r"\d\.\d")
 """What the line with the version has; some toolchains warn or greet first."""
-_SYSCTLS = (
-    "user/max_user_namespaces",
-    "kernel/unprivileged_userns_clone",
-    "kernel/apparmor_restrict_unprivileged_userns",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class LevelFacts:
-    """One isolation level."""
-
-    level: IsolationLevel
-    available: bool
-    reason: str = ""
-    """Why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +55,8 @@ class Capabilities:
     """Strongest first."""
     languages: tuple[LanguageFacts, ...]
     """By name."""
+    level: IsolationLevel
+    """The one that programs run at."""
 
     @property
     def versions(self) -> dict[str, str]:
@@ -83,22 +68,20 @@ class Capabilities:
         return frozenset(facts.name for facts in self.languages if facts.installed)
 
 
-async def probe(planner: Planner, boxes: Boxes, *, missing: Mapping[str, str]) -> Capabilities:
-    """`missing`: language -> why it is not even tried. Raises SandboxFailure where no sandbox works."""
+async def probe(
+    planner: Planner, boxes: Boxes, *, missing: Mapping[str, str], levels: Sequence[LevelFacts]
+) -> Capabilities:
+    """`missing`: language -> why it is not even tried; `levels`: those that were tried.
+
+    Raises SandboxFailure where no sandbox works."""
     languages = [LanguageFacts(name, installed=False, reason=reason) for name, reason in missing.items()]
     languages += await _languages(planner, boxes, [spec for name, spec in LANGUAGES.items() if name not in missing])
-    others = [level for level in IsolationLevel if level is not IsolationLevel.NAMESPACES]
-    levels = [LevelFacts(IsolationLevel.NAMESPACES, available=True)]
-    levels += [LevelFacts(level, available=False, reason="not offered by this version") for level in reversed(others)]
-    return Capabilities(tuple(levels), tuple(sorted(languages, key=lambda facts: facts.name)))
-
-
-def unavailable(host: Host, minimum: IsolationLevel, failure: SandboxFailure) -> FairboxError:
-    """One sentence for a machine on which no level of at least `minimum` works."""
-    return FairboxError(
-        f"isolation level 'namespaces' does not work here, and no other level of at least '{minimum}' is offered: "
-        f"{failure}; {_advice(host)}"
-    )
+    known = {facts.level: facts for facts in levels}
+    every = [
+        known.get(level, LevelFacts(level, available=False, reason="not offered by this version"))
+        for level in reversed(list(IsolationLevel))
+    ]
+    return Capabilities(tuple(every), tuple(sorted(languages, key=lambda facts: facts.name)), boxes.level)
 
 
 async def _languages(planner: Planner, boxes: Boxes, specs: Sequence[LanguageSpec]) -> list[LanguageFacts]:
@@ -137,15 +120,3 @@ async def _language(planner: Planner, boxes: Boxes, spec: LanguageSpec) -> Langu
         return LanguageFacts(spec.name, installed=False, reason=reason)
     version = next((line for line in said if _NUMBER.search(line)), said[0] if said else "")
     return LanguageFacts(spec.name, installed=True, version=version.strip()[:200])
-
-
-def _advice(host: Host) -> str:
-    if host.privileged:
-        capabilities = "CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SETUID, CAP_SETGID, CAP_SETPCAP, CAP_CHOWN and CAP_KILL"
-        return f"root needs {capabilities}, and a seccomp profile that lets it mount"
-    values = []
-    for name in _SYSCTLS:
-        path = Path("/proc/sys") / name
-        value = path.read_text(encoding="ascii").strip() if path.exists() else "absent"
-        values.append(f"{name.replace('/', '.')} ({value})")
-    return f"look at {', '.join(values)}, and at the container's seccomp profile"

@@ -25,12 +25,15 @@ _log = logging.getLogger(__name__)
 class Programs:
     """The `Work` for requests without a session."""
 
-    def __init__(self, boxes: Boxes, planner: Planner, compiler: Compiler, clock: Clock, *, name: str) -> None:
+    def __init__(
+        self, boxes: Boxes, planner: Planner, compiler: Compiler, clock: Clock, *, name: str, level: IsolationLevel
+    ) -> None:
         self._boxes = boxes
         self._planner = planner
         self._compiler = compiler
         self._clock = clock
         self._name = name
+        self._level = level
 
     async def perform(self, attempt: Attempt) -> ExecutionResult:
         if not LANGUAGES[attempt.request.language].compile:
@@ -130,7 +133,7 @@ class Programs:
             cause=cause,
             message=message,
             queue_time_s=attempt.queue_s,
-            isolation_level=IsolationLevel.NAMESPACES,
+            isolation_level=self._level,
             profile=plan.profile if plan.mode is Mode.MAIN else "",
             served_by=self._name,
             request_id=attempt.request.request_id,

@@ -33,7 +33,7 @@ def status(
     return pb.GetStatusResponse(
         version=version,
         served_by=name,
-        isolation_level=pb.ISOLATION_LEVEL_NAMESPACES,
+        isolation_level=level_to_proto(capabilities.level),
         min_isolation_level=level_to_proto(IsolationLevel(config.min_isolation)),
         isolation_levels=[
             pb.IsolationStatus(level=level_to_proto(facts.level), available=facts.available, reason=facts.reason)

@@ -1,4 +1,4 @@
-"""Entry point of a template: `python bootstrap.py CONTROL_FD root|user`.
+"""Entry point of a template: `python bootstrap.py CONTROL_FD [bare-]root|[bare-]user`.
 
 Imports this package without running `executor_service/__init__.py`, which would load gRPC into every program. A worker
 comes back here: the frame below is the only one of ours under a program's own.
@@ -20,7 +20,7 @@ if __name__ == "__main__":
         sys.modules[_name] = _module
     from executor_service.sandbox.inside.template import main
 
-    _program = main(int(sys.argv[1]), privileged=sys.argv[2] == "root")
+    _program = main(int(sys.argv[1]), privileged=sys.argv[2].endswith("root"), bare=sys.argv[2].startswith("bare-"))
     # From here on this is a worker, confined, and about to be the program.
     try:
         exec(_program.load(), _program.names)  # noqa: S102

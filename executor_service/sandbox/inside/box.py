@@ -20,6 +20,7 @@ import struct
 
 from executor_service.sandbox.inside import mounts, worker
 from executor_service.sandbox.inside import syscalls as sys_
+from executor_service.sandbox.inside.bare import BareBox
 from executor_service.sandbox.inside.confine import Confinement, prepare
 from executor_service.sandbox.inside.ending import EndPage
 from executor_service.sandbox.inside.meters import Meters
@@ -40,9 +41,10 @@ _LAST_PID = "/proc/sys/kernel/ns_last_pid"
 _TIME_WAIT = "/proc/sys/net/ipv4/tcp_max_tw_buckets"
 
 
-def serve(control: socket.socket, spec: BoxSpec, *, privileged: bool, seccomp: bytes) -> Program:
+def serve(control: socket.socket, spec: BoxSpec, *, privileged: bool, bare: bool, seccomp: bytes) -> Program:
     """Never returns in the init; returns in workers that are to be Python programs."""
     stage = "namespaces"
+    instead: BareBox | None = None
     try:
         sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)
         control.set_inheritable(False)
@@ -50,27 +52,38 @@ def serve(control: socket.socket, spec: BoxSpec, *, privileged: bool, seccomp: b
         hold_low_numbers()
         stage = "control groups"
         meters = Meters(spec["groups"])
-        join_for_good(spec["groups"])
-        stage = "namespaces"
-        sys_.unshare(sys_.CLONE_NEWNS | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS)
-        socket.sethostname("sandbox")
-        last_pid = _open_or_none(_LAST_PID)
-        _fresh_network()
-        stage = "mounts"
-        mounts.build_root(spec)
-        stage = "root"
-        mounts.enter_root()
+        join_for_good(spec["groups"], bare=bare)
+        last_pid = None
+        if bare:
+            stage = "landlock"
+            instead = BareBox(spec, spec["uid"] if privileged else None)
+            meters.pids = instead.pids
+        else:
+            stage = "namespaces"
+            sys_.unshare(sys_.CLONE_NEWNS | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS)
+            socket.sethostname("sandbox")
+            last_pid = _open_or_none(_LAST_PID)
+            _fresh_network()
+            stage = "mounts"
+            mounts.build_root(spec)
+            stage = "root"
+            mounts.enter_root()
         # Before the first fork: a program must never find an init that can be traced or read.
         sys_.prctl(sys_.PR_SET_DUMPABLE, 0)
-        box = Box(control, spec, privileged=privileged, seccomp=seccomp, meters=meters, last_pid=last_pid)
+        confinement = Confinement(spec["uid"], privileged, seccomp, meters.attach, spec["nice"], bare=instead)
+        box = Box(control, spec, confinement, meters=meters, last_pid=last_pid)
         stage = "worker"
         while True:
             program = box.use_once()
             if program is not None:
                 return program
     except EOFError:
+        if instead is not None:
+            instead.abandon()
         os._exit(0)  # the server is gone, or wants the box no more; the kernel kills what is in it
     except BaseException as error:  # reported by stage; a forked child must not unwind
+        if instead is not None:
+            instead.end_all()
         _fail(control, stage, getattr(error, "errno", None) or 0, f"{type(error).__name__}: {error}")
 
 
@@ -87,16 +100,16 @@ class Box:
         self,
         control: socket.socket,
         spec: BoxSpec,
+        confinement: Confinement,
         *,
-        privileged: bool,
-        seccomp: bytes,
         meters: Meters,
         last_pid: int | None,
     ) -> None:
         self._control = control
         self._spec = spec
-        self._owner = spec["uid"] if privileged else 0
-        self._confinement = confinement = Confinement(spec["uid"], privileged, seccomp, meters.attach, spec["nice"])
+        self._owner = spec["uid"] if confinement.privileged else 0
+        self._confinement = confinement
+        self._bare = confinement.bare
         prepare(confinement)
         self._meters = meters
         self._last_pid = last_pid
@@ -109,7 +122,10 @@ class Box:
     def use_once(self) -> Program | None:
         """One use, from the worker's fork to the moment at which nothing of it is left. In the worker: the program."""
         self._page.clear()
-        mounts.mount_private(self._spec, self._owner)
+        if self._bare is not None:
+            self._bare.prepare()
+        else:
+            mounts.mount_private(self._spec, self._owner)
         ours, streams = self._streams()
         status, status_end = os.pipe2(os.O_CLOEXEC)
         if self._last_pid is not None:
@@ -124,7 +140,7 @@ class Box:
         socket.send_fds(self._control, [b'{"type":"ready"}'], ours)
         for handle in ours:
             os.close(handle)
-        work = self._spec["work"]
+        work = self._bare.work if self._bare is not None else self._spec["work"]
         self._uses += 1
         worker_ends = WorkerEnds(pid, status, self._wakeup)
         Use(self._control, self._meters, self._page, worker_ends, number=self._uses, work=work).run()
@@ -146,6 +162,9 @@ class Box:
 
     def _clear(self) -> None:
         """Everything is dead. What the kernel kept beyond that goes too."""
+        if self._bare is not None:
+            self._bare.clear()
+            return
         mounts.unmount_private(self._spec)
         sys_.unshare(sys_.CLONE_NEWIPC)
         if _network_used():
@@ -159,7 +178,7 @@ def hold_low_numbers() -> None:
     os.close(handle)
 
 
-def join_for_good(groups: Groups) -> None:
+def join_for_good(groups: Groups, *, bare: bool) -> None:
     """The init lives in those groups that only count, so its children need not be moved; what it uses is subtracted.
 
     It is in all of them for a moment, in which it makes the namespace in which /proc/self/cgroup shows `/`, and not
@@ -167,7 +186,8 @@ def join_for_good(groups: Groups) -> None:
     """
     for path in (*groups["counting"], *groups["attach"]):
         _join(path)
-    sys_.unshare(sys_.CLONE_NEWCGROUP)
+    if not bare:
+        sys_.unshare(sys_.CLONE_NEWCGROUP)
     for path in groups["back"]:
         _join(path)
 

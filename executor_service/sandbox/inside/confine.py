@@ -11,6 +11,8 @@ import resource
 from executor_service.sandbox.inside import syscalls as sys_
 
 TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from executor_service.sandbox.inside.bare import BareBox
 
 INNER_UID = 1000
 """What a program sees as its uid where the server is an ordinary user."""
@@ -21,13 +23,17 @@ _NONE = ("RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_MSGQUEUE")
 class Confinement:
     """What is the same for all workers of a box."""
 
-    def __init__(self, uid: int, privileged: bool, seccomp: bytes, attach: list[int], nice: int) -> None:
+    def __init__(
+        self, uid: int, privileged: bool, seccomp: bytes, attach: list[int], nice: int, bare: BareBox | None = None
+    ) -> None:
         self.uid = uid
         self.privileged = privileged
         self.seccomp = seccomp
         self.attach = attach
         """Files of control groups that take in whoever writes `0`."""
         self.nice = nice
+        self.bare = bare
+        """Instead of namespaces."""
 
 
 def prepare(confinement: Confinement) -> None:
@@ -59,6 +65,9 @@ def lead_session(confinement: Confinement) -> None:
 
 def take_identity(confinement: Confinement) -> None:
     uid = confinement.uid
+    if confinement.bare is not None:
+        confinement.bare.take_identity(confinement)
+        return
     if confinement.privileged:
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)

@@ -16,6 +16,8 @@ from executor_service.sandbox.inside.watch import Reading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from executor_service.sandbox.inside.spec import Groups
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -23,6 +25,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 # Positions in /proc/PID/stat, counted from the state, which follows the name in parentheses.
 _CUTIME, _CSTIME = 13, 14
 _RSS = 21
+_TASKS = 17
 _CPU_CLOCK = 2
 """CPUCLOCK_SCHED of a process, in the low bits of a clock id."""
 
@@ -36,6 +39,10 @@ class Meters:
         self._processes = _open(groups["processes"])
         self._cpu = _open(groups["cpu"])
         self._peak = _open(groups["peak"], os.O_RDWR)
+        self.pids: Callable[[], list[int]] = _pids
+        """Who is in the box."""
+        self.most_tasks = 0
+        """Processes and threads that a use may have; 0: somebody else counts them."""
         self._cpu_before = 0.0
         self._oom_before = self._denied_before = 0
         self._waited_before = 0.0
@@ -64,11 +71,13 @@ class Meters:
         """`memory_bytes` is the limit: resident memory beyond it is counted once more, exactly and slowly."""
         resident = 0
         if self._oom < 0:
-            pids = _pids()
+            pids = self.pids()
             resident = sum(map(_resident_bytes, pids))
             if memory_bytes and resident > memory_bytes:
                 resident = sum(map(_proportional_bytes, pids))
         denied = _value(self._processes, b"max") - self._denied_before
+        if self.most_tasks and sum(map(_tasks, self.pids())) > self.most_tasks:
+            denied += 1
         return Reading(max(0.0, self._cpu_s()), resident, _value(self._oom, b"oom_kill") - self._oom_before, denied)
 
     def starved_s(self) -> float:
@@ -83,7 +92,7 @@ class Meters:
         """CPU seconds since the baseline: of a control group, or of all processes that live or were waited for."""
         if self._cpu >= 0:
             return int(os.pread(self._cpu, 64, 0)) / 1e9 - time.process_time() - self._cpu_before
-        return _waited_s() - self._waited_before + sum(map(_process_cpu_s, _pids())) - self._cpu_before
+        return _waited_s() - self._waited_before + sum(map(_process_cpu_s, self.pids())) - self._cpu_before
 
 
 def _pids() -> list[int]:
@@ -102,6 +111,11 @@ def _stat(pid: int) -> list[bytes]:
             return file.read().rpartition(b")")[2].split()
     except OSError:
         return []
+
+
+def _tasks(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[_TASKS]) if fields else 0
 
 
 def _process_cpu_s(pid: int) -> float:

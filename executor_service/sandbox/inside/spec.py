@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         disk_bytes: int
         inodes: int
         nice: int
+        scratch: str
+        """Folder for folders of uses, where nothing can be mounted; else empty."""
         groups: Groups
 
     class Begin(TypedDict):
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
         wall_time_s: float
         cpu_time_s: float
         memory_bytes: int
+        tasks: int
+        """Processes and threads, where nothing else counts them; else 0."""
         disk_bytes: int
         inodes: int
 

@@ -15,8 +15,9 @@ import signal
 import socket
 import sys
 
-from executor_service.sandbox.inside import box, confine, entries
+from executor_service.sandbox.inside import box, confine, entries, tree
 from executor_service.sandbox.inside import syscalls as sys_
+from executor_service.sandbox.inside.bare import sweep
 from executor_service.sandbox.inside.program import prepare_interpreter
 from executor_service.sandbox.inside.warm import warm
 
@@ -31,12 +32,18 @@ MAX_MESSAGE = 256 << 10
 """Largest message on a control socket: the description of a root with many folders is far below."""
 
 
-def main(control_fd: int, *, privileged: bool) -> Program:
+def main(control_fd: int, *, privileged: bool, bare: bool = False) -> Program:
     """Serves until the server is gone. Returns in a worker that is to be a Python program, and only there."""
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
     # Dies with the server; the server closes its end of the control socket too, which covers the moment before this.
     sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if bare:
+        tree.adopt()
+        handle = os.pidfd_open(os.getpid())
+        socket.send_fds(control, [b'{"type": "started"}'], [handle])
+        os.close(handle)
+        return _inner(control, privileged=privileged, bare=True)
     stage = "user namespace"
     try:
         uid, gid = os.geteuid(), os.getegid()
@@ -50,7 +57,7 @@ def main(control_fd: int, *, privileged: bool) -> Program:
     except OSError as error:
         _fail(control, stage, error.errno or 0, str(error))
     if inner == 0:
-        return _inner(control, privileged=privileged)
+        return _inner(control, privileged=privileged, bare=False)
     handle = os.pidfd_open(inner)
     socket.send_fds(control, [b'{"type": "started"}'], [handle])
     control.close()
@@ -66,7 +73,7 @@ def _fail(control: socket.socket, stage: str, number: int, text: str) -> NoRetur
         os._exit(1)
 
 
-def _inner(control: socket.socket, *, privileged: bool) -> Program:
+def _inner(control: socket.socket, *, privileged: bool, bare: bool) -> Program:
     stage = "profile"
     try:
         sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -79,7 +86,7 @@ def _inner(control: socket.socket, *, privileged: bool) -> Program:
         threads = len(os.listdir("/proc/self/task"))
         if threads > 1:
             raise RuntimeError(f"{threads} threads run after {', '.join(head['packages'])} were loaded; must be one")
-        template = _Template(control, privileged=privileged, seccomp=bytes.fromhex(head["seccomp"]))
+        template = _Template(control, privileged=privileged, bare=bare, seccomp=bytes.fromhex(head["seccomp"]))
         gc.collect()
         gc.freeze()
         control.send(json.dumps({"type": "warm", "missing": missing}).encode())
@@ -91,10 +98,12 @@ def _inner(control: socket.socket, *, privileged: bool) -> Program:
 
 
 class _Template:
-    def __init__(self, control: socket.socket, *, privileged: bool, seccomp: bytes) -> None:
+    def __init__(self, control: socket.socket, *, privileged: bool, bare: bool, seccomp: bytes) -> None:
         self._control = control
         self._privileged = privileged
+        self._bare = bare
         self._seccomp = seccomp
+        self._inits: set[int] = set()
         self._own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def serve(self) -> Program:
@@ -109,7 +118,9 @@ class _Template:
             ready = [handle for handle, _ in poll.poll()]
             if wakeup in ready:
                 os.read(wakeup, 4096)
-                _reap()
+                _reap(self._inits)
+                if self._bare:
+                    sweep(self._inits)
             if self._control.fileno() in ready:
                 data, handles, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, 2, socket.MSG_CMSG_CLOEXEC)
                 if not data:
@@ -121,8 +132,9 @@ class _Template:
     def _box(self, head: dict[str, Any], handles: list[int]) -> Program | None:
         try:
             # unshare() takes effect for children of a process that is in its own pid namespace alone.
-            sys_.setns(self._own, sys_.CLONE_NEWPID)
-            sys_.unshare(sys_.CLONE_NEWPID)
+            if not self._bare:
+                sys_.setns(self._own, sys_.CLONE_NEWPID)
+                sys_.unshare(sys_.CLONE_NEWPID)
             init = os.fork()
         except OSError as error:
             os.close(handles[0])  # tells the server that there will be no box
@@ -134,21 +146,24 @@ class _Template:
             self._control.close()
             control = socket.socket(fileno=handles[0])
             spec: BoxSpec = head  # type: ignore[assignment]
-            return box.serve(control, spec, privileged=self._privileged, seccomp=self._seccomp)
+            return box.serve(control, spec, privileged=self._privileged, bare=self._bare, seccomp=self._seccomp)
         # The pidfd of a pid namespace's init is readable when every process of the namespace is dead.
+        self._inits.add(init)
         pidfd = os.pidfd_open(init)
         socket.send_fds(socket.socket(fileno=handles[0]), [b'{"type": "init"}'], [pidfd])
         os.close(pidfd)
         return None
 
 
-def _reap() -> None:
+def _reap(inits: set[int]) -> None:
     while True:
         try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                return
+            pid, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return
+        if pid == 0:
+            return
+        inits.discard(pid)
 
 
 def _nothing(*_: object) -> None:

@@ -19,8 +19,37 @@ def adopt() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
+def children(parent: int) -> list[int]:
+    """The processes right below `parent`."""
+    return _by_parent().get(parent, [])
+
+
 def descendants(root: int) -> list[int]:
     """Every process below `root`, the dead that nobody has waited for included."""
+    below = _by_parent()
+    found: list[int] = []
+    todo = [root]
+    while todo:
+        those = below.get(todo.pop(), [])
+        found += those
+        todo += those
+    return found
+
+
+def tasks_of(uid: int) -> int:
+    """Processes and threads of a user."""
+    count = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}").st_uid == uid:
+                    count += len(os.listdir(f"/proc/{name}/task"))
+            except OSError:
+                continue
+    return count
+
+
+def _by_parent() -> dict[int, list[int]]:
     below: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -30,10 +59,4 @@ def descendants(root: int) -> list[int]:
             except OSError:
                 continue
             below.setdefault(parent, []).append(int(name))
-    found: list[int] = []
-    todo = [root]
-    while todo:
-        children = below.get(todo.pop(), [])
-        found += children
-        todo += children
-    return found
+    return below

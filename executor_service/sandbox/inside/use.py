@@ -138,6 +138,7 @@ class Use:
         match order["type"]:
             case "begin":
                 self._begin = order  # type: ignore[assignment]
+                self._meters.most_tasks = order["tasks"]
                 if order["disk_bytes"]:
                     resize_private(self._work, order["disk_bytes"], order["inodes"])
                     self._tell({"type": "armed"})

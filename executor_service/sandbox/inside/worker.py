@@ -45,7 +45,7 @@ def become(confinement: Confinement, streams: list[int], status: int, page: EndP
         restore_interpreter()
         stage = "request"
         control = socket.socket(fileno=_DATA)
-        return _task(control, page)
+        return _task(control, page, confinement)
     except EOFError:
         os._exit(0)  # the server is gone, or wants this worker no more
     except BaseException as error:  # a forked child must not unwind into its parent's code
@@ -56,16 +56,18 @@ def become(confinement: Confinement, streams: list[int], status: int, page: EndP
             os._exit(127)
 
 
-def _task(control: socket.socket, page: EndPage) -> Program:
+def _task(control: socket.socket, page: EndPage, confinement: Confinement) -> Program:
     head, blob = wire.receive(control)
     task: Task = head  # type: ignore[assignment]
     view = memoryview(blob)
+    if confinement.bare is not None:
+        confinement.bare.relocate(task, privileged=confinement.privileged)
     os.chdir(task["work"])
     work = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     write_files(work, task["files"], view[task["stdin_size"] :])
     os.close(work)
     if task["stdin_size"]:
-        _stdin(view[: task["stdin_size"]])
+        _stdin(view[: task["stdin_size"]], reopen=confinement.bare is None)
     for name, value in task["rlimits"].items():
         limit(name, value)
     if wire.receive(control)[0]["type"] != "go":
@@ -101,7 +103,7 @@ def _arrange(streams: list[int], status: int) -> None:
     sys_.close_from(_STATUS + 1)
 
 
-def _stdin(data: memoryview) -> None:
+def _stdin(data: memoryview, *, reopen: bool) -> None:
     """Standard input becomes a file that nobody can change, so that no reader of it sees another's position."""
     handle = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     while data:
@@ -109,9 +111,13 @@ def _stdin(data: memoryview) -> None:
     os.fchmod(handle, 0o444)
     seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
     fcntl.fcntl(handle, fcntl.F_ADD_SEALS, seals)
-    reader = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
-    os.dup2(reader, 0)
-    os.close(reader)
+    if reopen:
+        reader = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
+        os.dup2(reader, 0)
+        os.close(reader)
+    else:
+        os.lseek(handle, 0, os.SEEK_SET)
+        os.dup2(handle, 0)
     os.close(handle)
 
 

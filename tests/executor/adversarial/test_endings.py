@@ -59,7 +59,7 @@ async def test_no_process_outlives_its_run_or_delays_it(executor: ExecutorClient
 
 
 async def test_every_process_is_dead_when_a_limit_ends_the_run(executor: ExecutorClient) -> None:
-    code = f"import os, time\nfor _ in range(4): os.fork()\nif os.getpid() % 2: os.setsid()\ntime.sleep({MARKER})"
+    code = f"import os, time\nfor _ in range(4):\n    if os.fork() == 0: os.setsid()\ntime.sleep({MARKER})"
     result = await executor.execute(code, limits=Limits(wall_time_s=1))
     assert (result.outcome, result.cause) == (Outcome.TIME_LIMIT, Cause.POLICY)
 

@@ -239,7 +239,7 @@ try:
 import fcntl
 try:
     f = open('l', 'w')
-    for n in range(20000): fcntl.lockf(f, fcntl.LOCK_EX, 1, 2 * n)
+    for n in range(3000): fcntl.lockf(f, fcntl.LOCK_EX, 1, 2 * n)
     raise OSError
 === attributes
 try:

@@ -1,0 +1,148 @@
+"""A box where there are no namespaces: Landlock, the system call filter, a folder of its own, and an init that adopts.
+
+The init scopes signals to itself and what is below it, and adopts orphans: `kill(-1)` ends the box's processes and
+nobody else's. Each worker nests a domain in which it may read the system, write one folder, and signal its own
+processes. Invariants: when `clear()` returns, nothing of the use is alive or on disk; the init ends everything when it
+is told to end (SIGTERM), when its template dies, and when the server is gone. Only SIGKILL to the init leaves
+processes, and those its template kills.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from executor_service.sandbox.inside import landlock, scratch, tree
+from executor_service.sandbox.inside import syscalls as sys_
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from executor_service.sandbox.inside.confine import Confinement
+    from executor_service.sandbox.inside.spec import BoxSpec, Task
+
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_FILES = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf")
+"""Names of users and where to look for them; nothing secret."""
+_TEMPORARY = "/tmp"  # noqa: S108 - where programs look for it
+_ROOM = 256
+"""Processes and threads by which all programs of the server's user together may grow while one runs, where they share
+the user: a backstop for the moments between two looks of the init, which counts those of a use."""
+
+
+class BareBox:
+    """What a box has instead of namespaces. Made by the init."""
+
+    def __init__(self, spec: BoxSpec, owner: int | None) -> None:
+        self._spec = spec
+        self._owner = owner
+        self._folder = ""
+        self._others = 0
+        """Processes and threads of our user before this use."""
+        # A change of uid or of the parent clears it; SIGTERM and not SIGKILL, so that the init can take all with it.
+        sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGTERM)
+        signal.signal(signal.SIGTERM, _end)
+        sys_.prctl(sys_.PR_SET_NO_NEW_PRIVS, 1)
+        landlock.scope_signals()
+        tree.adopt()
+
+    @property
+    def work(self) -> str:
+        """The work folder of this use."""
+        return f"{self._folder}/work"
+
+    @property
+    def _temporary(self) -> str:
+        return f"{self._folder}/tmp"  # noqa: S108 - its own
+
+    def prepare(self) -> None:
+        self._folder = scratch.make(self._spec["scratch"], self._owner)
+        self._others = 0 if self._owner else tree.tasks_of(os.getuid())
+
+    def clear(self) -> None:
+        """A child removes the folder: the init must not learn names of files, because workers are forked from it."""
+        child = os.fork()
+        if child == 0:
+            try:
+                scratch.remove(self._folder)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        self._folder = ""
+
+    def abandon(self) -> NoReturn:
+        """Ends the box and everything in it."""
+        self.end_all()
+        os._exit(0)
+
+    def end_all(self) -> None:
+        """Nothing of the use is alive or on disk afterwards."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        _wait_for_all()
+        if self._folder:
+            self.clear()
+
+    def pids(self) -> list[int]:
+        return tree.descendants(os.getpid())
+
+    def take_identity(self, confinement: Confinement) -> None:
+        """In the worker: its uid where there are several, no capability, and the nested domain."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        uid = confinement.uid
+        if confinement.privileged:
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+        sys_.keep_capabilities()
+        landlock.confine(self._rules())
+        os.chdir(self.work)
+
+    def relocate(self, task: Task, *, privileged: bool) -> None:
+        """In the worker: folders that are mounted elsewhere lie in the box's own folder here."""
+        moved = {task["work"]: self.work, _TEMPORARY: self._temporary}
+        task["work"] = self.work
+        task["argv"] = [_moved(word, moved) for word in task["argv"]]
+        task["env"] = {name: _moved(value, moved) for name, value in task["env"].items()}
+        if not privileged:
+            task["rlimits"]["RLIMIT_NPROC"] += self._others + _ROOM
+
+    def _rules(self) -> list[tuple[str, int]]:
+        read = [*self._spec["binds"], *(link for link, _ in self._spec["links"]), *_FILES]
+        rules = [(path, landlock.READ) for path in read if os.path.exists(path)]
+        rules += [(f"/dev/{name}", landlock.DEVICE) for name in _DEVICES]
+        rules += [(path, landlock.WRITE) for path in (self.work, self._temporary)]
+        return rules
+
+
+def sweep(inits: set[int]) -> None:
+    """In the template: kills what an init that was killed has left; it has become the template's own."""
+    while strays := set(tree.children(os.getpid())) - inits:
+        for pid in strays:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            except (ProcessLookupError, ChildProcessError):
+                pass
+
+
+def _moved(text: str, folders: dict[str, str]) -> str:
+    for here, there in folders.items():
+        if text == here or text.startswith(f"{here}/"):
+            return there + text.removeprefix(here)
+    return text
+
+
+def _wait_for_all() -> None:
+    while True:
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _end(*_: object) -> NoReturn:
+    raise EOFError
