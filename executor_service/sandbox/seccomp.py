@@ -76,7 +76,7 @@ def compile_filter(level: IsolationLevel = IsolationLevel.NAMESPACES) -> bytes:
         rules.add_rule(denied, name, pyseccomp.Arg(1, pyseccomp.NE, 0))
     for request in (_TIOCSTI, _TIOCLINUX):
         rules.add_rule(denied, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, request))
-    allowed = {"socket": _ALLOWED_DOMAINS, "socketpair": _ALLOWED_DOMAINS}
+    allowed: dict[str, tuple[int, ...]] = {"socket": _ALLOWED_DOMAINS, "socketpair": _ALLOWED_DOMAINS}
     if level is IsolationLevel.LANDLOCK:
         _stand_in_for_namespaces(rules, pyseccomp)
         allowed = {"socketpair": (_AF_UNIX,)}

@@ -18,6 +18,11 @@ __all__ = ["Planner", "minimal_environment"]
 _TMP = "/tmp"  # noqa: S108 - the sandbox's own
 
 
+def _read_at_start(name: str) -> bool:
+    """Whether an interpreter reads the variable when it starts, so that one that waits comes too late for it."""
+    return name.startswith(("PYTHON", "LC_")) or name in ("LANG", "LANGUAGE")
+
+
 def minimal_environment(host: Host) -> dict[str, str]:
     """All that a program's environment holds, but for what its request adds."""
     return {"PATH": host.path, "HOME": WORK_FOLDER, "LANG": "C.UTF-8", "TMPDIR": _TMP}
@@ -37,7 +42,7 @@ class Planner:
     def plan(self, request: RunRequest, made: tuple[InputFile, ...] = ()) -> Plan:
         """How a program is run. `made` is what its compiler made."""
         language = LANGUAGES[request.language]
-        if language.profile:
+        if language.profile and not any(map(_read_at_start, request.env)):
             return Plan(
                 argv=(language.file_name, *request.args),
                 env=self._env | dict(request.env),

@@ -22,8 +22,10 @@ if __name__ == "__main__":
 
     _program = main(int(sys.argv[1]), privileged=sys.argv[2].endswith("root"), bare=sys.argv[2].startswith("bare-"))
     # From here on this is a worker, confined, and about to be the program.
+    _error = None
     try:
         exec(_program.load(), _program.names)  # noqa: S102
-    except BaseException as _error:
-        _program.end(_error)
-    _program.end(None)
+    except BaseException as _raised:
+        _error = _raised
+    # Outside the handler: nothing that is raised at the end has the program's own exception as its context.
+    _program.end(globals().pop("_error"))

@@ -17,8 +17,10 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 import types
+import weakref
 
 from executor_service.sandbox.inside import syscalls as sys_
 
@@ -80,6 +82,7 @@ def restore_interpreter() -> None:
     """Undoes what template and init did to this interpreter. Part of the set-up, ahead of the request."""
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
@@ -91,32 +94,44 @@ class Program:
     def __init__(self, argv: list[str], env: dict[str, str], source: bytes, page: EndPage) -> None:
         self._argv = argv
         self._env = env
+        self._pid = os.getpid()
         self._source = source
         self._page = page
-        self.names: dict[str, Any] = sys.modules["__main__"].__dict__
+        # A module of its own: that of the template is frozen, so a cycle through its names would never be collected.
+        main = types.ModuleType("__main__")
+        main.__dict__.update(sys.modules["__main__"].__dict__)
+        sys.modules["__main__"] = main
+        self.names: dict[str, Any] = main.__dict__
 
     def take_over(self) -> None:
         """Makes arguments and environment those of the program, where they are not what the template has."""
         if self._env != _environment:
             os.environ.clear()
             os.environ.update(self._env)
+        time.tzset()
         if self._argv != sys.argv:
             sys.argv[:] = self._argv
             sys.orig_argv[1:] = self._argv
             show_as(sys.orig_argv)
+
+    def move(self, folder: str) -> None:
+        """Where the work folder is not the one that the template was prepared for."""
+        path = os.path.join(folder, os.path.basename(self.names["__file__"]))
+        self.names.update(__file__=path, __loader__=importlib.machinery.SourceFileLoader("__main__", path))
+        sys.path[0] = folder
 
     def load(self) -> CodeType:
         self.take_over()
         return compile(self._source, self.names["__file__"], "exec", dont_inherit=True)
 
     def end(self, error: BaseException | None) -> NoReturn:
-        """What CPython does when the last line has run, or `error` was raised."""
+        """What CPython does when the last line has run, or `error` was raised. Children of the program end here too."""
         try:
             try:
                 code = _exit_code(error)
             except SystemExit as second:  # by the program's excepthook
                 code = _system_exit(second)
-            self._leave(_finalize(code, self.names))
+            self._leave(self._finalize(code, error))
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
@@ -126,7 +141,36 @@ class Program:
         if code == _INTERRUPTED:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
+        sys_.flush_c_streams()
+        if os.getpid() != self._pid:
+            os._exit(code & 0xFF)  # a child: its parent waits for its death
         self._page.end(code)
+
+    def _finalize(self, code: int, error: BaseException | None) -> int:
+        """Threads, exit functions, the streams, `__main__` and what it holds; in CPython's order."""
+        try:
+            threading._shutdown()  # type: ignore[attr-defined]
+        except BaseException:
+            traceback.print_exc()
+        _run_exit_functions()
+        code = _flush(code)
+        while error is not None:  # frames of the program hang on it
+            error.__traceback__, error = None, error.__cause__ or error.__context__
+        sys.last_type = sys.last_value = sys.last_traceback = None
+        for name in ("stdout", "stderr"):
+            setattr(sys, name, getattr(sys, f"__{name}__"))
+        module, names, self.names = sys.modules.pop("__main__", None), self.names, {}
+        held = weakref.ref(module) if module is not None else _nobody
+        del module
+        if held() is None:
+            del names  # functions may hold it in a cycle: finalizers then find their globals as they were
+            gc.collect()
+        else:
+            gc.collect()
+            _clear(names)
+        gc.collect(1)
+        _flush_quietly()
+        return code
 
 
 def _exit_code(error: BaseException | None) -> int:
@@ -162,6 +206,7 @@ def _call_hook(error: BaseException) -> None:
         raise
     except BaseException as second:
         second.__traceback__ = second.__traceback__.tb_next if second.__traceback__ else None
+        second.__context__ = None
         sys.stderr.write("Error in sys.excepthook:\n")
         sys.__excepthook__(type(second), second, second.__traceback__)
         sys.stderr.write("\nOriginal exception was:\n")
@@ -181,33 +226,51 @@ def _system_exit(error: SystemExit) -> int:
     return 1
 
 
-def _finalize(code: int, names: dict[str, Any]) -> int:
-    """Threads, exit functions, the names of `__main__`, the streams; in CPython's order."""
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]
-    except BaseException:
-        traceback.print_exc()
-    _run_exit_functions()
-    code = _flush(code)
-    # As the end of a module: private names first, then all others but the builtins.
+def _nobody() -> None:
+    """In the place of a reference to a module that is not there."""
+
+
+def _clear(names: dict[str, Any]) -> None:
+    """As the end of a module that somebody still holds: private names first, then all others but the builtins."""
     for private in (True, False):
         for name in list(names):
             if name != "__builtins__" and (name[:1] == "_" and name[:2] != "__") == private:
                 names[name] = None
-    gc.collect(1)
-    return _flush(code)
 
 
 def _flush(code: int) -> int:
-    for stream in (sys.stdout, sys.stderr):
+    """A stream that can't be flushed makes the exit code 120, whatever it was."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name, None)
         try:
-            if stream is not None and not stream.closed:
+            if stream is not None and not _closed(stream):
                 stream.flush()
         except BaseException as error:
-            if stream is sys.stdout:
-                code = code or _FLUSH_FAILED
-                try:
-                    sys.stderr.write(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}\n")
-                except BaseException:  # noqa: S110 - nobody is left to be told
-                    pass
+            code = _FLUSH_FAILED
+            if name == "stdout":
+                _ignored(stream, error)
     return code
+
+
+def _closed(stream: Any) -> bool:
+    try:
+        return bool(stream.closed)
+    except Exception:
+        return False
+
+
+def _ignored(stream: Any, error: BaseException) -> None:
+    trace = error.__traceback__.tb_next if error.__traceback__ else None
+    try:
+        sys.stderr.write(f"Exception ignored in: {stream!r}\n")
+        traceback.print_exception(type(error), error.with_traceback(trace), trace, chain=False)
+    except BaseException:  # noqa: S110 - nobody is left to be told
+        pass
+
+
+def _flush_quietly() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BaseException:  # noqa: S110 - said before
+            pass

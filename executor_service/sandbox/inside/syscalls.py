@@ -140,6 +140,11 @@ def setns(handle: int, kind: int) -> None:
     _check(_libc.setns(ctypes.c_int(handle), ctypes.c_int(kind)), f"setns({kind:#x})")
 
 
+def flush_c_streams() -> None:
+    """What C libraries have printed and not yet written."""
+    _libc.fflush(None)
+
+
 _MADV_COLLAPSE = 25
 _HUGE = 2 << 20
 

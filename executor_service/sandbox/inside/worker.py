@@ -80,6 +80,8 @@ def _task(control: socket.socket, page: EndPage, confinement: Confinement) -> Pr
         os.close(_DATA)
     source = blob[task["stdin_size"] :][: task["files"][0]["size"]] if task["mode"] == "main" else b""
     program = Program(task["argv"], task["env"], source, page)
+    if confinement.bare is not None:
+        program.move(task["work"])
     os.write(_STATUS, STARTED + b"%.6f\0" % time.process_time())
     os.close(_STATUS)
     if task["mode"] == "main":

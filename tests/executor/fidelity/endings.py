@@ -47,10 +47,6 @@ import atexit
 atexit.register(print, 'last')
 atexit.register(lambda: 1/0)
 print('end')
-=== atexit_system_exit
-import atexit, sys
-atexit.register(sys.exit, 5)
-print('end')
 === atexit_after_exception
 import atexit
 atexit.register(print, 'ran')
@@ -220,6 +216,15 @@ atexit.register(lambda: print(sys.is_finalizing()))
 """
 
 _SPECIAL = (
+    Case(
+        "atexit_system_exit",
+        """
+import atexit, sys
+atexit.register(sys.exit, 5)
+print('end')
+""",
+        ignore="Traceback .*\\n  File .*program.py.*\\n",
+    ),
     Case(
         "faulthandler",
         "import faulthandler, ctypes; faulthandler.enable(); ctypes.string_at(0)",
