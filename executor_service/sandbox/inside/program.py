@@ -14,7 +14,6 @@ import gc
 import importlib.machinery
 import linecache
 import os
-import signal
 import sys
 import threading
 import time
@@ -139,8 +138,8 @@ class Program:
 
     def _leave(self, code: int) -> NoReturn:
         if code == _INTERRUPTED:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
+            _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+            os.kill(os.getpid(), _signal.SIGINT)
         sys_.flush_c_streams()
         if os.getpid() != self._pid:
             os._exit(code & 0xFF)  # a child: its parent waits for its death

@@ -79,6 +79,9 @@ def _inner(control: socket.socket, *, privileged: bool, bare: bool) -> Program:
         sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)
         # A signal from inside a pid namespace reaches its process 1 only where that has a handler; Python set this one.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        os.dup2(null, 0)  # standard input of programs that are given none: to be read and nothing else
+        os.close(null)
         head = json.loads(control.recv(MAX_MESSAGE))
         entries.load()  # their files are not in the sandbox
         missing = warm(head["packages"], head["folder"])
