@@ -31,6 +31,8 @@ _DEATH_NOTICE_S = 30.0
 """SIGKILL can be held up by a call that hangs in the kernel. A uid with a living process is never given away, so the
 wait has no end; it is said once in so many seconds."""
 
+_SWEEPS, _SWEEP_S = 50, 0.1
+
 Message = tuple[dict[str, Any], list[int]]
 """What an init says, and the descriptors that came with it."""
 
@@ -138,7 +140,11 @@ class Box:
             self._control.close()
             self._control = None
         if self.groups is not None:
-            self.groups.remove()
+            # Where an init was killed from outside and there is no pid namespace, its template is still at work.
+            for _ in range(_SWEEPS):
+                if self.groups.remove():
+                    break
+                await asyncio.sleep(_SWEEP_S)
             self.groups = None
 
     def _read(self) -> None:

@@ -78,11 +78,12 @@ class RunGroups:
             if controller in self.folders:
                 (self.folders[controller] / file).write_text(str(value), encoding="ascii")
 
-    def remove(self) -> None:
-        """Removes them. All processes in them must be dead."""
+    def remove(self) -> bool:
+        """Removes them. False while a process in them is not dead."""
         for folder in self.folders.values():
             with contextlib.suppress(OSError):
                 folder.rmdir()
+        return not any(folder.exists() for folder in self.folders.values())
 
 
 def _files(memory_bytes: int, processes: int) -> list[tuple[str, str, int]]:

@@ -155,6 +155,8 @@ class Sandbox:
     async def _hand_over(self) -> None:
         """Tells the init the limits and the worker what to run; the worker then waits for `go`."""
         plan, limits, box = self._plan, self._plan.limits, self._box
+        if not box.streams:
+            raise SandboxFailure("box", 0, "it ended before it was used", started=False)
         data, out, err = box.streams
         box.streams = []
         self._data = socket.socket(fileno=data)

@@ -1,0 +1,116 @@
+"""How a level is chosen, and that at `landlock`, without a pid namespace, nothing outlives whoever is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from executor_service import ExecutorClient, Limits
+from executor_service.v1 import executor_pb2 as pb
+from tests.executor.levels import LEVELS, Level
+from tests.executor.servers import ROOT, Server, children, command, processes_with, wait_for
+
+MARKER = "76543.21"
+BARE = [level for level in LEVELS if level.landlock]
+DAEMON = f"""
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    for number in range(1, 65):
+        try: signal.signal(number, signal.SIG_IGN)
+        except (OSError, ValueError): pass
+    if os.fork() == 0: os.execvp("sleep", ["sleep", "{MARKER}"])
+time.sleep(60)
+"""
+
+
+@pytest.fixture(params=BARE, ids=str)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    level: Level = request.param
+    with level.running("max_concurrent=2") as started:
+        yield started
+
+
+async def running_daemon(server: Server) -> None:
+    """Returns when the program runs; its result, or the lack of one, is nobody's concern."""
+    async with ExecutorClient(server.target) as executor:
+        call = asyncio.ensure_future(executor.execute(DAEMON, limits=Limits(wall_time_s=60)))
+        await asyncio.to_thread(wait_for, lambda: processes_with(MARKER) != [])
+        call.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await call
+    await asyncio.to_thread(wait_for, lambda: processes_with(MARKER) == [])
+
+
+async def started_and_left(server: Server, kill: list[int]) -> None:
+    async with ExecutorClient(server.target) as executor:
+        call = asyncio.ensure_future(executor.execute(DAEMON, limits=Limits(wall_time_s=60)))
+        await asyncio.to_thread(wait_for, lambda: processes_with(MARKER) != [])
+        for pid in kill or inits(server):
+            os.kill(pid, signal.SIGKILL)
+        await asyncio.to_thread(wait_for, lambda: processes_with(MARKER) == [])
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+
+
+def templates(server: Server) -> list[int]:
+    """Children of the server."""
+    return [pid for pid in children(server.pid) if parent(pid) == server.pid]
+
+
+def inits(server: Server) -> list[int]:
+    return [pid for pid in children(server.pid) if parent(pid) in templates(server)]
+
+
+def parent(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def test_every_level_is_tried_and_shown(server: Server) -> None:
+    levels = {entry.level: entry for entry in server.status().isolation_levels}
+    assert levels[pb.ISOLATION_LEVEL_LANDLOCK].available
+    assert levels[pb.ISOLATION_LEVEL_GVISOR].reason == "not offered by this version"
+    assert levels[pb.ISOLATION_LEVEL_NAMESPACES].available or levels[pb.ISOLATION_LEVEL_NAMESPACES].reason
+
+
+async def test_a_cancelled_run_leaves_nothing(server: Server) -> None:
+    await running_daemon(server)
+
+
+async def test_nothing_outlives_an_init_that_is_killed(server: Server) -> None:
+    await started_and_left(server, [])
+    async with ExecutorClient(server.target) as executor:
+        assert (await executor.execute("print(1)")).stdout.data == b"1\n"
+
+
+async def test_nothing_outlives_a_template_that_is_killed(server: Server) -> None:
+    await started_and_left(server, templates(server))
+
+
+async def test_nothing_outlives_a_server_that_is_killed(server: Server) -> None:
+    await started_and_left(server, [server.pid])
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (["isolation=landlock"], "isolation is 'landlock', must be at least min_isolation (namespaces)"),
+        (["isolation=docker"], "isolation is 'docker', must be one of auto, namespaces, landlock"),
+        (["scratch=/no/such/folder"], "scratch is '/no/such/folder', which can't be used"),
+    ],
+)
+def test_what_can_not_be_is_said_in_one_sentence(settings: list[str], sentence: str) -> None:
+    words, _, _ = command("cgroups=none", *settings)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode != 0
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
