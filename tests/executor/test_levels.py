@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from executor_service import ExecutorClient, Limits
+from executor_service import Cause, ExecutorClient, Limits
 from executor_service.v1 import executor_pb2 as pb
 from tests.executor.levels import LEVELS, Level
 from tests.executor.servers import ROOT, Server, children, command, processes_with, wait_for
@@ -89,7 +89,12 @@ async def test_a_cancelled_run_leaves_nothing(server: Server) -> None:
 async def test_nothing_outlives_an_init_that_is_killed(server: Server) -> None:
     await started_and_left(server, [])
     async with ExecutorClient(server.target) as executor:
-        assert (await executor.execute("print(1)")).stdout.data == b"1\n"
+        for _ in range(20):  # boxes that died while they waited may be handed out once more: causes INFRA
+            result = await executor.execute("print(1)")
+            if result.ok:
+                break
+            assert result.cause is Cause.INFRA
+        assert result.stdout.data == b"1\n"
 
 
 async def test_nothing_outlives_a_template_that_is_killed(server: Server) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 from executor_service.sandbox.inside import landlock, scratch, tree
 from executor_service.sandbox.inside import syscalls as sys_
@@ -23,8 +24,14 @@ if TYPE_CHECKING:
     from executor_service.sandbox.inside.spec import BoxSpec, Task
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
-_FILES = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf")
-"""Names of users and where to look for them; nothing secret."""
+_FILES = (
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/nsswitch.conf",
+    "/etc/mime.types",
+    f"/etc/python3.{sys.version_info.minor}",
+)
+"""What interpreters and C libraries read by themselves; nothing secret."""
 _TEMPORARY = "/tmp"  # noqa: S108 - where programs look for it
 _ROOM = 256
 """Processes and threads by which all programs of the server's user together may grow while one runs, where they share

@@ -212,7 +212,6 @@ unittest.main()
     Case("tab_error", "if True:\n\tx = 1\n        y = 2"),
     Case("byte_order_mark", "\ufeffprint('bom')"),
     Case("carriage_returns", "x = '''a\r\nb'''\r\nprint(repr(x))\r\n"),
-    Case("null_byte", "print(1)\n\x00print(2)", ignore=r"  File .*\n|    \n| string"),
     Case("no_newline_at_end", "print(1)\nif 1:\n    print(2)"),
     Case(
         "deprecation_warning_elsewhere",

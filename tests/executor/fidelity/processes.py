@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from tests.executor.fidelity.case import programs
+from tests.executor.fidelity.case import Case, programs
 
 __all__ = ["CASES"]
 
-CASES = programs(
-    r"""
-=== multiprocessing_manager
-import multiprocessing as mp
-if __name__ == '__main__':
-    with mp.Manager() as m:
-        d = m.dict(a=1); l = m.list([1]); d['b'] = 2; l.append(d['b']); print(dict(d), list(l))
+_PROGRAMS = r"""
 === multiprocessing_not_joined
 import multiprocessing as mp, time
 def f(): time.sleep(0.3); print('child', flush=True)
@@ -22,38 +16,6 @@ if __name__ == '__main__':
 import multiprocessing as mp, time
 if __name__ == '__main__':
     mp.Process(target=time.sleep, args=(60,), daemon=True).start(); print('main')
-=== multiprocessing_primitives
-import multiprocessing as mp
-if __name__ == '__main__':
-    v = mp.Value('i', 1)
-    a = mp.Array('d', 2)
-    l = mp.Lock()
-    r, w = mp.Pipe()
-    w.send(1)
-    print(v.value, a[:], r.recv())
-=== shared_memory
-from multiprocessing import shared_memory as s
-m = s.SharedMemory(create=True, size=8)
-n = s.SharedMemory(m.name)
-m.buf[0] = 9
-print(n.buf[0])
-n.close()
-m.close()
-m.unlink()
-=== process_pool
-from concurrent.futures import ProcessPoolExecutor
-import os
-def f(x): return x + 1
-if __name__ == '__main__':
-    with ProcessPoolExecutor(2) as p:
-        print(list(p.map(f, range(4))), p.submit(os.getpid).result() != os.getpid())
-=== process_pool_broken
-from concurrent.futures import ProcessPoolExecutor
-import os
-if __name__ == '__main__':
-    with ProcessPoolExecutor(1) as p:
-        try: p.submit(os._exit, 1).result()
-        except Exception as e: print(type(e))
 === subprocess
 import subprocess, sys
 code = 'import sys; print(sys.argv, __name__); sys.exit(3)'
@@ -96,15 +58,6 @@ async def main():
     await e.wait()
     print('ok')
 asyncio.run(main())
-=== unix_sockets
-import socket
-a, b = socket.socketpair(); a.send(b'x'); print(b.recv(1))
-s = socket.socket(socket.AF_UNIX)
-s.bind('sock')
-s.listen()
-c = socket.socket(socket.AF_UNIX)
-c.connect('sock')
-print('ok')
 === process_facts
 import os
 print(os.getsid(0) == os.getpid() == os.getpgid(0) == os.getpgrp(), os.getppid() != os.getpid(), os.getpid() != 1)
@@ -113,4 +66,132 @@ import os
 try: print(os.waitpid(-1, os.WNOHANG))
 except ChildProcessError as e: print(e)
 """
+
+_SPECIAL = (
+    Case(
+        "multiprocessing_fork",
+        """
+import multiprocessing as mp, sys
+def work(x): return x * x
+class Thing:
+    def __init__(self, x): self.x = x
+def send(queue): queue.put(Thing(3))
+if __name__ == "__main__":
+    context = mp.get_context("fork")
+    with context.Pool(2) as pool: print(pool.map(work, range(5)))
+    queue = context.Queue(); child = context.Process(target=send, args=(queue,)); child.start()
+    print(queue.get().x); child.join(); print(child.exitcode)
+""",
+        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
+    ),
+    Case(
+        "multiprocessing_spawn",
+        """
+import multiprocessing as mp, sys
+def work(x): return x * x
+class Thing:
+    def __init__(self, x): self.x = x
+def send(queue): queue.put(Thing(3))
+if __name__ == "__main__":
+    context = mp.get_context("spawn")
+    with context.Pool(2) as pool: print(pool.map(work, range(5)))
+    queue = context.Queue(); child = context.Process(target=send, args=(queue,)); child.start()
+    print(queue.get().x); child.join(); print(child.exitcode)
+""",
+        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
+    ),
+    Case(
+        "multiprocessing_forkserver",
+        """
+import multiprocessing as mp, sys
+def work(x): return x * x
+class Thing:
+    def __init__(self, x): self.x = x
+def send(queue): queue.put(Thing(3))
+if __name__ == "__main__":
+    context = mp.get_context("forkserver")
+    with context.Pool(2) as pool: print(pool.map(work, range(5)))
+    queue = context.Queue(); child = context.Process(target=send, args=(queue,)); child.start()
+    print(queue.get().x); child.join(); print(child.exitcode)
+""",
+        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
+    ),
+    Case(
+        "unix_sockets",
+        r"""
+import socket
+a, b = socket.socketpair(); a.send(b'x'); print(b.recv(1))
+s = socket.socket(socket.AF_UNIX)
+s.bind('sock')
+s.listen()
+c = socket.socket(socket.AF_UNIX)
+c.connect('sock')
+print('ok')
+""",
+        unlike_landlock="only pairs of connected sockets can be made",
+    ),
+    Case(
+        "multiprocessing_manager",
+        r"""
+import multiprocessing as mp
+if __name__ == '__main__':
+    with mp.Manager() as m:
+        d = m.dict(a=1); l = m.list([1]); d['b'] = 2; l.append(d['b']); print(dict(d), list(l))
+""",
+        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
+    ),
+    Case(
+        "multiprocessing_primitives",
+        r"""
+import multiprocessing as mp
+if __name__ == '__main__':
+    v = mp.Value('i', 1)
+    a = mp.Array('d', 2)
+    l = mp.Lock()
+    r, w = mp.Pipe()
+    w.send(1)
+    print(v.value, a[:], r.recv())
+""",
+        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
+    ),
+    Case(
+        "shared_memory",
+        r"""
+from multiprocessing import shared_memory as s
+m = s.SharedMemory(create=True, size=8)
+n = s.SharedMemory(m.name)
+m.buf[0] = 9
+print(n.buf[0])
+n.close()
+m.close()
+m.unlink()
+""",
+        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
+    ),
+    Case(
+        "process_pool",
+        r"""
+from concurrent.futures import ProcessPoolExecutor
+import os
+def f(x): return x + 1
+if __name__ == '__main__':
+    with ProcessPoolExecutor(2) as p:
+        print(list(p.map(f, range(4))), p.submit(os.getpid).result() != os.getpid())
+""",
+        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
+    ),
+    Case(
+        "process_pool_broken",
+        r"""
+from concurrent.futures import ProcessPoolExecutor
+import os
+if __name__ == '__main__':
+    with ProcessPoolExecutor(1) as p:
+        try: p.submit(os._exit, 1).result()
+        except Exception as e: print(type(e))
+""",
+        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
+    ),
 )
+
+CASES = (*programs(_PROGRAMS), *_SPECIAL)

@@ -157,6 +157,7 @@ try: os.write(0, b'x')
 except OSError as e: print(e.strerror)
 """,
         stdin=b"x",
+        unlike_landlock="the descriptor is sealed, not opened for reading",
     ),
     Case(
         "stdin_partly_by_a_child",
