@@ -47,12 +47,16 @@ class BareBox:
         self._folder = ""
         self._others = 0
         """Processes and threads of our user before this use."""
-        # A change of uid or of the parent clears it; SIGTERM and not SIGKILL, so that the init can take all with it.
+        # SIGTERM and not SIGKILL, so that the init can take all with it.
         sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGTERM)
-        signal.signal(signal.SIGTERM, _end)
         sys_.prctl(sys_.PR_SET_NO_NEW_PRIVS, 1)
         landlock.scope_signals()
         tree.adopt()
+
+    def listen(self) -> None:
+        """From here on SIGTERM is a byte in the init's wake-up pipe. A handler that raised could do so where nothing
+        may be raised, as in what runs around a fork, and be lost."""
+        signal.signal(signal.SIGTERM, _nothing)
 
     @property
     def work(self) -> str:
@@ -151,5 +155,5 @@ def _wait_for_all() -> None:
             return
 
 
-def _end(*_: object) -> NoReturn:
-    raise EOFError
+def _nothing(*_: object) -> None:
+    """A handler, so that the signal wakes a poll."""

@@ -118,6 +118,8 @@ class Box:
         self._wakeup, end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(end, warn_on_full_buffer=False)
+        if self._bare is not None:
+            self._bare.listen()
 
     def use_once(self) -> Program | None:
         """One use, from the worker's fork to the moment at which nothing of it is left. In the worker: the program."""

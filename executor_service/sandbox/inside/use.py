@@ -88,7 +88,8 @@ class Use:
         if self._status_end in ready:
             self._hear(now)
         if self._wakeup in ready:
-            os.read(self._wakeup, 4096)
+            if signal.SIGTERM in os.read(self._wakeup, 4096):
+                raise EOFError  # the box is to end
             self._reap(os.WNOHANG | os.WUNTRACED)
         if self._reason is not None:
             return
