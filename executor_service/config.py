@@ -70,6 +70,14 @@ class ExecutorConfig:
     listen: str = setting("127.0.0.1:50051", help="Address of the gRPC service, HOST:PORT.")
     health_listen: str = setting("127.0.0.1:50061", help="Address of the health service, HOST:PORT.")
     name: str = setting("", help="Name in results, status and leases; empty: host name and port.")
+    gateway_listen: str = setting(
+        "", help="Address of the SandboxFusion gateway (HTTP), e.g. 127.0.0.1:8080; empty: there is none."
+    )
+    gateway_token_file: str = setting("", help="File with the token that its clients must give; empty: none.")
+    gateway_queue_timeout_s: float = setting(
+        18.0, help="Longest wait in the queues of its requests, seconds; less where their timeouts leave less."
+    )
+    gateway_max_body_bytes: int = setting(32 * _MIB, help="Largest body that it takes.")
     limiter: str = setting("none", help="Address of the limiter, HOST:PORT, or none: no cluster-wide limit.")
     limiter_bucket: str = setting("code", help="Bucket for requests that bring no lease.")
     limiter_timeout_s: float = setting(10.0, help="Longest wait for the limiter to bind a lease, seconds.")
@@ -87,6 +95,12 @@ class ExecutorConfig:
     )
     min_isolation: str = setting(
         "namespaces", help="Level below which the server refuses to start: landlock, gvisor or namespaces."
+    )
+    backend: str = setting(
+        "sandbox", help="Where programs run: sandbox (here) or remote (at sandbox_fusion_url, whatever its isolation)."
+    )
+    sandbox_fusion_url: str = setting(
+        "", help="With backend=remote: URL of /run_code of a SandboxFusion or another service that speaks as it does."
     )
     python: str = setting("", help="Interpreter for programs; empty: this server's, without its virtual environment.")
     profiles: dict[str, ProfileSettings] = setting(
@@ -122,7 +136,14 @@ class ExecutorConfig:
             raise ConfigError(f"isolation is {self.isolation!r}, must be one of {', '.join(offered)}")
         if self.isolation in levels and levels.index(self.isolation) < levels.index(self.min_isolation):
             raise ConfigError(f"isolation is {self.isolation!r}, must be at least min_isolation ({self.min_isolation})")
-        for name in ("max_concurrent", "dedup_max_ids", "dedup_max_bytes"):
+        if self.backend not in ("sandbox", "remote"):
+            raise ConfigError(f"backend is {self.backend!r}, must be sandbox or remote")
+        if (self.backend == "remote") is not bool(self.sandbox_fusion_url):
+            problem = "needed" if self.backend == "remote" else "not used"
+            raise ConfigError(
+                f"sandbox_fusion_url is {self.sandbox_fusion_url!r}, which is {problem} by backend={self.backend}"
+            )
+        for name in ("max_concurrent", "dedup_max_ids", "dedup_max_bytes", "gateway_max_body_bytes"):
             _from(name, getattr(self, name), 1)
         unknown = sorted(self._named() - LANGUAGES.keys())
         if unknown:
@@ -137,7 +158,7 @@ class ExecutorConfig:
             "compile_cache_bytes",
         ):
             _from(name, getattr(self, name), 0)
-        for name in ("limiter_timeout_s", "queue_timeout_s"):
+        for name in ("limiter_timeout_s", "queue_timeout_s", "gateway_queue_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be above 0")
         for name, most in (("max_concurrent", 4096), ("spare_boxes", 64), ("nice", 19)):

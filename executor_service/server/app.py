@@ -8,7 +8,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from executor_service.config import ExecutorConfig
 from executor_service.core.admission import Admission
@@ -20,6 +20,7 @@ from executor_service.sandbox.host import Host, inspect_host
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.sandbox.seccomp import compile_filter
 from executor_service.server.compiler import Compiler
+from executor_service.server.http import open_gateway, open_remote
 from executor_service.server.leases import LeaseGate, NoLimiter
 from executor_service.server.levels import OFFERED, LevelFacts, choose, no_longer, scratch_folder, try_level
 from executor_service.server.plans import Planner, minimal_environment
@@ -57,23 +58,29 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
     async with contextlib.AsyncExitStack() as stack:
         health = await stack.enter_async_context(HealthServer(config.health_listen, insecure=config.insecure))
         clock = MonotonicClock()
-        host, boxes, levels = await stack.enter_async_context(open_boxes(config, clock))
-        planner = Planner(host, boxes.profiles, boxes.loaded)
-        capabilities = await probed(config, host, planner, boxes, levels)
         name = config.name or f"{socket.gethostname()}:{config.listen.rpartition(':')[2]}"
+        here: Here | None = None
+        work: Work
+        if config.backend == "remote":
+            work, capabilities = await stack.enter_async_context(open_remote(config, clock, name))
+        else:
+            here, capabilities = await open_here(stack, config, clock)
+            work = Programs(here.boxes, here.planner, here.compiler, clock, name=name, level=here.host.level)
         gate = await stack.enter_async_context(open_gate(config, name))
-        compiler = open_compiler(config, planner, capabilities)
-        programs = Programs(boxes, planner, compiler, clock, name=name, level=host.level)
-        runs = await stack.enter_async_context(open_runs(config, programs, gate, clock, name))
-        grader = Grader(BoxWorkers(boxes), clock, name, minimal_environment(host), planner.profile_for, host.level)
-        verifier = await stack.enter_async_context(open_verifier(config, runs, grader, clock))
+        runs = await stack.enter_async_context(open_runs(config, work, gate, clock, name))
+        verifier: Verifier | None = None
+        if here is not None:
+            env = minimal_environment(here.host)
+            grader = Grader(BoxWorkers(here.boxes), clock, name, env, here.planner.profile_for, here.host.level)
+            verifier = await stack.enter_async_context(open_verifier(config, runs, grader, clock))
         started, version = clock.now(), installed_version()
+        boxes, compiler = (here.boxes, here.compiler) if here else (None, None)
         service = ExecutorService(
             runs,
             verifier,
             config.policy(),
             capabilities.installed,
-            frozenset(boxes.profiles),
+            frozenset(here.boxes.profiles if here else ()),
             lambda: status(config, name, version, runs, boxes, compiler, gate, capabilities, clock.now() - started),
         )
         server = await stack.enter_async_context(
@@ -84,12 +91,33 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
                 insecure=config.insecure,
             )
         )
+        if config.gateway_listen:
+            await stack.enter_async_context(open_gateway(config, runs, capabilities.installed, name))
         await health.set_ready(True)
         _LOG.info("listening on %s, limiter %s", server.address, config.limiter)
         await stop.wait()
         await health.set_ready(False)
         await runs.drain(config.drain_grace_s)
         await server.stop(_LAST_CALLS_S)
+
+
+class Here(NamedTuple):
+    """What runs programs on this machine."""
+
+    host: Host
+    boxes: Boxes
+    planner: Planner
+    compiler: Compiler
+
+
+async def open_here(
+    stack: contextlib.AsyncExitStack, config: ExecutorConfig, clock: Clock
+) -> tuple[Here, Capabilities]:
+    """The sandboxes of this machine, and what they can do."""
+    host, boxes, levels = await stack.enter_async_context(open_boxes(config, clock))
+    planner = Planner(host, boxes.profiles, boxes.loaded)
+    capabilities = await probed(config, host, planner, boxes, levels)
+    return Here(host, boxes, planner, open_compiler(config, planner, capabilities)), capabilities
 
 
 @contextlib.asynccontextmanager

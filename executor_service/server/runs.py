@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -53,6 +54,7 @@ class _Run:
     ending: ExecutionResult | Exception | None = None
     waiters: int = 0
     observe: Observer | None = None
+    on_start: Callable[[], object] | None = None
     attempt: Attempt | None = None
     """Set when it has a slot and a lease."""
     task: asyncio.Task[None] | None = None
@@ -104,12 +106,18 @@ class Runs:
         await self._tasks.__aexit__(kind, error, trace)
 
     async def execute(
-        self, request: RunRequest, fingerprint: bytes, observe: Observer | None = None, work: Work | None = None
+        self,
+        request: RunRequest,
+        fingerprint: bytes,
+        observe: Observer | None = None,
+        work: Work | None = None,
+        *,
+        on_start: Callable[[], object] | None = None,
     ) -> ExecutionResult:
         """The result of `request`: of a new run, or of the run with the same request_id.
 
         `observe` is given the output of a new run as it is read; of one that is joined or ended, nothing. `work` does
-        a new run in place of the usual work.
+        a new run in place of the usual work. `on_start` is called when a new run has its slot and its lease.
         Raises Abandoned, Draining, IdReused, QueueFull, QueueTimeout, ResultGone, and what the lease gate raises.
         Cancelling it kills the program, unless another call waits for it too.
         """
@@ -124,6 +132,8 @@ class Runs:
                 run = known.run
         joined = run is not None
         run = run or self._begin(request, fingerprint, observe, work or self._work)
+        if not joined:
+            run.on_start = on_start
         run.waiters += 1
         try:
             await run.done.wait()
@@ -230,6 +240,8 @@ class Runs:
             run.attempt = Attempt(
                 request, run.number, slot, held, queue_s, run.observe, answer=lambda result: self._end(run, result)
             )
+            if run.on_start is not None:
+                run.on_start()
             return await run.work.perform(run.attempt)
 
     def _start(self, started: list[Started]) -> None:

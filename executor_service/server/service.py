@@ -16,6 +16,7 @@ from executor_service.core.admission import QueueFull
 from executor_service.core.dedup import IdReused
 from executor_service.grading.convert import verify_to_proto
 from executor_service.grading.validation import validate_verify
+from executor_service.remote.errors import RemoteBusy, RemoteDown
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
 from executor_service.server.runs import Abandoned, Draining, QueueTimeout, ResultGone, Runs
 from executor_service.server.verify import Verifier
@@ -47,7 +48,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     def __init__(
         self,
         runs: Runs,
-        verifier: Verifier,
+        verifier: Verifier | None,
         policy: LimitPolicy,
         installed: frozenset[str],
         profiles: frozenset[str],
@@ -76,6 +77,8 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     async def VerifyCode(  # noqa: N802
         self, request: pb.VerifyCodeRequest, context: Context
     ) -> pb.VerifyCodeResponse:
+        if self._verifier is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "VerifyCode is not offered where programs run elsewhere")
         try:
             # In a thread: a request can hold megabytes of values to be parsed.
             valid = await asyncio.to_thread(validate_verify, request, installed=self._installed, policy=self._policy)
@@ -128,7 +131,11 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
         case Abandoned():
             message = "the run was given up by its first caller before it started; ask again"
             await context.abort(grpc.StatusCode.UNAVAILABLE, message)
-        case LimiterDown():
+        case RemoteBusy():
+            await abort_exhausted(context, str(error), retry_after_s=error.retry_after_s, subject="remote:sandbox")
+        case FieldErrors():
+            await abort_fields(context, error)
+        case LimiterDown() | RemoteDown():
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         case LeaseRefusal():
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))

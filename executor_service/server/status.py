@@ -21,8 +21,8 @@ def status(
     name: str,
     version: str,
     runs: Runs,
-    boxes: Boxes,
-    compiler: Compiler,
+    boxes: Boxes | None,
+    compiler: Compiler | None,
     gate: LeaseGate,
     capabilities: Capabilities,
     uptime_s: float,
@@ -43,15 +43,7 @@ def status(
             pb.LanguageStatus(name=facts.name, installed=facts.installed, version=facts.version, reason=facts.reason)
             for facts in capabilities.languages
         ],
-        profiles=[
-            pb.ProfileStatus(
-                name=profile,
-                language="python",
-                packages=[each for each in boxes.profiles[profile].packages if each not in boxes.missing(profile)],
-                ready=pool.ready,
-            )
-            for profile, pool in sorted(boxes.statistics().items())
-        ],
+        profiles=[] if boxes is None else _profiles(boxes),
         max_running=counts.max_running,
         running=counts.running,
         max_queued=counts.max_queued,
@@ -70,7 +62,7 @@ def status(
         draining=runs.draining,
         uptime_s=uptime_s,
         insecure=config.insecure,
-        compile_cache=_compile_cache(compiler.statistics()),
+        compile_cache=None if compiler is None else _compile_cache(compiler.statistics()),
     )
 
 
@@ -84,3 +76,15 @@ def _compile_cache(counts: CompileStatistics) -> pb.CompileCacheStatus:
         built_total=counts.built,
         evicted_total=counts.evicted,
     )
+
+
+def _profiles(boxes: Boxes) -> list[pb.ProfileStatus]:
+    return [
+        pb.ProfileStatus(
+            name=profile,
+            language="python",
+            packages=[each for each in boxes.profiles[profile].packages if each not in boxes.missing(profile)],
+            ready=pool.ready,
+        )
+        for profile, pool in sorted(boxes.statistics().items())
+    ]

@@ -1,0 +1,117 @@
+"""What each path answers: reads the body, checks it, has it done, returns the reply."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from executor_service.gateway import schemas
+from executor_service.gateway.datasets import row_of
+from executor_service.gateway.errors import Unacceptable, details_of, json_error
+from executor_service.gateway.executions import Executions
+from executor_service.gateway.judges import DATASETS
+from executor_service.gateway.jupyter import (
+    JUPYTER_FIELD_NAMES,
+    budget_of_cells,
+    execution_of_cells,
+    run_jupyter_reply,
+)
+from executor_service.gateway.openapi import HOME, openapi
+from executor_service.gateway.replies import at_once_too_late, run_code_reply
+from executor_service.gateway.requests import budget_of, compiles, execution_of, fetched
+from executor_service.gateway.server import Handlers
+from executor_service.gateway.submissions import Submissions, judge_of, prompts
+
+__all__ = ["handlers"]
+
+M = TypeVar("M", bound=BaseModel)
+_READ_S = 30.0
+"""A client that takes longer to send its body is cut off."""
+
+
+def handlers(executions: Executions, *, languages: Collection[str], name: str, queue_s: float) -> Handlers:
+    """`languages` are those that run here, `name` is this server's, `queue_s` the longest wait in queues."""
+    submissions = Submissions(executions, queue_s=queue_s)
+
+    def posted(model: type[M], answer: Callable[[M], Awaitable[Any]]) -> Callable[[web.Request], Awaitable[Any]]:
+        async def handle(request: web.Request) -> Any:
+            return await answer(await _body(request, model, languages))
+
+        return handle
+
+    async def run_code(request: schemas.RunCodeRequest) -> Any:
+        execution = execution_of(request)
+        for seconds, compiling in ((request.compile_timeout, True), (request.run_timeout, False)):
+            if seconds <= 0 and (not compiling or compiles(request.language)):
+                return at_once_too_late(compiling=compiling, served_by=name)
+        result = await executions.run(execution, budget_of(request, queue_s), keep_place=request.keep_place)
+        return run_code_reply(result, request.fetch_files, fetched(request.fetch_files)[1])
+
+    async def run_jupyter(request: schemas.RunJupyterRequest) -> Any:
+        execution = execution_of_cells(request)
+        if request.total_timeout <= 0:
+            late = at_once_too_late(compiling=False, served_by=name)
+            return {**late, "driver": late.pop("run_result"), "cells": []}
+        result = await executions.run(execution, budget_of_cells(request, queue_s), JUPYTER_FIELD_NAMES)
+        return run_jupyter_reply(result, request)
+
+    async def get_prompts(request: schemas.GetPromptsRequest) -> Any:
+        return prompts(request)
+
+    async def list_ids(request: schemas.GetPromptsRequest) -> Any:
+        return [prompt["id"] for prompt in prompts(request)]
+
+    async def get_prompt_by_id(request: schemas.GetPromptByIdRequest) -> Any:
+        return judge_of(request.dataset, request.config).prompt(row_of(request.config), request.config)
+
+    async def get_metrics(request: schemas.GetMetricsRequest) -> Any:
+        judge_of(request.dataset, request.config)
+        return {}
+
+    async def get_metrics_function(request: schemas.GetMetricsFunctionRequest) -> Any:
+        judge_of(request.dataset, request.config)
+        return {"function": None}
+
+    return {
+        ("GET", "/v1/ping"): _constant("pong"),
+        ("GET", "/"): _constant(web.Response, text=HOME, content_type="text/html"),
+        ("GET", "/openapi.json"): _constant(openapi(languages)),
+        ("GET", "/list_datasets"): _constant(sorted(DATASETS)),
+        ("POST", "/run_code"): posted(schemas.RunCodeRequest, run_code),
+        ("POST", "/run_jupyter"): posted(schemas.RunJupyterRequest, run_jupyter),
+        ("POST", "/list_ids"): posted(schemas.GetPromptsRequest, list_ids),
+        ("POST", "/get_prompts"): posted(schemas.GetPromptsRequest, get_prompts),
+        ("POST", "/get_prompt_by_id"): posted(schemas.GetPromptByIdRequest, get_prompt_by_id),
+        ("POST", "/submit"): posted(schemas.SubmitRequest, submissions.judge),
+        ("POST", "/get_metrics"): posted(schemas.GetMetricsRequest, get_metrics),
+        ("POST", "/get_metrics_function"): posted(schemas.GetMetricsFunctionRequest, get_metrics_function),
+    }
+
+
+def _constant(body: Any, **arguments: Any) -> Callable[[web.Request], Awaitable[Any]]:
+    async def answer(_: web.Request) -> Any:
+        return body(**arguments) if arguments else body
+
+    return answer
+
+
+async def _body(request: web.Request, model: type[M], languages: Collection[str]) -> M:
+    """Raises Unacceptable for what is not JSON or not a `model`."""
+    try:
+        async with asyncio.timeout(_READ_S):
+            data = await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout from None
+    try:
+        parsed = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Unacceptable(json_error(getattr(error, "msg", "") or type(error).__name__)) from None
+    try:
+        return schemas.checked(model, parsed, languages)
+    except ValidationError as error:
+        raise Unacceptable(details_of(error)) from None

@@ -1,0 +1,170 @@
+"""What clients of SandboxFusion send, with its names, defaults and coercions.
+
+Unknown fields are ignored; numbers may come as text, as pydantic allows. Two things are stricter than there: text has
+to be valid Unicode, and numbers finite. One is laxer: without a language it is python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+__all__ = [
+    "EvalResult",
+    "GetMetricsFunctionRequest",
+    "GetMetricsRequest",
+    "GetPromptByIdRequest",
+    "GetPromptsRequest",
+    "RunCodeRequest",
+    "RunJupyterRequest",
+    "SubmitRequest",
+    "TestConfig",
+    "checked",
+]
+
+
+M = TypeVar("M", bound=BaseModel)
+_MOST_ENTRIES = 10_000
+"""Of a list or an object that a client sends."""
+
+
+def _unicode(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise PydanticCustomError("string_unicode", "Input should be valid Unicode, without lone surrogates") from None
+    return value
+
+
+def _installed(value: str, info: ValidationInfo) -> str:
+    languages = sorted(info.context or ())
+    if value not in languages:
+        *others, last = (repr(each) for each in languages)
+        expected = f"{', '.join(others)} or {last}" if others else last
+        raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
+    return value
+
+
+def _few(value: object) -> object:
+    """Before the entries are looked at: each that is bad would become an entry of the answer."""
+    if isinstance(value, list | dict) and len(value) > _MOST_ENTRIES:
+        problem = "Input should have at most {most} entries, not {has}"
+        raise PydanticCustomError("too_long", problem, {"most": _MOST_ENTRIES, "has": len(value)})
+    return value
+
+
+Text = Annotated[str, AfterValidator(_unicode)]
+Language = Annotated[str, AfterValidator(_installed)]
+Seconds = Annotated[float, Field(allow_inf_nan=False)]
+Id = int | Text
+Few = BeforeValidator(_few)
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+
+
+class RunCodeRequest(_Request):
+    """POST /run_code."""
+
+    code: Text = Field(description="The source of a program.")
+    language: Language = Field("python", description="The language that it is written in.")
+    compile_timeout: Seconds = Field(10.0, description="Wall time for compiling, seconds.")
+    run_timeout: Seconds = Field(10.0, description="Wall time of the program, seconds; queues are not charged.")
+    memory_limit_mb: int = Field(
+        -1, alias="memory_limit_MB", description="Resident memory of all its processes, MiB; up to 0: the default."
+    )
+    stdin: Text | None = Field(None, description="Standard input; null: at its end.")
+    files: Annotated[dict[Text, Text | None], Few] = Field(
+        {}, description="Path in the work folder -> content in base64."
+    )
+    fetch_files: Annotated[list[Text], Few] = Field([], description="Paths of files to return.")
+    keep_place: bool = Field(True, description="After a 504 the same body takes over the place in the queue.")
+
+
+class RunJupyterRequest(_Request):
+    """POST /run_jupyter."""
+
+    cells: Annotated[list[Text], Few] = Field(description="Cells, run one after the other in one interpreter.")
+    cell_timeout: Seconds = Field(0.0, description="Wall time of each cell, seconds; up to 0: what is left in total.")
+    total_timeout: Seconds = Field(45.0, description="Wall time of all cells together, seconds.")
+    memory_limit_mb: int = Field(
+        -1, alias="memory_limit_MB", description="Resident memory of all processes, MiB; up to 0: the default."
+    )
+    kernel: Literal["python3"] = "python3"
+    files: Annotated[dict[Text, Text | None], Few] = Field(
+        {}, description="Path in the work folder -> content in base64."
+    )
+    fetch_files: Annotated[list[Text], Few] = Field([], description="Paths of files to return.")
+
+
+class TestConfig(_Request):
+    """How a completion is judged. The rows come with the request: this server has no data of its own."""
+
+    __test__ = False
+
+    dataset_type: str | None = Field(None, description="Judge to use for a dataset that is not registered.")
+    language: Language | None = None
+    locale: str | None = None
+    is_fewshot: bool | None = None
+    compile_timeout: Seconds | None = None
+    run_timeout: Seconds | None = None
+    custom_extract_logic: Text | None = Field(None, description="Python source; it runs in a sandbox.")
+    provided_data: Annotated[list[dict[str, Any]] | dict[str, Any] | None, Few] = None
+    extra: dict[str, Any] = {}
+
+
+class _DatasetRequest(_Request):
+    dataset: Text
+    config: TestConfig
+
+
+class GetPromptsRequest(_DatasetRequest):
+    """POST /get_prompts and /list_ids."""
+
+    offset: int = 0
+    limit: int = 1_000_000
+
+
+class GetPromptByIdRequest(_DatasetRequest):
+    """POST /get_prompt_by_id."""
+
+    id: Id
+
+
+class SubmitRequest(_DatasetRequest):
+    """POST /submit."""
+
+    id: Id
+    completion: Text
+
+
+class EvalResult(_Request):
+    """One verdict, as /submit returned it."""
+
+    id: Id
+    accepted: bool
+    extracted_code: str
+    full_code: str | None = None
+    test_code: str | None = None
+    tests: Annotated[list[dict[str, Any]], Few]
+    extracted_type: Literal["fenced", "incomplete_fenced", "heuristic", "empty"] | None = None
+    extra: dict[str, Any] | None = None
+
+
+class GetMetricsRequest(_DatasetRequest):
+    """POST /get_metrics."""
+
+    results: Annotated[list[EvalResult], Few]
+
+
+class GetMetricsFunctionRequest(_DatasetRequest):
+    """POST /get_metrics_function."""
+
+
+def checked(model: type[M], body: object, languages: Collection[str]) -> M:
+    """`body` as `model`; pydantic.ValidationError with every field that is not acceptable."""
+    return model.model_validate(body, from_attributes=True, context=languages)

@@ -1,0 +1,146 @@
+"""The HTTP server: routes, statuses, sizes and tokens. A thin shell; what an answer says is made elsewhere.
+
+Invariants: `/v1/ping` waits for nothing; a body is refused by its size before it is read; a client that goes away takes
+its run with it; no answer holds a traceback; no path is logged, because paths can hold the token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+
+from aiohttp import web
+
+from executor_service.gateway.errors import BadRequest, Unacceptable, Unavailable, encode
+from executor_service.gateway.tokens import matches
+from fairbox.errors import FairboxError
+from fairbox.serving import check_address
+
+__all__ = ["Gateway", "Handlers"]
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handlers = dict[tuple[str, str], Callable[[web.Request], Awaitable[object]]]
+"""(method, path) -> what answers: a coroutine that returns the body, or a whole response."""
+
+_OPEN = ("/v1/ping", "/")
+"""Paths that need no token."""
+_BODIES_AT_ONCE = 16
+"""Bodies of the largest size that are held in memory at once; many more of the usual size fit."""
+_LAST_CALLS_S = 2.0
+"""Handlers that still run when the server is stopped get so long."""
+_LOG = logging.getLogger("executor_service.gateway")
+
+
+class Gateway:
+    """`async with Gateway(...)`: listens. `address` says where, also for port 0."""
+
+    def __init__(
+        self, listen: str, handlers: Handlers, *, token: str, max_body_bytes: int, insecure: bool = False
+    ) -> None:
+        check_address(listen, insecure=insecure or bool(token), setting="gateway_listen")
+        self._listen = listen
+        self._token = token
+        self._max_body_bytes = max_body_bytes
+        self._room = max_body_bytes * _BODIES_AT_ONCE
+        self.address = listen
+        application = web.Application(client_max_size=max_body_bytes, middlewares=[_errors, self._guard, self._bound])
+        for (method, path), handler in handlers.items():
+            for prefix in ("", "/k/{token}"):
+                for route in {path, f"{path.rstrip('/')}/"}:
+                    application.router.add_route(method, prefix + route, _answered(handler))
+        # Handlers are cancelled when their client goes away, and their runs with them.
+        self._runner = web.AppRunner(
+            application, handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_CALLS_S
+        )
+
+    async def __aenter__(self) -> Gateway:
+        host, _, port = self._listen.rpartition(":")
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host.strip("[]"), int(port), backlog=1024)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            problem = error.strerror or error
+            raise FairboxError(f"gateway_listen: can't listen on {self._listen}: {problem}") from None
+        self.address = f"{host}:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Lets nobody pass without the token, where there is one; without, its path form does not exist."""
+        given = request.match_info.get("token")
+        if not self._token:
+            if given is not None:
+                raise web.HTTPNotFound
+            return await handler(request)
+        if given is None:
+            scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+            given = given.strip() if scheme.lower() == "bearer" else ""
+            if not given and request.path in _OPEN:
+                return await handler(request)
+        if not matches(self._token, given):
+            raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
+        return await handler(request)
+
+    @web.middleware
+    async def _bound(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Holds room for the body until it is answered; one of unknown size counts as the largest."""
+        size = 0
+        if request.body_exists:
+            size = self._max_body_bytes if request.content_length is None else request.content_length
+        if size > self._max_body_bytes:
+            raise web.HTTPRequestEntityTooLarge(self._max_body_bytes, size)
+        if size > self._room:
+            raise Unavailable("overloaded: requests in flight hold all the memory that their bodies may use", 1.0)
+        self._room -= size
+        try:
+            return await handler(request)
+        finally:
+            self._room += size
+
+
+def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(body=encode(body), status=status, headers=headers, content_type="application/json")
+
+
+def _answered(handler: Callable[[web.Request], Awaitable[object]]) -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = await handler(request)
+        return body if isinstance(body, web.StreamResponse) else json_response(body)
+
+    return answer
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except Unacceptable as error:
+        return json_response({"detail": error.details}, 422)
+    except BadRequest as error:
+        return json_response({"detail": str(error)}, 400)
+    except Unavailable as error:
+        headers = {} if error.retry_after_s is None else {"Retry-After": str(max(1, round(error.retry_after_s)))}
+        return json_response({"detail": str(error)}, 504, headers)
+    except web.HTTPException as error:
+        kept = {name: error.headers[name] for name in ("Allow", "WWW-Authenticate") if name in error.headers}
+        return json_response({"detail": _sentence(error)}, error.status, kept)
+    except asyncio.CancelledError:
+        raise
+    except Exception:  # the boundary: its reason is in the log, and not for clients
+        _LOG.exception("a request failed for a reason that nobody foresaw")
+        return json_response({"detail": "Internal Server Error"}, 500)
+
+
+def _sentence(error: web.HTTPException) -> str:
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return "the body is larger than gateway_max_body_bytes allows"
+    return error.reason

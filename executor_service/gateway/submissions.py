@@ -1,0 +1,144 @@
+"""Judges completions: extracts the code, runs what the judge asks for, a few cases at a time, and says what passed.
+
+Invariants: a client's own logic of extraction runs in a sandbox; cases are reported in their order; a case that could
+not be run makes the whole verdict Unavailable, so that nothing is rejected for a reason that is not the completion's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from executor_service.gateway import extraction
+from executor_service.gateway.datasets import Case, Judge, Row, Submission, row_of, rows_of
+from executor_service.gateway.errors import BadRequest
+from executor_service.gateway.executions import Executions
+from executor_service.gateway.extraction import CodeBlock
+from executor_service.gateway.judge import same_output, shortened
+from executor_service.gateway.judges import DATASETS, JUDGES
+from executor_service.gateway.replies import run_code_reply
+from executor_service.gateway.requests import budget_of, execution_of
+from executor_service.gateway.schemas import GetPromptsRequest, RunCodeRequest, SubmitRequest, TestConfig
+from executor_service.model import FileStatus
+from executor_service.v1 import executor_pb2 as pb
+
+__all__ = ["Submissions", "judge_of", "prompts"]
+
+_CASES_AT_ONCE = 4
+"""Of one submission, so that a problem with hundreds of cases does not fill the queue."""
+_USUAL_OUTPUT = 100_000
+"""Expected outputs up to this fit into the default limit, with room for what is wrong."""
+_EXTRACTION = Path(extraction.__file__).read_bytes()
+_BLOCKS = "blocks.json"
+_EXTRACT = f"""
+import dataclasses, json
+from extraction import CodeBlock, extract_fenced_code, extract_heuristic_code
+blocks = []
+scope = dict(
+    CodeBlock=CodeBlock,
+    completion=open("completion.txt", encoding="utf-8", newline="").read(),
+    submit_code_blocks=blocks.extend,
+    extract_fenced_code=extract_fenced_code,
+    extract_heuristic_code=extract_heuristic_code,
+)
+exec(compile(open("logic.py", encoding="utf-8").read(), "logic.py", "exec"), scope)
+with open("{_BLOCKS}", "w", encoding="utf-8") as file:
+    json.dump([dataclasses.asdict(block) for block in blocks], file)
+"""
+
+
+def judge_of(dataset: str, config: TestConfig) -> Judge:
+    """Raises BadRequest for a data set or a judge that this server does not know."""
+    if dataset in DATASETS:
+        return DATASETS[dataset]
+    if config.dataset_type is None:
+        raise BadRequest(f"no eval class found for dataset {dataset}")
+    if config.dataset_type not in JUDGES:
+        raise BadRequest(f"eval class {config.dataset_type} not found")
+    return JUDGES[config.dataset_type]
+
+
+def prompts(request: GetPromptsRequest) -> list[Row]:
+    judge = judge_of(request.dataset, request.config)
+    rows = rows_of(request.config)[max(request.offset, 0) :][: max(request.limit, 0)]
+    return [judge.prompt(row, request.config) for row in rows]
+
+
+class Submissions:
+    def __init__(self, executions: Executions, *, queue_s: float) -> None:
+        self._executions = executions
+        self._queue_s = queue_s
+
+    async def judge(self, request: SubmitRequest) -> Row:
+        """The body of /submit. Raises BadRequest, Unacceptable and Unavailable."""
+        judge, row = judge_of(request.dataset, request.config), row_of(request.config)
+        logic = request.config.custom_extract_logic
+        blocks = [] if logic is None else await self._extract(request.completion, logic)
+        submission = judge.submission(request, row, blocks)
+        tests = await self._run_all(submission)
+        return {
+            "id": request.id,
+            "accepted": len(tests) == len(submission.cases) and all(test["passed"] for test in tests),
+            "extracted_code": submission.code,
+            "full_code": submission.full_code,
+            "test_code": None,
+            "tests": tests,
+            "extracted_type": None,
+            "extra": submission.extra,
+        }
+
+    async def _run_all(self, submission: Submission) -> list[Row]:
+        """Verdicts in the order of the cases, up to the first that fails unless all are to be run."""
+        verdicts: list[Row] = []
+        for start in range(0, len(submission.cases), _CASES_AT_ONCE):
+            some = submission.cases[start : start + _CASES_AT_ONCE]
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._run(case, full_info=submission.full_info)) for case in some]
+            except BaseExceptionGroup as failures:
+                raise failures.exceptions[0] from None
+            for task in tasks:
+                verdicts.append(task.result())
+                if not submission.run_all and not verdicts[-1]["passed"]:
+                    return verdicts
+        return verdicts
+
+    async def _run(self, case: Case, *, full_info: bool) -> Row:
+        request = case.request
+        execution = execution_of(request)
+        if case.expected_stdout is not None and len(case.expected_stdout) > _USUAL_OUTPUT:
+            # A right answer must not be cut.
+            execution.limits.output_bytes = 2 * len(case.expected_stdout.encode())
+        result = await self._executions.run(execution, budget_of(request, self._queue_s))
+        reply = run_code_reply(result, (), {})
+        printed = result.stdout.text
+        passed = reply["status"] == "Success" and case.must_print in printed
+        if passed and case.expected_stdout is not None:
+            passed = not result.stdout.truncated and same_output(printed, case.expected_stdout)
+        info = case.info
+        if info is not None and passed and not full_info:
+            info = {side: {k: shortened(str(v)) for k, v in streams.items()} for side, streams in info.items()}
+        return {"passed": passed, "exec_info": reply, "test_info": info}
+
+    async def _extract(self, completion: str, logic: str) -> list[CodeBlock]:
+        """The blocks that a client's own Python finds in a completion."""
+        files = [
+            pb.InputFile(path="extraction.py", content=_EXTRACTION),
+            pb.InputFile(path="completion.txt", content=completion.encode()),
+            pb.InputFile(path="logic.py", content=logic.encode()),
+        ]
+        execution = pb.ExecuteCodeRequest(code=_EXTRACT, files=files, return_paths=[_BLOCKS])
+        execution.limits.wall_time_s = 10.0
+        budget = budget_of(RunCodeRequest.model_construct(language="python"), self._queue_s)
+        result = await self._executions.run(execution, budget)
+        if not result.ok or result.files[0].status is not FileStatus.RETURNED:
+            last = (result.stderr.text.strip() or result.message).splitlines()[-1:]
+            raise BadRequest(f"config.custom_extract_logic failed: {''.join(last)[:400] or result.outcome}")
+        try:
+            found = [CodeBlock(**each) for each in json.loads(result.files[0].content)]
+            if not all(isinstance(b.priority, int) and isinstance(b.code, str) for b in found):
+                raise TypeError("priority must be a number and code text")
+            return found
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadRequest(f"config.custom_extract_logic: its blocks can't be read: {error}") from None

@@ -1,0 +1,208 @@
+"""Cells in one interpreter over `/run_jupyter`: outputs, values, errors, time limits that keep what was done."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from executor_service.gateway.jupyter import run_jupyter_reply
+from executor_service.gateway.notebook import RESULTS
+from executor_service.gateway.schemas import RunJupyterRequest, checked
+from executor_service.model import Cause, ExecutionResult, FileStatus, Outcome, OutputFile
+from tests.executor.gateways import GatewayServer, gateway
+
+sandbox_fusion = pytest.importorskip("sandbox_fusion")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[GatewayServer]:
+    with gateway("max_concurrent=4") as started:
+        yield started
+
+
+def run(server: GatewayServer, *cells: str, **fields: Any) -> dict[str, Any]:
+    response = server.post("/run_jupyter", {"cells": cells, **fields})
+    assert response.status_code == 200, response.text
+    reply: dict[str, Any] = response.json()
+    return reply
+
+
+def test_cells_share_one_interpreter_and_show_their_last_value(server: GatewayServer) -> None:
+    reply = run(server, 'a = "hello"', "a", "print(a)", "a;", "None", "")
+    cells = reply["cells"]
+    assert (reply["status"], reply["driver"]["status"], reply["driver"]["return_code"]) == ("Success", "Finished", 0)
+    assert [cell["stdout"] for cell in cells] == ["", "", "hello\n", "", "", ""]
+    assert [cell["display"] for cell in cells] == [[], [{"text/plain": "'hello'"}], [], [], [], []]
+    assert all(cell["error"] == [] for cell in cells)
+
+
+def test_an_error_does_not_stop_the_next_cell(server: GatewayServer) -> None:
+    cells = ["x = 1\ndef f():\n    assert x == 2, 'no'\nf()", "1 / 0", "import sys; sys.exit(3)", "def", "print(x)"]
+    reply = run(server, *cells)
+    errors = [[(error["ename"], error["evalue"]) for error in cell["error"]] for cell in reply["cells"]]
+    assert errors[:3] == [
+        [("AssertionError", "no")],
+        [("ZeroDivisionError", "division by zero")],
+        [("SystemExit", "3")],
+    ]
+    assert [errors[3][0][0], errors[4]] == ["SyntaxError", []]
+    trace = "\n".join(reply["cells"][0]["error"][0]["traceback"])
+    assert "    assert x == 2, 'no'" in trace
+    assert "notebook" not in trace
+    assert (reply["status"], reply["cells"][4]["stdout"]) == ("Success", "1\n")
+
+
+def test_both_streams_of_each_cell_and_of_its_children_are_its_own(server: GatewayServer) -> None:
+    reply = run(
+        server,
+        "import os, sys; print('out'); sys.stderr.write('err\\n')",
+        "os.system('echo child; echo wrong >&2')\nprint('after')",
+        "sys.stdout.buffer.write(b'\\xff\\n');",
+    )
+    printed = [(cell["stdout"], cell["stderr"]) for cell in reply["cells"]]
+    assert printed == [("out\n", "err\n"), ("child\nafter\n", "wrong\n"), ("\ufffd\n", "")]
+    assert (reply["driver"]["stdout"], reply["driver"]["stderr"]) == ("", "")
+
+
+def test_values_are_shown_in_all_their_forms(server: GatewayServer) -> None:
+    rich = """class Rich:
+    def _repr_html_(self): return "<b>x</b>"
+    def _repr_png_(self): return b"png"
+    def _repr_json_(self): return {"a": [1]}
+    def _repr_latex_(self): raise RuntimeError
+    def __repr__(self): return "rich"
+class Whole:
+    def _repr_mimebundle_(self, include=None, exclude=None): return {"text/x": "1"}, {}
+    def __repr__(self): return "whole"
+display(1, "two")
+Rich()"""
+    reply = run(server, rich, "Whole()", "Rich")
+    assert reply["cells"][0]["display"] == [
+        {"text/plain": "1"},
+        {"text/plain": "'two'"},
+        {
+            "text/html": "<b>x</b>",
+            "image/png": base64.b64encode(b"png").decode(),
+            "application/json": {"a": [1]},
+            "text/plain": "rich",
+        },
+    ]
+    assert reply["cells"][1]["display"] == [{"text/x": "1", "text/plain": "whole"}]
+    assert list(reply["cells"][2]["display"][0]) == ["text/plain"]
+
+
+def test_a_cell_may_await_and_pickle_what_it_defines(server: GatewayServer) -> None:
+    reply = run(
+        server,
+        "import asyncio, pickle\nasync def f():\n    await asyncio.sleep(0)\n    return 42",
+        "await f()",
+        "class A: pass\ntype(pickle.loads(pickle.dumps(A()))) is A",
+        "__name__",
+    )
+    shown = [cell["display"][0]["text/plain"] for cell in reply["cells"][1:]]
+    assert shown == ["42", "True", "'__main__'"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_figures_are_pictures() -> None:
+    cells = ["import matplotlib.pyplot as plt", "plt.plot([1, 2], [3, 4])\nplt.show()", "plt.get_fignums()"]
+    with gateway(f"python={sys.executable}") as server:
+        drawn = run(server, *cells, total_timeout=100)
+    assert drawn["status"] == "Success"
+    (figure,) = drawn["cells"][1]["display"]
+    assert base64.b64decode(figure["image/png"]).startswith(b"\x89PNG")
+    assert figure["text/plain"].startswith("<Figure size")
+    assert drawn["cells"][1]["stderr"] == ""
+    assert drawn["cells"][2]["display"] == [{"text/plain": "[]"}]
+
+
+def test_files_go_in_and_come_out(server: GatewayServer) -> None:
+    content = base64.b64encode(b"AB").decode()
+    code = "open('out', 'w').write(open('a/in').read() * 2); import os; sorted(os.listdir('.'))"
+    reply = run(server, code, files={"a/in": content}, fetch_files=["out", "missing", "/etc/passwd"])
+    assert reply["files"] == {"out": base64.b64encode(b"ABAB").decode()}
+    assert reply["files_left_out"] == {"missing": "MISSING", "/etc/passwd": "not in the work folder"}
+
+
+def test_a_cell_that_takes_too_long_is_interrupted_and_the_next_runs(server: GatewayServer) -> None:
+    reply = run(server, "x = 1", "print('part')\nwhile True: x += 1", "print(x > 1)", cell_timeout=1, total_timeout=100)
+    assert reply["status"] == "Success"
+    assert (reply["cells"][1]["stdout"], reply["cells"][1]["error"][0]["ename"]) == ("part\n", "CellTimeout")
+    assert reply["cells"][2]["stdout"] == "True\n"
+
+
+@pytest.mark.parametrize(
+    ("cell", "fields", "outcome", "status", "code"),
+    [
+        ("print('part')\nwhile True: pass", {"total_timeout": 3}, "TIME_LIMIT", "TimeLimitExceeded", None),
+        ("print('part'); x = bytearray(600 << 20)", {"memory_limit_MB": 128}, "MEMORY_LIMIT", "Finished", 137),
+        ("print('part', flush=True); import os; os._exit(7)", {}, "NONZERO_EXIT", "Finished", 7),
+        ("print('part', flush=True); import os; os._exit(0)", {}, "FINISHED", "Finished", 0),
+    ],
+)
+def test_what_was_done_by_then_is_kept_when_the_interpreter_ends(
+    server: GatewayServer, cell: str, fields: dict[str, Any], outcome: str, status: str, code: int | None
+) -> None:
+    reply = run(server, "1 + 1", cell, "print('never')", **{"total_timeout": 100, **fields})
+    assert (reply["status"], reply["outcome"]) == ("Failed", outcome)
+    assert (reply["driver"]["status"], reply["driver"]["return_code"]) == (status, code)
+    assert len(reply["cells"]) == 2
+    assert reply["cells"][0]["display"] == [{"text/plain": "2"}]
+    assert (reply["cells"][1]["stdout"], reply["cells"][1]["error"][0]["ename"]) == ("part\n", outcome)
+
+
+def test_large_outputs_are_cut_and_marked(server: GatewayServer) -> None:
+    reply = run(server, "print('x' * 3_000_000)", *(["'y' * 5_000_000"] * 4), total_timeout=100)
+    assert [cell["truncated"] for cell in reply["cells"]] == [True, False, False, True, True]
+    assert len(reply["cells"][0]["stdout"]) == 1 << 20
+    assert [len(cell["display"]) for cell in reply["cells"]] == [0, 1, 1, 0, 0]
+
+
+def test_cells_that_write_the_results_themselves_harm_only_their_own(server: GatewayServer) -> None:
+    for forged in ("[]", '{"stdout": 1}', "{", '{"stdout": "", "stderr": "", "display": [1], "error": []}', "[" * 9999):
+        reply = run(server, f"open({RESULTS!r}, 'w').write({forged + chr(10)!r}); import os; os._exit(0)", "1")
+        assert (reply["status"], len(reply["cells"])) == ("Failed", 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "loc"),
+    [
+        ({}, ["body", "cells"]),
+        ({"cells": "1"}, ["body", "cells"]),
+        ({"cells": ["\ud800"]}, ["body", "cells", 0]),
+        ({"cells": ["1"], "kernel": "julia"}, ["body", "kernel"]),
+        ({"cells": ["1"], "total_timeout": 1e5}, ["body", "total_timeout"]),
+        ({"cells": ["1"], "files": {"../x": ""}}, ["body", "files", "../x"]),
+    ],
+)
+def test_a_bad_field_is_a_422_that_names_it(server: GatewayServer, body: Any, loc: list[Any]) -> None:
+    response = server.post("/run_jupyter", body)
+    assert (response.status_code, response.json()["detail"][0]["loc"]) == (422, loc)
+
+
+def test_no_time_at_all_is_a_timeout_at_once(server: GatewayServer) -> None:
+    reply = run(server, "1", total_timeout=0)
+    assert (reply["status"], reply["driver"]["status"], reply["cells"]) == ("Failed", "TimeLimitExceeded", [])
+
+
+async def test_the_client_from_pypi(server: GatewayServer) -> None:
+    request = sandbox_fusion.RunJupyterRequest(cells=["a = 123", "a", "print(a)", "raise RuntimeError('x')"])
+    for reply in (
+        sandbox_fusion.run_jupyter(request, endpoint=server.url, max_attempts=1),
+        await sandbox_fusion.run_jupyter_async(request, endpoint=server.url, max_attempts=1),
+    ):
+        assert reply.status == sandbox_fusion.RunStatus.Success
+        assert (reply.cells[1].display, reply.cells[2].stdout) == ([{"text/plain": "123"}], "123\n")
+        assert reply.cells[3].error[0]["ename"] == "RuntimeError"
+
+
+def test_a_reply_without_any_results_still_names_a_cell() -> None:
+    asked = checked(RunJupyterRequest, {"cells": ["1", "2"]}, ())
+    result = ExecutionResult(Outcome.FINISHED, Cause.POLICY, files=(OutputFile(RESULTS, FileStatus.MISSING),))
+    reply = run_jupyter_reply(result, asked)
+    assert (reply["status"], [cell["error"][0]["ename"] for cell in reply["cells"]]) == ("Failed", ["FINISHED"])
