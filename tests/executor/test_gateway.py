@@ -46,7 +46,7 @@ def test_the_root_is_a_page_and_the_interface_is_described(server: GatewayServer
 
 
 def test_a_program_that_prints_is_a_success(server: GatewayServer) -> None:
-    reply = server.run("print(123)", run_timeout=30)
+    reply = server.run("sum(range(2_000_000)); print(123)", run_timeout=30)
     run = reply["run_result"]
     assert (reply["status"], reply["message"], reply["compile_result"], reply["files"]) == ("Success", "", None, {})
     assert (run["status"], run["return_code"], run["stdout"], run["stderr"]) == ("Finished", 0, "123\n", "")

@@ -36,9 +36,9 @@ def ask(code: str, **fields: Any) -> Any:
 
 
 def test_run_code(server: GatewayServer) -> None:
-    reply = sandbox_fusion.run_code(ask("print(input())", stdin="hello"), max_attempts=1)
+    reply = sandbox_fusion.run_code(ask(f"{BURN}\nprint(input())", stdin="hello"), max_attempts=1)
     assert reply.status == sandbox_fusion.RunStatus.Success
-    assert (reply.run_result.stdout, reply.run_result.return_code) == ("hello\n", 0)
+    assert (reply.run_result.stdout, reply.run_result.return_code) == (f"{BURNT}\nhello\n", 0)
     assert reply.run_result.cpu_time > 0
 
 

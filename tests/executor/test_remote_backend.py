@@ -54,6 +54,7 @@ async def executor(near: Server) -> AsyncIterator[ExecutorClient]:
 async def test_a_program_runs_there_and_its_result_comes_back(executor: ExecutorClient) -> None:
     files = [InputFile("a/in", b"\x00\xff")]
     code = """import sys
+sum(range(2_000_000))
 open("out", "wb").write(open("a/in", "rb").read() * 2)
 print(input())
 print("e", file=sys.stderr)"""
