@@ -5,11 +5,13 @@ This is its public surface for clients; importing it costs gRPC and nothing else
 """
 
 from executor_service.client import ExecutorClient
+from executor_service.client_streams import OutputChunk
 from executor_service.errors import (
     ExecutorError,
     ExecutorUnavailable,
     InvalidRequest,
     LeaseRefused,
+    NotFound,
     Overloaded,
     RunLost,
 )
@@ -34,7 +36,10 @@ from executor_service.model import (
     Outcome,
     Output,
     OutputFile,
+    Workspace,
 )
+from executor_service.program import Program
+from executor_service.sandbox.report import Stream
 
 __all__ = [
     "AssertCase",
@@ -53,13 +58,18 @@ __all__ = [
     "IsolationLevel",
     "LeaseRefused",
     "Limits",
+    "NotFound",
     "Outcome",
     "Output",
+    "OutputChunk",
     "OutputFile",
     "Overloaded",
+    "Program",
     "PytestCase",
     "RunLost",
     "StdioCase",
+    "Stream",
     "Verdict",
     "VerifyResult",
+    "Workspace",
 ]

@@ -8,30 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import grpc
 import grpc.aio
-from google.protobuf.message import Message
 
-from executor_service.convert import limits_to_proto, result_from_proto
-from executor_service.errors import (
-    ExecutorError,
-    ExecutorUnavailable,
-    InvalidRequest,
-    LeaseRefused,
-    Overloaded,
-    RunLost,
-)
+from executor_service.client_errors import error_of_call
+from executor_service.client_streams import OutputChunk, execute_batch, stream_execution
+from executor_service.convert import result_from_proto, workspace_from_proto
+from executor_service.errors import ExecutorError, InvalidRequest
 from executor_service.grading.convert import verify_from_proto, verify_request
 from executor_service.grading.model import Case, Comparison, VerifyResult
-from executor_service.model import ExecutionResult, InputFile, Limits
+from executor_service.model import ExecutionResult, InputFile, Limits, Workspace
+from executor_service.program import Program, program_to_proto
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.channels import open_channel
-from fairbox.grpc_errors import field_errors, retry_after
 from limiter import LeaseLike
 
 if TYPE_CHECKING:
@@ -39,10 +34,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ExecutorClient"]
 
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
 QUEUE_ALLOWANCE_S = 600.0
 """What a call may spend in queues and set-up, on top of the program's own time."""
 _ASSUMED_WALL_S = 600.0
 """The program's time where the request leaves it to the server: the server's default is not above its usual maximum."""
+_PREPARE_S = 900.0
+"""A preparation, and those before it."""
 _OVERHEAD_S = 30.0
 """Set-up, killing and the way back."""
 
@@ -79,6 +79,7 @@ class ExecutorClient:
         return_paths: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
+        workspace_id: str = "",
         lease: LeaseLike | None = None,
         request_id: str = "",
         tenant: str = "",
@@ -88,30 +89,77 @@ class ExecutorClient:
         """Runs a program and returns what became of it. Cancelling kills it.
 
         `timeout` (seconds) bounds the whole call; by default the program's wall time plus QUEUE_ALLOWANCE_S. Raises
-        InvalidRequest, Overloaded, LeaseRefused, RunLost or ExecutorUnavailable.
+        InvalidRequest, NotFound, Overloaded, LeaseRefused, RunLost or ExecutorUnavailable.
         """
-        limits = limits or Limits()
-        try:
-            request = pb.ExecuteCodeRequest(
+        request = program_to_proto(
+            Program(
                 code=code,
                 language=language,
                 stdin=stdin,
                 args=args,
-                files=[pb.InputFile(path=file.path, content=file.content, mode=file.mode) for file in files],
+                files=files,
                 return_paths=return_paths,
-                env=env or {},
-                limits=limits_to_proto(limits),
-                lease=_lease_to_proto(lease),
-                request_id=request_id or uuid.uuid4().hex,
+                env=env,
+                limits=limits,
+                workspace_id=workspace_id,
+                lease=lease,
+                request_id=request_id,
                 tenant=tenant,
                 profile=profile,
             )
-        except ValueError as error:  # text that is not valid Unicode, a number that does not fit
-            raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
-        if timeout is None:
-            timeout = (limits.wall_time_s or _ASSUMED_WALL_S) + QUEUE_ALLOWANCE_S + _OVERHEAD_S
-        response = await self._call("ExecuteCode", request, timeout)
+        )
+        # Safe to repeat: the request carries a request_id, so a server that ran it, or still runs it, answers from that
+        # run; one that died took the program with it.
+        seconds = _time_for([request]) if timeout is None else timeout
+        response = await self._twice(self._connected().ExecuteCode, request, seconds)
         return result_from_proto(response.result)
+
+    async def stream(
+        self, program: Program | str, *, timeout: float | None = None
+    ) -> AsyncGenerator[OutputChunk | ExecutionResult, None]:
+        """Runs a program: its output as OutputChunk while it is written, then the result, once, as the last item.
+
+        The chunks of a stream put together are the `data` of that stream in the result. Leaving the loop early kills
+        the program when the iterator is closed: use `contextlib.aclosing`. `timeout` and errors as in `execute`.
+        """
+        request = program_to_proto(_program(program))
+        seconds = _time_for([request]) if timeout is None else timeout
+        async for event in stream_execution(self._connected(), request, timeout=seconds, target=self.target):
+            yield event
+
+    async def batch(
+        self,
+        programs: Sequence[Program | str],
+        *,
+        max_parallel: int = 0,
+        stop_on_failure: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[tuple[int, ExecutionResult | ExecutorError], None]:
+        """Runs up to 1,024 programs, at most `max_parallel` at once (0: as many as the server allows), and gives the
+        index and the result of each as it ends, or the error that kept it from running.
+
+        With `stop_on_failure` none starts after one that did not finish with exit code 0; those are CANCELLED.
+        Leaving the loop early kills what runs when the iterator is closed. `timeout` bounds the whole call; by default
+        the time of all programs one after the other. Raises as `execute` does for the batch as a whole.
+        """
+        executions = [program_to_proto(_program(program)) for program in programs]
+        try:
+            request = pb.ExecuteBatchRequest(
+                executions=executions, max_parallel=max_parallel, stop_on_failure=stop_on_failure
+            )
+        except ValueError as error:
+            raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
+        seconds = _time_for(executions) if timeout is None else timeout
+        async for item in execute_batch(self._connected(), request, timeout=seconds, target=self.target):
+            yield item
+
+    async def execute_all(
+        self, programs: Sequence[Program | str], *, max_parallel: int = 0, timeout: float | None = None
+    ) -> list[ExecutionResult | ExecutorError]:
+        """`batch`, as a list in the order of `programs`."""
+        async with aclosing(self.batch(programs, max_parallel=max_parallel, timeout=timeout)) as items:
+            found = {index: item async for index, item in items}
+        return [found[index] for index in range(len(programs))]
 
     async def verify(
         self,
@@ -159,43 +207,76 @@ class ExecutorClient:
             raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
         if timeout is None:
             timeout = (limits.wall_time_s or _ASSUMED_WALL_S) * len(cases) + QUEUE_ALLOWANCE_S + _OVERHEAD_S
-        return verify_from_proto(await self._call("VerifyCode", request, timeout))
+        # Safe to repeat, as in `execute`.
+        return verify_from_proto(await self._twice(self._connected().VerifyCode, request, timeout))
 
-    async def _call(self, method: str, request: Message, timeout: float) -> Any:
-        if self._stub is None:
-            raise RuntimeError("ExecutorClient is used outside its `async with` block")
+    async def prepare_workspace(
+        self,
+        *,
+        local_path: str = "",
+        bundle: bytes = b"",
+        volume_path: str = "",
+        remote_url: str = "",
+        commit: str = "",
+        mount_path: str = "",
+        idle_ttl_s: float = 0.0,
+        tenant: str = "",
+        timeout: float | None = None,
+    ) -> Workspace:
+        """Makes a repository at a commit available to runs on this server: one of the four sources, and the commit.
+
+        `timeout` (seconds) bounds the call. Raises InvalidRequest, Overloaded (workspaces in use leave no room) or
+        ExecutorUnavailable.
+        """
+        sources = {
+            "local_path": local_path,
+            "bundle": bundle,
+            "volume_path": volume_path,
+            "remote_url": remote_url,
+        }
+        given = {name: value for name, value in sources.items() if value}
+        if len(given) != 1:
+            raise InvalidRequest(f"a workspace has one source, one of {', '.join(sources)}; {len(given)} are given", ())
+        try:
+            request = pb.PrepareWorkspaceRequest(
+                commit=commit,
+                mount_path=mount_path,
+                idle_ttl_s=idle_ttl_s,
+                tenant=tenant,
+                **given,  # type: ignore[arg-type]
+            )
+        except ValueError as error:
+            raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
+        call = self._connected().PrepareWorkspace
+        # Safe to repeat: what was prepared is found again, and the same preparation is never done twice at once.
+        return workspace_from_proto(await self._twice(call, request, _PREPARE_S if timeout is None else timeout))
+
+    async def _twice(
+        self, call: grpc.aio.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout: float
+    ) -> Response:
+        """Calls, and once more where the connection may have been closed under the call."""
         deadline = asyncio.get_running_loop().time() + timeout
-        call = getattr(self._stub, method)
         try:
             try:
                 return await call(request, timeout=timeout)
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:
                     raise
-                # Once more, because a connection may have been closed under the call. Safe: the request carries a
-                # request_id, so a server that ran it, or still runs it, answers from that run; one that died took the
-                # program with it.
                 return await call(request, timeout=deadline - asyncio.get_running_loop().time())
         except grpc.aio.AioRpcError as error:
-            raise _typed(error, self.target) from error
+            raise error_of_call(error, self.target) from error
+
+    def _connected(self) -> ExecutorServiceAsyncStub:
+        if self._stub is None:
+            raise RuntimeError("ExecutorClient is used outside its `async with` block")
+        return self._stub
 
 
-def _lease_to_proto(lease: LeaseLike | None) -> pb.Lease | None:
-    if lease is None:
-        return None
-    return pb.Lease(bucket=lease.bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=lease.client_session_id)
+def _program(program: Program | str) -> Program:
+    return Program(code=program) if isinstance(program, str) else program
 
 
-def _typed(error: grpc.aio.AioRpcError, target: str) -> ExecutorError:
-    message = f"executor on {target}: {error.details() or error.code().name}"
-    match error.code():
-        case grpc.StatusCode.INVALID_ARGUMENT:
-            return InvalidRequest(message, tuple(field_errors(error)))
-        case grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return Overloaded(message, retry_after(error) or 1.0)
-        case grpc.StatusCode.FAILED_PRECONDITION:
-            return LeaseRefused(message)
-        case grpc.StatusCode.ABORTED:
-            return RunLost(message)
-        case _:
-            return ExecutorUnavailable(message)
+def _time_for(requests: Sequence[pb.ExecuteCodeRequest]) -> float:
+    """Seconds that a call may take: its programs one after the other, the queues, and the way."""
+    programs = sum((request.limits.wall_time_s or _ASSUMED_WALL_S) + _OVERHEAD_S for request in requests)
+    return programs + QUEUE_ALLOWANCE_S

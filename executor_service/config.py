@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 from executor_service.languages import LANGUAGES, PYTHON_BASE, PYTHON_SCIENCE, LanguageSpec
 from executor_service.model import IsolationLevel, Limits
@@ -123,6 +124,15 @@ class ExecutorConfig:
     dedup_window_s: float = setting(600.0, help="How long the result of a request_id is kept, seconds.")
     dedup_max_ids: int = setting(200_000, help="Most ended request_ids that are known.")
     dedup_max_bytes: int = setting(256 * _MIB, help="Most bytes of results that are kept.")
+    workspace_dir: str = setting("", help="Where workspaces are kept; empty: a temporary folder of this server's life.")
+    workspace_roots: list[str] = setting(
+        factory=list, help="Folders below which local_path and volume_path of workspaces must lie; none: refused."
+    )
+    workspace_remotes: list[str] = setting(
+        factory=list, help="Beginnings of URLs that workspaces may be fetched from; none: remote_url is refused."
+    )
+    workspace_bytes: int = setting(20 * _GIB, help="Most bytes of all workspaces; unused ones go for new ones.")
+    workspace_timeout_s: float = setting(600.0, help="Longest preparation of a workspace, seconds.")
     drain_grace_s: float = setting(10.0, help="After SIGTERM running programs may go on for so long, seconds.")
     insecure: bool = setting(False, help="Allow listening beyond loopback without token or TLS.")
 
@@ -158,7 +168,11 @@ class ExecutorConfig:
             "compile_cache_bytes",
         ):
             _from(name, getattr(self, name), 0)
-        for name in ("limiter_timeout_s", "queue_timeout_s", "gateway_queue_timeout_s"):
+        _from("workspace_bytes", self.workspace_bytes, _MIB)
+        for root in self.workspace_roots:
+            if not Path(root).is_absolute() or not Path(root).is_dir() or Path(root).resolve() == Path("/"):
+                raise ConfigError(f"workspace_roots has {root!r}, must be absolute paths of folders, and not /")
+        for name in ("limiter_timeout_s", "queue_timeout_s", "gateway_queue_timeout_s", "workspace_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be above 0")
         for name, most in (("max_concurrent", 4096), ("spare_boxes", 64), ("nice", 19)):

@@ -16,10 +16,18 @@ from executor_service.model import (
     Outcome,
     Output,
     OutputFile,
+    Workspace,
 )
 from executor_service.v1 import executor_pb2 as pb
 
-__all__ = ["level_to_proto", "limits_to_proto", "outcome_to_proto", "result_from_proto", "result_to_proto"]
+__all__ = [
+    "level_to_proto",
+    "limits_to_proto",
+    "outcome_to_proto",
+    "result_from_proto",
+    "result_to_proto",
+    "workspace_from_proto",
+]
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -98,6 +106,16 @@ def result_from_proto(message: pb.ExecutionResult) -> ExecutionResult:
         request_id=message.request_id,
         deduplicated=message.deduplicated,
         message=message.message,
+    )
+
+
+def workspace_from_proto(message: pb.PrepareWorkspaceResponse) -> Workspace:
+    return Workspace(
+        workspace_id=message.workspace_id,
+        commit=message.commit,
+        size_bytes=message.size_bytes,
+        cached=message.cached,
+        served_by=message.served_by,
     )
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from executor_service.model import Cause
 from fairbox.errors import FairboxError, FieldError
 
-__all__ = ["ExecutorError", "ExecutorUnavailable", "InvalidRequest", "LeaseRefused", "Overloaded", "RunLost"]
+__all__ = [
+    "ExecutorError",
+    "ExecutorUnavailable",
+    "InvalidRequest",
+    "LeaseRefused",
+    "NotFound",
+    "Overloaded",
+    "RunLost",
+]
 
 
 class ExecutorError(FairboxError):
@@ -36,6 +44,10 @@ class Overloaded(ExecutorError):  # noqa: N818
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class NotFound(ExecutorError):  # noqa: N818
+    """This server does not have the session or the workspace: it was removed, or another server has it."""
 
 
 class LeaseRefused(ExecutorError):  # noqa: N818

@@ -24,6 +24,7 @@ __all__ = [
     "Output",
     "OutputFile",
     "RunRequest",
+    "Workspace",
 ]
 
 
@@ -154,6 +155,8 @@ class RunRequest:
     files: tuple[InputFile, ...] = ()
     return_paths: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    workspace_id: str = ""
+    """Mounted for the run; empty: none."""
     lease: LeaseRef | None = None
     request_id: str = ""
     tenant: str = ""
@@ -252,3 +255,19 @@ class ExecutionResult:
     def ok(self) -> bool:
         """Whether the program ended by itself with exit code 0."""
         return self.outcome is Outcome.FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A repository at a commit that a server has ready for runs."""
+
+    workspace_id: str
+    """The same on every server for the same commit and mount path."""
+    commit: str
+    """Full hash; empty for a volume."""
+    size_bytes: int
+    """Of the files."""
+    cached: bool
+    """True when it had been prepared before."""
+    served_by: str
+    """Name of the server that has it."""

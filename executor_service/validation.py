@@ -33,7 +33,6 @@ MAX_ID = 128
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LATER = {
     "session_id": "sessions are not offered by this server",
-    "workspace_id": "workspaces are not offered by this server",
 }
 """Fields of calls whose time has not come."""
 _NO_NEEDS = Needs()
@@ -101,6 +100,7 @@ def validate(
         files=files,
         return_paths=tuple(request.return_paths),
         env=MappingProxyType(dict(request.env)),
+        workspace_id=request.workspace_id,
         lease=lease,
         request_id=request.request_id,
         tenant=request.tenant,
@@ -193,7 +193,7 @@ def _environment(found: list[FieldError], env: object) -> None:
 
 
 def _words(found: list[FieldError], request: pb.ExecuteCodeRequest, language: str, profiles: Collection[str]) -> None:
-    for name in ("request_id", "tenant"):
+    for name in ("request_id", "tenant", "workspace_id"):
         _most(found, name, len(getattr(request, name)), MAX_ID, "characters")
     for name, reason in _LATER.items():
         if getattr(request, name):

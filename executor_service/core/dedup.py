@@ -88,6 +88,10 @@ class DedupTable(Generic[Run, Result]):
             return Join(entry.run)
         return Gone.GONE if entry.result is None else Done(entry.result)
 
+    def knows(self, request_id: str) -> bool:
+        """Whether the id is in the table. Counts nothing."""
+        return request_id in self._running or request_id in self._ended
+
     def begin(self, request_id: str, fingerprint: bytes, run: Run) -> None:
         """Records that `run` is in flight. The id must be New."""
         assert request_id not in self._running

@@ -35,6 +35,8 @@ _TEMPLATE = Path(__file__).parent / "inside" / "bootstrap.py"
 _OLDEST = (3, 11)
 """Version of the interpreter for programs; what runs inside is written for it."""
 _NSSWITCH = "passwd: files\ngroup: files\nhosts: files\n"
+_GITCONFIG = "[safe]\n\tdirectory = *\n[user]\n\tname = sandbox\n\temail = sandbox@localhost\n"
+"""A repository in a workspace need not belong to the program's uid; who commits needs a name."""
 _HOSTS = "127.0.0.1 localhost\n::1 localhost\n127.0.0.1 sandbox\n"
 
 
@@ -64,6 +66,8 @@ class Host:
     """What stands for `{...}` in the commands of languages: `python`, and every tool that was found."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Language -> why its tools are not there."""
+    stores: tuple[str, ...] = ()
+    """Folders of the host that workspaces are below; `WorkspaceMount.store` counts in here. No program sees them."""
 
     @property
     def bare(self) -> bool:
@@ -87,6 +91,7 @@ class Host:
             "/etc/group": f"root:x:0:\nsandbox:x:{uid}:\n",
             "/etc/hosts": _HOSTS,
             "/etc/nsswitch.conf": _NSSWITCH,
+            "/etc/gitconfig": _GITCONFIG,
         }
         return {
             "uid": uid,
@@ -96,10 +101,19 @@ class Host:
             "work": WORK_FOLDER,
             "nice": self.nice,
             "scratch": self.scratch,
+            "stores": list(self.stores),
         }
 
 
-def inspect_host(*, python: str, groups: GroupTree, seccomp: bytes, boxes: int, nice: int = 0) -> Host:
+def inspect_host(
+    *,
+    python: str,
+    groups: GroupTree,
+    seccomp: bytes,
+    boxes: int,
+    nice: int = 0,
+    stores: tuple[str, ...] = (),
+) -> Host:
     """Looks at the machine. `python` names the interpreter for programs; empty: the one that runs this server, without
     its virtual environment. ConfigError when it does not run."""
     interpreter, prefixes = _interpreter(python or os.path.realpath(sys.executable))
@@ -129,6 +143,7 @@ def inspect_host(*, python: str, groups: GroupTree, seccomp: bytes, boxes: int, 
         seccomp=seccomp,
         groups=groups,
         nice=nice,
+        stores=stores,
     )
 
 

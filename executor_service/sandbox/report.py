@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from executor_service.model import InputFile, Limits, Output, OutputFile
 
-__all__ = ["Killed", "Mode", "Plan", "Report", "SandboxFailure", "Stream"]
+__all__ = ["Killed", "Mode", "Plan", "Report", "SandboxFailure", "Stream", "WorkspaceMount"]
 
 
 class Mode(StrEnum):
@@ -51,6 +51,18 @@ class Killed(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkspaceMount:
+    """A prepared folder of the host, to be mounted below a private writable layer."""
+
+    store: int
+    """Which of the host's stores it is below."""
+    path: str
+    """Relative to the store."""
+    target: str
+    """Where programs find it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One program and all that it is given. Every limit is set."""
 
@@ -69,6 +81,7 @@ class Plan:
     """SERVE: what serves."""
     reserves: int = 0
     """Bytes of address space that the runtime takes and does not use."""
+    workspace: WorkspaceMount | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
@@ -179,9 +180,10 @@ class Sandbox:
                 "tasks": limits.processes if self._host.bare and not box.counts_processes else 0,
                 "disk_bytes": limits.disk_bytes if resized else 0,
                 "inodes": inodes,
+                "workspace": asdict(plan.workspace) if plan.workspace else None,
             }
         )
-        if resized:
+        if resized or plan.workspace:
             await self._expect("armed")
         await self._send(self._task(), [plan.stdin, *(file.content for file in plan.files)])
 

@@ -35,6 +35,8 @@ from executor_service.server.toolchains import find_toolchains
 from executor_service.server.verify import Verifier
 from executor_service.server.verify_cases import Grader
 from executor_service.server.work import Work
+from executor_service.server.workspace_calls import WorkspaceCalls
+from executor_service.server.workspaces import Workspaces, open_workspaces
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.serving import GrpcServer, HealthServer
@@ -58,14 +60,17 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
     async with contextlib.AsyncExitStack() as stack:
         health = await stack.enter_async_context(HealthServer(config.health_listen, insecure=config.insecure))
         clock = MonotonicClock()
+        workspaces = await stack.enter_async_context(open_workspaces(config, clock))
         name = config.name or f"{socket.gethostname()}:{config.listen.rpartition(':')[2]}"
         here: Here | None = None
         work: Work
         if config.backend == "remote":
             work, capabilities = await stack.enter_async_context(open_remote(config, clock, name))
         else:
-            here, capabilities = await open_here(stack, config, clock)
-            work = Programs(here.boxes, here.planner, here.compiler, clock, name=name, level=here.host.level)
+            here, capabilities = await open_here(stack, config, clock, workspaces.stores)
+            work = Programs(
+                here.boxes, here.planner, here.compiler, workspaces, clock, name=name, level=here.host.level
+            )
         gate = await stack.enter_async_context(open_gate(config, name))
         runs = await stack.enter_async_context(open_runs(config, work, gate, clock, name))
         verifier: Verifier | None = None
@@ -81,6 +86,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             config.policy(),
             capabilities.installed,
             frozenset(here.boxes.profiles if here else ()),
+            workspace_calls(config, workspaces, here, name),
             lambda: status(config, name, version, runs, boxes, compiler, gate, capabilities, clock.now() - started),
         )
         server = await stack.enter_async_context(
@@ -101,6 +107,13 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         await server.stop(_LAST_CALLS_S)
 
 
+def workspace_calls(config: ExecutorConfig, workspaces: Workspaces, here: Here | None, name: str) -> WorkspaceCalls:
+    """What PrepareWorkspace needs."""
+    visible = here.host.binds if here else ()
+    offered = here is not None and not here.host.bare
+    return WorkspaceCalls(workspaces, config.workspace_remotes, visible, name=name, offered=offered)
+
+
 class Here(NamedTuple):
     """What runs programs on this machine."""
 
@@ -111,25 +124,34 @@ class Here(NamedTuple):
 
 
 async def open_here(
-    stack: contextlib.AsyncExitStack, config: ExecutorConfig, clock: Clock
+    stack: contextlib.AsyncExitStack, config: ExecutorConfig, clock: Clock, stores: tuple[str, ...]
 ) -> tuple[Here, Capabilities]:
     """The sandboxes of this machine, and what they can do."""
-    host, boxes, levels = await stack.enter_async_context(open_boxes(config, clock))
+    host, boxes, levels = await stack.enter_async_context(open_boxes(config, clock, stores))
     planner = Planner(host, boxes.profiles, boxes.loaded)
     capabilities = await probed(config, host, planner, boxes, levels)
     return Here(host, boxes, planner, open_compiler(config, planner, capabilities)), capabilities
 
 
 @contextlib.asynccontextmanager
-async def open_boxes(config: ExecutorConfig, clock: Clock) -> AsyncIterator[tuple[Host, Boxes, Sequence[LevelFacts]]]:
-    """What sandboxes are made of, those themselves with the first profile loaded, and the levels that were tried."""
+async def open_boxes(
+    config: ExecutorConfig, clock: Clock, stores: tuple[str, ...]
+) -> AsyncIterator[tuple[Host, Boxes, Sequence[LevelFacts]]]:
+    """What sandboxes are made of, those themselves with the first profile loaded, and the levels that were tried.
+
+    Workspaces are below `stores`."""
     groups = find_groups(config.cgroups)
     profiles = config.runtime_profiles()
     most = _BOXES_EACH * config.max_concurrent + _SPARE_BOXES
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(groups.remove)
         host = inspect_host(
-            python=config.python, groups=groups, seccomp=compile_filter(), boxes=most * len(profiles), nice=config.nice
+            python=config.python,
+            groups=groups,
+            seccomp=compile_filter(),
+            boxes=most * len(profiles),
+            nice=config.nice,
+            stores=stores,
         )
         host = find_toolchains(config.offered(), host, config.toolchain_folders())
         scratch = stack.enter_context(scratch_folder(config.scratch))

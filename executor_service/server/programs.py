@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from executor_service.core.verdict import judge
 from executor_service.languages import LANGUAGES
@@ -15,6 +16,7 @@ from executor_service.sandbox.use import Sandbox
 from executor_service.server.compiler import Build, Compiler, NotCompiled
 from executor_service.server.plans import Planner
 from executor_service.server.work import Attempt
+from executor_service.server.workspaces import Workspaces
 from fairbox.clock import Clock
 
 __all__ = ["Programs"]
@@ -26,11 +28,20 @@ class Programs:
     """The `Work` for requests without a session."""
 
     def __init__(
-        self, boxes: Boxes, planner: Planner, compiler: Compiler, clock: Clock, *, name: str, level: IsolationLevel
+        self,
+        boxes: Boxes,
+        planner: Planner,
+        compiler: Compiler,
+        workspaces: Workspaces,
+        clock: Clock,
+        *,
+        name: str,
+        level: IsolationLevel,
     ) -> None:
         self._boxes = boxes
         self._planner = planner
         self._compiler = compiler
+        self._workspaces = workspaces
         self._clock = clock
         self._name = name
         self._level = level
@@ -72,7 +83,12 @@ class Programs:
         )
 
     async def _run(self, attempt: Attempt, build: Build, admitted: float) -> ExecutionResult:
-        plan = self._planner.plan(attempt.request, build.made)
+        # Held until the sandbox is gone: longer than the call, which is answered before.
+        with self._workspaces.hold(attempt.request.workspace_id) as workspace:
+            plan = replace(self._planner.plan(attempt.request, build.made), workspace=workspace)
+            return await self._run_plan(attempt, plan, build, admitted)
+
+    async def _run_plan(self, attempt: Attempt, plan: Plan, build: Build, admitted: float) -> ExecutionResult:
         answered: ExecutionResult | None = None
         try:
             async with self._sandbox(attempt, plan) as sandbox:

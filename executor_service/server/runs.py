@@ -19,12 +19,17 @@ from types import TracebackType
 
 from executor_service.core.admission import Admission, AdmissionStatistics, Started
 from executor_service.core.dedup import DedupTable, Done, Gone, Join
+from executor_service.core.output import OutputLog
 from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
+from executor_service.sandbox.report import Stream
 from executor_service.server.leases import LeaseGate
-from executor_service.server.work import Attempt, Observer, Work
+from executor_service.server.work import Attempt, Work
 from fairbox.clock import Clock
 
-__all__ = ["Abandoned", "Draining", "QueueTimeout", "ResultGone", "Runs"]
+__all__ = ["Abandoned", "Draining", "Follower", "QueueTimeout", "ResultGone", "Runs"]
+
+Follower = Callable[[OutputLog], None]
+"""Is called in the event loop with the output of a run so far, whenever there is more. Must not block or raise."""
 
 
 class Abandoned(Exception):  # noqa: N818 - a fact about a run
@@ -53,8 +58,9 @@ class _Run:
     done: asyncio.Event = field(default_factory=asyncio.Event)
     ending: ExecutionResult | Exception | None = None
     waiters: int = 0
-    observe: Observer | None = None
     on_start: Callable[[], object] | None = None
+    output: OutputLog = field(default_factory=OutputLog)
+    followers: list[Follower] = field(default_factory=list)
     attempt: Attempt | None = None
     """Set when it has a slot and a lease."""
     task: asyncio.Task[None] | None = None
@@ -63,6 +69,12 @@ class _Run:
     def started(self) -> bool:
         """Whether the program may have run."""
         return self.attempt is not None and self.attempt.started
+
+    def observe(self, stream: Stream, data: bytes) -> None:
+        """Takes in output as it is read."""
+        self.output.append(stream, data)
+        for follower in self.followers:
+            follower(self.output)
 
 
 class Runs:
@@ -109,15 +121,16 @@ class Runs:
         self,
         request: RunRequest,
         fingerprint: bytes,
-        observe: Observer | None = None,
+        follow: Follower | None = None,
         work: Work | None = None,
         *,
         on_start: Callable[[], object] | None = None,
     ) -> ExecutionResult:
         """The result of `request`: of a new run, or of the run with the same request_id.
 
-        `observe` is given the output of a new run as it is read; of one that is joined or ended, nothing. `work` does
-        a new run in place of the usual work. `on_start` is called when a new run has its slot and its lease.
+        `follow` is given the output of the run while it runs, from its beginning also where the run is joined; nothing
+        where it has ended. `work` does a new run in place of the usual work. `on_start` is called when a new
+        run has its slot and its lease.
         Raises Abandoned, Draining, IdReused, QueueFull, QueueTimeout, ResultGone, and what the lease gate raises.
         Cancelling it kills the program, unless another call waits for it too.
         """
@@ -131,14 +144,19 @@ class Runs:
             if isinstance(known, Join):
                 run = known.run
         joined = run is not None
-        run = run or self._begin(request, fingerprint, observe, work or self._work)
+        run = run or self._begin(request, fingerprint, work or self._work)
         if not joined:
             run.on_start = on_start
         run.waiters += 1
+        if follow is not None:
+            run.followers.append(follow)
+            follow(run.output)
         try:
             await run.done.wait()
         finally:
             run.waiters -= 1
+            if follow is not None:
+                run.followers.remove(follow)
             if run.waiters == 0 and not run.done.is_set():
                 _cancel(run)
         if isinstance(run.ending, ExecutionResult):
@@ -163,16 +181,20 @@ class Runs:
     def statistics(self) -> AdmissionStatistics:
         return self._admission.statistics(self._clock.now())
 
+    def knows(self, request_id: str) -> bool:
+        """Whether a run with this id is in flight, or has ended and is remembered."""
+        return bool(request_id) and self._table.knows(request_id)
+
     @property
     def deduplicated_total(self) -> int:
         return self._table.deduplicated_total
 
-    def _begin(self, request: RunRequest, fingerprint: bytes, observe: Observer | None, work: Work) -> _Run:
+    def _begin(self, request: RunRequest, fingerprint: bytes, work: Work) -> _Run:
         if self.draining:
             raise Draining
         now = self._clock.now()
         slot = asyncio.get_running_loop().create_future()
-        run = _Run(request, next(self._numbers), now, slot, work, observe=observe)
+        run = _Run(request, next(self._numbers), now, slot, work)
         eligible = request.lease is not None or not self._gate.needs_queue
         self._runs[run.number] = run
         try:

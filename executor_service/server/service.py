@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 
 from executor_service.convert import result_to_proto
-from executor_service.core.admission import QueueFull
-from executor_service.core.dedup import IdReused
 from executor_service.grading.convert import verify_to_proto
 from executor_service.grading.validation import validate_verify
-from executor_service.remote.errors import RemoteBusy, RemoteDown
-from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
-from executor_service.server.runs import Abandoned, Draining, QueueTimeout, ResultGone, Runs
+from executor_service.model import ExecutionResult, RunRequest
+from executor_service.server.batch import BatchItem, check_batch, check_prefixed, execute_batch
+from executor_service.server.problems import abort
+from executor_service.server.runs import Follower, Runs
+from executor_service.server.stream import stream_execution
 from executor_service.server.verify import Verifier
+from executor_service.server.workspace_calls import WorkspaceCalls
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from executor_service.validation import LimitPolicy, validate
-from fairbox.errors import FieldError, FieldErrors
-from fairbox.grpc_errors import abort_exhausted, abort_fields
 
 __all__ = ["SERVICE_NAME", "ExecutorService"]
 
@@ -32,9 +30,6 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 SERVICE_NAME = "executor_service.v1.ExecutorService"
-_QUEUE_TIMEOUT_RETRY_S = 30.0
-"""Advice to one who has waited in vain for minutes."""
-_log = logging.getLogger(__name__)
 
 
 def _unimplemented(name: str) -> Any:
@@ -52,6 +47,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         policy: LimitPolicy,
         installed: frozenset[str],
         profiles: frozenset[str],
+        workspaces: WorkspaceCalls,
         status: Callable[[], pb.GetStatusResponse],
     ) -> None:
         self._runs = runs
@@ -59,19 +55,17 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self._policy = policy
         self._installed = installed
         self._profiles = profiles
+        self._workspaces = workspaces
         self._status = status
 
     async def ExecuteCode(  # noqa: N802
         self, request: pb.ExecuteCodeRequest, context: Context
     ) -> pb.ExecuteCodeResponse:
         try:
-            valid = validate(request, installed=self._installed, policy=self._policy, profiles=self._profiles)
-        except FieldErrors as errors:
-            await abort_fields(context, errors)
-        try:
-            result = await self._runs.execute(valid, fingerprint(request) if valid.request_id else b"")
+            item = self._check(request)
+            result = await self._execute(item.request, item.fingerprint)
         except Exception as error:  # the boundary: each gets its status
-            await _abort(context, error)
+            await abort(context, error)
         return pb.ExecuteCodeResponse(result=result_to_proto(result))
 
     async def VerifyCode(  # noqa: N802
@@ -82,26 +76,64 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         try:
             # In a thread: a request can hold megabytes of values to be parsed.
             valid = await asyncio.to_thread(validate_verify, request, installed=self._installed, policy=self._policy)
-        except FieldErrors as errors:
-            await abort_fields(context, errors)
-        try:
-            result = await self._verifier.verify(valid, fingerprint(request) if valid.program.request_id else b"")
+            with self._workspaces.hold(valid.program.workspace_id):
+                result = await self._verifier.verify(valid, fingerprint(request) if valid.program.request_id else b"")
         except Exception as error:  # the boundary: each gets its status
-            await _abort(context, error)
+            await abort(context, error)
         return await asyncio.to_thread(verify_to_proto, result)
+
+    async def StreamExecution(  # type: ignore[override]  # noqa: N802
+        self, request: pb.StreamExecutionRequest, context: Context
+    ) -> None:
+        try:
+            item = check_prefixed("execution", request.execution, self._check)
+            await stream_execution(self._execute, item.request, item.fingerprint, context.write)
+        except Exception as error:  # the boundary: each gets its status
+            await abort(context, error)
+
+    async def ExecuteBatch(  # type: ignore[override]  # noqa: N802
+        self, request: pb.ExecuteBatchRequest, context: Context
+    ) -> None:
+        most = self._runs.statistics().max_running
+        try:
+            await execute_batch(
+                check_batch(request, self._check),
+                self._execute,
+                context.write,
+                max_parallel=min(request.max_parallel or most, most),
+                stop_on_failure=request.stop_on_failure,
+            )
+        except Exception as error:  # the boundary: each gets its status
+            await abort(context, error)
+
+    async def PrepareWorkspace(  # noqa: N802
+        self, request: pb.PrepareWorkspaceRequest, context: Context
+    ) -> pb.PrepareWorkspaceResponse:
+        try:
+            return await self._workspaces.prepare(request)
+        except Exception as error:  # the boundary: each gets its status
+            await abort(context, error)
 
     async def GetStatus(  # noqa: N802
         self, request: pb.GetStatusRequest, context: Context
     ) -> pb.GetStatusResponse:
         return self._status()
 
-    StreamExecution = _unimplemented("StreamExecution")
-    ExecuteBatch = _unimplemented("ExecuteBatch")
+    def _check(self, request: pb.ExecuteCodeRequest) -> BatchItem:
+        valid = validate(request, installed=self._installed, policy=self._policy, profiles=self._profiles)
+        return BatchItem(valid, fingerprint(request) if valid.request_id else b"")
+
+    async def _execute(self, request: RunRequest, mark: bytes, follow: Follower | None = None) -> ExecutionResult:
+        # A workspace is held from the first moment, so that it does not go while its run waits. A repeated request is
+        # answered from the first run, whatever became of its workspace since.
+        name = "" if self._runs.knows(request.request_id) else request.workspace_id
+        with self._workspaces.hold(name):
+            return await self._runs.execute(request, mark, follow)
+
     CreateSession = _unimplemented("CreateSession")
     BranchSession = _unimplemented("BranchSession")
     DeleteSession = _unimplemented("DeleteSession")
     ListSessions = _unimplemented("ListSessions")
-    PrepareWorkspace = _unimplemented("PrepareWorkspace")
 
 
 def fingerprint(request: pb.ExecuteCodeRequest | pb.VerifyCodeRequest) -> bytes:
@@ -111,40 +143,3 @@ def fingerprint(request: pb.ExecuteCodeRequest | pb.VerifyCodeRequest) -> bytes:
     if isinstance(same, pb.ExecuteCodeRequest):
         same.ClearField("lease")
     return hashlib.sha256(same.SerializeToString(deterministic=True)).digest()
-
-
-async def _abort(context: Context, error: Exception) -> NoReturn:
-    match error:
-        case IdReused():
-            problem = FieldError("request_id", "was used for another request, must be new or repeat the same request")
-            await abort_fields(context, FieldErrors([problem]))
-        case QueueFull():
-            await abort_exhausted(context, str(error), retry_after_s=error.retry_after_s, subject="executor:queue")
-        case LeaseQueueFull():
-            await abort_exhausted(context, str(error), retry_after_s=error.retry_after_s, subject="limiter:queue")
-        case QueueTimeout():
-            message = "the request waited for as long as queue_timeout_s allows"
-            retry_s = _QUEUE_TIMEOUT_RETRY_S
-            await abort_exhausted(context, message, retry_after_s=retry_s, subject="executor:queue_timeout_s")
-        case Draining():
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this executor is ending and takes no more programs")
-        case Abandoned():
-            message = "the run was given up by its first caller before it started; ask again"
-            await context.abort(grpc.StatusCode.UNAVAILABLE, message)
-        case RemoteBusy():
-            await abort_exhausted(context, str(error), retry_after_s=error.retry_after_s, subject="remote:sandbox")
-        case FieldErrors():
-            await abort_fields(context, error)
-        case LimiterDown() | RemoteDown():
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        case LeaseRefusal():
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        case LeaseGone():
-            await context.abort(grpc.StatusCode.ABORTED, str(error))
-        case ResultGone():
-            message = "the program ran, and its result is no longer kept; a new attempt takes a new request_id"
-            await context.abort(grpc.StatusCode.ABORTED, message)
-        case _:
-            _log.error("a run failed for a reason that nobody foresaw", exc_info=error)
-            await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__} in the executor; see its log")
-    raise AssertionError("abort() does not return")

@@ -255,13 +255,10 @@ async def test_reflection_lists_the_service(server: Server) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("StreamExecution", pb.StreamExecutionRequest()),
-        ("ExecuteBatch", pb.ExecuteBatchRequest()),
         ("CreateSession", pb.CreateSessionRequest()),
         ("BranchSession", pb.BranchSessionRequest()),
         ("DeleteSession", pb.DeleteSessionRequest()),
         ("ListSessions", pb.ListSessionsRequest()),
-        ("PrepareWorkspace", pb.PrepareWorkspaceRequest()),
     ],
 )
 async def test_what_is_not_offered_says_so(server: Server, name: str, message: object) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits, Outcome
 from tests.executor.levels import ENV, PREFIX, PYTHON
+from tests.executor.repositories import git, project
 from tests.executor.servers import ROOT, Server, command, idle, owner, running, wait_for
 
 MIB = 1 << 20
@@ -159,3 +162,24 @@ os.setpriority(os.PRIO_PROCESS, 0, 19); os.sched_setaffinity(0, {0})
     result = await executor.execute(code)
     assert result.stdout.text == "Operation not permitted\n" * 4, result
     assert result.outcome is Outcome.FINISHED
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+async def test_a_workspace_is_the_programs_own(executor: ExecutorClient, tmp_path: Path) -> None:
+    folder, base = project(tmp_path / "project")
+    git(folder, "bundle", "create", "--quiet", str(tmp_path / "bundle"), "--all")
+    workspace = await executor.prepare_workspace(bundle=(tmp_path / "bundle").read_bytes(), commit=base)
+    script = (
+        "cd /testbed && echo '# more' >> src/add.py && chmod 600 data.bin && rm -r run.sh .git/refs && mkdir run.sh"
+    )
+    code = f"""
+import os, subprocess
+print(subprocess.run({script!r}, shell=True).returncode, os.stat('/testbed/src/add.py').st_uid == os.getuid())
+print(open('/testbed/src/add.py').read(), os.listdir('/testbed/run.sh'))
+"""
+    for _ in range(2):
+        result = await executor.execute(code, workspace_id=workspace.workspace_id)
+        assert result.stdout.text.startswith("0 True\n"), (result.message, result.stderr.text)
+        assert result.stdout.text.count("# more") == 1
+    gone = await executor.execute("import os; print(os.path.exists('/testbed'))")
+    assert gone.stdout.text == "False\n"

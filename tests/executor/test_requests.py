@@ -63,7 +63,7 @@ def files(*paths: str) -> list[pb.InputFile]:
         ({"request_id": "x" * 129}, "request_id", "has 129 characters, must have at most 128"),
         ({"tenant": "x" * 129}, "tenant", "has 129 characters, must have at most 128"),
         ({"session_id": "s"}, "session_id", "must be empty: sessions are not offered"),
-        ({"workspace_id": "w"}, "workspace_id", "must be empty: workspaces are not offered"),
+        ({"workspace_id": "w" * 129}, "workspace_id", "has 129 characters, must have at most 128"),
         ({"profile": "python-science"}, "profile", "is 'python-science', must be empty or 'python-base'"),
         ({"display": pb.DISPLAY_MODE_LAST_EXPRESSION}, "display", "is LAST_EXPRESSION"),
         ({"lease": pb.Lease(bucket="code", epoch=1)}, "lease.client_session_id", "is empty"),

@@ -24,7 +24,8 @@ from executor_service.sandbox.inside.bare import BareBox
 from executor_service.sandbox.inside.confine import Confinement, prepare
 from executor_service.sandbox.inside.ending import EndPage
 from executor_service.sandbox.inside.meters import Meters
-from executor_service.sandbox.inside.use import Use, WorkerEnds
+from executor_service.sandbox.inside.use import Folders, Use, WorkerEnds
+from executor_service.sandbox.inside.workspace import Workspaces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def serve(control: socket.socket, spec: BoxSpec, *, privileged: bool, bare: bool
         stage = "control groups"
         meters = Meters(spec["groups"])
         join_for_good(spec["groups"], bare=bare)
-        last_pid = None
+        last_pid, stores = None, []
         if bare:
             stage = "landlock"
             instead = BareBox(spec, spec["uid"] if privileged else None)
@@ -65,13 +66,13 @@ def serve(control: socket.socket, spec: BoxSpec, *, privileged: bool, bare: bool
             last_pid = _open_or_none(_LAST_PID)
             _fresh_network()
             stage = "mounts"
-            mounts.build_root(spec)
+            stores = mounts.build_root(spec, spec["uid"] if privileged else 0)
             stage = "root"
             mounts.enter_root()
         # Before the first fork: a program must never find an init that can be traced or read.
         sys_.prctl(sys_.PR_SET_DUMPABLE, 0)
         confinement = Confinement(spec["uid"], privileged, seccomp, meters.attach, spec["nice"], bare=instead)
-        box = Box(control, spec, confinement, meters=meters, last_pid=last_pid)
+        box = Box(control, spec, confinement, stores, meters=meters, last_pid=last_pid)
         stage = "worker"
         while True:
             program = box.use_once()
@@ -101,6 +102,7 @@ class Box:
         control: socket.socket,
         spec: BoxSpec,
         confinement: Confinement,
+        stores: list[int],
         *,
         meters: Meters,
         last_pid: int | None,
@@ -110,6 +112,7 @@ class Box:
         self._owner = spec["uid"] if confinement.privileged else 0
         self._confinement = confinement
         self._bare = confinement.bare
+        self._workspaces = Workspaces(stores, self._owner)
         prepare(confinement)
         self._meters = meters
         self._last_pid = last_pid
@@ -127,7 +130,7 @@ class Box:
         if self._bare is not None:
             self._bare.prepare()
         else:
-            mounts.mount_private(self._spec, self._owner)
+            self._workspaces.private = mounts.mount_private(self._spec, self._owner)
         ours, streams = self._streams()
         status, status_end = os.pipe2(os.O_CLOEXEC)
         if self._last_pid is not None:
@@ -143,9 +146,10 @@ class Box:
         for handle in ours:
             os.close(handle)
         work = self._bare.work if self._bare is not None else self._spec["work"]
+        folders = Folders(work, self._workspaces)
         self._uses += 1
         worker_ends = WorkerEnds(pid, status, self._wakeup)
-        Use(self._control, self._meters, self._page, worker_ends, number=self._uses, work=work).run()
+        Use(self._control, self._meters, self._page, worker_ends, number=self._uses, folders=folders).run()
         os.close(status)
         self._clear()
         return None
@@ -167,6 +171,7 @@ class Box:
         if self._bare is not None:
             self._bare.clear()
             return
+        self._workspaces.clear()
         mounts.unmount_private(self._spec)
         sys_.unshare(sys_.CLONE_NEWIPC)
         if _network_used():

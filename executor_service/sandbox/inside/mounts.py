@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from executor_service.sandbox.inside import syscalls as sys_
+from executor_service.sandbox.inside import workspace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,11 +20,12 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 _DEVICE_LINKS = (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"))
 
 
-def build_root(spec: BoxSpec) -> None:
-    """Builds the root in a fresh mount namespace."""
+def build_root(spec: BoxSpec, owner: int) -> list[int]:
+    """Builds the root in a fresh mount namespace. Returns descriptors of the stores; see `workspace.hide()`."""
     sys_.mount(None, "/", None, sys_.MS_REC | sys_.MS_PRIVATE)
     # Opened before the staging folder is covered, so that sources may lie below it.
     sources = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in spec["binds"]}
+    stores = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in spec["stores"]]
     devices = {name: os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC) for name in _DEVICES}
     sys_.mount("tmpfs", _STAGING, "tmpfs", sys_.MS_NOSUID, "size=8m,nr_inodes=4096,mode=755")
     for folder in _private(spec["work"]):
@@ -38,12 +40,13 @@ def build_root(spec: BoxSpec) -> None:
         with open(_STAGING + path, "x", encoding="utf-8") as file:
             file.write(text)
     _devices(devices)
-    os.mkdir(f"{_STAGING}/proc")
+    hidden = workspace.hide(stores, _STAGING, owner)
     flags = sys_.MS_NOSUID | sys_.MS_NODEV | sys_.MS_NOEXEC
     sys_.mount("proc", f"{_STAGING}/proc", "proc", flags, "subset=pid")
     sys_.restrict_mount(_STAGING, sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID, recursive=False)
-    for handle in (*sources.values(), *devices.values()):
+    for handle in (*sources.values(), *devices.values(), *stores):
         os.close(handle)
+    return hidden
 
 
 def enter_root() -> None:
@@ -80,11 +83,12 @@ def _devices(handles: dict[str, int]) -> None:
         os.symlink(target, f"{_STAGING}/dev/{name}")
 
 
-def mount_private(spec: BoxSpec, owner: int) -> None:
-    """Fresh private folders, which belong to `owner`."""
+def mount_private(spec: BoxSpec, owner: int) -> int:
+    """Fresh private folders, which belong to `owner`. Returns a descriptor of what they share."""
     work = spec["work"]
     options = f"size={spec['disk_bytes']},nr_inodes={spec['inodes']},mode=755"
     sys_.mount("tmpfs", work, "tmpfs", sys_.MS_NOSUID | sys_.MS_NODEV, options)
+    shared = os.open(work, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     # The folder of the tmpfs that is mounted over the tmpfs itself comes last.
     for target, mode in zip(_private(work), (0o1777, 0o1777, 0o700), strict=True):
         name = f"{work}/{os.path.basename(target)}"
@@ -92,6 +96,7 @@ def mount_private(spec: BoxSpec, owner: int) -> None:
         os.chmod(name, mode)
         os.chown(name, owner, owner)
         sys_.mount(name, target, None, sys_.MS_BIND)
+    return shared
 
 
 def resize_private(work: str, disk_bytes: int, inodes: int) -> None:

@@ -38,7 +38,17 @@ if TYPE_CHECKING:
         nice: int
         scratch: str
         """Folder for folders of uses, where nothing can be mounted; else empty."""
+        stores: list[str]
+        """Folders of the host that workspaces are below."""
         groups: Groups
+
+    class WorkspaceOrder(TypedDict):
+        """A workspace for one use."""
+
+        store: int
+        """Which of the stores it is below."""
+        path: str
+        target: str
 
     class Begin(TypedDict):
         """Order to the init: what the coming use may have."""
@@ -53,6 +63,7 @@ if TYPE_CHECKING:
         """Processes and threads, where nothing else counts them; else 0."""
         disk_bytes: int
         inodes: int
+        workspace: WorkspaceOrder | None
 
     class Task(TypedDict):
         """Head of the frame to a worker. The bytes are the standard input, then each file."""

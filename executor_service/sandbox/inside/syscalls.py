@@ -43,11 +43,17 @@ _SECCOMP_MODE_FILTER = 2
 CAP_DAC_READ_SEARCH = 2
 CAP_KILL = 5
 
-# These two have the same number on every architecture.
+# These have the same number on every architecture.
+_SYS_OPEN_TREE = 428
+_SYS_MOVE_MOUNT = 429
 _SYS_CLOSE_RANGE = 436
 _SYS_MOUNT_SETATTR = 442
 _AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
 _AT_RECURSIVE = 0x8000
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_F_EMPTY_PATH = 4
+_MOUNT_ATTR_IDMAP = 0x100000
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -83,6 +89,31 @@ def restrict_mount(target: str, attributes: int, *, recursive: bool) -> None:
         ctypes.c_long(_SYS_MOUNT_SETATTR), _AT_FDCWD, _path(target), flags, values, ctypes.c_size_t(len(values))
     )
     _check(result, f"mount_setattr({target!r})")
+
+
+def set_read_only(target: str, *, read_only: bool) -> None:
+    """Makes a mount writable, or not, whatever it was."""
+    add, drop = (MOUNT_ATTR_RDONLY, 0) if read_only else (0, MOUNT_ATTR_RDONLY)
+    values = struct.pack("=4Q", add, drop, 0, 0)
+    size = ctypes.c_size_t(len(values))
+    result = _libc.syscall(ctypes.c_long(_SYS_MOUNT_SETATTR), _AT_FDCWD, _path(target), 0, values, size)
+    _check(result, f"mount_setattr({target!r})")
+
+
+def bind_mapped(source: int, target: str, user_namespace: int) -> None:
+    """Binds a folder, given by a descriptor, with its owners mapped by a user namespace (Linux 5.12)."""
+    tree = _libc.syscall(ctypes.c_long(_SYS_OPEN_TREE), source, b"", _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH)
+    _check(tree, "open_tree")
+    try:
+        values = struct.pack("=4Q", _MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
+        size = ctypes.c_size_t(len(values))
+        result = _libc.syscall(ctypes.c_long(_SYS_MOUNT_SETATTR), tree, b"", _AT_EMPTY_PATH, values, size)
+        _check(result, "mount_setattr(idmap)")
+        flags = _MOVE_MOUNT_F_EMPTY_PATH
+        result = _libc.syscall(ctypes.c_long(_SYS_MOVE_MOUNT), tree, b"", _AT_FDCWD, _path(target), flags)
+        _check(result, f"move_mount({target!r})")
+    finally:
+        os.close(tree)
 
 
 def pivot_root(new_root: str, old_root: str) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from executor_service.sandbox.inside.ending import EndPage
     from executor_service.sandbox.inside.meters import Meters
     from executor_service.sandbox.inside.spec import Begin, Ended
+    from executor_service.sandbox.inside.workspace import Workspaces
 
 _MAX_MESSAGE = 64 << 10
 STARTED = b"S"
@@ -43,11 +44,19 @@ class WorkerEnds:
         """Can be read when a child of the init has changed its state."""
 
 
+class Folders:
+    """What the use can write to."""
+
+    def __init__(self, work: str, workspaces: Workspaces) -> None:
+        self.work = work
+        self.workspaces = workspaces
+
+
 class Use:
     """`run()` returns when every process but this one is dead."""
 
     def __init__(
-        self, control: socket.socket, meters: Meters, page: EndPage, ends: WorkerEnds, *, number: int, work: str
+        self, control: socket.socket, meters: Meters, page: EndPage, ends: WorkerEnds, *, number: int, folders: Folders
     ) -> None:
         self._control = control
         self._meters = meters
@@ -56,7 +65,8 @@ class Use:
         self._status_end = ends.status
         self._wakeup = ends.wakeup
         self._number = number
-        self._work = work
+        self._work = folders.work
+        self._workspaces = folders.workspaces
         self._begin: Begin | None = None
         self._watch: Watch | None = None
         self._exit: int | None = None
@@ -142,6 +152,9 @@ class Use:
                 self._meters.most_tasks = order["tasks"]
                 if order["disk_bytes"]:
                     resize_private(self._work, order["disk_bytes"], order["inodes"])
+                if order["workspace"]:
+                    self._workspaces.mount(order["workspace"])
+                if order["disk_bytes"] or order["workspace"]:
                     self._tell({"type": "armed"})
             case "cell":
                 # The next cell of a session: its own time, its own share of CPU time.

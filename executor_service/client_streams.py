@@ -1,0 +1,105 @@
+"""The client's side of StreamExecution and ExecuteBatch: repeated once when the connection breaks, without gaps.
+
+Both are safe to repeat because every program carries a request_id: a server that ran it, or still runs it, answers from
+that run; one that died took the program with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+
+from executor_service.client_errors import error_of_call, error_of_item
+from executor_service.convert import result_from_proto
+from executor_service.errors import ExecutorError, ExecutorUnavailable
+from executor_service.model import ExecutionResult
+from executor_service.sandbox.report import Stream
+from executor_service.v1 import executor_pb2 as pb
+
+if TYPE_CHECKING:
+    from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
+
+__all__ = ["OutputChunk", "execute_batch", "stream_execution"]
+
+_STREAMS = {pb.OUTPUT_STREAM_STDOUT: Stream.STDOUT, pb.OUTPUT_STREAM_STDERR: Stream.STDERR}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputChunk:
+    """Bytes of one stream, in the order in which the program wrote them. May begin or end inside a character."""
+
+    stream: Stream
+    data: bytes
+
+
+async def stream_execution(
+    stub: ExecutorServiceAsyncStub, request: pb.ExecuteCodeRequest, *, timeout: float, target: str
+) -> AsyncGenerator[OutputChunk | ExecutionResult, None]:
+    """Chunks, then the result."""
+    deadline = asyncio.get_running_loop().time() + timeout
+    passed_on = dict.fromkeys(Stream, 0)
+    for attempt in (1, 2):
+        to_skip = dict(passed_on)
+        left = deadline - asyncio.get_running_loop().time()
+        call = stub.StreamExecution(pb.StreamExecutionRequest(execution=request), timeout=left)
+        try:
+            async for response in call:
+                if response.HasField("result"):
+                    yield result_from_proto(response.result)
+                    return
+                stream = _STREAMS.get(response.chunk.stream)
+                if stream is None:
+                    continue  # a stream that this version does not know
+                # The server begins again at the first byte; what was passed on before is not passed on twice.
+                data = response.chunk.data[to_skip[stream] :]
+                to_skip[stream] -= len(response.chunk.data) - len(data)
+                if data:
+                    passed_on[stream] += len(data)
+                    yield OutputChunk(stream, data)
+            raise ExecutorUnavailable(f"executor on {target}: the stream ended without a result")
+        except grpc.aio.AioRpcError as error:
+            if attempt == 2 or error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise error_of_call(error, target) from error
+        finally:
+            call.cancel()
+
+
+async def execute_batch(
+    stub: ExecutorServiceAsyncStub, request: pb.ExecuteBatchRequest, *, timeout: float, target: str
+) -> AsyncGenerator[tuple[int, ExecutionResult | ExecutorError], None]:
+    """Index and result of each program as it ends, or the error that an item met."""
+    deadline = asyncio.get_running_loop().time() + timeout
+    missing: Sequence[int] = range(len(request.executions))
+    for attempt in (1, 2):
+        asked = list(missing)
+        answered: set[int] = set()
+        left = deadline - asyncio.get_running_loop().time()
+        rest = pb.ExecuteBatchRequest(
+            executions=[request.executions[index] for index in asked],
+            max_parallel=request.max_parallel,
+            stop_on_failure=request.stop_on_failure,
+        )
+        call = stub.ExecuteBatch(rest, timeout=left)
+        try:
+            async for response in call:
+                index = asked[response.index]
+                answered.add(index)
+                if response.HasField("error"):
+                    yield index, error_of_item(response.error.code, response.error.message, target)
+                else:
+                    yield index, result_from_proto(response.result)
+            missing = [index for index in asked if index not in answered]
+            if missing:
+                raise ExecutorUnavailable(f"executor on {target}: the batch ended without {len(missing)} results")
+            return
+        except grpc.aio.AioRpcError as error:
+            if attempt == 2 or error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise error_of_call(error, target) from error
+            missing = [index for index in asked if index not in answered]
+        finally:
+            call.cancel()

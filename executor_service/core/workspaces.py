@@ -1,0 +1,112 @@
+"""Which workspaces are kept, and which go: bounded bytes, idle time, least recently used first. Pure.
+
+Invariants: what is held is never removed, whatever the bound or its age; a workspace that has no room is refused before
+anything is removed for it; the bytes of what is in the table never exceed the bound.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+__all__ = ["StoreFull", "WorkspaceStatistics", "WorkspaceTable"]
+
+
+class StoreFull(Exception):  # noqa: N818 - a decision
+    """What is held leaves no room for one more workspace."""
+
+    def __init__(self, needed: int, held: int, most: int) -> None:
+        super().__init__(f"the workspace needs {needed} bytes; those in use hold {held} of {most} (workspace_bytes)")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceStatistics:
+    """Counts at one instant."""
+
+    workspaces: int
+    held: int
+    """Workspaces that something uses."""
+    bytes: int
+    most_bytes: int
+
+
+@dataclass(slots=True)
+class _Entry:
+    size: int
+    idle_ttl_s: float
+    used_at: float
+    holders: int = 0
+
+
+class WorkspaceTable:
+    """`most_bytes` bounds all workspaces together."""
+
+    def __init__(self, *, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        """The least recently used first."""
+        self._bytes = 0
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def add(self, name: str, size: int, idle_ttl_s: float, now: float) -> list[str]:
+        """Takes a new workspace in. Returns those that have to go for it. Raises StoreFull."""
+        assert name not in self._entries
+        held = sum(entry.size for entry in self._entries.values() if entry.holders)
+        if held + size > self._most_bytes:
+            raise StoreFull(size, held, self._most_bytes)
+        gone = []
+        for other, entry in list(self._entries.items()):
+            if self._bytes + size <= self._most_bytes:
+                break
+            if not entry.holders:
+                gone.append(other)
+                self._remove(other)
+        self._entries[name] = _Entry(size, idle_ttl_s, now)
+        self._bytes += size
+        return gone
+
+    def asked_again(self, name: str, idle_ttl_s: float, now: float) -> None:
+        """Somebody prepares a workspace that is there: the longer of the two times holds from now on."""
+        entry = self._entries[name]
+        entry.idle_ttl_s = max(entry.idle_ttl_s, idle_ttl_s)
+        self._used(name, now)
+
+    def hold(self, name: str, now: float) -> None:
+        """Something uses it until `release`. KeyError when it is not there."""
+        self._entries[name].holders += 1
+        self._used(name, now)
+
+    def release(self, name: str, now: float) -> None:
+        entry = self._entries[name]
+        assert entry.holders > 0
+        entry.holders -= 1
+        self._used(name, now)
+
+    def expire(self, now: float) -> list[str]:
+        """Forgets what was unused for longer than its time, and returns it."""
+        gone = [
+            name
+            for name, entry in self._entries.items()
+            if not entry.holders and now - entry.used_at >= entry.idle_ttl_s
+        ]
+        for name in gone:
+            self._remove(name)
+        return gone
+
+    def drop(self, name: str) -> None:
+        """Forgets a workspace that nothing holds."""
+        assert not self._entries[name].holders
+        self._remove(name)
+
+    def statistics(self) -> WorkspaceStatistics:
+        held = sum(1 for entry in self._entries.values() if entry.holders)
+        return WorkspaceStatistics(len(self._entries), held, self._bytes, self._most_bytes)
+
+    def _used(self, name: str, now: float) -> None:
+        self._entries[name].used_at = now
+        self._entries.move_to_end(name)
+
+    def _remove(self, name: str) -> None:
+        self._bytes -= self._entries.pop(name).size

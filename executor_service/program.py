@@ -1,0 +1,63 @@
+"""A program as a client writes it down: for streams and batches, where several calls' worth of fields go together."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from executor_service.convert import limits_to_proto
+from executor_service.errors import InvalidRequest
+from executor_service.model import InputFile, Limits
+from executor_service.v1 import executor_pb2 as pb
+from limiter import LeaseLike
+
+__all__ = ["Program", "program_to_proto"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The fields of `ExecutorClient.execute`, with the same names, defaults and meaning."""
+
+    code: str
+    language: str = "python"
+    stdin: bytes = b""
+    args: Sequence[str] = ()
+    files: Sequence[InputFile] = ()
+    return_paths: Sequence[str] = ()
+    env: Mapping[str, str] | None = None
+    limits: Limits | None = None
+    workspace_id: str = ""
+    profile: str = ""
+    lease: LeaseLike | None = None
+    request_id: str = ""
+    """Empty: the client makes one, so that it can repeat the call when the connection breaks."""
+    tenant: str = ""
+
+
+def program_to_proto(program: Program) -> pb.ExecuteCodeRequest:
+    """InvalidRequest for what can't be sent: text that is not valid Unicode, a number that does not fit."""
+    try:
+        return pb.ExecuteCodeRequest(
+            code=program.code,
+            language=program.language,
+            stdin=program.stdin,
+            args=program.args,
+            files=[pb.InputFile(path=file.path, content=file.content, mode=file.mode) for file in program.files],
+            return_paths=program.return_paths,
+            env=program.env or {},
+            limits=limits_to_proto(program.limits or Limits()),
+            workspace_id=program.workspace_id,
+            profile=program.profile,
+            lease=_lease_to_proto(program.lease),
+            request_id=program.request_id or uuid.uuid4().hex,
+            tenant=program.tenant,
+        )
+    except ValueError as error:
+        raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
+
+
+def _lease_to_proto(lease: LeaseLike | None) -> pb.Lease | None:
+    if lease is None:
+        return None
+    return pb.Lease(bucket=lease.bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=lease.client_session_id)

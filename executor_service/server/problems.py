@@ -1,0 +1,123 @@
+"""Every reason for which a call has no result, and the gRPC status that says so: of a call, or of an item of a batch.
+
+Invariants: each reason has its status in one place; what nobody foresaw is logged and is INTERNAL.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from executor_service.core.admission import QueueFull
+from executor_service.core.dedup import IdReused
+from executor_service.core.workspaces import StoreFull
+from executor_service.remote.errors import RemoteBusy, RemoteDown
+from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
+from executor_service.server.runs import Abandoned, Draining, QueueTimeout, ResultGone
+from executor_service.server.workspace_calls import WorkspacesNotOffered
+from executor_service.server.workspaces import (
+    PreparationFailed,
+    PreparationTimeout,
+    SourceUnreachable,
+    UnknownWorkspace,
+)
+from fairbox.errors import FieldError, FieldErrors
+from fairbox.grpc_errors import abort_exhausted, abort_fields
+
+__all__ = ["Problem", "ReaderStalled", "abort", "problem_of"]
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+_QUEUE_TIMEOUT_RETRY_S = 30.0
+"""Advice to one who has waited in vain for minutes."""
+_STORE_FULL_RETRY_S = 30.0
+"""Advice to one whose workspace has no room while runs use all others."""
+_log = logging.getLogger(__name__)
+
+
+class ReaderStalled(Exception):  # noqa: N818 - a fact about the caller
+    """The caller of a stream took nothing for so long that it counts as gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A gRPC status with what belongs to it."""
+
+    code: grpc.StatusCode
+    message: str
+    retry_after_s: float = 0.0
+    """With RESOURCE_EXHAUSTED: when to ask again."""
+    subject: str = ""
+    """With RESOURCE_EXHAUSTED: which bound was reached."""
+    fields: tuple[FieldError, ...] = ()
+    """With INVALID_ARGUMENT: each field."""
+
+
+def problem_of(error: Exception) -> Problem:
+    """The status of an error; logs the one that nobody foresaw."""
+    match error:
+        case FieldErrors():
+            return Problem(grpc.StatusCode.INVALID_ARGUMENT, str(error), fields=error.errors)
+        case IdReused():
+            problem = FieldError("request_id", "was used for another request, must be new or repeat the same request")
+            return Problem(grpc.StatusCode.INVALID_ARGUMENT, str(problem), fields=(problem,))
+        case QueueFull():
+            return _exhausted(str(error), error.retry_after_s, "executor:queue")
+        case LeaseQueueFull():
+            return _exhausted(str(error), error.retry_after_s, "limiter:queue")
+        case QueueTimeout():
+            message = "the request waited for as long as queue_timeout_s allows"
+            return _exhausted(message, _QUEUE_TIMEOUT_RETRY_S, "executor:queue_timeout_s")
+        case Draining():
+            return Problem(grpc.StatusCode.UNAVAILABLE, "this executor is ending and takes no more programs")
+        case Abandoned():
+            message = "the run was given up by its first caller before it started; ask again"
+            return Problem(grpc.StatusCode.UNAVAILABLE, message)
+        case WorkspacesNotOffered():
+            return Problem(grpc.StatusCode.UNIMPLEMENTED, str(error))
+        case UnknownWorkspace():
+            return Problem(grpc.StatusCode.NOT_FOUND, str(error))
+        case StoreFull():
+            return _exhausted(str(error), _STORE_FULL_RETRY_S, "executor:workspace_bytes")
+        case SourceUnreachable():
+            return Problem(grpc.StatusCode.UNAVAILABLE, str(error))
+        case PreparationTimeout():
+            return Problem(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
+        case PreparationFailed():
+            return Problem(grpc.StatusCode.INTERNAL, str(error))
+        case RemoteBusy():
+            return _exhausted(str(error), error.retry_after_s, "remote:sandbox")
+        case LimiterDown() | RemoteDown():
+            return Problem(grpc.StatusCode.UNAVAILABLE, str(error))
+        case LeaseRefusal():
+            return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        case LeaseGone():
+            return Problem(grpc.StatusCode.ABORTED, str(error))
+        case ResultGone():
+            message = "the program ran, and its result is no longer kept; a new attempt takes a new request_id"
+            return Problem(grpc.StatusCode.ABORTED, message)
+        case ReaderStalled():
+            return Problem(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
+    _log.error("a run failed for a reason that nobody foresaw", exc_info=error)
+    return Problem(grpc.StatusCode.INTERNAL, f"{type(error).__name__} in the executor; see its log")
+
+
+async def abort(context: Context, error: Exception) -> NoReturn:
+    """Ends the call with the status of `error`."""
+    problem = problem_of(error)
+    if problem.fields:
+        await abort_fields(context, FieldErrors(list(problem.fields)))
+    if problem.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        retry_s = problem.retry_after_s
+        await abort_exhausted(context, problem.message, retry_after_s=retry_s, subject=problem.subject)
+    await context.abort(problem.code, problem.message)
+    raise AssertionError("abort() does not return")
+
+
+def _exhausted(message: str, retry_after_s: float, subject: str) -> Problem:
+    return Problem(grpc.StatusCode.RESOURCE_EXHAUSTED, message, retry_after_s=retry_after_s, subject=subject)

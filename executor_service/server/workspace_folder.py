@@ -1,0 +1,112 @@
+"""The folder that workspaces are kept in: what is finished, what is being made, and what is left of a former life.
+
+    lock        held by the server that uses the folder
+    ready/ID/   tree (the files) and facts.json; appears by one rename, when all of it is on disk
+    making/N/   preparations, and what is being removed; emptied at start
+    mirrors/    bare repositories of remotes
+
+Invariants: one server uses a folder at a time; what is in `ready` is whole; a name in `ready` never changes its files.
+Everything here blocks: call it from a thread, but for the renames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairbox.errors import ConfigError
+
+if TYPE_CHECKING:
+    from executor_service.workspaces.spec import Facts
+
+__all__ = ["WorkspaceFolder"]
+
+
+class WorkspaceFolder:
+    """`path` is empty for one below the folder for temporary files, which goes when it is closed."""
+
+    def __init__(self, path: str) -> None:
+        self._temporary = not path
+        try:
+            self.path = Path(path) if path else Path(tempfile.mkdtemp(prefix="fairbox-workspaces-"))
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path = self.path.resolve()
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self.ready, self._making, self._mirrors = (self.path / name for name in ("ready", "making", "mirrors"))
+            for folder in (self.ready, self._making, self._mirrors):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"workspace_dir is {path!r}, which can't be used: {error}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise ConfigError(f"workspace_dir is {path!r}, which another server uses") from None
+        self._numbers = count(1)
+
+    def load(self) -> list[Facts]:
+        """Removes what was not finished, and returns what was."""
+        for leftover in self._making.iterdir():
+            _remove(leftover)
+        found = []
+        for folder in self.ready.iterdir():
+            try:
+                facts: Facts = json.loads((folder / "facts.json").read_bytes())
+                if facts["workspace_id"] != folder.name:
+                    raise ValueError(folder.name)
+                found.append(facts)
+            except (OSError, ValueError, KeyError, TypeError):
+                self.discard(self.take_away(folder.name))
+        return found
+
+    def new(self) -> Path:
+        """A path for a preparation; nothing is there."""
+        return self._making / str(next(self._numbers))
+
+    def mirror(self, key: str) -> Path:
+        """Where the mirror of a remote is kept."""
+        return self._mirrors / key
+
+    def mirror_bytes(self) -> int:
+        """Bytes on disk of all mirrors."""
+        return sum(entry.stat().st_blocks * 512 for entry in self._mirrors.rglob("*") if not entry.is_symlink())
+
+    def clear_mirrors(self) -> None:
+        """Removes all mirrors; the next preparation of a remote fetches everything again."""
+        for mirror in self._mirrors.iterdir():
+            _remove(mirror)
+
+    def finish(self, made: Path, name: str) -> None:
+        """Makes a preparation, which is on disk already, a workspace. One rename: it is there as a whole or not at
+        all, also after a power failure."""
+        made.rename(self.ready / name)
+
+    def take_away(self, name: str) -> Path:
+        """Makes a workspace nothing but a folder that is to be discarded."""
+        away = self.new()
+        (self.ready / name).rename(away)
+        return away
+
+    def discard(self, path: Path) -> None:
+        _remove(path)
+        with contextlib.suppress(FileNotFoundError):
+            path.with_suffix(".bundle").unlink()
+
+    def close(self) -> None:
+        if self._temporary:
+            _remove(self.path)
+        os.close(self._lock)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,346 @@
+"""Workspaces of this server: prepared once, whoever asks and how often, kept while used, removed when not.
+
+Invariants: the same preparation is never done twice at once; it ends when nobody waits for it any more; a workspace is
+in the table when, and only when, its folder is whole; it is not removed while a call or a sandbox holds it. git runs in
+processes of their own, with a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import math
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn
+
+from executor_service.cleanup import to_the_end
+from executor_service.config import ExecutorConfig
+from executor_service.core.workspaces import WorkspaceStatistics, WorkspaceTable
+from executor_service.sandbox.report import WorkspaceMount
+from executor_service.server.runs import Draining
+from executor_service.server.workspace_folder import WorkspaceFolder
+from executor_service.server.workspace_request import PrepareRequest
+from executor_service.workspaces.spec import workspace_id
+from fairbox.clock import Clock
+from fairbox.errors import FieldError, FieldErrors
+
+if TYPE_CHECKING:
+    from executor_service.workspaces.spec import Answer, Facts, Spec
+
+__all__ = [
+    "PreparationFailed",
+    "PreparationTimeout",
+    "Prepared",
+    "SourceUnreachable",
+    "UnknownWorkspace",
+    "Workspaces",
+    "open_workspaces",
+]
+
+_PROGRAM = Path(__file__).parents[1] / "workspaces" / "bootstrap.py"
+_PYTHON = os.path.realpath(sys.executable)
+_AT_ONCE = 2
+"""Preparations at once; more wait within their deadline. Each is bounded by the disk and by one processor."""
+_TICK_S = 2.0
+"""Between two looks at what has become idle."""
+
+
+class UnknownWorkspace(Exception):  # noqa: N818 - a fact about a request
+    """This server has no workspace of that id."""
+
+
+class SourceUnreachable(Exception):  # noqa: N818 - a fact about another service
+    """The remote did not give what was asked for, or what was there went at that moment: asking again may help."""
+
+
+class PreparationTimeout(Exception):  # noqa: N818 - a decision
+    """It took longer than workspace_timeout_s."""
+
+
+class PreparationFailed(Exception):  # noqa: N818 - a fact
+    """A fault of ours, or of the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A workspace that is ready."""
+
+    facts: Facts
+    cached: bool
+
+
+@dataclass(eq=False, slots=True)
+class _Flight:
+    """One preparation, and the calls that wait for it."""
+
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    waiters: int = 0
+    ending: Prepared | Exception | None = None
+    task: asyncio.Task[None] | None = None
+
+
+@asynccontextmanager
+async def open_workspaces(config: ExecutorConfig, clock: Clock) -> AsyncIterator[Workspaces]:
+    """The workspaces that the configuration asks for. ConfigError when their folder can't be used."""
+    folder = WorkspaceFolder(config.workspace_dir)
+    async with Workspaces(
+        folder,
+        clock,
+        git=shutil.which("git", path="/usr/local/bin:/usr/bin:/bin") or "",
+        roots=tuple(config.workspace_roots),
+        most_bytes=config.workspace_bytes,
+        timeout_s=config.workspace_timeout_s,
+    ) as workspaces:
+        yield workspaces
+
+
+class Workspaces:
+    """`async with Workspaces(...) as workspaces: await workspaces.prepare(request)`."""
+
+    def __init__(
+        self,
+        folder: WorkspaceFolder,
+        clock: Clock,
+        *,
+        git: str,
+        roots: tuple[str, ...],
+        most_bytes: int,
+        timeout_s: float,
+    ) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._git = git
+        self._roots = roots
+        self._most_bytes = most_bytes
+        self._timeout_s = timeout_s
+        self._table = WorkspaceTable(most_bytes=most_bytes)
+        self._facts: dict[str, Facts] = {}
+        self._flights: dict[tuple[str, ...], _Flight] = {}
+        self._free = asyncio.Semaphore(_AT_ONCE)
+        self._mirrors = asyncio.Lock()
+        """One remote at a time: git locks its repository, and a killed git leaves its lock behind."""
+        self._tasks = asyncio.TaskGroup()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Workspaces:
+        found = await asyncio.to_thread(self._folder.load)
+        now = self._clock.now()
+        for facts in sorted(found, key=lambda facts: facts["disk_bytes"]):
+            name = facts["workspace_id"]
+            usable = not facts["root"] or facts["root"] in self._roots
+            if usable and self._table.statistics().bytes + facts["disk_bytes"] <= self._most_bytes:
+                self._table.add(name, facts["disk_bytes"], facts["idle_ttl_s"], now)
+                self._facts[name] = facts
+            else:
+                await asyncio.to_thread(self._folder.discard, self._folder.take_away(name))
+        await self._tasks.__aenter__()
+        self._sweeper = self._tasks.create_task(self._sweep(), name="workspaces")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in (self._sweeper, *(flight.task for flight in self._flights.values())):
+            if task is not None:
+                task.cancel()
+        try:
+            # Without the error of the block, which would become a group: it is not one of these tasks'.
+            await self._tasks.__aexit__(None, None, None)
+        finally:
+            await to_the_end(asyncio.to_thread(self._folder.close))
+
+    async def prepare(self, request: PrepareRequest) -> Prepared:
+        """The workspace that `request` asks for, made now if it is not there.
+
+        Raises FieldErrors, StoreFull, SourceUnreachable, PreparationTimeout, PreparationFailed and Draining.
+        Cancelling the last call that waits for a preparation ends it.
+        """
+        if known := self._known(request):
+            self._table.asked_again(known["workspace_id"], request.idle_ttl_s, self._clock.now())
+            return Prepared(known, cached=True)
+        if not self._git and request.kind != "volume":
+            raise FieldErrors([FieldError("commit", "is set, but git is not installed on this server")])
+        key = request.key()
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = self._flights[key] = _Flight()
+            flight.task = self._tasks.create_task(self._fly(flight, key, request), name="preparation")
+        flight.waiters += 1
+        try:
+            await flight.done.wait()
+        finally:
+            flight.waiters -= 1
+            if flight.waiters == 0 and not flight.done.is_set() and flight.task is not None:
+                flight.task.cancel()
+                self._flights.pop(key, None)  # whoever comes now begins anew
+        if isinstance(flight.ending, Prepared):
+            if (name := flight.ending.facts["workspace_id"]) in self._table:
+                self._table.asked_again(name, request.idle_ttl_s, self._clock.now())
+            return flight.ending
+        assert flight.ending is not None
+        raise flight.ending
+
+    @contextmanager
+    def hold(self, name: str) -> Iterator[WorkspaceMount | None]:
+        """Keeps a workspace where it is. None for an empty name. Raises UnknownWorkspace."""
+        if not name:
+            yield None
+            return
+        if name not in self._table:
+            raise UnknownWorkspace(f"this server has no workspace {name!r}: prepare it here, or send the run elsewhere")
+        facts = self._facts[name]
+        self._table.hold(name, self._clock.now())
+        try:
+            if facts["root"]:
+                yield WorkspaceMount(1 + self._roots.index(facts["root"]), facts["path"], facts["mount_path"])
+            else:
+                yield WorkspaceMount(0, f"{name}/tree", facts["mount_path"])
+        finally:
+            self._table.release(name, self._clock.now())
+
+    def statistics(self) -> WorkspaceStatistics:
+        return self._table.statistics()
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Folders of the host that mounts are below: `WorkspaceMount.store` counts in here."""
+        return (str(self._folder.ready), *self._roots)
+
+    def _known(self, request: PrepareRequest) -> Facts | None:
+        """A commit whose whole hash is given names its workspace by itself."""
+        if request.kind == "volume" or len(request.commit) not in (40, 64):
+            return None
+        return self._facts.get(workspace_id("git", request.commit, request.mount_path))
+
+    async def _fly(self, flight: _Flight, key: tuple[str, ...], request: PrepareRequest) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s), contextlib.AsyncExitStack() as stack:
+                if request.kind == "remote":
+                    await stack.enter_async_context(self._mirrors)
+                await stack.enter_async_context(self._free)
+                flight.ending = await self._make(request)
+        except TimeoutError:
+            flight.ending = PreparationTimeout(f"the preparation took longer than {self._timeout_s:g} s")
+        except asyncio.CancelledError:
+            flight.ending = Draining()  # or nobody is there to be told
+        except Exception as error:  # the boundary: the service names it, waiting calls get it
+            flight.ending = error
+        finally:
+            if self._flights.get(key) is flight:
+                del self._flights[key]
+            flight.done.set()
+
+    async def _make(self, request: PrepareRequest) -> Prepared:
+        made = self._folder.new()
+        bundle = made.with_suffix(".bundle")
+        try:
+            source = request.source
+            if request.kind == "bundle":
+                await asyncio.to_thread(bundle.write_bytes, request.bundle)
+                source = str(bundle)
+            answer = await self._run(self._spec(request, source, made))
+            if "error" in answer:
+                _raise(answer)
+            facts = answer["facts"]
+            name = facts["workspace_id"]
+            now = self._clock.now()
+            if name in self._table:
+                self._table.asked_again(name, request.idle_ttl_s, now)
+                return Prepared(self._facts[name], cached=True)
+            if not answer["made"]:
+                raise SourceUnreachable("the workspace was removed while it was looked for; ask again")
+            # From here on without a pause: nobody sees a workspace in the table whose folder is not there.
+            victims = self._table.add(name, facts["disk_bytes"], request.idle_ttl_s, now)
+            gone = [self._take_away(victim) for victim in victims]
+            try:
+                self._folder.finish(made, name)
+            except OSError as error:
+                self._table.drop(name)
+                raise PreparationFailed(f"the workspace can't be put into its place: {error}") from None
+            self._facts[name] = facts
+            for away in gone:
+                await asyncio.to_thread(self._folder.discard, away)
+            return Prepared(facts, cached=False)
+        finally:
+            await to_the_end(asyncio.to_thread(self._folder.discard, made))
+
+    def _spec(self, request: PrepareRequest, source: str, made: Path) -> Spec:
+        mirror = self._folder.mirror(hashlib.sha256(request.source.encode()).hexdigest()[:32])
+        return {
+            "kind": request.kind,
+            "source": source,
+            "commit": request.commit,
+            "mount_path": request.mount_path,
+            "idle_ttl_s": request.idle_ttl_s,
+            "roots": list(self._roots),
+            "ready": str(self._folder.ready),
+            "folder": str(made),
+            "mirror": str(mirror),
+            "most_bytes": self._most_bytes,
+            "cpu_s": math.ceil(self._timeout_s),
+            "git": self._git,
+        }
+
+    async def _run(self, spec: Spec) -> Answer:
+        """Runs one preparation. Nothing of it runs any more when this returns, or is cancelled."""
+        process = await asyncio.create_subprocess_exec(
+            _PYTHON,
+            *("-I", "-S", str(_PROGRAM)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+        try:
+            out, said = await process.communicate(json.dumps(spec).encode())
+        finally:
+            await to_the_end(_end(process))
+        try:
+            answer: Answer = json.loads(out)
+        except ValueError:
+            last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            raise PreparationFailed(f"the preparation ended with {process.returncode}: {last}") from None
+        if spec["kind"] == "remote" and await asyncio.to_thread(self._folder.mirror_bytes) > self._most_bytes:
+            await asyncio.to_thread(self._folder.clear_mirrors)
+        return answer
+
+    def _take_away(self, name: str) -> Path:
+        """Of a workspace that is not in the table any more: the folder that is to be discarded."""
+        del self._facts[name]
+        return self._folder.take_away(name)
+
+    async def _sweep(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            while True:
+                await asyncio.sleep(_TICK_S)
+                gone = [self._take_away(name) for name in self._table.expire(self._clock.now())]
+                for away in gone:
+                    await asyncio.to_thread(self._folder.discard, away)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kills the whole session, git included. One that has ended by itself has waited for every git."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+def _raise(answer: Answer) -> NoReturn:
+    if answer["field"]:
+        raise FieldErrors([FieldError(answer["field"], answer["error"])])
+    if not answer.get("reachable", True):
+        raise SourceUnreachable(answer["error"])
+    raise PreparationFailed(answer["error"])

@@ -1,0 +1,21 @@
+"""Entry point of a preparation: `python -I -S bootstrap.py`, a Spec as JSON on stdin, an Answer as JSON on stdout.
+
+Imports this package without running `executor_service/__init__.py`, which would load gRPC.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+if __name__ == "__main__":
+    for _name, _folder in (
+        ("executor_service", os.path.dirname(_HERE)),
+        ("executor_service.workspaces", _HERE),
+    ):
+        _module = type(sys)(_name)
+        _module.__path__ = [_folder]
+        sys.modules[_name] = _module
+    from executor_service.workspaces.prepare import main
+
+    main()

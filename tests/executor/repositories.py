@@ -1,0 +1,59 @@
+"""Real git repositories for tests, honest and hostile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+ENV = {
+    "PATH": os.environ["PATH"],
+    "HOME": "/nonexistent",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_AUTHOR_NAME": "Ada",
+    "GIT_AUTHOR_EMAIL": "ada@example.com",
+    "GIT_COMMITTER_NAME": "Ada",
+    "GIT_COMMITTER_EMAIL": "ada@example.com",
+    "GIT_AUTHOR_DATE": "2024-05-01T12:00:00Z",
+    "GIT_COMMITTER_DATE": "2024-05-01T12:00:00Z",
+}
+SECRET = "the-fix-4711"
+
+
+def git(folder: Path, *words: str, stdin: bytes = b"") -> str:
+    """Runs git in a folder and returns what it writes."""
+    done = subprocess.run(["git", *words], cwd=folder, env=ENV, input=stdin, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().strip()
+
+
+def commit(folder: Path, message: str, files: dict[str, bytes]) -> str:
+    """Writes files, commits everything and returns the hash."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    git(folder, "add", "--all", "--force")
+    git(folder, "commit", "--quiet", "--allow-empty", "--message", message)
+    return git(folder, "rev-parse", "HEAD")
+
+
+def new(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    return folder
+
+
+def project(folder: Path) -> tuple[Path, str]:
+    """A repository with a buggy commit, and a later one that fixes it. Returns the hash of the buggy one."""
+    new(folder)
+    commit(folder, "earlier", {"old.txt": b"history"})
+    (folder / "old.txt").unlink()
+    (folder / "link").symlink_to("src/add.py")
+    (folder / "run.sh").write_text("#!/bin/sh\necho ran\n")
+    (folder / "run.sh").chmod(0o755)
+    base = commit(folder, "buggy", {"src/add.py": b"def add(a, b):\n    return a - b\n", "data.bin": bytes(range(256))})
+    git(folder, "tag", "--annotate", "v1", "--message", "v1")
+    fix = f"def add(a, b):\n    return a + b  # {SECRET}\n".encode()
+    commit(folder, f"fix {SECRET}", {"src/add.py": fix})
+    return folder, base

@@ -1,0 +1,392 @@
+"""Workspaces end to end: a real server, real repositories, programs that work in them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from executor_service import (
+    AssertCase,
+    ExecutionResult,
+    ExecutorClient,
+    ExecutorUnavailable,
+    InvalidRequest,
+    Limits,
+    NotFound,
+    Outcome,
+    Overloaded,
+    Program,
+    StdioCase,
+    Verdict,
+)
+from tests.executor.repositories import SECRET, commit, git, new, project
+from tests.executor.servers import Server, command, free_port, running, sandbox_mounts, wait_for
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed"),
+]
+BUGGY = b"def add(a, b):\n    return a - b\n"
+
+
+def shell(*lines: str) -> str:
+    """A program that runs commands in the workspace and prints what they write."""
+    script = "\n".join(["cd /testbed", *lines])
+    return f"import subprocess\nsubprocess.run(['bash', '-c', {script!r}], stderr=subprocess.STDOUT)\n"
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("roots")
+
+
+@pytest.fixture(scope="module")
+def repository(roots: Path) -> tuple[Path, str]:
+    return project(roots / "project")
+
+
+@pytest.fixture(scope="module")
+def server(roots: Path) -> Iterator[Server]:
+    with running("max_concurrent=4", f"workspace_roots=[{roots}]") as started:
+        yield started
+
+
+@pytest.fixture
+async def executor(server: Server) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(server.target) as client:
+        yield client
+
+
+async def output(executor: ExecutorClient, workspace_id: str, *lines: str) -> str:
+    result = await executor.execute(shell(*lines), workspace_id=workspace_id)
+    assert result.outcome is Outcome.FINISHED, (result.message, result.stderr.text)
+    return result.stdout.text
+
+
+async def test_the_files_are_those_of_the_commit(executor: ExecutorClient, repository: tuple[Path, str]) -> None:
+    folder, base = repository
+    workspace = await executor.prepare_workspace(local_path=str(folder), commit=base)
+    assert (workspace.commit, workspace.cached) == (base, False)
+    assert workspace.size_bytes == len(BUGGY) + 256 + len("#!/bin/sh\necho ran\n") + len("src/add.py")
+    found = await output(
+        executor, workspace.workspace_id, "ls -A", "cat src/add.py", "readlink link", "./run.sh", "md5sum < data.bin"
+    )
+    assert found.split("\n")[:5] == [".git", "data.bin", "link", "run.sh", "src"]
+    assert BUGGY.decode() in found
+    assert "src/add.py\nran\n" in found
+    assert "e2c865db4162bed963bfaa9ef6ac18f0" in found
+
+
+async def test_there_is_no_history_and_no_answer(executor: ExecutorClient, repository: tuple[Path, str]) -> None:
+    folder, base = repository
+    workspace = await executor.prepare_workspace(local_path=str(folder), commit=base)
+    found = await output(
+        executor,
+        workspace.workspace_id,
+        "git log --all --format='%an: %s'",
+        "git rev-list --all --objects | wc -l",
+        "git for-each-ref",
+        "git status --short",
+        "git remote",
+        "git stash list",
+        "git fsck --lost-found --no-progress",
+        f"for o in $(git cat-file --batch-all-objects --batch-check='%(objectname)'); do git cat-file -p $o; done"
+        f" | grep -a -c {SECRET}",
+        f"grep -r {SECRET} . | wc -l",
+        "git cat-file -e " + git(folder, "rev-parse", "main") + " || echo unknown",
+    )
+    lines = found.splitlines()
+    assert lines[0] == "fairbox: workspace"
+    assert lines[1] == "7"  # a commit, two trees, four files
+    assert lines[2].endswith("refs/heads/main")
+    assert lines[3:5] == ["0", "0"]
+    assert lines[-1] == "unknown"
+
+
+async def test_git_works_as_agents_use_it(executor: ExecutorClient, repository: tuple[Path, str]) -> None:
+    folder, base = repository
+    workspace = await executor.prepare_workspace(local_path=str(folder), commit=base)
+    found = await output(
+        executor,
+        workspace.workspace_id,
+        "sed -i 's/a - b/a + b/' src/add.py && echo new > new.txt && rm data.bin && chmod 644 run.sh",
+        "git status --short",
+        "git diff -- src",
+        "git stash --quiet && git status --short && git stash pop --quiet",
+        "git add --all && git commit --quiet --message done && git log --format=%s",
+        "touch -d 2020-01-01 link src/add.py && git checkout --quiet HEAD~1 && cat src/add.py",
+    )
+    assert found.startswith(" D data.bin\n M run.sh\n M src/add.py\n?? new.txt\n")
+    assert "-    return a - b\n+    return a + b\n" in found
+    assert "done\nworkspace\n" in found
+    assert found.endswith(BUGGY.decode())
+
+
+async def test_each_run_has_its_own_copy(executor: ExecutorClient, repository: tuple[Path, str]) -> None:
+    folder, base = repository
+    name = (await executor.prepare_workspace(local_path=str(folder), commit=base)).workspace_id
+    write = Program(
+        code=shell("ls", "echo mine >> src/add.py", "rm -r data.bin .git", "mkdir .git", "sleep 1", "ls -A"),
+        workspace_id=name,
+    )
+    items = await executor.execute_all([write] * 4)
+    assert {item.stdout.text for item in items if isinstance(item, ExecutionResult)} == {
+        "data.bin\nlink\nrun.sh\nsrc\n.git\nlink\nrun.sh\nsrc\n"
+    }
+    assert await output(executor, name, "cat src/add.py", "git status --short") == BUGGY.decode()
+
+
+async def test_nothing_of_a_workspace_is_left_for_the_next_run(
+    executor: ExecutorClient, server: Server, repository: tuple[Path, str]
+) -> None:
+    folder, base = repository
+    workspace = await executor.prepare_workspace(local_path=str(folder), commit=base, mount_path="/somewhere/deep")
+    for _ in range(6):
+        found = await executor.execute(
+            "import os; print(os.listdir('/somewhere/deep'))", workspace_id=workspace.workspace_id
+        )
+        assert "src" in found.stdout.text
+        code = "import os; print(os.path.exists('/somewhere'), open('/proc/self/mountinfo').read().count(' overlay '))"
+        assert (await executor.execute(code)).stdout.text == "False 0\n"
+
+
+async def test_other_workspaces_can_not_be_reached(
+    executor: ExecutorClient, roots: Path, repository: tuple[Path, str]
+) -> None:
+    folder, base = repository
+    other = new(roots / "other")
+    hidden = commit(other, "other", {"other.txt": b"needle-9173"})
+    await executor.prepare_workspace(local_path=str(other), commit=hidden)
+    mine = await executor.prepare_workspace(local_path=str(folder), commit=base)
+    code = """
+import os
+def walk(top):
+    for folder, folders, files in os.walk(top):
+        if folder.startswith(('/usr', '/proc/sys')): folders.clear()
+        for name in files:
+            if name in ('other.txt', 'facts.json'): print('found', folder, name)
+walk('/')
+for fd in os.listdir('/proc/self/fd'): print(fd, end=' ')
+print(os.path.exists('/proc/0/'), os.path.exists('/proc/1/fd/3'))
+"""
+    result = await executor.execute(code, workspace_id=mine.workspace_id)
+    assert "found" not in result.stdout.text
+    assert result.stdout.text.endswith("False False\n")
+
+
+async def test_writes_count_against_the_disk_limit(executor: ExecutorClient, repository: tuple[Path, str]) -> None:
+    folder, base = repository
+    name = (await executor.prepare_workspace(local_path=str(folder), commit=base)).workspace_id
+    code = "f = open('/testbed/big', 'wb')\nfor _ in range(64): f.write(b'x' * (1 << 20))\n"
+    result = await executor.execute(code, workspace_id=name, limits=Limits(disk_bytes=16 << 20))
+    assert (result.outcome, "No space left" in result.stderr.text) == (Outcome.NONZERO_EXIT, True)
+
+
+@pytest.mark.parametrize("name", ["main", "v1", "HEAD", "refs/tags/v1", "short"])
+async def test_a_commit_may_be_named_in_many_ways(
+    executor: ExecutorClient, repository: tuple[Path, str], name: str
+) -> None:
+    folder, base = repository
+    asked = base[:10] if name == "short" else name
+    workspace = await executor.prepare_workspace(local_path=str(folder), commit=asked)
+    assert workspace.commit == (base if name in ("short", "v1", "refs/tags/v1") else git(folder, "rev-parse", "main"))
+
+
+async def test_a_bundle_gives_the_same_workspace(
+    executor: ExecutorClient, repository: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder, base = repository
+    git(folder, "bundle", "create", "--quiet", str(tmp_path / "all.bundle"), "--all")
+    bundle = (tmp_path / "all.bundle").read_bytes()
+    local = await executor.prepare_workspace(local_path=str(folder), commit=base)
+    again = await executor.prepare_workspace(bundle=bundle, commit="v1")
+    assert (again.workspace_id, again.commit, again.cached) == (local.workspace_id, base, True)
+    elsewhere = await executor.prepare_workspace(bundle=bundle, commit="v1", mount_path="/bundled")
+    assert (elsewhere.workspace_id == local.workspace_id, elsewhere.cached) == (False, False)
+    result = await executor.execute(
+        "print(open('/bundled/src/add.py').read(), end='')", workspace_id=elsewhere.workspace_id
+    )
+    assert result.stdout.data == BUGGY
+
+
+async def test_a_volume_is_taken_as_it_is(executor: ExecutorClient, roots: Path) -> None:
+    volume = roots / "volumes" / "data"
+    volume.mkdir(parents=True)
+    volume.chmod(0o777)
+    (volume / "table.csv").write_text("1,2\n")
+    workspace = await executor.prepare_workspace(volume_path=str(volume), mount_path="/data")
+    assert (workspace.commit, workspace.size_bytes) == ("", 4)
+    code = "import os; print(open('/data/table.csv').read(), os.listdir('/data')); open('/data/new', 'w')"
+    for _ in range(2):
+        result = await executor.execute(code, workspace_id=workspace.workspace_id)
+        assert (result.stdout.text, result.exit_code) == ("1,2\n ['table.csv']\n", 0)
+    assert [path.name for path in volume.iterdir()] == ["table.csv"]
+
+
+async def test_concurrent_preparations_are_one(executor: ExecutorClient, roots: Path) -> None:
+    folder = new(roots / "many")
+    base = commit(folder, "many", {f"d{i % 20}/f{i}": b"x" * 100 for i in range(2000)})
+    found = await asyncio.gather(
+        *(executor.prepare_workspace(local_path=str(folder), commit="main") for _ in range(10)),
+        *(executor.prepare_workspace(local_path=str(folder), commit=base) for _ in range(10)),
+    )
+    assert len({workspace.workspace_id for workspace in found}) == 1
+    result = await executor.execute(
+        shell("git ls-files | wc -l", "git status --short"), workspace_id=found[0].workspace_id
+    )
+    assert result.stdout.text == "2000\n"
+
+
+async def test_an_unknown_workspace_is_not_found(executor: ExecutorClient) -> None:
+    with pytest.raises(NotFound, match="ws-unknown"):
+        await executor.execute("1", workspace_id="ws-unknown")
+    with pytest.raises(NotFound):
+        await anext(executor.stream(Program(code="1", workspace_id="ws-unknown")))
+    [item] = await executor.execute_all([Program(code="1", workspace_id="ws-unknown")])
+    assert isinstance(item, NotFound)
+
+
+async def test_an_unused_workspace_goes_after_its_time_and_a_used_one_stays(roots: Path, tmp_path: Path) -> None:
+    folder, base = project(roots / "idle")
+    with running("max_concurrent=2", f"workspace_roots=[{roots}]", f"workspace_dir={tmp_path}") as server:
+        async with ExecutorClient(server.target) as executor:
+            workspace = await executor.prepare_workspace(local_path=str(folder), commit=base, idle_ttl_s=0.5)
+            name = workspace.workspace_id
+            code = "import os, time; time.sleep(6); print(len(os.listdir('/testbed')))"
+            assert (await executor.execute(code, workspace_id=name, request_id="idle")).stdout.text == "5\n"
+            # A run would be a use, so the folder is looked at.
+            await asyncio.to_thread(wait_for, lambda: not list((tmp_path / "ready").iterdir()))
+            with pytest.raises(NotFound):
+                await executor.execute("1", workspace_id=name)
+            # What was run under it is answered from the table of ids.
+            assert (await executor.execute(code, workspace_id=name, request_id="idle")).deduplicated
+            again = await executor.prepare_workspace(local_path=str(folder), commit=base)
+            assert (again.workspace_id, again.cached) == (name, False)
+
+
+async def test_the_least_recently_used_goes_for_a_new_one(roots: Path, tmp_path: Path) -> None:
+    folder = new(roots / "large")
+    bases = [commit(folder, f"{i}", {"big": bytes([i]) * (5 << 19)}) for i in range(5)]  # 2.5 MiB each
+    with running(
+        "max_concurrent=2", f"workspace_roots=[{roots}]", f"workspace_bytes={8 << 20}", f"workspace_dir={tmp_path}"
+    ) as server:
+        async with ExecutorClient(server.target) as executor:
+            names = [
+                (await executor.prepare_workspace(local_path=str(folder), commit=base)).workspace_id
+                for base in bases[:3]
+            ]
+            held = asyncio.create_task(executor.execute("import time; time.sleep(600)", workspace_id=names[0]))
+            await asyncio.to_thread(wait_for, lambda: server.status().running == 1)
+            names.append((await executor.prepare_workspace(local_path=str(folder), commit=bases[3])).workspace_id)
+            assert not held.done()
+            with pytest.raises(NotFound):
+                await executor.execute("1", workspace_id=names[1])
+            for name in (names[2], names[3]):
+                assert (await executor.execute("1", workspace_id=name)).ok
+            also = [
+                asyncio.create_task(executor.execute("import time; time.sleep(600)", workspace_id=name))
+                for name in names[2:]
+            ]
+            await asyncio.to_thread(wait_for, lambda: server.status().running + server.status().queued == 3)
+            with pytest.raises(Overloaded, match="workspace_bytes"):
+                await executor.prepare_workspace(local_path=str(folder), commit=bases[4])
+            for call in (held, *also):
+                call.cancel()
+        await asyncio.to_thread(wait_for, lambda: len(list((tmp_path / "ready").iterdir())) == 3)
+
+
+async def test_a_restart_finds_what_was_finished_and_removes_what_was_not(roots: Path, tmp_path: Path) -> None:
+    folder, base = project(roots / "restart")
+    settings = ("max_concurrent=1", f"workspace_roots=[{roots}]", f"workspace_dir={tmp_path}")
+    with running(*settings) as server:
+        async with ExecutorClient(server.target) as executor:
+            name = (await executor.prepare_workspace(local_path=str(folder), commit=base)).workspace_id
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+    (tmp_path / "making" / "99" / "tree").mkdir(parents=True)
+    (tmp_path / "ready" / "ws-partial" / "tree").mkdir(parents=True)
+    (tmp_path / "ready" / "ws-other").mkdir()
+    (tmp_path / "ready" / "ws-other" / "facts.json").write_text(json.dumps({"workspace_id": name}))
+    with running(*settings) as server:
+        async with ExecutorClient(server.target) as executor:
+            assert await output(executor, name, "cat src/add.py") == BUGGY.decode()
+            assert (await executor.prepare_workspace(local_path=str(folder), commit=base)).cached
+            assert sorted(path.name for path in (tmp_path / "ready").iterdir()) == [name]
+            assert list((tmp_path / "making").iterdir()) == []
+
+
+def test_two_servers_do_not_share_a_folder(tmp_path: Path) -> None:
+    with running("max_concurrent=1", f"workspace_dir={tmp_path}"):
+        words, _, _ = command("max_concurrent=1", f"workspace_dir={tmp_path}")
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2
+        assert "workspace_dir" in done.stderr
+        assert "another server uses" in done.stderr
+
+
+async def test_a_killed_server_leaves_no_preparation_running_and_no_mount(roots: Path, tmp_path: Path) -> None:
+    folder, base = project(roots / "killed")
+    with running("max_concurrent=1", f"workspace_roots=[{roots}]", f"workspace_dir={tmp_path}") as server:
+        async with ExecutorClient(server.target) as executor:
+            name = (await executor.prepare_workspace(local_path=str(folder), commit=base)).workspace_id
+            call = asyncio.create_task(executor.execute("import time; time.sleep(600)", workspace_id=name))
+            await asyncio.to_thread(wait_for, lambda: server.status().running == 1)
+            server.process.send_signal(signal.SIGKILL)
+            with pytest.raises(ExecutorUnavailable):
+                await call
+    assert not sandbox_mounts(1)
+
+
+async def test_a_remote_is_fetched_where_it_is_allowed(roots: Path, tmp_path: Path) -> None:
+    """A real server of git on loopback."""
+    folder, base = project(roots / "served")
+    port = free_port()
+    words = [
+        "git",
+        "daemon",
+        "--reuseaddr",
+        "--listen=127.0.0.1",
+        f"--port={port}",
+        "--export-all",
+        f"--base-path={roots}",
+    ]
+    daemon = await asyncio.create_subprocess_exec(*words, str(roots), stderr=subprocess.DEVNULL)
+    url = f"git://127.0.0.1:{port}/served"
+    try:
+        await asyncio.to_thread(
+            wait_for, lambda: subprocess.run(["git", "ls-remote", url], capture_output=True).returncode == 0
+        )
+        allowed = f"workspace_remotes=['git://127.0.0.1:{port}/']"
+        with running("max_concurrent=1", allowed, f"workspace_dir={tmp_path}") as server:
+            async with ExecutorClient(server.target) as executor:
+                workspace = await executor.prepare_workspace(remote_url=url, commit="v1")
+                assert workspace.commit == base
+                assert await output(executor, workspace.workspace_id, "cat src/add.py") == BUGGY.decode()
+                head = await executor.prepare_workspace(remote_url=url, commit=git(folder, "rev-parse", "main"))
+                assert SECRET in await output(executor, head.workspace_id, "cat src/add.py")
+                with pytest.raises(ExecutorUnavailable, match="nowhere"):
+                    await executor.prepare_workspace(remote_url=f"{url}-nowhere", commit="main")
+                with pytest.raises(InvalidRequest, match="must begin with git:"):
+                    await executor.prepare_workspace(remote_url="git://localhost/served", commit="main")
+    finally:
+        daemon.terminate()
+        await daemon.wait()
+
+
+async def test_a_candidate_is_graded_in_a_workspace(executor: ExecutorClient, repository: tuple[Path, str]) -> None:
+    folder, base = repository
+    name = (await executor.prepare_workspace(local_path=str(folder), commit=base)).workspace_id
+    code = "import sys; sys.path.insert(0, '/testbed/src'); from add import add; print(add(3, int(input())))"
+    cases = [StdioCase(stdin=b"1", expected_stdout=b"2"), StdioCase(stdin=b"2", expected_stdout=b"5")]
+    found = await executor.verify(code, cases, workspace_id=name)
+    assert [case.verdict for case in found.cases] == [Verdict.PASSED, Verdict.WRONG_ANSWER]
+    with pytest.raises(NotFound):
+        await executor.verify(code, cases, workspace_id="ws-unknown")
+    with pytest.raises(InvalidRequest, match="workspace_id"):
+        await executor.verify("def f(): pass", [AssertCase("assert f() is None")], workspace_id=name)
