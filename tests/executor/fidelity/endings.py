@@ -61,8 +61,6 @@ atexit.register(lambda: atexit.register(print, 'second'))
 === atexit_prints_to_stderr
 import atexit, sys
 atexit.register(lambda: sys.stderr.write('bye\n'))
-=== atexit_before_us
-import atexit; print(atexit._ncallbacks())
 === atexit_sees_globals
 import atexit
 x = [1]
