@@ -31,8 +31,7 @@ class WorkspaceCalls:
 
     async def prepare(self, request: pb.PrepareWorkspaceRequest) -> pb.PrepareWorkspaceResponse:
         """Raises WorkspacesNotOffered and what `check_prepare` and `Workspaces.prepare` raise."""
-        if not self._offered:
-            raise WorkspacesNotOffered("workspaces need programs that run here, at isolation level namespaces")
+        self._check_offered()
         valid = check_prepare(request, remotes=self._remotes, visible=self._visible)
         prepared = await self._workspaces.prepare(valid)
         return pb.PrepareWorkspaceResponse(
@@ -44,5 +43,11 @@ class WorkspaceCalls:
         )
 
     def hold(self, workspace_id: str) -> AbstractContextManager[WorkspaceMount | None]:
-        """See `Workspaces.hold`."""
+        """See `Workspaces.hold`. Raises WorkspacesNotOffered too: workspaces of a former life may be there."""
+        if workspace_id:
+            self._check_offered()
         return self._workspaces.hold(workspace_id)
+
+    def _check_offered(self) -> None:
+        if not self._offered:
+            raise WorkspacesNotOffered("workspaces need programs that run here, at isolation level namespaces")
