@@ -7,6 +7,7 @@ This is its public surface for clients; importing it costs gRPC and nothing else
 from executor_service.client import ExecutorClient
 from executor_service.client_streams import OutputChunk
 from executor_service.errors import (
+    CannotBranch,
     ExecutorError,
     ExecutorUnavailable,
     InvalidRequest,
@@ -14,6 +15,8 @@ from executor_service.errors import (
     NotFound,
     Overloaded,
     RunLost,
+    SessionBusy,
+    SessionNotFound,
 )
 from executor_service.grading import (
     AssertCase,
@@ -28,6 +31,7 @@ from executor_service.grading import (
 from executor_service.model import (
     Cause,
     Compilation,
+    Display,
     ExecutionResult,
     FileStatus,
     InputFile,
@@ -36,17 +40,21 @@ from executor_service.model import (
     Outcome,
     Output,
     OutputFile,
+    SessionInfo,
     Workspace,
 )
 from executor_service.program import Program
 from executor_service.sandbox.report import Stream
+from executor_service.session_client import Session
 
 __all__ = [
     "AssertCase",
+    "CannotBranch",
     "CaseResult",
     "Cause",
     "Comparison",
     "Compilation",
+    "Display",
     "ExecutionResult",
     "ExecutorClient",
     "ExecutorError",
@@ -67,6 +75,10 @@ __all__ = [
     "Program",
     "PytestCase",
     "RunLost",
+    "Session",
+    "SessionBusy",
+    "SessionInfo",
+    "SessionNotFound",
     "StdioCase",
     "Stream",
     "Verdict",

@@ -24,6 +24,7 @@ from executor_service.grading.convert import verify_from_proto, verify_request
 from executor_service.grading.model import Case, Comparison, VerifyResult
 from executor_service.model import ExecutionResult, InputFile, Limits, Workspace
 from executor_service.program import Program, program_to_proto
+from executor_service.session_client import SessionCalls
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.channels import open_channel
@@ -47,7 +48,7 @@ _OVERHEAD_S = 30.0
 """Set-up, killing and the way back."""
 
 
-class ExecutorClient:
+class ExecutorClient(SessionCalls):
     """`target` is `host:port`. Enter it inside the event loop that uses it."""
 
     def __init__(self, target: str) -> None:
@@ -84,12 +85,16 @@ class ExecutorClient:
         request_id: str = "",
         tenant: str = "",
         profile: str = "",
+        session_id: str = "",
+        display: bool | None = None,
         timeout: float | None = None,
     ) -> ExecutionResult:
         """Runs a program and returns what became of it. Cancelling kills it.
 
-        `timeout` (seconds) bounds the whole call; by default the program's wall time plus QUEUE_ALLOWANCE_S. Raises
-        InvalidRequest, NotFound, Overloaded, LeaseRefused, RunLost or ExecutorUnavailable.
+        With a `session_id` it runs as the next cell of that session, and cancelling interrupts it (see `session`).
+        `display`: whether the value of the last expression is displayed; None: in cells alone. `timeout` (seconds)
+        bounds the whole call; by default the program's wall time plus QUEUE_ALLOWANCE_S. Raises InvalidRequest,
+        NotFound, Overloaded, LeaseRefused, RunLost, ExecutorUnavailable, and for cells SessionNotFound or SessionBusy.
         """
         request = program_to_proto(
             Program(
@@ -106,6 +111,8 @@ class ExecutorClient:
                 request_id=request_id,
                 tenant=tenant,
                 profile=profile,
+                session_id=session_id,
+                display=display,
             )
         )
         # Safe to repeat: the request carries a request_id, so a server that ran it, or still runs it, answers from that

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grpc
 import grpc.aio
 
+from executor_service import errors
 from executor_service.errors import (
     ExecutorError,
     ExecutorUnavailable,
@@ -14,8 +15,9 @@ from executor_service.errors import (
     Overloaded,
     RunLost,
 )
+from executor_service.model import Cause
 from fairbox.errors import FieldError
-from fairbox.grpc_errors import field_errors, retry_after
+from fairbox.grpc_errors import error_reason, field_errors, retry_after
 
 __all__ = ["error_of_call", "error_of_item"]
 
@@ -27,6 +29,13 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 def error_of_call(error: grpc.aio.AioRpcError, target: str) -> ExecutorError:
     """The typed error of a call that failed."""
     message = f"executor on {target}: {error.details() or error.code().name}"
+    match error_reason(error):
+        case (errors.SESSION_NOT_FOUND, facts):
+            return errors.SessionNotFound(message, Cause(facts.get("cause", Cause.INFRA)))
+        case (errors.SESSION_BUSY, _):
+            return errors.SessionBusy(message)
+        case (errors.SESSION_CANNOT_BRANCH, _):
+            return errors.CannotBranch(message)
     return _typed(error.code(), message, tuple(field_errors(error)), retry_after(error))
 
 

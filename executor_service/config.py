@@ -117,6 +117,10 @@ class ExecutorConfig:
     compile_cache_entries: int = setting(4096, help="Most compilations that are kept; 0: none.")
     compile_cache_bytes: int = setting(256 * _MIB, help="Most bytes of compiled programs that are kept.")
     spare_boxes: int = setting(2, help="Workers of each profile that wait beyond what was needed lately.")
+    max_sessions: int = setting(256, help="Most sessions alive at once; one more is RESOURCE_EXHAUSTED.")
+    interrupt_grace_s: float = setting(
+        2.0, help="A cell that is interrupted has so long to end before it is killed with its session, seconds."
+    )
     nice: int = setting(5, help="Niceness of programs above the server's, from 0 to 19: they must not starve it.")
     cgroups: str = setting(
         "auto", help="Groups get made below: auto (the server's own), none, or a path like /fairbox."
@@ -164,6 +168,7 @@ class ExecutorConfig:
             "dedup_window_s",
             "spare_boxes",
             "nice",
+            "max_sessions",
             "compile_cache_entries",
             "compile_cache_bytes",
         ):
@@ -172,10 +177,16 @@ class ExecutorConfig:
         for root in self.workspace_roots:
             if not Path(root).is_absolute() or not Path(root).is_dir() or Path(root).resolve() == Path("/"):
                 raise ConfigError(f"workspace_roots has {root!r}, must be absolute paths of folders, and not /")
-        for name in ("limiter_timeout_s", "queue_timeout_s", "gateway_queue_timeout_s", "workspace_timeout_s"):
+        for name in (
+            "limiter_timeout_s",
+            "queue_timeout_s",
+            "gateway_queue_timeout_s",
+            "workspace_timeout_s",
+            "interrupt_grace_s",
+        ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be above 0")
-        for name, most in (("max_concurrent", 4096), ("spare_boxes", 64), ("nice", 19)):
+        for name, most in (("max_concurrent", 4096), ("max_sessions", 4096), ("spare_boxes", 64), ("nice", 19)):
             if getattr(self, name) > most:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at most {most}")
         for field in fields(LimitDefaults):

@@ -9,6 +9,7 @@ from typing import TypeVar
 from executor_service.model import (
     Cause,
     Compilation,
+    Display,
     ExecutionResult,
     FileStatus,
     IsolationLevel,
@@ -16,6 +17,7 @@ from executor_service.model import (
     Outcome,
     Output,
     OutputFile,
+    SessionInfo,
     Workspace,
 )
 from executor_service.v1 import executor_pb2 as pb
@@ -26,6 +28,8 @@ __all__ = [
     "outcome_to_proto",
     "result_from_proto",
     "result_to_proto",
+    "session_from_proto",
+    "session_to_proto",
     "workspace_from_proto",
 ]
 
@@ -73,6 +77,8 @@ def result_to_proto(result: ExecutionResult) -> pb.ExecutionResult:
         request_id=result.request_id,
         deduplicated=result.deduplicated,
         message=result.message,
+        displays=[pb.Display(data=display.data, truncated=display.truncated) for display in result.displays],
+        cell=result.cell,
     )
 
 
@@ -106,7 +112,17 @@ def result_from_proto(message: pb.ExecutionResult) -> ExecutionResult:
         request_id=message.request_id,
         deduplicated=message.deduplicated,
         message=message.message,
+        displays=tuple(Display(dict(display.data), display.truncated) for display in message.displays),
+        cell=message.cell,
     )
+
+
+def session_to_proto(info: SessionInfo) -> pb.Session:
+    return pb.Session(**{field.name: getattr(info, field.name) for field in fields(SessionInfo)})
+
+
+def session_from_proto(message: pb.Session) -> SessionInfo:
+    return SessionInfo(**{field.name: getattr(message, field.name) for field in fields(SessionInfo)})
 
 
 def workspace_from_proto(message: pb.PrepareWorkspaceResponse) -> Workspace:

@@ -6,6 +6,7 @@ from executor_service.model import Cause
 from fairbox.errors import FairboxError, FieldError
 
 __all__ = [
+    "CannotBranch",
     "ExecutorError",
     "ExecutorUnavailable",
     "InvalidRequest",
@@ -13,7 +14,14 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "RunLost",
+    "SessionBusy",
+    "SessionNotFound",
 ]
+
+SESSION_NOT_FOUND = "SESSION_NOT_FOUND"
+SESSION_BUSY = "SESSION_BUSY"
+SESSION_CANNOT_BRANCH = "SESSION_CANNOT_BRANCH"
+"""Reasons that the server gives with a status."""
 
 
 class ExecutorError(FairboxError):
@@ -48,6 +56,25 @@ class Overloaded(ExecutorError):  # noqa: N818
 
 class NotFound(ExecutorError):  # noqa: N818
     """This server does not have the session or the workspace: it was removed, or another server has it."""
+
+
+class SessionNotFound(NotFound):
+    """The session has ended, or is another server's. Where its own code can have ended it, the cause is POLICY."""
+
+    def __init__(self, message: str, cause: Cause = Cause.INFRA) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class SessionBusy(ExecutorError):  # noqa: N818
+    """The session runs a cell, and what was asked for does not wait, or too many cells wait already."""
+
+
+class CannotBranch(ExecutorError):  # noqa: N818
+    """The session can't be forked now: threads, child processes or tasks of its code would be lost."""
+
+    cause = Cause.POLICY
+    """What its code has left running is the code's doing."""
 
 
 class LeaseRefused(ExecutorError):  # noqa: N818

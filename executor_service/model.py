@@ -14,6 +14,7 @@ from types import MappingProxyType
 __all__ = [
     "Cause",
     "Compilation",
+    "Display",
     "ExecutionResult",
     "FileStatus",
     "InputFile",
@@ -24,6 +25,7 @@ __all__ = [
     "Output",
     "OutputFile",
     "RunRequest",
+    "SessionInfo",
     "Workspace",
 ]
 
@@ -162,6 +164,10 @@ class RunRequest:
     tenant: str = ""
     profile: str = ""
     """Runtime profile; empty: the server chooses."""
+    session_id: str = ""
+    """Runs as the next cell of this session; a limit of 0 is then the session's."""
+    display: bool = False
+    """Whether the value of the last expression is displayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +215,47 @@ class Compilation:
 
 
 @dataclass(frozen=True, slots=True)
+class Display:
+    """One displayed value, in several forms."""
+
+    data: Mapping[str, bytes]
+    """MIME type -> content."""
+    truncated: bool = False
+    """True when a form was dropped, or plain text cut, for its size."""
+
+    @property
+    def text(self) -> str:
+        """Its plain text."""
+        return self.data.get("text/plain", b"").decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """An interpreter that keeps its state between cells, at one moment."""
+
+    session_id: str
+    """Names the server that owns it."""
+    owner: str = ""
+    """Whoever created it said so; a trajectory's id."""
+    tenant: str = ""
+    language: str = "python"
+    profile: str = ""
+    parent_session_id: str = ""
+    """Session that it was branched from; empty for a root."""
+    cells: int = 0
+    """Cells run so far, those before it was branched off included."""
+    busy: bool = False
+    """True while a cell runs."""
+    idle_s: float = 0.0
+    """Time since its last cell ended, or since it was created."""
+    idle_ttl_s: float = 0.0
+    """It is deleted after being idle for so long."""
+    memory_bytes: int = 0
+    """Resident memory of its interpreter at the end of its last cell; 0 where that is not known."""
+    served_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutionResult:
     """What became of a program."""
 
@@ -224,6 +271,8 @@ class ExecutionResult:
     """One per path asked for, in that order."""
     compilation: Compilation | None = None
     """Set when the language compiles and its compiler ran."""
+    displays: tuple[Display, ...] = ()
+    """Displayed values, in order."""
     queue_time_s: float = 0.0
     """Time in the queues of limiter (when the executor acquired the token) and executor."""
     setup_time_s: float = 0.0
@@ -244,6 +293,8 @@ class ExecutionResult:
     """True when this is the result of an earlier call with the same request id."""
     message: str = ""
     """One sentence for people; set for limits, SANDBOX_ERROR and CANCELLED."""
+    cell: int = 0
+    """In a session: number of the cell, from 1."""
 
     @property
     def outputs(self) -> tuple[Output, ...]:

@@ -14,6 +14,12 @@ from limiter import LeaseLike
 
 __all__ = ["Program", "program_to_proto"]
 
+_DISPLAY = {
+    None: pb.DISPLAY_MODE_UNSPECIFIED,
+    True: pb.DISPLAY_MODE_LAST_EXPRESSION,
+    False: pb.DISPLAY_MODE_NONE,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
@@ -33,6 +39,9 @@ class Program:
     request_id: str = ""
     """Empty: the client makes one, so that it can repeat the call when the connection breaks."""
     tenant: str = ""
+    session_id: str = ""
+    display: bool | None = None
+    """Whether the value of the last expression is displayed; None: in cells alone."""
 
 
 def program_to_proto(program: Program) -> pb.ExecuteCodeRequest:
@@ -52,6 +61,8 @@ def program_to_proto(program: Program) -> pb.ExecuteCodeRequest:
             lease=_lease_to_proto(program.lease),
             request_id=program.request_id or uuid.uuid4().hex,
             tenant=program.tenant,
+            session_id=program.session_id,
+            display=_DISPLAY[program.display],
         )
     except ValueError as error:
         raise InvalidRequest(f"the request can't be sent: {error}", ()) from None

@@ -8,17 +8,27 @@ from __future__ import annotations
 import math
 import re
 import stat
-from collections.abc import Collection
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
-from executor_service.languages import LANGUAGES, PYTHON_BASE, LanguageSpec, Needs
+from executor_service.languages import LANGUAGES, PYTHON_BASE, Needs
 from executor_service.model import InputFile, LeaseRef, Limits, RunRequest
 from executor_service.sandbox.limits import PAGE, disk_use
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldError, FieldErrors
 
-__all__ = ["LimitPolicy", "validate"]
+__all__ = [
+    "MAX_ID",
+    "MAX_SESSION_ID",
+    "LimitPolicy",
+    "check_environment",
+    "check_files",
+    "check_lengths",
+    "check_profile",
+    "check_room",
+    "validate",
+]
 
 MAX_CODE = 1 << 20
 MAX_ARGS, MAX_ARGS_BYTES = 256, 64 << 10
@@ -31,11 +41,11 @@ MAX_NAME_BYTES = 255
 MAX_ENV, MAX_ENV_BYTES = 256, 64 << 10
 MAX_ID = 128
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LATER = {
-    "session_id": "sessions are not offered by this server",
-}
-"""Fields of calls whose time has not come."""
+MAX_SESSION_ID = 512
+"""A session's id holds the name of its server."""
 _NO_NEEDS = Needs()
+_OF_SESSIONS = ("memory_bytes", "processes", "open_files", "file_bytes", "disk_bytes")
+"""Limits that the first cell would set for all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +93,15 @@ def validate(
     _most(found, "code", len(code), MAX_CODE, "bytes")
     _most(found, "stdin", len(request.stdin), MAX_STDIN, "bytes")
     _args(found, request.args)
-    limits = policy.resolve(request.limits, found, spec.needs if spec else Needs())
-    files = _files(found, request, spec, code, limits)
+    if request.session_id:
+        limits = _cell(found, request, policy.maxima)
+        files = check_files(found, request.files)  # only the kernel knows how much room the session has left
+    else:
+        limits = policy.resolve(request.limits, found, spec.needs if spec else Needs())
+        files = check_files(found, request.files, *((spec.program_file(code), spec.makes) if spec else ()))
+        check_room(found, files, limits, len(code))
     _return_paths(found, request.return_paths)
-    _environment(found, request.env)
+    check_environment(found, request.env)
     _words(found, request, language, profiles)
     lease = _lease(found, request)
     if found:
@@ -105,6 +120,8 @@ def validate(
         request_id=request.request_id,
         tenant=request.tenant,
         profile=request.profile,
+        session_id=request.session_id,
+        display=_displays(request),
     )
 
 
@@ -137,14 +154,33 @@ def path_problem(path: str) -> str | None:
     return None
 
 
-def _files(
-    found: list[FieldError], request: pb.ExecuteCodeRequest, spec: LanguageSpec | None, code: bytes, limits: Limits
+def _cell(found: list[FieldError], request: pb.ExecuteCodeRequest, maxima: Limits) -> Limits:
+    """Checks what a cell can't have, because its session has it. Returns its limits: 0 means the session's."""
+    _most(found, "session_id", len(request.session_id), MAX_SESSION_ID, "characters")
+    if request.language not in ("", "python"):
+        found.append(FieldError("language", f"is {request.language!r}, must be empty or the session's, 'python'"))
+    text = "must be empty in a session, which has had its own since it was created"
+    found += [FieldError(name, text) for name in ("args", "env", "profile", "workspace_id") if getattr(request, name)]
+    text = "must be unset in a session, whose limit it is"
+    found += [FieldError(f"limits.{name}", text) for name in _OF_SESSIONS if getattr(request.limits, name)]
+    limits = LimitPolicy(Limits(), maxima).resolve(request.limits, found)
+    return replace(limits, cpu_time_s=request.limits.cpu_time_s)
+
+
+def _displays(request: pb.ExecuteCodeRequest) -> bool:
+    if request.display == pb.DISPLAY_MODE_UNSPECIFIED:
+        return bool(request.session_id)
+    return request.display == pb.DISPLAY_MODE_LAST_EXPRESSION
+
+
+def check_files(
+    found: list[FieldError], sent: Sequence[pb.InputFile], program: str = "", made: Collection[str] = ()
 ) -> tuple[InputFile, ...]:
-    program, made = (spec.program_file(code), spec.makes) if spec else ("", ())
-    _most(found, "files", len(request.files), MAX_FILES, "entries")
-    _most(found, "files", sum(len(file.content) for file in request.files), MAX_FILES_BYTES, "bytes")
+    """The files of a request. `program` and `made`: what is there without them."""
+    _most(found, "files", len(sent), MAX_FILES, "entries")
+    _most(found, "files", sum(len(file.content) for file in sent), MAX_FILES_BYTES, "bytes")
     files, seen, folders = [], {program}, set()
-    for i, file in enumerate(request.files):
+    for i, file in enumerate(sent):
         problem = path_problem(file.path)
         if problem is None and file.path in seen:
             problem = f"is {file.path!r}, which is {'the program' if file.path == program else 'another file'} already"
@@ -158,15 +194,19 @@ def _files(
         parts = file.path.split("/")
         folders |= {"/".join(parts[:n]) for n in range(1, len(parts))}
         files.append(InputFile(file.path, file.content, file.mode or 0o644))
-    for i, file in enumerate(request.files):
+    for i, file in enumerate(sent):
         if file.path in folders:
             found.append(FieldError(f"files[{i}].path", f"is {file.path!r}, which is a folder of another file"))
     if program in folders:
         found.append(FieldError("files", f"has files below {program!r}, which is the program"))
-    needed = disk_use(files) + -(-len(code) // PAGE) * PAGE
+    return tuple(files)
+
+
+def check_room(found: list[FieldError], files: Sequence[InputFile], limits: Limits, code_size: int = 0) -> None:
+    """Whether code and files fit into the private folders."""
+    needed = disk_use(files) + -(-code_size // PAGE) * PAGE
     if needed > limits.disk_bytes:
         found.append(FieldError("limits.disk_bytes", f"is {limits.disk_bytes}, but code and files need {needed}"))
-    return tuple(files)
 
 
 def _return_paths(found: list[FieldError], paths: Collection[str]) -> None:
@@ -181,7 +221,8 @@ def _return_paths(found: list[FieldError], paths: Collection[str]) -> None:
         seen.add(path)
 
 
-def _environment(found: list[FieldError], env: object) -> None:
+def check_environment(found: list[FieldError], env: object) -> None:
+    """Names and values of environment variables."""
     items = dict(env).items()  # type: ignore[call-overload]
     _most(found, "env", len(items), MAX_ENV, "entries")
     _most(found, "env", sum(len(k.encode()) + len(v.encode()) + 2 for k, v in items), MAX_ENV_BYTES, "bytes")
@@ -193,17 +234,25 @@ def _environment(found: list[FieldError], env: object) -> None:
 
 
 def _words(found: list[FieldError], request: pb.ExecuteCodeRequest, language: str, profiles: Collection[str]) -> None:
-    for name in ("request_id", "tenant", "workspace_id"):
+    check_lengths(found, request, "request_id", "tenant", "workspace_id")
+    if not request.session_id:
+        check_profile(found, request.profile, language, profiles)
+    if request.display == pb.DISPLAY_MODE_LAST_EXPRESSION and language != "python":
+        found.append(FieldError("display", f"is LAST_EXPRESSION, which language {language!r} does not have"))
+
+
+def check_lengths(found: list[FieldError], request: object, *names: str) -> None:
+    """Ids and names that people chose."""
+    for name in names:
         _most(found, name, len(getattr(request, name)), MAX_ID, "characters")
-    for name, reason in _LATER.items():
-        if getattr(request, name):
-            found.append(FieldError(name, f"is {getattr(request, name)!r}, must be empty: {reason}"))
+
+
+def check_profile(found: list[FieldError], profile: str, language: str, profiles: Collection[str]) -> None:
+    """A runtime profile, or none."""
     offered = sorted(profiles) if language in LANGUAGES and LANGUAGES[language].profile else []
-    if request.profile not in ("", *offered):
+    if profile not in ("", *offered):
         allowed = " or ".join(["empty", *map(repr, offered)])
-        found.append(FieldError("profile", f"is {request.profile!r}, must be {allowed}"))
-    if request.display == pb.DISPLAY_MODE_LAST_EXPRESSION:
-        found.append(FieldError("display", "is LAST_EXPRESSION, which this server does not offer"))
+        found.append(FieldError("profile", f"is {profile!r}, must be {allowed}"))
 
 
 def _lease(found: list[FieldError], request: pb.ExecuteCodeRequest) -> LeaseRef | None:

@@ -1,11 +1,13 @@
 """Typed errors over gRPC: bad fields and full queues, with details that a program can read.
 
 INVALID_ARGUMENT carries google.rpc.BadRequest (one violation a field); RESOURCE_EXHAUSTED carries google.rpc.RetryInfo
-and google.rpc.QuotaFailure. `retry_after()` and `field_errors()` read them back.
+and google.rpc.QuotaFailure; a status with several meanings carries google.rpc.ErrorInfo. `retry_after()`,
+`field_errors()` and `error_reason()` read them back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
@@ -18,7 +20,10 @@ from grpc_status import rpc_status
 
 from fairbox.errors import FieldError, FieldErrors
 
-__all__ = ["abort_exhausted", "abort_fields", "field_errors", "retry_after"]
+__all__ = ["abort_exhausted", "abort_fields", "abort_reason", "error_reason", "field_errors", "retry_after"]
+
+DOMAIN = "fairbox.dev"
+"""Of the reasons in google.rpc.ErrorInfo."""
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -44,6 +49,14 @@ async def abort_exhausted(context: Context, message: str, *, retry_after_s: floa
     await _abort(context, code_pb2.RESOURCE_EXHAUSTED, message, details)
 
 
+async def abort_reason(
+    context: Context, code: grpc.StatusCode, message: str, reason: str, facts: Mapping[str, str] | None = None
+) -> NoReturn:
+    """Ends the call with a status that has several meanings; `reason`, in upper case, says which, `facts` say more."""
+    info = error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=facts or {})
+    await _abort(context, code.value[0], message, [info])
+
+
 async def _abort(context: Context, code: int, message: str, details: list[Message]) -> NoReturn:
     packed = []
     for detail in details:
@@ -62,6 +75,15 @@ def retry_after(error: grpc.aio.AioRpcError) -> float | None:
         if detail.Unpack(info):
             return float(info.retry_delay.ToMilliseconds()) / 1000
     return None
+
+
+def error_reason(error: grpc.aio.AioRpcError) -> tuple[str, dict[str, str]]:
+    """Reason and facts as `abort_reason` gave them; empty when the server gave none."""
+    for detail in _details(error):
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info) and info.domain == DOMAIN:
+            return info.reason, dict(info.metadata)
+    return "", {}
 
 
 def field_errors(error: grpc.aio.AioRpcError) -> list[FieldError]:

@@ -18,16 +18,18 @@ FLOOD_MINIMUM = 16 << 20
 class Capture:
     """One stream of one program."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, before: Output | None = None) -> None:
+        """`before`: what was captured with another limit, to be gone on with."""
         self._limit = limit
         self._flood = max(limit * FLOOD_FACTOR, FLOOD_MINIMUM)
-        self._data = bytearray()
-        self._total = 0
+        self._data = bytearray(before.data[:limit] if before else b"")
+        self._total = before.total_bytes if before else 0
+        self._cut = before is not None and before.truncated
 
     def feed(self, data: bytes) -> bytes:
         """Takes in what was read, and returns what is kept of it."""
         self._total += len(data)
-        kept = data[: max(0, self._limit - len(self._data))]
+        kept = data[: max(0, self._limit - len(self._data))] if not self._cut else b""
         self._data += kept
         return kept
 

@@ -6,8 +6,11 @@ Invariants: a program is never held up for long by a full pipe; what is kept is 
 
 from __future__ import annotations
 
+import array
 import asyncio
+import fcntl
 import os
+import termios
 from collections.abc import Callable
 
 from executor_service.model import Output
@@ -25,9 +28,10 @@ class Streams:
 
     def __init__(self, out: int, err: int, limit: int, on_flood: Callable[[], None]) -> None:
         self._limit = limit
-        self._on_flood = on_flood
+        self.on_flood = on_flood
         self._pipes = {out: Stream.STDOUT, err: Stream.STDERR}
         self._captures = {stream: Capture(limit) for stream in Stream}
+        self._totals = dict.fromkeys(self._pipes, 0)
         self.observe: Callable[[Stream, bytes], None] | None = None
         """Is given what is kept, as it is read."""
         loop = asyncio.get_running_loop()
@@ -36,22 +40,30 @@ class Streams:
             loop.add_reader(pipe, self._read, pipe)
 
     def drain(self) -> None:
-        """Reads what is in the pipes now."""
+        """Reads what is in the pipes now, and not what somebody who lives still writes."""
         for pipe in self._pipes:
-            while self._read(pipe):
+            end = self._totals[pipe] + _waiting(pipe)
+            while self._totals[pipe] < end and self._read(pipe):
                 pass
 
     def outputs(self) -> tuple[Output, Output]:
         """Standard output and standard error so far."""
         return self._captures[Stream.STDOUT].output(), self._captures[Stream.STDERR].output()
 
-    def take(self, limit: int | None = None) -> tuple[Output, Output]:
-        """What was written since the last time, and starts anew with `limit` bytes for each."""
+    def take(self) -> tuple[Output, Output]:
+        """What was written since the last time."""
         self.drain()
         taken = self.outputs()
-        self._limit = limit or self._limit
         self._captures = {stream: Capture(self._limit) for stream in Stream}
         return taken
+
+    def limit(self, limit: int, observe: Callable[[Stream, bytes], None] | None) -> None:
+        """Other bounds and another observer for what comes, and for what has come since the last `take()`."""
+        self.observe, self._limit = observe, limit
+        for stream, before in self._captures.items():
+            self._captures[stream] = capture = Capture(limit, before.output())
+            if observe is not None and (kept := capture.output().data):
+                observe(stream, kept)
 
     def close(self) -> None:
         """Idempotent."""
@@ -70,11 +82,19 @@ class Streams:
         if not data:
             asyncio.get_running_loop().remove_reader(pipe)
             return False
+        self._totals[pipe] += len(data)
         stream = self._pipes[pipe]
         capture = self._captures[stream]
         kept = capture.feed(data)
         if kept and self.observe is not None:
             self.observe(stream, kept)
         if capture.flooded:
-            self._on_flood()
+            self.on_flood()
         return True
+
+
+def _waiting(pipe: int) -> int:
+    """Bytes that a pipe holds now."""
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from executor_service.cleanup import to_the_end
 from executor_service.model import FileStatus, Limits, OutputFile
@@ -27,6 +27,9 @@ from executor_service.sandbox.inside.watch import PATIENCE
 from executor_service.sandbox.limits import DEFAULT_INODES, disk_inodes, resource_limits
 from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure, Stream
 from executor_service.sandbox.streams import Streams
+
+if TYPE_CHECKING:
+    from executor_service.sandbox.inside.signals import Whom
 
 __all__ = ["Sandbox"]
 
@@ -141,9 +144,17 @@ class Sandbox:
         """SERVE: nothing is asked of it; only its memory is watched."""
         self._tell({"type": "rest"})
 
-    def signal(self, number: int, pid: int = 0) -> None:
-        """SERVE: a signal to the worker, or to another process of the box, by its number inside."""
-        self._tell({"type": "signal", "pid": pid, "signal": number})
+    def signal(self, number: int, pid: int = 0, whom: Whom = "process") -> None:
+        """SERVE: a signal to the worker, or to another process of the box, by its number inside.
+
+        `whom`: that process; its process group; or its tree: what descends from it, or is in its session.
+        """
+        self._tell({"type": "signal", "pid": pid, "signal": number, "whom": whom})
+
+    @property
+    def owner(self) -> int | None:
+        """Uid of the programs in it; None: that of the server."""
+        return self._host.uid(self._box.number) if self._host.privileged else None
 
     def end(self) -> None:
         """SERVE: ends everything in the box; `event()` says when."""

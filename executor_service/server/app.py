@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from executor_service.config import ExecutorConfig
 from executor_service.core.admission import Admission
 from executor_service.core.dedup import DedupTable
+from executor_service.core.sessions import SessionTable
 from executor_service.model import IsolationLevel
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.groups import find_groups
@@ -20,6 +21,7 @@ from executor_service.sandbox.host import Host, inspect_host
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.sandbox.seccomp import compile_filter
 from executor_service.server.compiler import Compiler
+from executor_service.server.displayed import DisplayedPrograms
 from executor_service.server.http import open_gateway, open_remote
 from executor_service.server.leases import LeaseGate, NoLimiter
 from executor_service.server.levels import OFFERED, LevelFacts, choose, no_longer, scratch_folder, try_level
@@ -27,14 +29,17 @@ from executor_service.server.plans import Planner, minimal_environment
 from executor_service.server.probe import Capabilities, probe
 from executor_service.server.programs import Programs
 from executor_service.server.remote_limiter import RemoteLimiter
+from executor_service.server.router import Router
 from executor_service.server.runs import Runs
 from executor_service.server.served import BoxWorkers
 from executor_service.server.service import SERVICE_NAME, ExecutorService
+from executor_service.server.session_service import SessionService
+from executor_service.server.sessions import Sessions, no_sessions
 from executor_service.server.status import status
 from executor_service.server.toolchains import find_toolchains
 from executor_service.server.verify import Verifier
 from executor_service.server.verify_cases import Grader
-from executor_service.server.work import Work
+from executor_service.server.work import Turn, Work
 from executor_service.server.workspace_calls import WorkspaceCalls
 from executor_service.server.workspaces import Workspaces, open_workspaces
 from executor_service.v1 import executor_pb2_grpc
@@ -72,22 +77,42 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
                 here.boxes, here.planner, here.compiler, workspaces, clock, name=name, level=here.host.level
             )
         gate = await stack.enter_async_context(open_gate(config, name))
-        runs = await stack.enter_async_context(open_runs(config, work, gate, clock, name))
-        verifier: Verifier | None = None
+        sessions: Sessions | None = None
         if here is not None:
+            sessions = await stack.enter_async_context(open_sessions(config, here, clock, name))
+            displayed = DisplayedPrograms(here.boxes, here.planner, clock, name=name, level=here.host.level)
+            work = Router(work, displayed, sessions)
+        turn = sessions.turn if sessions is not None else no_sessions
+        runs = await stack.enter_async_context(open_runs(config, work, gate, clock, name, turn=turn))
+        verifier: Verifier | None = None
+        session_service: SessionService | None = None
+        if here is not None and sessions is not None:
             env = minimal_environment(here.host)
             grader = Grader(BoxWorkers(here.boxes), clock, name, env, here.planner.profile_for, here.host.level)
             verifier = await stack.enter_async_context(open_verifier(config, runs, grader, clock))
+            session_service = await stack.enter_async_context(
+                SessionService(
+                    sessions,
+                    clock,
+                    policy=config.policy(),
+                    installed=capabilities.installed,
+                    profiles=frozenset(here.boxes.profiles),
+                    table=open_table(config),
+                )
+            )
         started, version = clock.now(), installed_version()
         boxes, compiler = (here.boxes, here.compiler) if here else (None, None)
         service = ExecutorService(
             runs,
             verifier,
+            session_service,
             config.policy(),
             capabilities.installed,
             frozenset(here.boxes.profiles if here else ()),
             workspace_calls(config, workspaces, here, name),
-            lambda: status(config, name, version, runs, boxes, compiler, gate, capabilities, clock.now() - started),
+            lambda: status(
+                config, name, version, runs, sessions, boxes, compiler, gate, capabilities, clock.now() - started
+            ),
         )
         server = await stack.enter_async_context(
             GrpcServer(
@@ -103,6 +128,8 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         _LOG.info("listening on %s, limiter %s", server.address, config.limiter)
         await stop.wait()
         await health.set_ready(False)
+        if sessions is not None:
+            sessions.draining = True
         await runs.drain(config.drain_grace_s)
         await server.stop(_LAST_CALLS_S)
 
@@ -142,7 +169,7 @@ async def open_boxes(
     Workspaces are below `stores`."""
     groups = find_groups(config.cgroups)
     profiles = config.runtime_profiles()
-    most = _BOXES_EACH * config.max_concurrent + _SPARE_BOXES
+    most = _BOXES_EACH * config.max_concurrent + config.max_sessions + _SPARE_BOXES
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(groups.remove)
         host = inspect_host(
@@ -195,7 +222,7 @@ def open_compiler(config: ExecutorConfig, planner: Planner, capabilities: Capabi
     )
 
 
-def open_runs(config: ExecutorConfig, work: Work, gate: LeaseGate, clock: Clock, name: str) -> Runs:
+def open_runs(config: ExecutorConfig, work: Work, gate: LeaseGate, clock: Clock, name: str, *, turn: Turn) -> Runs:
     """The queue in front of `work`."""
     return Runs(
         work,
@@ -205,6 +232,7 @@ def open_runs(config: ExecutorConfig, work: Work, gate: LeaseGate, clock: Clock,
         admission=Admission(max_running=config.max_concurrent, max_queued=config.max_queued),
         table=open_table(config),
         queue_timeout_s=config.queue_timeout_s,
+        turn=turn,
     )
 
 
@@ -217,6 +245,13 @@ def open_verifier(config: ExecutorConfig, runs: Runs, grader: Grader, clock: Clo
 def open_table(config: ExecutorConfig) -> DedupTable[Any, Any]:
     """An empty table of request ids, bounded as the configuration says."""
     return DedupTable(max_ids=config.dedup_max_ids, max_bytes=config.dedup_max_bytes, max_age_s=config.dedup_window_s)
+
+
+def open_sessions(config: ExecutorConfig, here: Here, clock: Clock, name: str) -> Sessions:
+    """The sessions of this server."""
+    table = SessionTable(name, most=config.max_sessions)
+    grace_s, level = config.interrupt_grace_s, here.host.level
+    return Sessions(here.boxes, here.planner, clock, table=table, grace_s=grace_s, name=name, level=level)
 
 
 @contextlib.asynccontextmanager

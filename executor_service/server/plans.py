@@ -12,10 +12,14 @@ from executor_service.sandbox.host import WORK_FOLDER, Host
 from executor_service.sandbox.limits import disk_use
 from executor_service.sandbox.report import Mode, Plan
 from executor_service.sandbox.template import Profile
+from executor_service.session_request import SessionRequest
 
 __all__ = ["Planner", "minimal_environment"]
 
 _TMP = "/tmp"  # noqa: S108 - the sandbox's own
+CELLS = "cells"
+"""What serves cells in a worker."""
+_NO_LIMIT_S = 1e9
 
 
 def _read_at_start(name: str) -> bool:
@@ -93,6 +97,27 @@ class Planner:
 
     def _environment(self, language: LanguageSpec, values: Mapping[str, str]) -> dict[str, str]:
         return self._env | {name: fill(value, values) for name, value in language.env.items()}
+
+    def session_plan(self, request: SessionRequest, profile: str) -> Plan:
+        """An interpreter that serves cells. Its time is that of each cell."""
+        return Plan(
+            argv=("",),
+            env=self._env | dict(request.env),
+            limits=replace(request.limits, wall_time_s=_NO_LIMIT_S, cpu_time_s=_NO_LIMIT_S),
+            profile=profile,
+            mode=Mode.SERVE,
+            files=request.files,
+            entry=CELLS,
+        )
+
+    def cell_plan(self, request: RunRequest) -> Plan:
+        """The program of a request, served as a cell."""
+        return replace(self.plan(request), mode=Mode.SERVE, entry=CELLS, stdin=b"", return_paths=())
+
+    def session_profile(self) -> str:
+        """For sessions whose code is not known yet: the one with the most packages of those that are always loaded."""
+        ahead = [profile.name for profile in reversed(self._profiles) if profile.ahead and self._loaded(profile.name)]
+        return ahead[0] if ahead else PYTHON_BASE
 
     def profile_for(self, code: bytes) -> str:
         """By the names of packages that the text holds. A wrong guess costs time and nothing else: what a profile has

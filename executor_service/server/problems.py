@@ -6,7 +6,8 @@ Invariants: each reason has its status in one place; what nobody foresaw is logg
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
@@ -14,10 +15,14 @@ import grpc.aio
 
 from executor_service.core.admission import QueueFull
 from executor_service.core.dedup import IdReused
+from executor_service.core.sessions import SessionBusy, SessionNotFound, TooManySessions
 from executor_service.core.workspaces import StoreFull
+from executor_service.errors import SESSION_BUSY, SESSION_CANNOT_BRANCH, SESSION_NOT_FOUND
 from executor_service.remote.errors import RemoteBusy, RemoteDown
+from executor_service.server.family import CannotBranch
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
 from executor_service.server.runs import Abandoned, Draining, QueueTimeout, ResultGone
+from executor_service.server.sessions import SessionFailed, SessionsNotOffered
 from executor_service.server.workspace_calls import WorkspacesNotOffered
 from executor_service.server.workspaces import (
     PreparationFailed,
@@ -26,7 +31,7 @@ from executor_service.server.workspaces import (
     UnknownWorkspace,
 )
 from fairbox.errors import FieldError, FieldErrors
-from fairbox.grpc_errors import abort_exhausted, abort_fields
+from fairbox.grpc_errors import abort_exhausted, abort_fields, abort_reason
 
 __all__ = ["Problem", "ReaderStalled", "abort", "problem_of"]
 
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
 
 _QUEUE_TIMEOUT_RETRY_S = 30.0
 """Advice to one who has waited in vain for minutes."""
+_SESSIONS_RETRY_S = 5.0
+"""Advice to one for whom there is no room: a session ends when its trajectory does."""
 _STORE_FULL_RETRY_S = 30.0
 """Advice to one whose workspace has no room while runs use all others."""
 _log = logging.getLogger(__name__)
@@ -54,6 +61,10 @@ class Problem:
     """With RESOURCE_EXHAUSTED: when to ask again."""
     subject: str = ""
     """With RESOURCE_EXHAUSTED: which bound was reached."""
+    reason: str = ""
+    """With a status that has several meanings: which."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """More about the reason."""
     fields: tuple[FieldError, ...] = ()
     """With INVALID_ARGUMENT: each field."""
 
@@ -101,6 +112,19 @@ def problem_of(error: Exception) -> Problem:
         case ResultGone():
             message = "the program ran, and its result is no longer kept; a new attempt takes a new request_id"
             return Problem(grpc.StatusCode.ABORTED, message)
+        case SessionNotFound():
+            facts = {"cause": error.cause.value}
+            return Problem(grpc.StatusCode.NOT_FOUND, str(error), reason=SESSION_NOT_FOUND, facts=facts)
+        case SessionBusy():
+            return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error), reason=SESSION_BUSY)
+        case CannotBranch():
+            return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error), reason=SESSION_CANNOT_BRANCH)
+        case TooManySessions():
+            return _exhausted(str(error), _SESSIONS_RETRY_S, "executor:max_sessions")
+        case SessionFailed():
+            return Problem(grpc.StatusCode.UNAVAILABLE, str(error))
+        case SessionsNotOffered():
+            return Problem(grpc.StatusCode.UNIMPLEMENTED, "sessions and displays need a sandbox of this server's own")
         case ReaderStalled():
             return Problem(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
     _log.error("a run failed for a reason that nobody foresaw", exc_info=error)
@@ -115,6 +139,8 @@ async def abort(context: Context, error: Exception) -> NoReturn:
     if problem.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         retry_s = problem.retry_after_s
         await abort_exhausted(context, problem.message, retry_after_s=retry_s, subject=problem.subject)
+    if problem.reason:
+        await abort_reason(context, problem.code, problem.message, problem.reason, problem.facts)
     await context.abort(problem.code, problem.message)
     raise AssertionError("abort() does not return")
 

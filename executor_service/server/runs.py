@@ -23,7 +23,7 @@ from executor_service.core.output import OutputLog
 from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
 from executor_service.sandbox.report import Stream
 from executor_service.server.leases import LeaseGate
-from executor_service.server.work import Attempt, Work
+from executor_service.server.work import Attempt, Turn, Work
 from fairbox.clock import Clock
 
 __all__ = ["Abandoned", "Draining", "Follower", "QueueTimeout", "ResultGone", "Runs"]
@@ -90,6 +90,7 @@ class Runs:
         admission: Admission,
         table: DedupTable[_Run, ExecutionResult],
         queue_timeout_s: float,
+        turn: Turn,
     ) -> None:
         self._work = work
         self._gate = gate
@@ -97,6 +98,7 @@ class Runs:
         self._name = name
         self._admission = admission
         self._table = table
+        self._turn = turn
         self._queue_timeout_s = queue_timeout_s
         self._numbers = count(1)
         self._runs: dict[int, _Run] = {}
@@ -195,7 +197,8 @@ class Runs:
         now = self._clock.now()
         slot = asyncio.get_running_loop().create_future()
         run = _Run(request, next(self._numbers), now, slot, work)
-        eligible = request.lease is not None or not self._gate.needs_queue
+        # A cell may have to wait for its turn in its session; it holds no slot until then.
+        eligible = not request.session_id and (request.lease is not None or not self._gate.needs_queue)
         self._runs[run.number] = run
         try:
             self._start(self._admission.enter(run.number, now, eligible=eligible))
@@ -242,6 +245,7 @@ class Runs:
         if run.started and isinstance(run.ending, ExecutionResult):
             result = run.ending
             size = sum(len(output.data) for output in result.outputs) + sum(len(file.content) for file in result.files)
+            size += sum(len(form) for display in result.displays for form in display.data.values())
             self._table.end(run.request.request_id, result, size, now)
         else:
             self._table.abandon(run.request.request_id)
@@ -251,6 +255,8 @@ class Runs:
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(self._queue_timeout_s):
+                    if request.session_id:
+                        await stack.enter_async_context(self._turn(request))
                     run_id = request.request_id or f"{self._name}/{run.number}"
                     claim = self._gate.claim(request.lease, run_id=run_id, tenant=request.tenant)
                     held = await stack.enter_async_context(claim)

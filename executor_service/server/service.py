@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -17,6 +17,8 @@ from executor_service.model import ExecutionResult, RunRequest
 from executor_service.server.batch import BatchItem, check_batch, check_prefixed, execute_batch
 from executor_service.server.problems import abort
 from executor_service.server.runs import Follower, Runs
+from executor_service.server.session_service import SessionService
+from executor_service.server.sessions import SessionsNotOffered
 from executor_service.server.stream import stream_execution
 from executor_service.server.verify import Verifier
 from executor_service.server.workspace_calls import WorkspaceCalls
@@ -29,14 +31,8 @@ __all__ = ["SERVICE_NAME", "ExecutorService"]
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
+T = TypeVar("T")
 SERVICE_NAME = "executor_service.v1.ExecutorService"
-
-
-def _unimplemented(name: str) -> Any:
-    async def answer(self: ExecutorService, request: object, context: Context) -> None:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not offered by this version of the executor")
-
-    return answer
 
 
 class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
@@ -44,6 +40,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self,
         runs: Runs,
         verifier: Verifier | None,
+        sessions: SessionService | None,
         policy: LimitPolicy,
         installed: frozenset[str],
         profiles: frozenset[str],
@@ -52,6 +49,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     ) -> None:
         self._runs = runs
         self._verifier = verifier
+        self._sessions = sessions
         self._policy = policy
         self._installed = installed
         self._profiles = profiles
@@ -114,6 +112,26 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
 
+    async def CreateSession(  # noqa: N802
+        self, request: pb.CreateSessionRequest, context: Context
+    ) -> pb.CreateSessionResponse:
+        return await _answered(context, lambda: self._offered.create(request))
+
+    async def BranchSession(  # noqa: N802
+        self, request: pb.BranchSessionRequest, context: Context
+    ) -> pb.BranchSessionResponse:
+        return await _answered(context, lambda: self._offered.branch(request))
+
+    async def DeleteSession(  # noqa: N802
+        self, request: pb.DeleteSessionRequest, context: Context
+    ) -> pb.DeleteSessionResponse:
+        return await _answered(context, lambda: self._offered.delete(request))
+
+    async def ListSessions(  # noqa: N802
+        self, request: pb.ListSessionsRequest, context: Context
+    ) -> pb.ListSessionsResponse:
+        return await _answered(context, lambda: self._offered.list(request))
+
     async def GetStatus(  # noqa: N802
         self, request: pb.GetStatusRequest, context: Context
     ) -> pb.GetStatusResponse:
@@ -121,6 +139,8 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
 
     def _check(self, request: pb.ExecuteCodeRequest) -> BatchItem:
         valid = validate(request, installed=self._installed, policy=self._policy, profiles=self._profiles)
+        if self._sessions is None and (valid.session_id or valid.display):
+            raise SessionsNotOffered
         return BatchItem(valid, fingerprint(request) if valid.request_id else b"")
 
     async def _execute(self, request: RunRequest, mark: bytes, follow: Follower | None = None) -> ExecutionResult:
@@ -130,10 +150,11 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         with self._workspaces.hold(name):
             return await self._runs.execute(request, mark, follow)
 
-    CreateSession = _unimplemented("CreateSession")
-    BranchSession = _unimplemented("BranchSession")
-    DeleteSession = _unimplemented("DeleteSession")
-    ListSessions = _unimplemented("ListSessions")
+    @property
+    def _offered(self) -> SessionService:
+        if self._sessions is None:
+            raise SessionsNotOffered
+        return self._sessions
 
 
 def fingerprint(request: pb.ExecuteCodeRequest | pb.VerifyCodeRequest) -> bytes:
@@ -143,3 +164,10 @@ def fingerprint(request: pb.ExecuteCodeRequest | pb.VerifyCodeRequest) -> bytes:
     if isinstance(same, pb.ExecuteCodeRequest):
         same.ClearField("lease")
     return hashlib.sha256(same.SerializeToString(deterministic=True)).digest()
+
+
+async def _answered(context: Context, answer: Callable[[], Awaitable[T]]) -> T:
+    try:
+        return await answer()
+    except Exception as error:  # the boundary: each gets its status
+        await abort(context, error)

@@ -11,6 +11,7 @@ from executor_service.server.compiler import Compiler
 from executor_service.server.leases import LeaseGate
 from executor_service.server.probe import Capabilities
 from executor_service.server.runs import Runs
+from executor_service.server.sessions import Sessions
 from executor_service.v1 import executor_pb2 as pb
 
 __all__ = ["status"]
@@ -21,6 +22,7 @@ def status(
     name: str,
     version: str,
     runs: Runs,
+    sessions: Sessions | None,
     boxes: Boxes | None,
     compiler: Compiler | None,
     gate: LeaseGate,
@@ -59,6 +61,7 @@ def status(
         limiter=pb.LimiterStatus(
             target=standing.target, valid=standing.valid, epoch=standing.epoch, bound=standing.bound
         ),
+        sessions=len(sessions) if sessions is not None else 0,
         draining=runs.draining,
         uptime_s=uptime_s,
         insecure=config.insecure,

@@ -7,6 +7,7 @@ of sessions, another service) is one `Work`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,10 +15,15 @@ from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
 from executor_service.sandbox.report import Stream
 from executor_service.server.leases import Claim
 
-__all__ = ["Attempt", "Observer", "Work"]
+__all__ = ["Attempt", "Observer", "Turn", "Work"]
 
 Observer = Callable[[Stream, bytes], None]
 """Is called in the event loop with output as it is read, up to the output limit. Must not block or raise."""
+
+
+Turn = Callable[[RunRequest], AbstractAsyncContextManager[None]]
+"""Is entered before a request that names a session waits for lease and slot, and left after it has given them back:
+what waits for another cell holds neither."""
 
 
 def _nobody(result: ExecutionResult) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from executor_service.sandbox.inside.wire import Channel
 
-_MODULES: dict[str, str] = {"candidate": "candidate", "checker": "checker"}
+_MODULES: dict[str, str] = {"candidate": "candidate", "cells": "cells", "checker": "checker"}
 """Name -> module in this package, which has `serve(channel)`."""
 _loaded: dict[str, Callable[[Channel], None]] = {}
 

@@ -12,7 +12,8 @@ import time
 from executor_service.sandbox.inside import wire
 from executor_service.sandbox.inside.files import read_files
 from executor_service.sandbox.inside.mounts import resize_private
-from executor_service.sandbox.inside.watch import Reading, Watch
+from executor_service.sandbox.inside.signals import send_signal
+from executor_service.sandbox.inside.watch import RESTING_S, Reading, Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class Use:
             self._tell({"type": "failed", "stage": stage, "errno": int(number), "error": text, "started": False})
             self._reason = "failed"
 
-    def _start_watch(self, now: float, begin: Begin) -> None:
+    def _start_watch(self, now: float, begin: Begin, tick_s: float = 0.0) -> None:
         self._watch = Watch(
             now,
             wall_s=begin["wall_time_s"],
@@ -137,6 +138,7 @@ class Use:
             memory_bytes=begin["memory_bytes"],
             sample_memory=not self._meters.guards_memory,
             processors=len(os.sched_getaffinity(0)),
+            tick_s=tick_s,
         )
 
     def _obey(self) -> None:
@@ -164,20 +166,13 @@ class Use:
                 if self._begin is not None:
                     # Its memory goes on being watched; time and CPU time are not counted while nothing is asked of it.
                     rest = {**self._begin, "wall_time_s": _IDLE_S * 1e5, "cpu_time_s": _IDLE_S * 1e5}
-                    self._start_watch(time.monotonic(), rest)  # type: ignore[arg-type]
+                    self._start_watch(time.monotonic(), rest, tick_s=RESTING_S)  # type: ignore[arg-type]
             case "signal":
-                self._signal(order["pid"] or self._pid, order["signal"])
+                send_signal(order["pid"] or self._pid, order["signal"], order["whom"])
             case "end":
                 self._reason = "asked"
             case other:
                 raise ValueError(f"order {other!r}")
-
-    def _signal(self, pid: int, number: int) -> None:
-        if pid > 1:
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                pass
 
     def _reap(self, flags: int) -> None:
         """Takes in the dead, and a worker that stopped itself for good."""

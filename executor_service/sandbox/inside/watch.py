@@ -39,6 +39,8 @@ SAMPLE_S = 0.025
 """Between two looks at the resident memory where no control group guards it."""
 TICK_S = 0.1
 """Between two looks where a control group guards the memory; they notice its kills of single processes."""
+RESTING_S = 1.0
+"""The same while a session rests: hundreds of them may, and only what a cell has left behind uses memory."""
 _SHORTEST_S = 0.01
 PATIENCE = 3.0
 """A program that waits for processors may take so many times its wall time; beyond, waiting counts."""
@@ -48,7 +50,15 @@ class Watch:
     """The limits of one run, from its start at `now` (monotonic seconds)."""
 
     def __init__(
-        self, now: float, *, wall_s: float, cpu_s: float, memory_bytes: int, sample_memory: bool, processors: int
+        self,
+        now: float,
+        *,
+        wall_s: float,
+        cpu_s: float,
+        memory_bytes: int,
+        sample_memory: bool,
+        processors: int,
+        tick_s: float = 0.0,
     ) -> None:
         self.started = now
         self._wall_s = wall_s
@@ -57,6 +67,7 @@ class Watch:
         self._sample_memory = sample_memory
         self._processors = processors
         self._credit_s = 0.0
+        self._tick_s = tick_s or (SAMPLE_S if sample_memory else TICK_S)
         self.cpu_s = 0.0
         self.peak_bytes = 0
 
@@ -82,5 +93,4 @@ class Watch:
     def wait_s(self, now: float) -> float:
         """Time until the next observation has to be made."""
         cpu = (self._cpu_limit_s - self.cpu_s) / self._processors
-        tick = SAMPLE_S if self._sample_memory else TICK_S
-        return max(0.0, min(self.started + self._wall_s + self._credit_s - now, tick, max(cpu, _SHORTEST_S)))
+        return max(0.0, min(self.started + self._wall_s + self._credit_s - now, self._tick_s, max(cpu, _SHORTEST_S)))

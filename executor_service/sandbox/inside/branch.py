@@ -1,0 +1,124 @@
+"""Forks the interpreter of a session in place: a second one goes on from the state of this moment.
+
+The new process belongs to the init of the box and not to the one it was forked from; it leads a session of its own,
+has its own standard streams, channel and copy of the work folder, and, where the kernel offers that, can signal and
+look into its own processes alone. It shares with its family: the process limit, memory limit and uid, /tmp, the list
+of processes, and the positions of files that were open.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import threading
+
+from executor_service.sandbox.inside import landlock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HANDLES = 3
+"""What the server gives for each branch: the other end of its channel, and where its output goes."""
+
+
+def obstacle() -> str:
+    """Why this process can't be forked now without losing something; empty: it can."""
+    try:
+        threads = len(os.listdir("/proc/self/task"))
+    except OSError:
+        threads = threading.active_count()
+    if threads > 1:
+        others = f"{threads - 1} other thread{'s' if threads > 2 else ''}"
+        return f"it has {others}, and only the thread that forks would go on"
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return ""
+    return "it has child processes that it has not waited for"
+
+
+def fork() -> tuple[bool, str]:
+    """(True, "") in the branch; (False, "") in the parent; (False, why) where there is no branch.
+
+    Forks twice, so that the branch becomes a child of the init and not of the code's own process.
+    """
+    flush()
+    gc.freeze()  # a collection would write to every object, and so copy every page
+    try:
+        helper = os.fork()
+    except OSError as error:
+        return False, f"it can't be forked: {error}"
+    if helper:
+        status = os.waitpid(helper, 0)[1]
+        return False, "" if status == 0 else "it can't be forked a second time: too little memory or too many processes"
+    code = 1
+    try:
+        if os.fork() == 0:
+            code = -1
+            return True, ""
+        code = 0
+    except OSError:
+        pass
+    finally:
+        if code >= 0:
+            os._exit(code)
+    return False, ""  # never reached: the helper has ended
+
+
+def settle(channel: int, handles: Sequence[int], work: str, temporary: str) -> str:
+    """In the branch: takes up its own ends and folder. Returns the work folder. OSError where that is not possible."""
+    data, out, err = handles
+    for source, target in ((out, 1), (err, 2)):
+        os.dup2(source, target)
+    os.dup2(data, channel, inheritable=False)
+    for handle in handles:
+        os.close(handle)
+    os.setsid()
+    if landlock.abi() >= landlock.NEEDED_ABI:
+        landlock.scope_signals()
+    _reseed()
+    here = os.getcwd()
+    own = tempfile.mkdtemp(prefix="branch-", dir=temporary)
+    copy_folder(work, own)
+    if here == work or here.startswith(f"{work}/"):
+        os.chdir(own + here[len(work) :])
+    if os.environ.get("HOME") == work:
+        os.environ["HOME"] = own
+    return own
+
+
+def copy_folder(source: str, target: str) -> None:
+    """Copies folders, regular files and links; pipes and sockets can't be."""
+    with os.scandir(source) as entries:
+        for entry in entries:
+            there = os.path.join(target, entry.name)
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if stat.S_ISLNK(mode):
+                os.symlink(os.readlink(entry.path), there)
+            elif stat.S_ISDIR(mode):
+                os.mkdir(there, 0o700)
+                copy_folder(entry.path, there)
+                shutil.copystat(entry.path, there)
+            elif stat.S_ISREG(mode):
+                shutil.copy2(entry.path, there)
+
+
+def flush() -> None:
+    """What is in the buffers of this process would be written by both."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # noqa: S110 - the code has taken it away; then nothing of ours is in it
+            pass
+
+
+def _reseed() -> None:
+    """`random` does so by itself when a process is forked."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()

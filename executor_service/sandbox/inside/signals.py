@@ -1,0 +1,68 @@
+"""Whom a signal of the server reaches in a box: one process, its process group, or its whole tree."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Whom = Literal["process", "group", "tree"]
+
+_PARENT, _GROUP, _SESSION = 1, 2, 3
+"""Positions in /proc/PID/stat, counted from the state."""
+_ROUNDS = 50
+"""A tree is signalled until nobody new is found: processes can be started meanwhile, but hardly so often in a row."""
+
+
+def send_signal(pid: int, number: int, whom: Whom) -> None:
+    """Sends it. Without effect where nobody is left, and never to the init."""
+    if pid <= 1:
+        return
+    reached: set[int] = set()
+    for _ in range(_ROUNDS):
+        found = {pid} if whom == "process" else _members(pid, whom)
+        if found <= reached:
+            return
+        for each in found - reached:
+            _kill(each, number)
+        reached |= found
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass  # it is gone, or belongs to somebody else
+
+
+def _members(pid: int, whom: Whom) -> set[int]:
+    """Process `pid` and, of the processes that can be seen, those of its group, or of its tree."""
+    facts = _processes()
+    if whom == "group":
+        return {pid} | {each for each, fields in facts.items() if fields[_GROUP] == pid}
+    below: dict[int, list[int]] = {}
+    for each, fields in facts.items():
+        below.setdefault(fields[_PARENT], []).append(each)
+    found: set[int] = set()
+    todo = [pid, *(each for each, fields in facts.items() if fields[_SESSION] == pid)]
+    while todo:
+        each = todo.pop()
+        if each > 1 and each not in found:
+            found.add(each)
+            todo += below.get(each, [])
+    return found
+
+
+def _processes() -> dict[int, list[int]]:
+    facts = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and name != "1":
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    words = file.read().rpartition(b")")[2].split()[: _SESSION + 1]
+            except OSError:
+                continue
+            facts[int(name)] = [0, *map(int, words[1:])]
+    return facts

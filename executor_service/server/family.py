@@ -1,0 +1,330 @@
+"""One box in which interpreters of sessions live: a root, and what was branched from it.
+
+Invariants: each interpreter ends once, and `gone` says why; the box ends with its last interpreter; what is said from
+inside is a claim of untrusted code, and every wait for it has a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any
+
+from executor_service.cleanup import to_the_end
+from executor_service.core.sessions import Ended
+from executor_service.model import Cause, Limits
+from executor_service.sandbox.boxes import Boxes
+from executor_service.sandbox.channel import Channel
+from executor_service.sandbox.ends import new_ends
+from executor_service.sandbox.report import Killed, Plan, SandboxFailure
+from executor_service.sandbox.streams import Streams
+from executor_service.sandbox.use import Sandbox
+
+__all__ = ["LAPSED", "CannotBranch", "Death", "Family", "Interpreter"]
+
+_ANSWER_WITHIN_S = 30.0
+"""Being ready, or forked, takes milliseconds; beyond, the machine is overloaded, or the code does not play along."""
+_DEATH_WITHIN_S = 5.0
+"""Between a SIGKILL that the init is asked for and its effect; beyond, the whole box is ended."""
+_VERDICT_WITHIN_S = 0.5
+"""Between the death of a process and the finding that it was killed for memory: the init looks every 0.1 s."""
+_MAX_REASON = 500
+_BY_INIT = {
+    "memory": "was killed for its memory limit",
+    "cpu": "was killed for the CPU time limit of a cell",
+    "processes": "was killed for its process limit",
+}
+
+
+class CannotBranch(Exception):  # noqa: N818 - a state of a session
+    """The session can't be forked now; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How an interpreter has ended."""
+
+    why: Ended
+    killed: Killed = Killed.NOT
+    """The limit that it was killed for."""
+    code: int = 0
+    signal: int = 0
+    ours: bool = False
+    """It was not the code's doing: neither a limit nor an exit."""
+    failed: bool = False
+    """The sandbox failed."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the init counted, where it ended everything."""
+
+
+LAPSED = Death(
+    Ended("was killed: the limiter no longer vouches for the lease that its cell ran under"), Killed.LAPSED, ours=True
+)
+"""Killed and not interrupted: another may hold the token from this moment on."""
+
+
+@dataclass(eq=False, slots=True)
+class Interpreter:
+    """The worker of a box, or a branch of it."""
+
+    session_id: str
+    channel: Channel
+    streams: Streams
+    is_root: bool
+    gone: asyncio.Future[Death]
+    pid: int = 0
+    """Its number inside, as it says."""
+    doom: Death | None = None
+    """Why it is being killed."""
+
+    async def expect(self, within_s: float) -> tuple[dict[str, Any], bytes] | None:
+        """The next frame; None: it has ended, or is silent for so long."""
+        receiving = asyncio.ensure_future(self.channel.receive())
+        waiting: set[asyncio.Future[Any]] = {receiving, self.gone}
+        try:
+            await asyncio.wait(waiting, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            return receiving.result() if receiving.done() else None
+        finally:
+            receiving.cancel()
+            await asyncio.wait([receiving])
+
+
+class Family:
+    """`async with Family(boxes, plan, session_id, output_bytes) as family: family.root ...`. SandboxFailure on entering
+    when there is no box."""
+
+    def __init__(self, boxes: Boxes, plan: Plan, session_id: str) -> None:
+        self._boxes = boxes
+        self._plan = plan
+        self._session_id = session_id
+        self._stack = AsyncExitStack()
+        self._sandbox: Sandbox | None = None
+        self._members: list[Interpreter] = []
+        self._branches: list[Interpreter] = []
+        self._cells: dict[Interpreter, float] = {}
+        """CPU seconds of the cells that run."""
+        self._events: asyncio.Task[None] | None = None
+        self._deadline: asyncio.Timeout | None = None
+        self.root: Interpreter
+
+    async def __aenter__(self) -> Family:
+        try:
+            await self._open()
+        except BaseException:
+            await to_the_end(self._close())
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await to_the_end(self._close())
+
+    async def over(self) -> None:
+        """Returns when the last interpreter has ended and everything in the box is dead."""
+        assert self._events is not None
+        await asyncio.wait([self._events])
+
+    def begin(self, member: Interpreter, limits: Limits) -> None:
+        """A cell begins. The CPU time of cells that run at once is counted together."""
+        self._cells[member] = limits.cpu_time_s
+        self._box.allow(replace(limits, cpu_time_s=sum(self._cells.values())))
+
+    def rest(self, member: Interpreter) -> None:
+        """Its cell has ended, and its output was taken."""
+        self._cells.pop(member, None)
+        if member.gone.done():
+            self._dispose(member)
+        if not self._cells:
+            self._box.rest()
+
+    def interrupt(self, member: Interpreter, *, group: bool) -> None:
+        """As Ctrl-C: to the interpreter alone, or to its process group, with the programs that it waits for."""
+        self._box.signal(
+            signal.SIGINT, 0 if member.is_root and not group else member.pid, "group" if group else "process"
+        )
+
+    def kill(self, member: Interpreter, death: Death) -> None:
+        """Ends an interpreter and the processes below it; the first reason stays. `gone` says when."""
+        if member.gone.done() or member.doom is not None:
+            return
+        member.doom = death
+        if all(each.doom is not None for each in self._members):
+            self.end()
+            return
+        self._box.signal(signal.SIGKILL, 0 if member.is_root else member.pid, "tree")
+        asyncio.get_running_loop().call_later(_DEATH_WITHIN_S, self._end_if_alive, member)
+
+    def end(self) -> None:
+        """Ends everything in the box, the interpreters for which no reason was given too."""
+        if self._events is not None and not self._events.done():
+            self._box.end()
+            if self._deadline is not None:
+                self._deadline.reschedule(asyncio.get_running_loop().time() + _DEATH_WITHIN_S)
+
+    async def branch(self, parent: Interpreter, session_ids: Sequence[str]) -> list[Interpreter]:
+        """Forks `parent`, whose turn the caller has, once for each id: all or none. CannotBranch says why not."""
+        made: list[Interpreter] = []
+        most = self._plan.limits.processes
+        # One more for the process that forks it. A fork that the kernel denies would end the whole family.
+        if len(self._members) + len(session_ids) + 1 > most:
+            reason = f"the limit of {most} processes is for its whole family, which would have more"
+            raise CannotBranch(f"session {parent.session_id!r} can't branch: {reason}")
+        try:
+            for session_id in session_ids:
+                made.append(await self._branch_one(parent, session_id))  # noqa: PERF401 - what was made is kept
+        except BaseException:
+            for each in made:
+                self.kill(each, Death(Ended("was one of several branches of which not all could be made"), ours=True))
+            raise
+        return made
+
+    @property
+    def _box(self) -> Sandbox:
+        assert self._sandbox is not None
+        return self._sandbox
+
+    async def _open(self) -> None:
+        self._sandbox = await self._stack.enter_async_context(self._boxes.take(self._plan))
+        channel = await self._sandbox.serve()
+        gone: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
+        self.root = self._member(Interpreter(self._session_id, channel, self._sandbox.streams, True, gone))
+        self._events = asyncio.create_task(self._follow(), name=f"session {self._session_id}")
+        frame = await self.root.expect(_ANSWER_WITHIN_S)
+        if frame is None or not self._is_ready(self.root, frame[0]):
+            death = self.root.gone.result() if self.root.gone.done() else None
+            reason = f"its interpreter did not start: it {death.why.reason}" if death else "its interpreter is silent"
+            raise SandboxFailure("session", 0, reason, started=False)
+        self._box.rest()
+
+    def _member(self, member: Interpreter) -> Interpreter:
+        flooded = Death(
+            Ended("was killed: it went on writing far beyond its output limit", Cause.POLICY), Killed.OUTPUT
+        )
+        member.streams.on_flood = lambda: self.kill(member, flooded)
+        self._members.append(member)
+        return member
+
+    def _is_ready(self, member: Interpreter, head: dict[str, Any]) -> bool:
+        pid = head.get("pid")
+        known = {each.pid for each in self._members if each is not member}
+        if head.get("type") != "ready" or not isinstance(pid, int) or pid <= 1 or pid in known:
+            return False
+        member.pid = pid
+        return True
+
+    async def _branch_one(self, parent: Interpreter, session_id: str) -> Interpreter:
+        (data, out, err), theirs = new_ends(self._box.owner)
+        gone: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
+        streams = Streams(out, err, self._plan.limits.output_bytes, lambda: None)
+        member = Interpreter(session_id, Channel(socket.socket(fileno=data)), streams, False, gone)
+        self._branches.append(member)
+        try:
+            async with asyncio.timeout(_ANSWER_WITHIN_S):
+                await parent.channel.send({"type": "branch"}, handles=theirs)
+        except (OSError, TimeoutError):
+            pass  # it has ended, or is silent: seen below
+        finally:
+            for handle in theirs:
+                os.close(handle)
+        if reason := await self._refusal(parent, member):
+            self._dispose(member)  # where there is a branch that nobody wants, it ends with its channel
+            raise CannotBranch(f"session {parent.session_id!r} can't branch: {reason}")
+        return self._member(member)
+
+    async def _refusal(self, parent: Interpreter, member: Interpreter) -> str:
+        """Why there is no branch, as parent and branch say; empty: it is ready."""
+        frame = await parent.expect(_ANSWER_WITHIN_S)
+        if frame is None or frame[0].get("type") not in ("forked", "refused"):
+            silent = Ended("was killed: it did not answer when it was to be branched", Cause.POLICY)
+            self.kill(parent, Death(silent, Killed.WALL))
+            return "its interpreter did not answer"
+        if frame[0]["type"] == "forked":
+            frame = await member.expect(_ANSWER_WITHIN_S)
+            if frame is None:
+                return "the branch ended as it began"
+            if self._is_ready(member, frame[0]):
+                return ""
+        return str(frame[0].get("reason") or "it says no reason")[:_MAX_REASON]
+
+    async def _follow(self) -> None:
+        """Takes in what happens in the box until everything in it is dead."""
+        death = Death(Ended("ended with its server"), ours=True)
+        try:
+            async with asyncio.timeout(None) as self._deadline:
+                while (event := await self._box.event()) is not None and event["type"] != "dead":
+                    self._heard(event)
+            if event is None:
+                death = Death(Ended("was lost: its sandbox failed"), ours=True, failed=True)
+        except TimeoutError:
+            pass  # what starves the init can be the code; whoever asked for the end has said why
+        finally:
+            self._deadline = None
+            for member in tuple(self._members):
+                self._gone(member, death)
+
+    def _heard(self, event: dict[str, Any]) -> None:
+        match event["type"]:
+            case "exited":
+                for member in tuple(self._members):
+                    if member.is_root if event["main"] else not member.is_root and member.pid == event["pid"]:
+                        self._exited(member, event["code"], event["signal"])
+            case "ended":
+                reason = event["reason"]
+                why = Ended(_BY_INIT.get(reason, "was ended with its family"), Cause.POLICY)
+                limit = Killed(reason) if reason in _BY_INIT else Killed.NOT
+                death = Death(why, limit, 0, signal.SIGKILL, ours=not limit, facts=event)
+                for member in tuple(self._members):
+                    self._gone(member, death)
+            case "failed":
+                why = Ended(f"was lost: {event['stage']}: {event['error']}")
+                for member in tuple(self._members):
+                    self._gone(member, Death(why, ours=True, failed=True))
+
+    def _exited(self, member: Interpreter, code: int, number: int) -> None:
+        how = f"was ended by signal {number}" if number else f"exited with code {code}"
+        death = Death(Ended(f"ended: its interpreter {how}", Cause.POLICY), Killed.NOT, code, number)
+        if number == signal.SIGKILL and member.doom is None:
+            # Where the kernel killed it for memory, the init says so next.
+            asyncio.get_running_loop().call_later(_VERDICT_WITHIN_S, self._gone, member, death)
+        else:
+            self._gone(member, death)
+
+    def _gone(self, member: Interpreter, death: Death) -> None:
+        """Idempotent."""
+        if member not in self._members:
+            return
+        self._members.remove(member)
+        if not self._members:
+            self.end()
+        if not member.gone.done():
+            doom = member.doom
+            member.gone.set_result(replace(doom, facts=death.facts) if doom else death)
+        if member not in self._cells:
+            self._dispose(member)
+
+    def _dispose(self, member: Interpreter) -> None:
+        """Frees what a branch had; what the root has goes with the box."""
+        if member in self._branches:
+            self._branches.remove(member)
+            member.channel.close()
+            member.streams.close()
+
+    def _end_if_alive(self, member: Interpreter) -> None:
+        if not member.gone.done():
+            self.end()
+
+    async def _close(self) -> None:
+        if self._events is not None:
+            self.end()
+            await asyncio.wait([self._events])
+            self._events.result()
+        await self._stack.aclose()
+        for member in tuple(self._branches):
+            self._dispose(member)

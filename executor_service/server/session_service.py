@@ -1,0 +1,91 @@
+"""Sessions over gRPC: checks a request, hands it on, names every error. A thin shell; it decides nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from executor_service.convert import session_to_proto
+from executor_service.core.dedup import DedupTable
+from executor_service.model import SessionInfo
+from executor_service.server.once import Once
+from executor_service.server.sessions import Sessions
+from executor_service.session_validation import (
+    page_token,
+    validate_branch,
+    validate_delete,
+    validate_list,
+    validate_session,
+)
+from executor_service.v1 import executor_pb2 as pb
+from executor_service.validation import LimitPolicy
+from fairbox.clock import Clock
+
+__all__ = ["SessionService"]
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class SessionService:
+    """The handlers of ExecutorService that are about sessions. `async with` it before the server serves."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        clock: Clock,
+        *,
+        policy: LimitPolicy,
+        installed: Collection[str],
+        profiles: Collection[str],
+        table: DedupTable[Any, tuple[SessionInfo, ...]],
+    ) -> None:
+        self._sessions = sessions
+        self._policy = policy
+        self._installed = installed
+        self._profiles = profiles
+        self._once: Once[tuple[SessionInfo, ...]] = Once(clock, sessions.discard, table)
+
+    async def __aenter__(self) -> SessionService:
+        await self._once.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._sessions.draining = True
+        await self._once.__aexit__(kind, error, trace)
+
+    async def create(self, request: pb.CreateSessionRequest) -> pb.CreateSessionResponse:
+        valid = validate_session(request, installed=self._installed, policy=self._policy, profiles=self._profiles)
+
+        async def make() -> tuple[SessionInfo, ...]:
+            return (await self._sessions.create(valid),)
+
+        made = await self._once.do(valid.request_id, _fingerprint(request), make)
+        return pb.CreateSessionResponse(session=session_to_proto(made[0]))
+
+    async def branch(self, request: pb.BranchSessionRequest) -> pb.BranchSessionResponse:
+        valid = validate_branch(request)
+        made = await self._once.do(valid.request_id, _fingerprint(request), lambda: self._sessions.branch(valid))
+        return pb.BranchSessionResponse(sessions=map(session_to_proto, made))
+
+    async def delete(self, request: pb.DeleteSessionRequest) -> pb.DeleteSessionResponse:
+        return pb.DeleteSessionResponse(deleted=await self._sessions.delete(validate_delete(request)))
+
+    async def list(self, request: pb.ListSessionsRequest) -> pb.ListSessionsResponse:
+        valid = validate_list(request)
+        found, after = self._sessions.page(owner=valid.owner, tenant=valid.tenant, after=valid.after, size=valid.size)
+        return pb.ListSessionsResponse(sessions=map(session_to_proto, found), next_page_token=page_token(after))
+
+
+def _fingerprint(request: Message) -> bytes:
+    """What makes two requests with one id the same. Ids of both kinds share one table."""
+    kind = request.DESCRIPTOR.name.encode()
+    return hashlib.sha256(kind + b"\0" + request.SerializeToString(deterministic=True)).digest()

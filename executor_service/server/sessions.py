@@ -1,0 +1,268 @@
+"""Live sessions: made, branched, given cells to run, and ended when nobody wants them any more.
+
+Invariants: a cell holds a slot and a lease, a session that rests holds none; one cell of a session runs at a time; when
+the block is left, no interpreter is alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import fields, replace
+from types import TracebackType
+from typing import Any
+
+from executor_service.core.sessions import Ended, SessionTable
+from executor_service.model import Cause, ExecutionResult, IsolationLevel, Limits, Outcome, RunRequest, SessionInfo
+from executor_service.sandbox.boxes import Boxes
+from executor_service.sandbox.report import SandboxFailure
+from executor_service.server.cell_run import CellRun, facts_of
+from executor_service.server.family import LAPSED, Death, Family, Interpreter
+from executor_service.server.plans import Planner
+from executor_service.server.runs import Draining
+from executor_service.server.work import Attempt
+from executor_service.session_request import BranchRequest, SessionRequest
+from fairbox.clock import Clock
+
+__all__ = ["SessionFailed", "Sessions", "SessionsNotOffered", "no_sessions"]
+
+_log = logging.getLogger(__name__)
+_SWEEP_S = 1.0
+"""Between two looks at who has been idle for too long."""
+
+
+class SessionFailed(Exception):  # noqa: N818 - a fact about one session
+    """The session could not be made; the text says at which step."""
+
+
+class SessionsNotOffered(Exception):  # noqa: N818 - a fact about this server
+    """This server runs programs elsewhere, where it can keep nothing."""
+
+
+def no_sessions(request: RunRequest) -> AbstractAsyncContextManager[None]:
+    """The turn in a session of a server that has none."""
+    raise SessionsNotOffered
+
+
+class Sessions:
+    """The `Work` for cells. `async with Sessions(...) as sessions: ...`."""
+
+    def __init__(
+        self,
+        boxes: Boxes,
+        planner: Planner,
+        clock: Clock,
+        *,
+        table: SessionTable,
+        grace_s: float,
+        name: str,
+        level: IsolationLevel,
+    ) -> None:
+        self._boxes = boxes
+        self._planner = planner
+        self._clock = clock
+        self._table = table
+        self._grace_s = grace_s
+        self._name = name
+        self._level = level
+        self._live: dict[str, tuple[Family, Interpreter]] = {}
+        self._turns: dict[object, asyncio.Future[None]] = {}
+        self._tasks = asyncio.TaskGroup()
+        self._sweeper: asyncio.Task[None] | None = None
+        self.draining = False
+
+    async def __aenter__(self) -> Sessions:
+        await self._tasks.__aenter__()
+        self._sweeper = self._tasks.create_task(self._sweep(), name="sessions")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.draining = True
+        assert self._sweeper is not None
+        self._sweeper.cancel()
+        for session_id in tuple(self._live):
+            self._end(session_id, Ended("ended with its server"))
+        await self._tasks.__aexit__(kind, error, trace)
+
+    async def create(self, request: SessionRequest) -> SessionInfo:
+        """Raises TooManySessions, SessionFailed and Draining."""
+        if self.draining:
+            raise Draining
+        self._table.reserve(1)
+        session_id = self._new_id()
+        opened: asyncio.Future[Family] = asyncio.get_running_loop().create_future()
+        profile = request.profile or self._planner.session_profile()
+        plan = self._planner.session_plan(request, profile)
+        self._tasks.create_task(self._keep(Family(self._boxes, plan, session_id), opened), name=session_id)
+        try:
+            family = await opened
+        except BaseException as error:
+            self._table.release(1)
+            if isinstance(error, SandboxFailure):
+                _log.error("a session could not be made: %s", error)
+                raise SessionFailed(f"the session could not be made: {error}") from None
+            raise
+        info = SessionInfo(
+            session_id,
+            owner=request.owner,
+            tenant=request.tenant,
+            language=request.language,
+            profile=profile,
+            idle_ttl_s=request.idle_ttl_s,
+            served_by=self._name,
+        )
+        return self._add(info, request.limits, family, family.root)
+
+    async def branch(self, request: BranchRequest) -> tuple[SessionInfo, ...]:
+        """Raises SessionNotFound, SessionBusy, CannotBranch, TooManySessions and Draining."""
+        if self.draining:
+            raise Draining
+        key, parent_id = object(), request.session_id
+        self._table.enter_at_once(parent_id, key)
+        try:
+            self._table.reserve(request.count)
+            family, parent = self._live[parent_id]
+            ids = [self._new_id() for _ in range(request.count)]
+            try:
+                members = await family.branch(parent, ids)
+            except BaseException:
+                self._table.release(request.count)
+                raise
+            like, limits = self._table.info(parent_id, self._clock.now()), self._table.limits(parent_id)
+            made = []
+            for member, owner in zip(members, request.owners or [""] * request.count, strict=True):
+                info = replace(like, session_id=member.session_id, parent_session_id=parent_id, owner=owner)
+                made.append(self._add(info, limits, family, member))
+            return tuple(made)
+        finally:
+            self._leave(parent_id, key)
+
+    async def delete(self, session_id: str) -> bool:
+        """Returns when nothing of it runs any more. False: there is no such session."""
+        found = self._live.get(session_id)
+        if found is None:
+            return False
+        self._end(session_id, Ended("was deleted"))
+        await asyncio.wait([found[1].gone])
+        return True
+
+    def page(self, *, owner: str, tenant: str, after: int, size: int) -> tuple[list[SessionInfo], int]:
+        """See `SessionTable.page`."""
+        return self._table.page(owner=owner, tenant=tenant, after=after, size=size, now=self._clock.now())
+
+    def discard(self, made: tuple[SessionInfo, ...]) -> None:
+        """Ends sessions that nobody knows of."""
+        for info in made:
+            self._end(info.session_id, Ended("was given up by its creator"))
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @asynccontextmanager
+    async def turn(self, request: RunRequest) -> AsyncIterator[None]:
+        """Waits until the cells before it have ended. Raises SessionNotFound and SessionBusy."""
+        session_id, key = request.session_id, object()
+        if not self._table.enter(session_id, key):
+            self._turns[key] = asyncio.get_running_loop().create_future()
+        try:
+            if key in self._turns:
+                await self._turns[key]
+            yield
+        finally:
+            self._turns.pop(key, None)
+            self._leave(session_id, key)
+
+    async def perform(self, attempt: Attempt) -> ExecutionResult:
+        admitted = self._clock.now()
+        session_id, claim = attempt.request.session_id, attempt.claim
+        request = replace(attempt.request, limits=_merged(attempt.request.limits, self._table.limits(session_id)))
+        family, member = self._live[session_id]
+        profile = self._table.info(session_id, admitted).profile
+        await claim.confirmed()
+        claim.when_lost(lambda: family.kill(member, LAPSED))
+        claim.check()
+        cell = self._table.count_cell(session_id)
+        attempt.started = True
+        async with CellRun(family, member, request, cell=cell, grace_s=self._grace_s, clock=self._clock) as run:
+            setup_s = self._clock.now() - admitted
+            end = await run.end(f"<cell {cell}>", attempt.observe)
+        if end.answer is not None:
+            self._table.note_memory(session_id, end.answer.resident_bytes)
+        facts = facts_of(end, request.limits, kept=True)
+        return self._result(attempt, setup_time_s=setup_s, cell=cell, profile=profile, **facts)
+
+    def result(self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str) -> ExecutionResult:
+        return self._result(attempt, outcome=outcome, cause=cause, message=message)
+
+    def _result(self, attempt: Attempt, **facts: Any) -> ExecutionResult:
+        return ExecutionResult(
+            queue_time_s=attempt.queue_s,
+            isolation_level=self._level,
+            served_by=self._name,
+            request_id=attempt.request.request_id,
+            **facts,
+        )
+
+    def _new_id(self) -> str:
+        return self._table.session_id(secrets.token_urlsafe(16))
+
+    def _add(self, info: SessionInfo, limits: Limits, family: Family, member: Interpreter) -> SessionInfo:
+        now = self._clock.now()
+        self._table.add(info, limits, now)
+        self._live[info.session_id] = family, member
+        member.gone.add_done_callback(lambda gone: self._forget(info.session_id, gone.result().why))
+        return self._table.info(info.session_id, now)
+
+    def _end(self, session_id: str, why: Ended) -> None:
+        """Kills it; it is unknown from now on."""
+        family, member = self._live[session_id]
+        family.kill(member, Death(why, ours=True))
+        self._forget(session_id, why)
+
+    def _forget(self, session_id: str, why: Ended) -> None:
+        """Idempotent."""
+        if self._live.pop(session_id, None) is None:
+            return
+        for key in self._table.end(session_id, why):
+            waiting = self._turns.get(key)
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(self._table.not_found(session_id))
+
+    def _leave(self, session_id: str, key: object) -> None:
+        following = self._turns.get(self._table.leave(session_id, key, self._clock.now()))
+        if following is not None and not following.done():
+            following.set_result(None)
+
+    async def _keep(self, family: Family, opened: asyncio.Future[Family]) -> None:
+        """The life of a family, from its first interpreter to its last."""
+        try:
+            async with family:
+                if opened.cancelled():
+                    return
+                opened.set_result(family)
+                await family.over()
+        except Exception as error:  # the boundary: one family's trouble is not that of the others
+            if not opened.done():
+                opened.set_exception(error)
+            else:
+                _log.exception("a session ended badly")
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            for session_id in self._table.expired(self._clock.now()):
+                ttl_s = self._table.info(session_id, self._clock.now()).idle_ttl_s
+                self._end(session_id, Ended(f"was deleted after {ttl_s:g} s without a cell"))
+
+
+def _merged(asked: Limits, session: Limits) -> Limits:
+    """What a cell names, else what its session has; one that names a longer time may use the CPU for as long."""
+    limits = replace(session, **{each.name: value for each in fields(Limits) if (value := getattr(asked, each.name))})
+    if asked.wall_time_s > session.wall_time_s and not asked.cpu_time_s:
+        return replace(limits, cpu_time_s=max(session.cpu_time_s, asked.wall_time_s))
+    return limits

@@ -1,0 +1,195 @@
+"""Sessions from the client's side: calls, and a handle: `async with executor.session() as s: await s.run("x = 1")`.
+
+Invariants: every call has a deadline and can be repeated safely; leaving the block of a session ends it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from executor_service.convert import limits_to_proto, session_from_proto
+from executor_service.errors import InvalidRequest
+from executor_service.model import ExecutionResult, InputFile, Limits, SessionInfo
+from executor_service.v1 import executor_pb2 as pb
+from limiter import LeaseLike
+
+__all__ = ["Session", "SessionCalls"]
+
+_CALL_S = 120.0
+"""Making or ending a session takes milliseconds; this is for machines in trouble."""
+
+
+class Session:
+    """A live session. Made by `ExecutorClient.session()` and `Session.branch()`."""
+
+    def __init__(self, calls: SessionCalls, info: SessionInfo) -> None:
+        self._calls = calls
+        self.info = info
+        """As it was when it was made."""
+
+    @property
+    def session_id(self) -> str:
+        return self.info.session_id
+
+    async def run(
+        self,
+        code: str,
+        *,
+        stdin: bytes = b"",
+        files: Sequence[InputFile] = (),
+        return_paths: Sequence[str] = (),
+        limits: Limits | None = None,
+        display: bool | None = None,
+        lease: LeaseLike | None = None,
+        request_id: str = "",
+        timeout: float | None = None,
+    ) -> ExecutionResult:
+        """Runs the next cell. Cancelling interrupts it; the session's state stays.
+
+        `display`: whether the value of the last expression is displayed; None: yes. Of `limits`, times, output and
+        returned bytes can be named. Raises SessionNotFound, SessionBusy, and what `ExecutorClient.execute` raises.
+        """
+        return await self._calls.execute(
+            code,
+            session_id=self.session_id,
+            stdin=stdin,
+            files=files,
+            return_paths=return_paths,
+            limits=limits,
+            display=display,
+            lease=lease,
+            request_id=request_id,
+            tenant=self.info.tenant,
+            timeout=timeout,
+        )
+
+    async def branch(self, count: int = 1, *, owners: Sequence[str] = (), request_id: str = "") -> list[Session]:
+        """Forks it: each branch goes on from the state of this moment. Raises CannotBranch, SessionBusy."""
+        infos = await self._calls.branch_session(self.session_id, count, owners=owners, request_id=request_id)
+        return [Session(self._calls, info) for info in infos]
+
+    async def delete(self) -> bool:
+        """Ends it. False: it has ended before."""
+        return await self._calls.delete_session(self.session_id)
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.delete()
+
+
+class SessionCalls:
+    """The part of ExecutorClient that is about sessions."""
+
+    execute: Callable[..., Coroutine[Any, Any, ExecutionResult]]
+    _connected: Callable[[], Any]
+    _twice: Callable[[Any, Any, float], Coroutine[Any, Any, Any]]
+
+    @asynccontextmanager
+    async def session(
+        self,
+        *,
+        profile: str = "",
+        limits: Limits | None = None,
+        idle_ttl_s: float = 0.0,
+        files: Sequence[InputFile] = (),
+        env: Mapping[str, str] | None = None,
+        owner: str = "",
+        tenant: str = "",
+    ) -> AsyncIterator[Session]:
+        """A session that ends with the block. Arguments and errors as for `create_session`."""
+        info = await self.create_session(
+            profile=profile, limits=limits, idle_ttl_s=idle_ttl_s, files=files, env=env, owner=owner, tenant=tenant
+        )
+        async with Session(self, info) as session:
+            yield session
+
+    async def create_session(
+        self,
+        *,
+        language: str = "python",
+        profile: str = "",
+        limits: Limits | None = None,
+        idle_ttl_s: float = 0.0,
+        files: Sequence[InputFile] = (),
+        env: Mapping[str, str] | None = None,
+        owner: str = "",
+        tenant: str = "",
+        request_id: str = "",
+        timeout: float = _CALL_S,
+    ) -> SessionInfo:
+        """Starts an interpreter that keeps its state between cells.
+
+        Of `limits`, memory, processes, open files, file and disk bytes bound the session and all its branches together;
+        the others are those of a cell that names none. It is deleted after `idle_ttl_s` without a cell (0: 600).
+        Raises InvalidRequest, Overloaded (the server has as many as it may) or ExecutorUnavailable.
+        """
+        request = _message(
+            pb.CreateSessionRequest,
+            language=language,
+            profile=profile,
+            limits=limits_to_proto(limits or Limits()),
+            idle_ttl_s=idle_ttl_s,
+            files=[pb.InputFile(path=file.path, content=file.content, mode=file.mode) for file in files],
+            env=env or {},
+            owner=owner,
+            tenant=tenant,
+            request_id=request_id or uuid.uuid4().hex,
+        )
+        # Safe to repeat, as is branching: the request carries a request_id.
+        response = await self._twice(self._connected().CreateSession, request, timeout)
+        return session_from_proto(response.session)
+
+    async def branch_session(
+        self,
+        session_id: str,
+        count: int = 1,
+        *,
+        owners: Sequence[str] = (),
+        request_id: str = "",
+        timeout: float = _CALL_S,
+    ) -> list[SessionInfo]:
+        """Forks a session that rests `count` times, all or none. Raises SessionNotFound, SessionBusy, CannotBranch,
+        InvalidRequest, Overloaded or ExecutorUnavailable."""
+        request = _message(
+            pb.BranchSessionRequest,
+            session_id=session_id,
+            count=count,
+            owners=owners,
+            request_id=request_id or uuid.uuid4().hex,
+        )
+        response = await self._twice(self._connected().BranchSession, request, timeout)
+        return [session_from_proto(session) for session in response.sessions]
+
+    async def delete_session(self, session_id: str, *, timeout: float = _CALL_S) -> bool:
+        """Ends a session, and a cell that runs in it. False: there was none. To be called as often as one likes."""
+        request = _message(pb.DeleteSessionRequest, session_id=session_id)
+        response = await self._twice(self._connected().DeleteSession, request, timeout)
+        return bool(response.deleted)
+
+    async def list_sessions(
+        self, *, owner: str = "", tenant: str = "", page_size: int = 0, timeout: float = _CALL_S
+    ) -> list[SessionInfo]:
+        """The live sessions of the server, oldest first. Asks for page after page."""
+        found: list[SessionInfo] = []
+        token = ""
+        while True:
+            request = _message(
+                pb.ListSessionsRequest, owner=owner, tenant=tenant, page_size=page_size, page_token=token
+            )
+            response = await self._twice(self._connected().ListSessions, request, timeout)
+            found += map(session_from_proto, response.sessions)
+            token = response.next_page_token
+            if not token:
+                return found
+
+
+def _message(kind: type[Any], **fields: Any) -> Any:
+    try:
+        return kind(**fields)
+    except (ValueError, TypeError) as error:  # text that is not valid Unicode, a number that does not fit
+        raise InvalidRequest(f"the request can't be sent: {error}", ()) from None

@@ -1,0 +1,1 @@
+"""Sessions on real servers, at every isolation level that this machine can offer."""

@@ -1,0 +1,36 @@
+"""One server for each level; a client of it for each test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from executor_service import ExecutorClient
+from tests.executor.levels import LEVELS, Level
+from tests.executor.servers import Server, children
+
+
+def quiet(server: Server, level: Level) -> bool:
+    """Whether nothing is there but templates, inits and workers that wait."""
+    profiles = server.status().profiles
+    templates = sum(1 if level.landlock else 2 for profile in profiles if profile.ready)
+    return len(children(server.pid)) == templates + 2 * sum(profile.ready for profile in profiles)
+
+
+@pytest.fixture(scope="session", params=LEVELS, ids=str)
+def level(request: pytest.FixtureRequest) -> Level:
+    found: Level = request.param
+    return found
+
+
+@pytest.fixture(scope="session")
+def server(level: Level) -> Iterator[Server]:
+    with level.running("max_concurrent=4", "max_queued=500") as started:
+        yield started
+
+
+@pytest.fixture
+async def executor(server: Server) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(server.target) as client:
+        yield client
