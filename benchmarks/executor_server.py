@@ -1,0 +1,51 @@
+"""A server of the benchmark's own, on loopback, and its client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from executor_service import ExecutorClient, ExecutorUnavailable
+
+INTERPRETER = sys.executable
+"""Runs the programs on both sides, with all that is installed for it."""
+START_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the server listens."""
+
+    target: str
+    health: str
+    gateway: str
+
+
+@contextlib.asynccontextmanager
+async def executor(*settings: str) -> AsyncIterator[tuple[ExecutorClient, Addresses]]:
+    """A server that is ready, and a client of it."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(3)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        addresses = Addresses(*(f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes))
+    words = [f"listen={addresses.target}", f"health_listen={addresses.health}", f"python={INTERPRETER}", *settings]
+    words = [word.replace("GATEWAY", addresses.gateway) for word in words]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "executor_service", *words)
+    try:
+        async with ExecutorClient(addresses.target) as client, asyncio.timeout(START_WITHIN_S) as deadline:
+            while True:
+                try:
+                    await client.execute("print(1)")
+                    break
+                except ExecutorUnavailable:
+                    await asyncio.sleep(0.05)
+            deadline.reschedule(None)
+            yield client, addresses
+    finally:
+        process.terminate()
+        await process.wait()
