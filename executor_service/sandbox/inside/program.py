@@ -107,7 +107,7 @@ class Program:
         if self._env != _environment:
             os.environ.clear()
             os.environ.update(self._env)
-        time.tzset()
+            time.tzset()
         if self._argv != sys.argv:
             sys.argv[:] = self._argv
             sys.orig_argv[1:] = self._argv
