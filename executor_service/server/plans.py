@@ -9,6 +9,7 @@ from executor_service.languages import LANGUAGES, PYTHON_BASE, LanguageSpec
 from executor_service.languages.spec import fill
 from executor_service.model import InputFile, Limits, RunRequest
 from executor_service.sandbox.host import WORK_FOLDER, Host
+from executor_service.sandbox.inside.warm import THREADS
 from executor_service.sandbox.limits import disk_use
 from executor_service.sandbox.report import Mode, Plan
 from executor_service.sandbox.template import Profile
@@ -20,6 +21,8 @@ _TMP = "/tmp"  # noqa: S108 - the sandbox's own
 CELLS = "cells"
 """What serves cells in a worker."""
 _NO_LIMIT_S = 1e9
+_ONE_THREAD = dict.fromkeys(THREADS, "1")
+"""A library that starts threads when it is imported would keep its session from being branched."""
 
 
 def _read_at_start(name: str) -> bool:
@@ -102,7 +105,7 @@ class Planner:
         """An interpreter that serves cells. Its time is that of each cell."""
         return Plan(
             argv=("",),
-            env=self._env | dict(request.env),
+            env=self._env | _ONE_THREAD | dict(request.env),
             limits=replace(request.limits, wall_time_s=_NO_LIMIT_S, cpu_time_s=_NO_LIMIT_S),
             profile=profile,
             mode=Mode.SERVE,

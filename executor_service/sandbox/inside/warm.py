@@ -15,7 +15,7 @@ import tempfile
 from executor_service.sandbox.inside import syscalls as sys_
 from executor_service.sandbox.inside.exercises import BASE, EXERCISES
 
-_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """One thread each: a process with threads can't be forked safely, and a run's limits are for one processor's worth."""
 _NO_BACKGROUND = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 """pyarrow, which pandas loads, has an allocator with a thread of its own."""
@@ -26,7 +26,7 @@ _LARGE = 32 << 20
 def warm(packages: list[str], folder: str) -> list[str]:
     """Loads and exercises `packages`; returns those that are not installed."""
     before = dict(os.environ)
-    os.environ.update(dict.fromkeys(_THREADS, "1"), TMPDIR=folder, MPLCONFIGDIR=folder, **_NO_BACKGROUND)
+    os.environ.update(dict.fromkeys(THREADS, "1"), TMPDIR=folder, MPLCONFIGDIR=folder, **_NO_BACKGROUND)
     missing = []
     try:
         for package in packages:
