@@ -77,29 +77,19 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
                 here.boxes, here.planner, here.compiler, workspaces, clock, name=name, level=here.host.level
             )
         gate = await stack.enter_async_context(open_gate(config, name))
-        sessions: Sessions | None = None
+        sessions = session_service = verifier = None
         if here is not None:
             sessions = await stack.enter_async_context(open_sessions(config, here, clock, name))
             displayed = DisplayedPrograms(here.boxes, here.planner, clock, name=name, level=here.host.level)
             work = Router(work, displayed, sessions)
+            calls = session_calls(config, here, sessions, capabilities, clock)
+            session_service = await stack.enter_async_context(calls)
         turn = sessions.turn if sessions is not None else no_sessions
         runs = await stack.enter_async_context(open_runs(config, work, gate, clock, name, turn=turn))
-        verifier: Verifier | None = None
-        session_service: SessionService | None = None
-        if here is not None and sessions is not None:
+        if here is not None:
             env = minimal_environment(here.host)
             grader = Grader(BoxWorkers(here.boxes), clock, name, env, here.planner.profile_for, here.host.level)
             verifier = await stack.enter_async_context(open_verifier(config, runs, grader, clock))
-            session_service = await stack.enter_async_context(
-                SessionService(
-                    sessions,
-                    clock,
-                    policy=config.policy(),
-                    installed=capabilities.installed,
-                    profiles=frozenset(here.boxes.profiles),
-                    table=open_table(config),
-                )
-            )
         started, version = clock.now(), installed_version()
         boxes, compiler = (here.boxes, here.compiler) if here else (None, None)
         service = ExecutorService(
@@ -128,10 +118,29 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         _LOG.info("listening on %s, limiter %s", server.address, config.limiter)
         await stop.wait()
         await health.set_ready(False)
-        if sessions is not None:
-            sessions.draining = True
-        await runs.drain(config.drain_grace_s)
+        await drain(config, runs, sessions)
         await server.stop(_LAST_CALLS_S)
+
+
+async def drain(config: ExecutorConfig, runs: Runs, sessions: Sessions | None) -> None:
+    """Makes nothing new, and lets what runs come to its end."""
+    if sessions is not None:
+        sessions.draining = True
+    await runs.drain(config.drain_grace_s)
+
+
+def session_calls(
+    config: ExecutorConfig, here: Here, sessions: Sessions, capabilities: Capabilities, clock: Clock
+) -> SessionService:
+    """What the calls about sessions need."""
+    return SessionService(
+        sessions,
+        clock,
+        policy=config.policy(),
+        installed=capabilities.installed,
+        profiles=frozenset(here.boxes.profiles),
+        table=open_table(config),
+    )
 
 
 def workspace_calls(config: ExecutorConfig, workspaces: Workspaces, here: Here | None, name: str) -> WorkspaceCalls:

@@ -32,6 +32,8 @@ _ANSWER_WITHIN_S = 30.0
 """Being ready, or forked, takes milliseconds; beyond, the machine is overloaded, or the code does not play along."""
 _DEATH_WITHIN_S = 5.0
 """Between a SIGKILL that the init is asked for and its effect; beyond, the whole box is ended."""
+_REST_AFTER_S = 0.05
+"""Cells often follow each other closely; the init need not hear of each pause."""
 _VERDICT_WITHIN_S = 0.5
 """Between the death of a process and the finding that it was killed for memory: the init looks every 0.1 s."""
 _MAX_REASON = 500
@@ -142,6 +144,10 @@ class Family:
         if member.gone.done():
             self._dispose(member)
         if not self._cells:
+            asyncio.get_running_loop().call_later(_REST_AFTER_S, self._rest)
+
+    def _rest(self) -> None:
+        if not self._cells and self._members:
             self._box.rest()
 
     def interrupt(self, member: Interpreter, *, group: bool) -> None:
