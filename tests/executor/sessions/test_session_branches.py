@@ -94,8 +94,9 @@ async def test_what_a_branch_started_ends_with_it_and_not_with_others(session: S
         await two.run(start)
         assert await one.delete()
         assert await value(two, "p.poll() is None") == "True"
-        assert len(processes_with(marker)) == 1
-    assert processes_with(marker) == []
+        wait_for(lambda: len(processes_with(marker)) == 1)
+        assert await value(two, "p.poll() is None") == "True"
+    wait_for(lambda: processes_with(marker) == [])
 
 
 async def test_a_work_folder_is_copied_and_then_private(session: Session) -> None:
