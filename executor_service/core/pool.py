@@ -53,6 +53,8 @@ class _State(StrEnum):
     """Has a user."""
     CLEARED = "cleared"
     """Its user is gone; the next worker is on the way."""
+    DYING = "dying"
+    """It is being taken down; its number is not free yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +128,16 @@ class WarmPool:
             self._states[box] = _State.CLEARED
             self._used -= 1
 
+    def lost(self, box: int) -> None:
+        """A box has died and is being buried; nobody gets it any more. `gone()` follows."""
+        state = self._states.get(box)
+        if state is _State.READY:
+            self._ready.remove(box)
+        if state is not None and state is not _State.USED:
+            self._states[box] = _State.DYING
+
     def gone(self, box: int, now: float) -> list[Action]:
-        """A box has died, or was destroyed. Idempotent."""
+        """A dead box is buried: its number is free. Idempotent."""
         state = self._states.pop(box, None)
         if state is None:
             return []
@@ -141,12 +151,13 @@ class WarmPool:
         """To be called now and then: gives up what is not needed, makes what is missing."""
         self._note(now)
         surplus = len(self._states) - self._target()
-        actions: list[Action] = [Destroy(box) for box in self._ready[: max(0, surplus)]]
-        return actions or self._serve(now)
+        doomed = self._ready[: max(0, surplus)]
+        for box in doomed:
+            self.lost(box)
+        return [Destroy(box) for box in doomed] or self._serve(now)
 
     def statistics(self) -> PoolStatistics:
-        pending = len(self._states) - len(self._ready) - self._used
-        return PoolStatistics(len(self._ready), self._used, pending, len(self._takers), self._made)
+        return PoolStatistics(len(self._ready), self._used, self._pending(), len(self._takers), self._made)
 
     def _target(self) -> int:
         assert self._demand is not None
@@ -165,14 +176,17 @@ class WarmPool:
             self._used += 1
             actions.append(Assign(self._takers.popleft(), box))
         self._note(now)
-        pending = len(self._states) - len(self._ready) - self._used
-        missing = max(len(self._takers) - pending, self._target() - len(self._states))
+        missing = max(len(self._takers) - self._pending(), self._target() - len(self._states))
         for _ in range(min(missing, self.most - len(self._states))):
             box = self._free.pop() if self._free else self._new_number()
             self._states[box] = _State.MADE
             self._made += 1
             actions.append(Make(box))
         return actions
+
+    def _pending(self) -> int:
+        """Boxes that will be ready without anybody's doing."""
+        return sum(state in (_State.MADE, _State.CLEARED) for state in self._states.values())
 
     def _new_number(self) -> int:
         return self.first + len(self._states)

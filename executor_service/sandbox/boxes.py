@@ -227,6 +227,7 @@ class Boxes:
     def _gone(self, shelf: _Shelf, box: Box) -> None:
         if self._closing:
             return
+        shelf.pool.lost(box.number)
         if box.failure is not None and not box.failure.started:
             shelf.failures += 1
             _log.error("box %d of %s: %s", box.number, box.profile, box.failure)

@@ -42,6 +42,19 @@ def test_a_dead_box_is_replaced_for_who_waits() -> None:
     assert pool.gone(7, 0.1) == []
 
 
+def test_a_box_that_has_died_is_given_to_nobody_while_it_is_buried() -> None:
+    pool = WarmPool(spare=0, most=2)
+    pool.take("a", 0.0)
+    pool.ready(0, 0.1)
+    pool.released(0)
+    pool.ready(0, 0.2)
+    pool.lost(0)
+    assert pool.statistics().ready == 0
+    assert pool.ready(0, 0.3) == []
+    assert pool.take("b", 0.3) == [Make(1)]
+    assert pool.gone(0, 0.4) == []
+
+
 def test_boxes_beyond_need_are_given_up_after_two_periods() -> None:
     pool = WarmPool(spare=1, most=8, period_s=10.0)
     pool.tick(0.0)
@@ -129,10 +142,13 @@ class Pool(RuleBasedStateMachine):
     @precondition(lambda self: self.made or self.cleared or self.ready or self.used)
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
+        """Dead, with some time until it is buried in which everything else goes on."""
         box = data.draw(st.sampled_from(sorted(self.made | self.cleared | self.ready | set(self.used))))
         for group in (self.made, self.cleared, self.ready):
             group.discard(box)
         self.used.pop(box, None)
+        self.pool.lost(box)
+        self.pool.released(box)
         self.act(self.pool.gone(box, self.now))
 
     @invariant()
