@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from executor_service.sandbox.inside import landlock
 from tests.executor.servers import ROOT, Server, running
 
-__all__ = ["ENV", "LEVELS", "PREFIX", "PYTHON", "Level"]
+__all__ = ["ENV", "EXTREMES", "LEVELS", "PREFIX", "PYTHON", "Level"]
 
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 ENV = {"PYTHONPATH": f"{ROOT}:{sysconfig.get_paths()['purelib']}", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -85,3 +87,8 @@ def _levels() -> Iterator[Level]:
 
 
 LEVELS = list(_levels())
+EXTREMES = [
+    pytest.param(level, marks=() if level in (LEVELS[0], LEVELS[-1]) else pytest.mark.soak, id=str(level))
+    for level in LEVELS
+]
+"""For what depends little on the level: the strongest and the weakest in every run, the others with `make soak`."""

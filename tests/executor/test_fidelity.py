@@ -20,7 +20,7 @@ import pytest
 from executor_service import ExecutionResult, ExecutorClient, Limits
 from tests.executor.fidelity import endings, exits, modules, processes, streams, surroundings
 from tests.executor.fidelity.case import Case
-from tests.executor.levels import LEVELS, Level
+from tests.executor.levels import EXTREMES, Level
 from tests.executor.servers import Server
 
 TABLES = (modules, exits, endings, streams, processes, surroundings)
@@ -55,7 +55,7 @@ class Surroundings:
     packages: list[str]
 
 
-@pytest.fixture(scope="module", params=LEVELS, ids=str)
+@pytest.fixture(scope="module", params=EXTREMES)
 def level(request: pytest.FixtureRequest) -> Iterator[tuple[Level, Server]]:
     with request.param.running("max_concurrent=4") as server:
         yield request.param, server

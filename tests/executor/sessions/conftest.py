@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from executor_service import ExecutorClient
-from tests.executor.levels import LEVELS, Level
+from tests.executor.levels import EXTREMES, Level
 from tests.executor.servers import Server, children
 
 
@@ -18,7 +18,7 @@ def quiet(server: Server, level: Level) -> bool:
     return len(children(server.pid)) == templates + 2 * sum(profile.ready for profile in profiles)
 
 
-@pytest.fixture(scope="session", params=LEVELS, ids=str)
+@pytest.fixture(scope="session", params=EXTREMES)
 def level(request: pytest.FixtureRequest) -> Level:
     found: Level = request.param
     return found
