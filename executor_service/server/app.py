@@ -73,23 +73,18 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             work, capabilities = await stack.enter_async_context(open_remote(config, clock, name))
         else:
             here, capabilities = await open_here(stack, config, clock, workspaces.stores)
-            work = Programs(
-                here.boxes, here.planner, here.compiler, workspaces, clock, name=name, level=here.host.level
-            )
+            work = programs_of(here, workspaces, clock, name)
         gate = await stack.enter_async_context(open_gate(config, name))
         sessions = session_service = verifier = None
         if here is not None:
             sessions = await stack.enter_async_context(open_sessions(config, here, clock, name))
             displayed = DisplayedPrograms(here.boxes, here.planner, clock, name=name, level=here.host.level)
             work = Router(work, displayed, sessions)
-            calls = session_calls(config, here, sessions, capabilities, clock)
-            session_service = await stack.enter_async_context(calls)
+            session_service = await stack.enter_async_context(session_calls(config, here, sessions, capabilities))
         turn = sessions.turn if sessions is not None else no_sessions
         runs = await stack.enter_async_context(open_runs(config, work, gate, clock, name, turn=turn))
         if here is not None:
-            env = minimal_environment(here.host)
-            grader = Grader(BoxWorkers(here.boxes), clock, name, env, here.planner.profile_for, here.host.level)
-            verifier = await stack.enter_async_context(open_verifier(config, runs, grader, clock))
+            verifier = await stack.enter_async_context(open_verifier(config, runs, here, clock, name))
         started, version = clock.now(), installed_version()
         boxes, compiler = (here.boxes, here.compiler) if here else (None, None)
         service = ExecutorService(
@@ -104,14 +99,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
                 config, name, version, runs, sessions, boxes, compiler, gate, capabilities, clock.now() - started
             ),
         )
-        server = await stack.enter_async_context(
-            GrpcServer(
-                config.listen,
-                add=lambda server: executor_pb2_grpc.add_ExecutorServiceServicer_to_server(service, server),
-                services=[SERVICE_NAME],
-                insecure=config.insecure,
-            )
-        )
+        server = await stack.enter_async_context(grpc_server(config, service))
         if config.gateway_listen:
             await stack.enter_async_context(open_gateway(config, runs, capabilities.installed, name))
         await health.set_ready(True)
@@ -122,6 +110,21 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         await server.stop(_LAST_CALLS_S)
 
 
+def grpc_server(config: ExecutorConfig, service: ExecutorService) -> GrpcServer:
+    """Where gRPC calls come in."""
+    return GrpcServer(
+        config.listen,
+        add=lambda server: executor_pb2_grpc.add_ExecutorServiceServicer_to_server(service, server),
+        services=[SERVICE_NAME],
+        insecure=config.insecure,
+    )
+
+
+def programs_of(here: Here, workspaces: Workspaces, clock: Clock, name: str) -> Programs:
+    """Single programs in the sandboxes of this machine."""
+    return Programs(here.boxes, here.planner, here.compiler, workspaces, clock, name=name, level=here.host.level)
+
+
 async def drain(config: ExecutorConfig, runs: Runs, sessions: Sessions | None) -> None:
     """Makes nothing new, and lets what runs come to its end."""
     if sessions is not None:
@@ -129,13 +132,11 @@ async def drain(config: ExecutorConfig, runs: Runs, sessions: Sessions | None) -
     await runs.drain(config.drain_grace_s)
 
 
-def session_calls(
-    config: ExecutorConfig, here: Here, sessions: Sessions, capabilities: Capabilities, clock: Clock
-) -> SessionService:
+def session_calls(config: ExecutorConfig, here: Here, sessions: Sessions, capabilities: Capabilities) -> SessionService:
     """What the calls about sessions need."""
     return SessionService(
         sessions,
-        clock,
+        MonotonicClock(),
         policy=config.policy(),
         installed=capabilities.installed,
         profiles=frozenset(here.boxes.profiles),
@@ -245,8 +246,10 @@ def open_runs(config: ExecutorConfig, work: Work, gate: LeaseGate, clock: Clock,
     )
 
 
-def open_verifier(config: ExecutorConfig, runs: Runs, grader: Grader, clock: Clock) -> Verifier:
+def open_verifier(config: ExecutorConfig, runs: Runs, here: Here, clock: Clock, name: str) -> Verifier:
     """Verifications, whose cases go through `runs`."""
+    env, level = minimal_environment(here.host), here.host.level
+    grader = Grader(BoxWorkers(here.boxes), clock, name, env, here.planner.profile_for, level)
     table = open_table(config)
     return Verifier(runs, grader, clock, table=table, queue_timeout_s=config.queue_timeout_s)
 

@@ -42,7 +42,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return same(list(a.items()), list(b.items()))
     if isinstance(a, frozenset):
-        return sorted(map(repr, a)) == sorted(map(repr, b))
+        return a == b and sorted(str(type(each)) for each in a) == sorted(str(type(each)) for each in b)
     return bool(a == b)
 
 

@@ -8,14 +8,11 @@ import signal
 import subprocess
 import uuid
 
-import grpc
-import grpc.aio
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from executor_service import Cause, ExecutorClient, ExecutorUnavailable, InvalidRequest, Limits, Outcome, Overloaded
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.v1 import executor_pb2_grpc
 from fairbox.channels import open_channel
 from tests.executor.servers import (
     Server,
@@ -250,23 +247,6 @@ async def test_reflection_lists_the_service(server: Server) -> None:
         names = {service.name for service in answer.list_services_response.service}
         call.cancel()
     assert "executor_service.v1.ExecutorService" in names
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("CreateSession", pb.CreateSessionRequest()),
-        ("BranchSession", pb.BranchSessionRequest()),
-        ("DeleteSession", pb.DeleteSessionRequest()),
-        ("ListSessions", pb.ListSessionsRequest()),
-    ],
-)
-async def test_what_is_not_offered_says_so(server: Server, name: str, message: object) -> None:
-    async with open_channel(server.target) as channel:
-        call = getattr(executor_pb2_grpc.ExecutorServiceStub(channel), name)(message, timeout=10)
-        with pytest.raises(grpc.aio.AioRpcError, match=f"{name} is not offered") as caught:
-            await (anext(aiter(call)) if name in ("StreamExecution", "ExecuteBatch") else call)
-        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_an_unreachable_server_is_infrastructure() -> None:

@@ -72,6 +72,8 @@ class Use:
         self._watch: Watch | None = None
         self._exit: int | None = None
         """Wait status of the worker."""
+        self._used_s = 0.0
+        """CPU time of the worker before the program."""
         self._heard = False
         """The worker has said its last words, or will say none."""
         self._over = False
@@ -123,7 +125,8 @@ class Use:
             while self._begin is None:
                 self._obey()  # the server says how much may be used before it says what is to run
             used, _, said = said.partition(b"\0")
-            self._meters.baseline(float(used))
+            self._used_s = float(used)
+            self._meters.baseline(self._used_s)
             self._start_watch(now, self._begin)
         if said:
             stage, number, text = said.removeprefix(FAILED).decode(errors="replace").split("\0", 2)
@@ -206,6 +209,8 @@ class Use:
         if not self._over:
             self._ended_at = time.monotonic()
         last = self._meters.read()
+        if early:
+            last.cpu_s = max(last.cpu_s, self._meters.process_cpu_s(self._pid) - self._used_s)
         _kill_all()
         begin = self._begin
         if begin is None or self._reason == "failed":
