@@ -130,10 +130,12 @@ class Boxes:
         self._shelves[name].wanted.set()
         return self._shelves[name].template is not None
 
-    def missing(self, name: str) -> tuple[str, ...]:
-        """Packages of a loaded profile that are not installed."""
+    def packages(self, name: str) -> tuple[str, ...]:
+        """What a profile has loaded; empty before it is loaded, and without what is not installed."""
         template = self._shelves[name].template
-        return template.missing if template is not None else ()
+        if template is None:
+            return ()
+        return tuple(each for each in template.profile.packages if each not in template.missing)
 
     @property
     def level(self) -> IsolationLevel:

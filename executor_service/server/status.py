@@ -86,7 +86,7 @@ def _profiles(boxes: Boxes) -> list[pb.ProfileStatus]:
         pb.ProfileStatus(
             name=profile,
             language="python",
-            packages=[each for each in boxes.profiles[profile].packages if each not in boxes.missing(profile)],
+            packages=boxes.packages(profile),
             ready=pool.ready,
         )
         for profile, pool in sorted(boxes.statistics().items())
