@@ -133,8 +133,9 @@ class WarmPool:
         state = self._states.get(box)
         if state is _State.READY:
             self._ready.remove(box)
-        if state is not None and state is not _State.USED:
-            self._states[box] = _State.DYING
+        self._used -= state is _State.USED
+        if state is not None:
+            self._states[box] = _State.DYING  # whatever its user says of it later
 
     def gone(self, box: int, now: float) -> list[Action]:
         """A dead box is buried: its number is free. Idempotent."""

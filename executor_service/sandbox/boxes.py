@@ -34,6 +34,8 @@ _LOADED_WITHIN_S = 120.0
 _TICK_S = 5.0
 _BACKOFF_S, _BACKOFF_MOST_S = 0.1, 2.0
 """Between attempts to make a box where the last ones failed: this times their number, up to this."""
+_RELOAD_S, _RELOAD_MOST_S = 2.0, 300.0
+"""Between attempts to load a profile, doubled up to this: each costs seconds of CPU time."""
 _FAILURES = 3
 """So many boxes in a row that can't be made are a reason to tell those who wait."""
 
@@ -161,6 +163,8 @@ class Boxes:
                 self._act(shelf, shelf.pool.ready(box.number, self._clock.now()))
 
     async def _box(self, shelf: _Shelf) -> Box:
+        if shelf.template is None and shelf.failure is not None:
+            raise shelf.failure
         self._takers += 1
         taker = self._takers
         waiting: asyncio.Future[Box] = asyncio.get_running_loop().create_future()
@@ -242,20 +246,20 @@ class Boxes:
         del shelf.boxes[box.number]
         if shelf.failures >= _FAILURES and box.failure is not None:
             shelf.failures = 0
-            for waiting in shelf.takers.values():
-                if not waiting.done():
-                    waiting.set_exception(box.failure)
+            _refuse(shelf, box.failure)
         if not self._closing:
             self._act(shelf, shelf.pool.gone(box.number, self._clock.now()))
 
     async def _keep(self, shelf: _Shelf) -> None:
         """Loads a profile once it is wanted, and again when its template has died; the boxes died with it."""
+        pause_s = _RELOAD_S
         with contextlib.suppress(asyncio.CancelledError):
             await shelf.wanted.wait()
             while True:
                 try:
                     async with Template(self._host, shelf.profile, self._env) as template:
                         self._loaded(shelf, template)
+                        pause_s = _RELOAD_S
                         await template.ended()
                         shelf.template = None
                     _log.error("the template of %s has died; it is started again", shelf.profile.name)
@@ -264,7 +268,9 @@ class Boxes:
                         _log.error("profile %s can't be loaded: %s", shelf.profile.name, failure)
                     shelf.failure = failure
                     shelf.tried.set()
-                    await asyncio.sleep(_BACKOFF_MOST_S)
+                    _refuse(shelf, failure)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _RELOAD_MOST_S)
 
     def _loaded(self, shelf: _Shelf, template: Template) -> None:
         shelf.template, shelf.failure = template, None
@@ -281,3 +287,10 @@ class Boxes:
                 for shelf in self._shelves.values():
                     if shelf.template is not None:
                         self._act(shelf, shelf.pool.tick(self._clock.now()))
+
+
+def _refuse(shelf: _Shelf, failure: SandboxFailure) -> None:
+    """Those who wait are told why, and need not wait any longer."""
+    for waiting in shelf.takers.values():
+        if not waiting.done():
+            waiting.set_exception(failure)

@@ -55,6 +55,17 @@ def test_a_box_that_has_died_is_given_to_nobody_while_it_is_buried() -> None:
     assert pool.gone(0, 0.4) == []
 
 
+def test_a_box_that_dies_in_use_does_not_come_back_when_its_user_leaves() -> None:
+    pool = WarmPool(spare=0, most=2)
+    pool.take("a", 0.0)
+    assert pool.ready(0, 0.1) == [Assign("a", 0)]
+    pool.lost(0)
+    assert pool.statistics().used == 0
+    pool.released(0)
+    assert pool.ready(0, 0.2) == []
+    assert pool.statistics().ready == 0
+
+
 def test_boxes_beyond_need_are_given_up_after_two_periods() -> None:
     pool = WarmPool(spare=1, most=8, period_s=10.0)
     pool.tick(0.0)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from executor_service import ExecutorClient, InvalidRequest
+from executor_service import Cause, ExecutorClient, InvalidRequest, Outcome
 from tests.executor.servers import ROOT, Server, command, running, wait_for
 
 PACKAGES = ("numpy", "pandas", "scipy", "sympy", "matplotlib")
@@ -88,8 +88,18 @@ async def test_a_profile_that_cannot_be_loaded_leaves_the_others_alone() -> None
     with running("profiles.broken.packages=[no_such_package_of_ours]") as server:
         async with ExecutorClient(server.target) as client:
             assert (await client.execute("print(1)")).ok
+            # All its packages are missing: that is said in status, and is no reason not to run.
+            assert (await client.execute("print(1)", profile="broken")).ok
         packages = {profile.name: list(profile.packages) for profile in server.status().profiles}
         assert packages["broken"] == []
+
+
+async def test_a_profile_whose_package_fails_is_refused_at_once_and_the_others_go_on() -> None:
+    with running("profiles.failing.packages=[asyncio.windows_events]") as server:
+        async with ExecutorClient(server.target) as client:
+            refused = await client.execute("print(1)", profile="failing", timeout=60)
+            assert (refused.outcome, refused.cause) == (Outcome.SANDBOX_ERROR, Cause.INFRA)
+            assert (await client.execute("print(1)")).ok
 
 
 def test_a_profile_setting_that_is_unknown_is_named() -> None:

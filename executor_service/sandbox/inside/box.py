@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from executor_service.sandbox.inside.program import Program
     from executor_service.sandbox.inside.spec import BoxSpec, Groups
 
-_MAX_MESSAGE = 64 << 10
 _LOW = 4
 _IFF_UP = 0x1
 _SIOCSIFFLAGS = 0x8914

@@ -40,7 +40,6 @@ PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _SECCOMP_MODE_FILTER = 2
 
-CAP_DAC_READ_SEARCH = 2
 CAP_KILL = 5
 
 # These have the same number on every architecture.
