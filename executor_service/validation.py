@@ -44,6 +44,7 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MAX_SESSION_ID = 512
 """A session's id holds the name of its server."""
 _NO_NEEDS = Needs()
+_LIMITS = tuple(field.name for field in fields(Limits))
 _OF_SESSIONS = ("memory_bytes", "processes", "open_files", "file_bytes", "disk_bytes")
 """Limits that the first cell would set for all others."""
 
@@ -58,15 +59,17 @@ class LimitPolicy:
     def resolve(self, asked: pb.Limits, found: list[FieldError], needs: Needs = _NO_NEEDS) -> Limits:
         """`needs` raises defaults, and nothing that is asked for."""
         values: dict[str, float | int] = {}
-        for field in fields(Limits):
-            value = getattr(asked, field.name)
-            default, most = getattr(self.defaults, field.name), getattr(self.maxima, field.name)
-            default = max(default, min(getattr(needs, field.name, 0), most))
-            if isinstance(value, float) and (not math.isfinite(value) or value < 0):
-                found.append(FieldError(f"limits.{field.name}", f"is {value}, must be a number of seconds from 0"))
-            elif value > most:
-                found.append(FieldError(f"limits.{field.name}", f"is {value:g}, must be at most {most:g}"))
-            values[field.name] = value or default
+        needy = needs != _NO_NEEDS
+        for name in _LIMITS:
+            value, default, most = getattr(asked, name), getattr(self.defaults, name), getattr(self.maxima, name)
+            if needy:
+                default = max(default, min(getattr(needs, name, 0), most))
+            if not 0 <= value <= most:
+                problem = f"is {value:g}, must be at most {most:g}"
+                if isinstance(value, float) and (not math.isfinite(value) or value < 0):
+                    problem = f"is {value}, must be a number of seconds from 0"
+                found.append(FieldError(f"limits.{name}", problem))
+            values[name] = value or default
         if not asked.cpu_time_s:
             # One who asks for a long run must not have to ask for its CPU time as well.
             values["cpu_time_s"] = min(max(values["cpu_time_s"], values["wall_time_s"]), self.maxima.cpu_time_s)
@@ -97,7 +100,7 @@ def validate(
         limits = _cell(found, request, policy.maxima)
         files = check_files(found, request.files)  # only the kernel knows how much room the session has left
     else:
-        limits = policy.resolve(request.limits, found, spec.needs if spec else Needs())
+        limits = policy.resolve(request.limits, found, spec.needs if spec else _NO_NEEDS)
         files = check_files(found, request.files, *((spec.program_file(code), spec.makes) if spec else ()))
         check_room(found, files, limits, len(code))
     _return_paths(found, request.return_paths)

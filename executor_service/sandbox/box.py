@@ -13,6 +13,8 @@ import logging
 import os
 import signal
 import socket
+from array import array
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +29,7 @@ __all__ = ["Box", "Message"]
 
 _log = logging.getLogger(__name__)
 _MAX_MESSAGE = 64 << 10
+_ROOM_FOR_HANDLES = socket.CMSG_SPACE(4 * array("i").itemsize)
 _DEATH_NOTICE_S = 30.0
 """SIGKILL can be held up by a call that hangs in the kernel. A uid with a living process is never given away, so the
 wait has no end; it is said once in so many seconds."""
@@ -65,7 +68,8 @@ class Box:
         self._template = template
         self._limits = (memory_bytes, processes)
         self._on_ready, self._on_gone = on_ready, on_gone
-        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._messages: deque[Message] = deque()
+        self._listener: asyncio.Future[None] | None = None
         self._init = -1
         self.use = 0
         """Number of the present use, or the coming one: the init may be done with a use before its user knows."""
@@ -108,8 +112,20 @@ class Box:
                 self._control.send(json.dumps({**order, "use": use}).encode())
 
     async def hear(self) -> Message | None:
-        """What the init says next about this use; None: it is gone."""
-        return await self._messages.get()
+        """What the init says next about this use; None: it is gone. One listens at a time."""
+        while not self._messages:
+            if self._gone:
+                return None
+            self._listener = asyncio.get_running_loop().create_future()
+            try:
+                await self._listener
+            finally:
+                self._listener = None
+        return self._messages.popleft()
+
+    def _wake(self) -> None:
+        if self._listener is not None and not self._listener.done():
+            self._listener.set_result(None)
 
     def kill(self) -> None:
         """Ends the box and everything in it. `on_gone` follows."""
@@ -150,11 +166,12 @@ class Box:
     def _read(self) -> None:
         assert self._control is not None
         try:
-            data, handles, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE, 4, socket.MSG_CMSG_CLOEXEC)
+            data, extra, _, _ = self._control.recvmsg(_MAX_MESSAGE, _ROOM_FOR_HANDLES, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
-            data, handles = b"", []
+            data, extra = b"", []
+        handles = list(array("i", extra[0][2])) if extra else []
         if not data:
             self._lost()
             return
@@ -169,7 +186,8 @@ class Box:
             case _:
                 if said["type"] == "failed":
                     self.failure = SandboxFailure(said["stage"], said["errno"], said["error"], started=said["started"])
-                self._messages.put_nowait((said, handles))
+                self._messages.append((said, handles))
+                self._wake()
 
     def _lost(self) -> None:
         if self._gone:
@@ -177,5 +195,5 @@ class Box:
         self._gone = True
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control)
-        self._messages.put_nowait(None)
+        self._wake()
         self._on_gone(self)

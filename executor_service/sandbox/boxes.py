@@ -170,6 +170,9 @@ class Boxes:
         waiting: asyncio.Future[Box] = asyncio.get_running_loop().create_future()
         shelf.takers[taker] = waiting
         self._act(shelf, shelf.pool.take(taker, self._clock.now()))
+        if waiting.done() and waiting.exception() is None:
+            del shelf.takers[taker]
+            return waiting.result()  # the usual case
         try:
             async with asyncio.timeout(_READY_WITHIN_S if shelf.template else _LOADED_WITHIN_S):
                 return await waiting

@@ -99,6 +99,7 @@ class Host:
             "links": list(self.links),
             "etc": etc,
             "work": WORK_FOLDER,
+            "main": MAIN_FILE,
             "nice": self.nice,
             "scratch": self.scratch,
             "stores": list(self.stores),

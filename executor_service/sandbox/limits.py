@@ -23,14 +23,14 @@ DEFAULT_INODES = _INODES + 16
 
 
 def resource_limits(limits: Limits, *, counted: bool, reserves: int = 0) -> dict[str, int]:
-    """Names and values for setrlimit. `counted`: a control group keeps the process limit; `reserves`: as in Plan."""
+    """Names and values for setrlimit, beside what no program gets any of (`inside.confine`).
+
+    `counted`: a control group keeps the process limit; `reserves`: as in Plan.
+    """
     return {
         "RLIMIT_AS": 2 * limits.memory_bytes + _ADDRESS_SPACE_BASE + reserves,
-        "RLIMIT_CORE": 0,
         "RLIMIT_CPU": math.ceil(limits.cpu_time_s) + _SPARE_CPU_S,
         "RLIMIT_FSIZE": limits.file_bytes,
-        "RLIMIT_MEMLOCK": 0,
-        "RLIMIT_MSGQUEUE": 0,
         "RLIMIT_NOFILE": limits.open_files,
         "RLIMIT_NPROC": limits.processes + (_SPARE_PROCESSES if counted else 0),
     }

@@ -24,9 +24,12 @@ _CHUNK = 64 << 10
 
 
 class Streams:
-    """`out` and `err` are read ends of pipes, which it owns. `on_flood` is called for each piece beyond the flood."""
+    """`out` and `err` are read ends of pipes, which it owns. `on_flood` is called for each piece beyond the flood.
 
-    def __init__(self, out: int, err: int, limit: int, on_flood: Callable[[], None]) -> None:
+    It begins to read after `pause_s`: what ends sooner is read by `drain()` alone, which costs less.
+    """
+
+    def __init__(self, out: int, err: int, limit: int, on_flood: Callable[[], None], *, pause_s: float = 0.0) -> None:
         self._limit = limit
         self.on_flood = on_flood
         self._pipes = {out: Stream.STDOUT, err: Stream.STDERR}
@@ -34,9 +37,15 @@ class Streams:
         self._totals = dict.fromkeys(self._pipes, 0)
         self.observe: Callable[[Stream, bytes], None] | None = None
         """Is given what is kept, as it is read."""
-        loop = asyncio.get_running_loop()
         for pipe in self._pipes:
             os.set_blocking(pipe, False)
+        self._reading: set[int] = set()
+        self._begin = asyncio.get_running_loop().call_later(pause_s, self._listen)
+
+    def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for pipe in self._pipes:
+            self._reading.add(pipe)
             loop.add_reader(pipe, self._read, pipe)
 
     def drain(self) -> None:
@@ -67,11 +76,16 @@ class Streams:
 
     def close(self) -> None:
         """Idempotent."""
-        loop = asyncio.get_running_loop()
+        self._begin.cancel()
         for pipe in self._pipes:
-            loop.remove_reader(pipe)
+            self._forget(pipe)
             os.close(pipe)
         self._pipes = {}
+
+    def _forget(self, pipe: int) -> None:
+        if pipe in self._reading:
+            self._reading.remove(pipe)
+            asyncio.get_running_loop().remove_reader(pipe)
 
     def _read(self, pipe: int) -> bool:
         """Reads once. False when there is nothing more now, or ever."""
@@ -80,7 +94,7 @@ class Streams:
         except BlockingIOError:
             return False
         if not data:
-            asyncio.get_running_loop().remove_reader(pipe)
+            self._forget(pipe)
             return False
         self._totals[pipe] += len(data)
         stream = self._pipes[pipe]

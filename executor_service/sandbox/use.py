@@ -24,6 +24,7 @@ from executor_service.sandbox.channel import Channel
 from executor_service.sandbox.host import WORK_FOLDER, Host
 from executor_service.sandbox.inside import wire
 from executor_service.sandbox.inside.watch import PATIENCE
+from executor_service.sandbox.inside.worker import GO
 from executor_service.sandbox.limits import DEFAULT_INODES, disk_inodes, resource_limits
 from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure, Stream
 from executor_service.sandbox.streams import Streams
@@ -37,6 +38,10 @@ _NO_END_S = 1e9
 """Where the init need not keep the wall time."""
 _END_GRACE_S = 5.0
 """The init keeps the limits; when it is silent for so long after it should have spoken, the kernel ends the box."""
+_AT_ONCE = 32 << 10
+"""Bytes that an empty socket always takes."""
+_QUIET_S = 0.003
+"""Output is read from then on; a program that is done sooner has not filled a pipe that mattered."""
 _SETUP_TIMEOUT_S = 30.0
 """Handing over takes milliseconds, for large files more; beyond this the machine is overloaded."""
 
@@ -55,13 +60,16 @@ class Sandbox:
         self._killed = Killed.NOT
         self._deadline: asyncio.Timeout | None = None
         self._ended = self._dead = False
+        self._unsent = memoryview(b"")
+        self._unarmed = False
         self.started = False
         """Whether the program may have run."""
 
     async def __aenter__(self) -> Sandbox:
         try:
-            async with asyncio.timeout(_SETUP_TIMEOUT_S):
-                await self._hand_over()
+            if not self._hand_over():
+                async with asyncio.timeout(_SETUP_TIMEOUT_S):
+                    await self._complete()
         except TimeoutError:
             await to_the_end(self._close())
             raise SandboxFailure("set-up", 0, f"not ready after {_SETUP_TIMEOUT_S:g} s", started=False) from None
@@ -73,7 +81,11 @@ class Sandbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await to_the_end(self._close())
+        try:
+            await self._close()
+        except asyncio.CancelledError:
+            await to_the_end(self._close())
+            raise
 
     async def run(self, observe: Callable[[Stream, bytes], None] | None = None) -> Report:
         """Starts the program and returns when it has ended and everything that it started is killed.
@@ -164,8 +176,11 @@ class Sandbox:
         """An order about this use and no other: the box may be ready for the next one already."""
         self._box.tell(order, self._use)
 
-    async def _hand_over(self) -> None:
-        """Tells the init the limits and the worker what to run; the worker then waits for `go`."""
+    def _hand_over(self) -> bool:
+        """Tells the init the limits and the worker what to run; the worker then waits for `go`.
+
+        False: something is left for `_complete()`.
+        """
         plan, limits, box = self._plan, self._plan.limits, self._box
         if not box.streams:
             raise SandboxFailure("box", 0, "it ended before it was used", started=False)
@@ -173,7 +188,7 @@ class Sandbox:
         box.streams = []
         self._data = socket.socket(fileno=data)
         self._data.setblocking(False)
-        self._streams = Streams(out, err, limits.output_bytes, lambda: self.kill(Killed.OUTPUT))
+        self._streams = Streams(out, err, limits.output_bytes, lambda: self.kill(Killed.OUTPUT), pause_s=_QUIET_S)
         try:
             box.restrict(limits.memory_bytes, limits.processes)
         except OSError as error:
@@ -194,9 +209,25 @@ class Sandbox:
                 "workspace": asdict(plan.workspace) if plan.workspace else None,
             }
         )
-        if resized or plan.workspace:
+        blobs = [plan.stdin, *(file.content for file in plan.files)]
+        self._unsent = memoryview(b"".join((wire.encode(self._task(), sum(map(len, blobs))), *blobs)))
+        self._unarmed = resized or plan.workspace is not None
+        if self._unarmed or len(self._unsent) > _AT_ONCE:
+            return False
+        try:
+            sent = self._data.send(self._unsent)
+        except ConnectionError:
+            return True  # it failed before; its init says why
+        self._unsent = self._unsent[sent:]
+        return not self._unsent
+
+    async def _complete(self) -> None:
+        """What `_hand_over()` could not do at once."""
+        if self._unarmed:
             await self._expect("armed")
-        await self._send(self._task(), [plan.stdin, *(file.content for file in plan.files)])
+        assert self._data is not None
+        with contextlib.suppress(ConnectionError):  # it failed before it read all; its init says why
+            await asyncio.get_running_loop().sock_sendall(self._data, self._unsent)
 
     def _task(self) -> dict[str, Any]:
         plan = self._plan
@@ -212,15 +243,11 @@ class Sandbox:
             "files": [{"path": file.path, "size": len(file.content), "mode": file.mode} for file in plan.files],
         }
 
-    async def _send(self, head: dict[str, Any], blobs: list[bytes]) -> None:
-        assert self._data is not None
-        data = b"".join((wire.encode(head, sum(map(len, blobs))), *blobs))
-        with contextlib.suppress(ConnectionError):  # it failed before it read all; its init says why
-            await asyncio.get_running_loop().sock_sendall(self._data, data)
-
     async def _go(self) -> None:
         self.started = True  # from here on nobody can say that it has not run, until its init says so
-        await self._send({"type": "go"}, [])
+        assert self._data is not None
+        with contextlib.suppress(ConnectionError):  # as above
+            await asyncio.get_running_loop().sock_sendall(self._data, GO)
 
     async def _expect(self, kind: str) -> tuple[dict[str, Any], list[int]]:
         message = await self._box.hear()
@@ -283,20 +310,21 @@ class Sandbox:
         return Report(killed, 0, signal.SIGKILL, *self.streams.outputs(), wall_s=wall_s)
 
     async def _close(self) -> None:
-        """Ends the use, waits until everything of it is dead, frees what it had. Idempotent."""
-        if self._data is None:
-            return
-        self._data.close()
-        self._data = None
-        if self._channel is not None:
-            self._channel.close()
-        if not self._dead:
-            if not self._ended:
+        """Ends the use, waits until everything of it is dead, frees what it had. Idempotent; goes on when repeated."""
+        if self._streams is None:
+            return  # never begun
+        if self._data is not None:
+            self._data.close()
+            self._data = None
+            if self._channel is not None:
+                self._channel.close()
+            if not self._dead and not self._ended:
                 self._tell({"type": "end"})
+        if not self._dead:
             await self._death()
-        if self._streams is not None:
-            self._streams.drain()
-            self._streams.close()
+            self._dead = True
+        self._streams.drain()
+        self._streams.close()
 
     async def _death(self) -> None:
         try:

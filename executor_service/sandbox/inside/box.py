@@ -1,17 +1,18 @@
 """Process 1 of a box: builds it once, then prepares, watches and clears away one use after the other.
 
-A use is: fresh private folders, a fresh IPC namespace, a worker forked ahead of the request; the server says how much
-it may use and sends it what to run; the worker ends or meets a limit; everything is killed and reaped; the folders go.
+A use is: private folders and an IPC namespace in which nothing of an earlier use is left, a worker forked ahead of the
+request; the server says how much it may use and sends it what to run; the worker ends or meets a limit; everything is
+killed and reaped; what it has left behind goes.
 
 Invariants: nothing of any request is ever in this process's memory, because the next worker is forked from it: code,
 input and files go from the server straight to the worker, and files to be returned are read by a child of their own.
-A use is over when its last process is dead, and the next begins after that. Its clock starts when the worker says, with
-its last words before the program, that it starts.
+A use is over when its last process is dead, and the next begins after that. Its clock starts when the worker says so.
 """
 
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -22,9 +23,10 @@ from executor_service.sandbox.inside import mounts, worker
 from executor_service.sandbox.inside import syscalls as sys_
 from executor_service.sandbox.inside.bare import BareBox
 from executor_service.sandbox.inside.confine import Confinement, prepare
-from executor_service.sandbox.inside.ending import EndPage
+from executor_service.sandbox.inside.ending import Pages
 from executor_service.sandbox.inside.meters import Meters
-from executor_service.sandbox.inside.use import Folders, Use, WorkerEnds
+from executor_service.sandbox.inside.private import PrivateFolders
+from executor_service.sandbox.inside.use import Folders, Use
 from executor_service.sandbox.inside.workspace import Workspaces
 
 TYPE_CHECKING = False
@@ -38,7 +40,12 @@ _LOW = 4
 _IFF_UP = 0x1
 _SIOCSIFFLAGS = 0x8914
 _LAST_PID = "/proc/sys/kernel/ns_last_pid"
+_OOM_SCORE = "/proc/self/oom_score_adj"
 _TIME_WAIT = "/proc/sys/net/ipv4/tcp_max_tw_buckets"
+
+
+_held: list[object] = []
+"""Of the init, in a worker: taking it apart costs more than keeping it."""
 
 
 def serve(control: socket.socket, spec: BoxSpec, *, privileged: bool, bare: bool, seccomp: bytes) -> Program:
@@ -69,9 +76,10 @@ def serve(control: socket.socket, spec: BoxSpec, *, privileged: bool, bare: bool
             stage = "root"
             mounts.enter_root()
         # Before the first fork: a program must never find an init that can be traced or read.
+        oom_score = _open_or_none(_OOM_SCORE)  # now, while it is ours
         sys_.prctl(sys_.PR_SET_DUMPABLE, 0)
         confinement = Confinement(spec["uid"], privileged, seccomp, meters.attach, spec["nice"], bare=instead)
-        box = Box(control, spec, confinement, stores, meters=meters, last_pid=last_pid)
+        box = Box(control, spec, confinement, stores, meters=meters, last_pid=last_pid, oom_score=oom_score)
         stage = "worker"
         while True:
             program = box.use_once()
@@ -105,6 +113,7 @@ class Box:
         *,
         meters: Meters,
         last_pid: int | None,
+        oom_score: int | None,
     ) -> None:
         self._control = control
         self._spec = spec
@@ -112,10 +121,12 @@ class Box:
         self._confinement = confinement
         self._bare = confinement.bare
         self._workspaces = Workspaces(stores, self._owner)
+        self._private = PrivateFolders(spec, self._owner)
         prepare(confinement)
         self._meters = meters
         self._last_pid = last_pid
-        self._page = EndPage()
+        self._pages = Pages()
+        self._oom_score = oom_score
         self._uses = 0
         self._wakeup, end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -125,20 +136,19 @@ class Box:
 
     def use_once(self) -> Program | None:
         """One use, from the worker's fork to the moment at which nothing of it is left. In the worker: the program."""
-        self._page.clear()
+        self._pages.clear()
         if self._bare is not None:
             self._bare.prepare()
         else:
-            self._workspaces.private = mounts.mount_private(self._spec, self._owner)
+            self._workspaces.private = self._private.prepare()
         ours, streams = self._streams()
-        status, status_end = os.pipe2(os.O_CLOEXEC)
         if self._last_pid is not None:
             os.pwrite(self._last_pid, b"1", 0)  # the worker is always process 2: nothing tells how many came before
-        pid = os.fork()
+        pid = self._fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
-            return worker.become(self._confinement, streams, status_end, self._page)
-        os.close(status_end)
+            _held.append(self)
+            return worker.become(self._confinement, streams, self._pages)
         for handle in streams:
             os.close(handle)
         socket.send_fds(self._control, [b'{"type":"ready"}'], ours)
@@ -147,11 +157,21 @@ class Box:
         work = self._bare.work if self._bare is not None else self._spec["work"]
         folders = Folders(work, self._workspaces)
         self._uses += 1
-        worker_ends = WorkerEnds(pid, status, self._wakeup)
-        Use(self._control, self._meters, self._page, worker_ends, number=self._uses, folders=folders).run()
-        os.close(status)
+        Use(self._control, self._meters, self._pages, pid, self._wakeup, number=self._uses, folders=folders).run()
         self._clear()
         return None
+
+    def _fork(self) -> int:
+        gc.freeze()  # what the init holds is nothing that a collection in the program has to look at
+        if self._oom_score is None:
+            return os.fork()
+        # When the whole machine runs out of memory, the kernel shall take the program and not its init.
+        own = os.pread(self._oom_score, 16, 0)
+        os.pwrite(self._oom_score, b"1000", 0)
+        pid = os.fork()
+        if pid:
+            os.pwrite(self._oom_score, own, 0)
+        return pid
 
     def _streams(self) -> tuple[list[int], list[int]]:
         """Ends for the server (data, stdout, stderr), and for the worker (the same)."""
@@ -171,8 +191,9 @@ class Box:
             self._bare.clear()
             return
         self._workspaces.clear()
-        mounts.unmount_private(self._spec)
-        sys_.unshare(sys_.CLONE_NEWIPC)
+        self._private.clear()
+        if sys_.ipc_used():
+            sys_.unshare(sys_.CLONE_NEWIPC)
         if _network_used():
             _fresh_network()
 
@@ -206,7 +227,7 @@ def _join(path: str) -> None:
 
 def _open_or_none(path: str) -> int | None:
     try:
-        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return None  # read-only in many containers; process numbers then go on counting
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import stat
 import sys
-import tempfile
 import threading
 
 from executor_service.sandbox.inside import landlock
@@ -48,6 +46,8 @@ def fork() -> tuple[bool, str]:
     Forks twice, so that the branch becomes a child of the init and not of the code's own process.
     """
     flush()
+    import shutil  # noqa: F401 - here, for all branches: the template does without it
+
     gc.freeze()  # a collection would write to every object, and so copy every page
     try:
         helper = os.fork()
@@ -83,7 +83,8 @@ def settle(channel: int, handles: Sequence[int], work: str, temporary: str) -> s
         landlock.scope_signals()
     _reseed()
     here = os.getcwd()
-    own = tempfile.mkdtemp(prefix="branch-", dir=temporary)
+    own = os.path.join(temporary, f"branch-{os.urandom(8).hex()}")
+    os.mkdir(own, 0o700)
     copy_folder(work, own)
     if here == work or here.startswith(f"{work}/"):
         os.chdir(own + here[len(work) :])
@@ -94,6 +95,8 @@ def settle(channel: int, handles: Sequence[int], work: str, temporary: str) -> s
 
 def copy_folder(source: str, target: str) -> None:
     """Copies folders, regular files and links; pipes and sockets can't be."""
+    import shutil
+
     with os.scandir(source) as entries:
         for entry in entries:
             there = os.path.join(target, entry.name)

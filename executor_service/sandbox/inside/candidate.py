@@ -6,7 +6,6 @@ anything. What protects is that the values which leave this process are plain da
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import inspect
 import os
@@ -130,7 +129,7 @@ class Objects:
                 names = getattr(target, "__all__", None) or [name for name in vars(target) if name[0] != "_"]
                 return [name for name in names if not inspect.ismodule(getattr(target, name, None))]
             case "await":
-                return asyncio.run(_awaited(target))
+                return _run(_awaited(target))
             case "isinstance":
                 return isinstance(args[0], target)
             case "exit":
@@ -150,10 +149,16 @@ class Objects:
         function = getattr(getattr(self._module, owner)(), method) if owner else getattr(self._module, name)
         try:
             value = function(*args, **kwargs)
-            return asyncio.run(value) if inspect.iscoroutine(value) else value
+            return _run(value) if inspect.iscoroutine(value) else value
         except BaseException as error:
             traceback.print_exception(error)
             raise
+
+
+def _run(coroutine: Any) -> Any:
+    import asyncio  # here: few need it, and every process that is forked from the template would pay for it
+
+    return asyncio.run(coroutine)
 
 
 async def _awaited(target: Any) -> Any:

@@ -28,7 +28,7 @@ class Confinement:
     ) -> None:
         self.uid = uid
         self.privileged = privileged
-        self.seccomp = seccomp
+        self.filter = sys_.Filter(seccomp)
         self.attach = attach
         """Files of control groups that take in whoever writes `0`."""
         self.nice = nice
@@ -39,7 +39,7 @@ class Confinement:
 def prepare(confinement: Confinement) -> None:
     """What the init does once, for itself and so for all its workers: it needs none of what is taken."""
     for name in _NONE:
-        limit(name, 0)
+        limit(getattr(resource, name), 0)
     if confinement.privileged:
         os.setgroups([])
         sys_.drop_bounding_set()
@@ -54,13 +54,8 @@ def join_groups(confinement: Confinement) -> None:
 
 def lead_session(confinement: Confinement) -> None:
     os.setsid()
-    sys_.prctl(sys_.PR_SET_DUMPABLE, 1)  # or its own /proc files would belong to somebody else, the identity map too
     if confinement.nice:
         os.nice(confinement.nice)
-    # When the whole machine runs out of memory, the kernel shall take the program and not its init.
-    handle = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-    os.write(handle, b"1000")
-    os.close(handle)
 
 
 def take_identity(confinement: Confinement) -> None:
@@ -73,16 +68,16 @@ def take_identity(confinement: Confinement) -> None:
         os.setresuid(uid, uid, uid)
         sys_.prctl(sys_.PR_SET_DUMPABLE, 1)  # a change of uid takes it away
     else:
+        sys_.prctl(sys_.PR_SET_DUMPABLE, 1)  # or its own /proc files would belong to somebody else, the maps too
         # Below the init's: RLIMIT_NPROC then counts this use alone, and the init can't be traced.
         sys_.unshare(sys_.CLONE_NEWUSER)
         write_identity_map(inside=INNER_UID, outside=0)
         sys_.drop_bounding_set()
-    sys_.keep_capabilities()
+    sys_.drop_capabilities()
 
 
-def limit(name: str, value: int) -> None:
+def limit(which: int, value: int) -> None:
     """Sets soft and hard limit, as far down as the present hard limit allows."""
-    which = getattr(resource, name)
     hard = resource.getrlimit(which)[1]
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)

@@ -1,8 +1,10 @@
-"""How a Python program says that it has ended, before the kernel has taken its memory apart.
+"""What a worker says to its init: that it can't start, that the program starts, that it has ended. Without descriptors.
 
-The worker writes its exit code into a page that it shares with the init, and stops itself; the init is told of the stop
-by the kernel, and kills it. No descriptor is needed that the program could find, keep or close. A program that forges
-this has the same power as one that chooses its exit code.
+Two pages of memory that both share. In the first one the worker says when the program starts, or why it can't; it gives
+this page up before it becomes the program, which so can't forge any of it. In the second one a Python program says its
+exit code, before the kernel has taken its memory apart, and stops itself; the init is told of the stop by the kernel,
+and kills it. No descriptor is needed that the program could find, keep or close. A program that forges the second page
+has the same power as one that chooses its exit code.
 """
 
 from __future__ import annotations
@@ -10,27 +12,67 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+_SILENT, _STARTED, _FAILED = 0, 1, 2
+_START = struct.Struct("=Bdd")
+"""What is said; monotonic seconds at which the program starts; CPU seconds that the worker has used before."""
+_END = struct.Struct("=BBd")
+"""Whether it has ended; exit code; CPU seconds of the process and its children that it waited for."""
+_MOST_TEXT = 3000
 
-class EndPage:
-    """One byte whether it is set, one byte of exit code."""
+
+class Pages:
+    """Made by the init once for a box; `clear()` before each use."""
 
     def __init__(self) -> None:
-        self._page = mmap.mmap(-1, mmap.PAGESIZE)
+        self._start = mmap.mmap(-1, mmap.PAGESIZE)
+        self._end = mmap.mmap(-1, mmap.PAGESIZE)
 
     def clear(self) -> None:
-        self._page[:] = bytes(mmap.PAGESIZE)
+        _START.pack_into(self._start, 0, _SILENT, 0.0, 0.0)
+        _END.pack_into(self._end, 0, 0, 0, 0.0)
 
-    def code(self) -> int | None:
-        """The exit code; None: not said."""
-        return self._page[1] if self._page[0] else None
+    def started(self) -> tuple[float, float] | None:
+        """When the program started, and what CPU time the worker had used before; None: not yet."""
+        said, started, used_s = _START.unpack_from(self._start)
+        return (started, used_s) if said == _STARTED else None
 
-    def end(self, code: int) -> NoReturn:
+    def failure(self) -> tuple[str, int, str] | None:
+        """Stage, errno and text of what kept the program from starting; None: nothing."""
+        if self._start[0] != _FAILED:
+            return None
+        text = self._start[_START.size :].partition(b"\n")[0].decode(errors="replace")
+        stage, number, text = text.split("\0", 2)
+        return stage, int(number), text
+
+    def ended(self) -> tuple[int, float] | None:
+        """The exit code, and the CPU time that the program claims; None: not said."""
+        said, code, cpu_s = _END.unpack_from(self._end)
+        return (code, cpu_s) if said else None
+
+    def fail(self, stage: str, number: int, text: str) -> NoReturn:
+        """In the worker: it can't start."""
+        line = f"{stage}\0{number}\0{text}".replace("\n", " ").encode(errors="replace")[:_MOST_TEXT]
+        self._start[_START.size : _START.size + len(line) + 1] = line + b"\n"
+        self._start[0] = _FAILED
+        os._exit(127)
+
+    def start(self, now: float, used_s: float) -> None:
+        """In the worker: the program starts at `now`, or exec is tried."""
+        _START.pack_into(self._start, 0, _SILENT, now, used_s)
+        self._start[0] = _STARTED  # after the numbers: the init may look at any moment
+
+    def give_up(self) -> None:
+        """In the worker: nothing can be said any more of the start."""
+        self._start.close()
+
+    def end(self, code: int, cpu_s: float) -> NoReturn:
         """Says it and stops. Where nobody kills a stopped process, it ends in the usual way when continued."""
-        self._page[0:2] = bytes((1, code & 0xFF))
+        _END.pack_into(self._end, 0, 1, code & 0xFF, cpu_s)
         os.kill(os.getpid(), signal.SIGSTOP)
         os._exit(code & 0xFF)

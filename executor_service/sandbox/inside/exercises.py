@@ -6,9 +6,9 @@ Measured: a sympy integral takes 450 ms in a process that only imported sympy, a
 from __future__ import annotations
 
 BASE = """
-import abc, argparse, ast, bisect, collections, copy, dataclasses, datetime, decimal, enum, fractions, functools, heapq
+import abc, ast, bisect, collections, copy, dataclasses, datetime, decimal, enum, fractions, functools, heapq
 import inspect, io, itertools, json, math, operator, random, re, string, textwrap, threading, time, traceback, typing
-import contextlib, statistics, tempfile, linecache, tokenize, types, importlib.machinery, weakref
+import contextlib, statistics, linecache, tokenize, types, importlib.machinery, weakref
 class A:
     def f(self, x): return [i * i for i in range(x)]
 try: 1 / 0

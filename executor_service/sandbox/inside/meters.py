@@ -84,10 +84,6 @@ class Meters:
         """The longest that a process was ready and had no processor; 0 where the kernel does not count it."""
         return max(map(_starved_s, _pids()), default=0.0)
 
-    def process_cpu_s(self, pid: int) -> float:
-        """CPU time of one process that lives, exactly: what a control group knows can be a few hundred us late."""
-        return _process_cpu_s(pid)
-
     def peak_bytes(self, sampled: int) -> int:
         """The most memory at once: exact from a control group, else the largest sample."""
         return int(os.pread(self._peak, 64, 0)) if self._peak >= 0 else sampled

@@ -1,7 +1,6 @@
-"""The file system that a program sees: a minimal read-only root, and one private, bounded tmpfs for each use.
+"""The file system that a program sees: a minimal read-only root. Its writable folders are those of `private`.
 
-Invariants: nothing of the host is writable; only what is listed is visible; /tmp, the work folder and /dev/shm share
-one size and one count of inodes, so that the three together can't exceed the disk limit; no use sees another's.
+Invariants: nothing of the host is writable; only what is listed is visible.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import os
 
 from executor_service.sandbox.inside import syscalls as sys_
 from executor_service.sandbox.inside import workspace
+from executor_service.sandbox.inside.private import private_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def build_root(spec: BoxSpec, owner: int) -> list[int]:
     stores = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in spec["stores"]]
     devices = {name: os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC) for name in _DEVICES}
     sys_.mount("tmpfs", _STAGING, "tmpfs", sys_.MS_NOSUID, "size=8m,nr_inodes=4096,mode=755")
-    for folder in _private(spec["work"]):
+    for folder in private_folders(spec["work"]):
         os.makedirs(_STAGING + folder)
     for path, handle in sources.items():
         _bind(handle, _STAGING + path)
@@ -81,35 +81,3 @@ def _devices(handles: dict[str, int]) -> None:
         sys_.restrict_mount(target, sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NOEXEC, recursive=False)
     for name, target in _DEVICE_LINKS:
         os.symlink(target, f"{_STAGING}/dev/{name}")
-
-
-def mount_private(spec: BoxSpec, owner: int) -> int:
-    """Fresh private folders, which belong to `owner`. Returns a descriptor of what they share."""
-    work = spec["work"]
-    options = f"size={spec['disk_bytes']},nr_inodes={spec['inodes']},mode=755"
-    sys_.mount("tmpfs", work, "tmpfs", sys_.MS_NOSUID | sys_.MS_NODEV, options)
-    shared = os.open(work, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    # The folder of the tmpfs that is mounted over the tmpfs itself comes last.
-    for target, mode in zip(_private(work), (0o1777, 0o1777, 0o700), strict=True):
-        name = f"{work}/{os.path.basename(target)}"
-        os.mkdir(name)
-        os.chmod(name, mode)
-        os.chown(name, owner, owner)
-        sys_.mount(name, target, None, sys_.MS_BIND)
-    return shared
-
-
-def resize_private(work: str, disk_bytes: int, inodes: int) -> None:
-    """Other bounds for the private folders of this use."""
-    flags = sys_.MS_REMOUNT | sys_.MS_NOSUID | sys_.MS_NODEV
-    sys_.mount(None, work, None, flags, f"size={disk_bytes},nr_inodes={inodes}")
-
-
-def unmount_private(spec: BoxSpec) -> None:
-    work = spec["work"]
-    for target in (*_private(work), work):
-        sys_.unmount(target)
-
-
-def _private(work: str) -> tuple[str, str, str]:
-    return "/tmp", "/dev/shm", work  # noqa: S108 - the program's own

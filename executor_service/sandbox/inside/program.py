@@ -14,6 +14,7 @@ import gc
 import importlib.machinery
 import linecache
 import os
+import resource
 import sys
 import threading
 import time
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any, NoReturn
 
-    from executor_service.sandbox.inside.ending import EndPage
+    from executor_service.sandbox.inside.ending import Pages
 
 _ARG_START = 45
 """Position of the address in /proc/PID/stat, counted from the state."""
 _OURS = "executor_service"
 _INTERRUPTED = -2
+REHEARSED = "main.py"
 _FLUSH_FAILED = 120
 """CPython's exit code where standard output can't be flushed at the end."""
 _environment: dict[str, str] = {}
@@ -90,12 +92,13 @@ def restore_interpreter() -> None:
 class Program:
     """`exec(program.load(), program.names)`, then `program.end(error)`, which does not return."""
 
-    def __init__(self, argv: list[str], env: dict[str, str], source: bytes, page: EndPage) -> None:
+    def __init__(self, argv: list[str], env: dict[str, str], source: bytes, pages: Pages) -> None:
         self._argv = argv
         self._env = env
         self._pid = os.getpid()
+        self._used_before_s = time.process_time()
         self._source = source
-        self._page = page
+        self._pages = pages
         # A module of its own: that of the template is frozen, so a cycle through its names would never be collected.
         main = types.ModuleType("__main__")
         main.__dict__.update(sys.modules["__main__"].__dict__)
@@ -123,6 +126,22 @@ class Program:
         self.take_over()
         return compile(self._source, self.names["__file__"], "exec", dont_inherit=True)
 
+    def rehearse(self) -> None:
+        """What is done for each program, as far as it can be done without one."""
+        code = self.load()
+        sink = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - closed below
+        out, sys.stdout = sys.stdout, sink
+        try:
+            exec(code, self.names)  # noqa: S102 - our own text
+            _exit_code(None)
+            _flush(0)
+            _flush_quietly()
+        finally:
+            sys.stdout = out
+            sink.close()
+        names, self.names = self.names, {}
+        _clear(names)
+
     def end(self, error: BaseException | None) -> NoReturn:
         """What CPython does when the last line has run, or `error` was raised. Children of the program end here too."""
         try:
@@ -143,7 +162,8 @@ class Program:
         sys_.flush_c_streams()
         if os.getpid() != self._pid:
             os._exit(code & 0xFF)  # a child: its parent waits for its death
-        self._page.end(code)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self._pages.end(code, time.process_time() - self._used_before_s + used.ru_utime + used.ru_stime)
 
     def _finalize(self, code: int, error: BaseException | None) -> int:
         """Threads, exit functions, the streams, `__main__` and what it holds; in CPython's order."""

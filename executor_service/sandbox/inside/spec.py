@@ -33,6 +33,8 @@ if TYPE_CHECKING:
         links: list[tuple[str, str]]
         etc: dict[str, str]
         work: str
+        main: str
+        """Name of a Python program's file, in the work folder."""
         disk_bytes: int
         inodes: int
         nice: int

@@ -7,6 +7,11 @@ import os
 import struct
 
 _libc = ctypes.CDLL(None, use_errno=True)
+# With types, arguments are converted without an object for each. Indexing makes a function object of its own.
+_prctl = _libc["prctl"]
+_prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
+_close_range = _libc["syscall"]
+_close_range.argtypes = (ctypes.c_long, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -53,7 +58,15 @@ _AT_RECURSIVE = 0x8000
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _MOUNT_ATTR_IDMAP = 0x100000
+_MSG_INFO, _SHM_INFO, _SEM_INFO = 12, 14, 19
+_SEMUSZ = 8
+"""Position in struct seminfo; SEM_INFO gives the number of sets there. The other two say it first of all."""
+_IPC_FACTS = 256
+"""Bytes that hold any of the three."""
 _CAPABILITY_VERSION_3 = 0x20080522
+_CAPABILITY_HEADER = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+_NO_CAPABILITIES = bytes(24)
+"""Two of struct __user_cap_data_struct."""
 
 
 def _check(result: int, what: str) -> None:
@@ -115,21 +128,40 @@ def bind_mapped(source: int, target: str, user_namespace: int) -> None:
         os.close(tree)
 
 
+def attributes_size(path: str) -> int:
+    """Bytes that the names of its extended attributes take."""
+    size: int = _libc.listxattr(_path(path), None, ctypes.c_size_t(0))
+    _check(size, f"listxattr({path!r})")
+    return size
+
+
+def ipc_used() -> bool:
+    """Whether this IPC namespace holds shared memory, semaphores or message queues of System V.
+
+    Queues of POSIX can't be made without RLIMIT_MSGQUEUE.
+    """
+    facts = ctypes.create_string_buffer(_IPC_FACTS)
+    _check(_libc.shmctl(0, _SHM_INFO, facts), "shmctl")
+    segments = struct.unpack_from("=i", facts)[0]
+    _check(_libc.semctl(0, 0, _SEM_INFO, facts), "semctl")
+    sets = struct.unpack_from("=10i", facts)[_SEMUSZ]
+    _check(_libc.msgctl(0, _MSG_INFO, facts), "msgctl")
+    queues = struct.unpack_from("=i", facts)[0]
+    return bool(segments or sets or queues)
+
+
 def pivot_root(new_root: str, old_root: str) -> None:
     _check(_libc.pivot_root(_path(new_root), _path(old_root)), "pivot_root")
 
 
 def prctl(option: int, argument: int = 0, second: int = 0) -> None:
-    zero = ctypes.c_ulong(0)
-    result = _libc.prctl(ctypes.c_int(option), ctypes.c_ulong(argument), ctypes.c_ulong(second), zero, zero)
-    _check(result, f"prctl({option})")
+    if _prctl(option, argument, second, 0, 0) < 0:
+        _check(-1, f"prctl({option})")
 
 
 def close_from(first: int) -> None:
     """Closes every descriptor from `first` on (Linux 5.9)."""
-    most, flags = ctypes.c_uint(0xFFFFFFFF), ctypes.c_uint(0)
-    result = _libc.syscall(ctypes.c_long(_SYS_CLOSE_RANGE), ctypes.c_uint(first), most, flags)
-    _check(result, "close_range")
+    _check(_close_range(_SYS_CLOSE_RANGE, first, 0xFFFFFFFF, 0), "close_range")
 
 
 def drop_bounding_set() -> None:
@@ -144,26 +176,26 @@ def drop_bounding_set() -> None:
             return  # beyond the last capability of this kernel
 
 
-def keep_capabilities(*capabilities: int) -> None:
-    """Drops all capabilities of this thread but these."""
-    kept = sum(1 << capability for capability in capabilities)
-    low, high = kept & 0xFFFFFFFF, kept >> 32
-    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
-    values = struct.pack("=6I", low, low, 0, high, high, 0)
-    _check(_libc.capset(header, values), "capset")
+def drop_capabilities() -> None:
+    """All capabilities of this thread."""
+    _check(_libc.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES), "capset")
 
 
 class _SockFprog(ctypes.Structure):
     _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
-def install_seccomp(program: bytes) -> None:
-    """Installs a filter: an array of struct sock_filter. Needs no_new_privs."""
-    buffer = ctypes.create_string_buffer(program, len(program))
-    fprog = _SockFprog(len(program) // 8, ctypes.cast(buffer, ctypes.c_void_p))
-    mode = ctypes.c_ulong(_SECCOMP_MODE_FILTER)
-    zero = ctypes.c_ulong(0)
-    _check(_libc.prctl(ctypes.c_int(PR_SET_SECCOMP), mode, ctypes.byref(fprog), zero, zero), "seccomp")
+class Filter:
+    """A filter of system calls: an array of struct sock_filter. Made ahead, so that little is left to each worker."""
+
+    def __init__(self, program: bytes) -> None:
+        self._buffer = ctypes.create_string_buffer(program, len(program))
+        self._program = _SockFprog(len(program) // 8, ctypes.cast(self._buffer, ctypes.c_void_p))
+        self._address = ctypes.addressof(self._program)
+
+    def install(self) -> None:
+        """Needs no_new_privs."""
+        _check(_prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._address, 0, 0), "seccomp")
 
 
 def setns(handle: int, kind: int) -> None:

@@ -19,6 +19,7 @@ from executor_service.sandbox.inside import box, confine, entries, tree
 from executor_service.sandbox.inside import syscalls as sys_
 from executor_service.sandbox.inside.bare import sweep
 from executor_service.sandbox.inside.program import prepare_interpreter
+from executor_service.sandbox.inside.rehearsal import rehearse
 from executor_service.sandbox.inside.warm import warm
 
 TYPE_CHECKING = False
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE = 256 << 10
 """Largest message on a control socket: the description of a root with many folders is far below."""
+
+_held: list[object] = []
+"""In a worker: taking it apart costs more than keeping it."""
 
 
 def main(control_fd: int, *, privileged: bool, bare: bool = False) -> Program:
@@ -86,6 +90,7 @@ def _inner(control: socket.socket, *, privileged: bool, bare: bool) -> Program:
         entries.load()  # their files are not in the sandbox
         missing = warm(head["packages"], head["folder"])
         prepare_interpreter(head["work"], head["main"])
+        rehearse(head["folder"])
         threads = len(os.listdir("/proc/self/task"))
         if threads > 1:
             raise RuntimeError(f"{threads} threads run after {', '.join(head['packages'])} were loaded; must be one")
@@ -130,6 +135,7 @@ class _Template:
                     raise EOFError
                 program = self._box(json.loads(data), handles)
                 if program is not None:
+                    _held.append(self)
                     return program
 
     def _box(self, head: dict[str, Any], handles: list[int]) -> Program | None:

@@ -9,9 +9,8 @@ import signal
 import socket
 import time
 
-from executor_service.sandbox.inside import wire
+from executor_service.sandbox.inside import private, wire
 from executor_service.sandbox.inside.files import read_files
-from executor_service.sandbox.inside.mounts import resize_private
 from executor_service.sandbox.inside.signals import send_signal
 from executor_service.sandbox.inside.watch import RESTING_S, Reading, Watch
 
@@ -19,30 +18,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from executor_service.sandbox.inside.ending import EndPage
+    from executor_service.sandbox.inside.ending import Pages
     from executor_service.sandbox.inside.meters import Meters
     from executor_service.sandbox.inside.spec import Begin, Ended
     from executor_service.sandbox.inside.workspace import Workspaces
 
 _MAX_MESSAGE = 64 << 10
-STARTED = b"S"
-"""A worker's last word to its init: the program starts. CPU seconds that it has used so far follow, and NUL."""
-STARTING = b"E"
-"""The same before exec, which may fail; if so, one more message says it."""
-FAILED = b"F"
-"""It can't start: stage, errno and text, separated by NUL, follow."""
 _IDLE_S = 3600.0
-
-
-class WorkerEnds:
-    """What the init holds of a worker."""
-
-    def __init__(self, pid: int, status: int, wakeup: int) -> None:
-        self.pid = pid
-        self.status = status
-        """Read end of a pipe: its words before the program."""
-        self.wakeup = wakeup
-        """Can be read when a child of the init has changed its state."""
+_NO_PRIORITY = os.sched_param(0)
+_LATE_S = 0.01
+"""By how much a program's own word on its CPU time may exceed what the kernel has counted so far."""
+_START_S = 0.02
+"""Between two looks whether a program that may start has started."""
 
 
 class Folders:
@@ -57,14 +44,22 @@ class Use:
     """`run()` returns when every process but this one is dead."""
 
     def __init__(
-        self, control: socket.socket, meters: Meters, page: EndPage, ends: WorkerEnds, *, number: int, folders: Folders
+        self,
+        control: socket.socket,
+        meters: Meters,
+        pages: Pages,
+        pid: int,
+        wakeup: int,
+        *,
+        number: int,
+        folders: Folders,
     ) -> None:
+        """`pid` is the worker; `wakeup` can be read when a child of the init has changed its state."""
         self._control = control
         self._meters = meters
-        self._page = page
-        self._pid = ends.pid
-        self._status_end = ends.status
-        self._wakeup = ends.wakeup
+        self._pages = pages
+        self._pid = pid
+        self._wakeup = wakeup
         self._number = number
         self._work = folders.work
         self._workspaces = folders.workspaces
@@ -72,10 +67,6 @@ class Use:
         self._watch: Watch | None = None
         self._exit: int | None = None
         """Wait status of the worker."""
-        self._used_s = 0.0
-        """CPU time of the worker before the program."""
-        self._heard = False
-        """The worker has said its last words, or will say none."""
         self._over = False
         """The worker has said, or shown by its death, that it has ended."""
         self._reason: str | None = None
@@ -85,7 +76,7 @@ class Use:
         self._poll = select.poll()
 
     def run(self) -> None:
-        for handle in (self._control.fileno(), self._wakeup, self._status_end):
+        for handle in (self._control.fileno(), self._wakeup):
             self._poll.register(handle, select.POLLIN)
         self._meters.begin(self._poll)
         while self._reason is None:
@@ -93,45 +84,41 @@ class Use:
         self._finish()
 
     def _step(self) -> None:
-        timeout = _IDLE_S if self._watch is None else self._watch.wait_s(time.monotonic())
+        if self._watch is not None:
+            timeout = self._watch.wait_s(time.monotonic())
+        else:
+            timeout = _IDLE_S if self._begin is None else _START_S
         ready = [handle for handle, _ in self._poll.poll(timeout * 1000 + 1)]
-        now = time.monotonic()
         if self._control.fileno() in ready:
             self._obey()
-        if self._status_end in ready:
-            self._hear(now)
         if self._wakeup in ready:
             if signal.SIGTERM in os.read(self._wakeup, 4096):
                 raise EOFError  # the box is to end
             self._reap(os.WNOHANG | os.WUNTRACED)
+        self._look()
         if self._reason is not None:
             return
-        if self._over and self._heard and not (self._begin and self._begin["serves"]):
+        if self._over and not (self._begin and self._begin["serves"]):
             self._reason = ""
         elif self._watch is not None:
+            now = time.monotonic()
             reading = self._meters.read(self._watch.memory_bytes)
             if self._watch.late(now):
                 reading.starved_s = self._meters.starved_s()
             self._reason = self._watch.observe(now, reading) or None
 
-    def _hear(self, now: float) -> None:
-        """The worker's last words before the program."""
-        said = os.read(self._status_end, 4096)
-        self._heard = True
-        kind, said = said[:1], said[1:]
-        if kind != STARTING:
-            self._poll.unregister(self._status_end)
-        if kind in (STARTED, STARTING):
-            while self._begin is None:
-                self._obey()  # the server says how much may be used before it says what is to run
-            used, _, said = said.partition(b"\0")
-            self._used_s = float(used)
-            self._meters.baseline(self._used_s)
-            self._start_watch(now, self._begin)
-        if said:
-            stage, number, text = said.removeprefix(FAILED).decode(errors="replace").split("\0", 2)
-            self._tell({"type": "failed", "stage": stage, "errno": int(number), "error": text, "started": False})
+    def _look(self) -> None:
+        """Whether the program has started, or can't. What it may use was sent before it was let go."""
+        if self._over and self._reason is None and (failure := self._pages.failure()) is not None:
+            stage, number, text = failure
+            self._tell({"type": "failed", "stage": stage, "errno": number, "error": text, "started": False})
             self._reason = "failed"
+        elif self._watch is None and (started := self._pages.started()) is not None:
+            at, used_s = started
+            while self._begin is None:
+                self._obey()
+            self._meters.baseline(used_s)
+            self._start_watch(at, self._begin)
 
     def _start_watch(self, now: float, begin: Begin, tick_s: float = 0.0) -> None:
         self._watch = Watch(
@@ -156,7 +143,7 @@ class Use:
                 self._begin = order  # type: ignore[assignment]
                 self._meters.most_tasks = order["tasks"]
                 if order["disk_bytes"]:
-                    resize_private(self._work, order["disk_bytes"], order["inodes"])
+                    private.resize(self._work, order["disk_bytes"], order["inodes"])
                 if order["workspace"]:
                     self._workspaces.mount(order["workspace"])
                 if order["disk_bytes"] or order["workspace"]:
@@ -187,7 +174,7 @@ class Use:
             if pid == 0:
                 return
             if os.WIFSTOPPED(status):
-                if pid == self._pid and self._page.code() is not None:
+                if pid == self._pid and self._pages.ended() is not None:
                     self._end(None)
                 continue
             self._largest = max(self._largest, used.ru_maxrss << 10)
@@ -209,8 +196,11 @@ class Use:
         if not self._over:
             self._ended_at = time.monotonic()
         last = self._meters.read()
-        if early:
-            last.cpu_s = max(last.cpu_s, self._meters.process_cpu_s(self._pid) - self._used_s)
+        said = self._pages.ended()
+        if early and said is not None:
+            # A control group can be a few hundred us late, which is all of a short program.
+            last.cpu_s = max(last.cpu_s, min(said[1], last.cpu_s + _LATE_S))
+            _let_wait(self._pid)
         _kill_all()
         begin = self._begin
         if begin is None or self._reason == "failed":
@@ -225,10 +215,10 @@ class Use:
         self._tell({"type": "dead"})
 
     def _answer(self, last: Reading, reader: socket.socket | None) -> None:
-        code = self._page.code()
+        said = self._pages.ended()
         ways = _ways(self._exit) if self._exit is not None else {"code": 0, "signal": int(signal.SIGKILL)}
-        if self._over and code is not None and not self._reason:
-            ways = {"code": code, "signal": 0}
+        if self._over and said is not None and not self._reason:
+            ways = {"code": said[0], "signal": 0}
         watch = self._watch
         ended: Ended = {
             "type": "ended",
@@ -281,6 +271,14 @@ def _ways(status: int) -> dict[str, int]:
     if os.WIFSIGNALED(status):
         return {"code": 0, "signal": os.WTERMSIG(status)}
     return {"code": os.WEXITSTATUS(status), "signal": 0}
+
+
+def _let_wait(pid: int) -> None:
+    """The answer goes out before a dying process takes its memory apart, which is the longer work."""
+    try:
+        os.sched_setscheduler(pid, os.SCHED_BATCH, _NO_PRIORITY)
+    except OSError:
+        pass  # not allowed everywhere, and only about time
 
 
 def _kill_all() -> None:

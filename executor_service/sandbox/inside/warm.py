@@ -10,7 +10,6 @@ import gc
 import importlib
 import os
 import sys
-import tempfile
 
 from executor_service.sandbox.inside import syscalls as sys_
 from executor_service.sandbox.inside.exercises import BASE, EXERCISES
@@ -43,7 +42,8 @@ def warm(packages: list[str], folder: str) -> list[str]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-        tempfile.tempdir = None
+        if "tempfile" in sys.modules:
+            vars(sys.modules["tempfile"])["tempdir"] = None
     for name in ("matplotlib",):
         module = sys.modules.get(name)
         for function in ("get_configdir", "get_cachedir"):

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     Head = dict[str, Any]
 
 _HEADER = struct.Struct("<IQ")
+_AT_ONCE = 256 << 10
+_decode = json.JSONDecoder().decode
+"""`json.loads` without its search for an encoding."""
 MAX_HEAD = 4 << 20
 """Largest object: the paths and arguments of the largest request are far below."""
 MAX_BLOB = 160 << 20
@@ -37,12 +40,21 @@ def send(control: socket.socket, head: Head, blob: bytes = b"") -> None:
 def receive(control: socket.socket) -> tuple[Head, bytes]:
     """The next frame, blocking. EOFError when the other side is gone."""
     length, size = _HEADER.unpack(_exactly(control, _HEADER.size))
-    return json.loads(_exactly(control, length)), bytes(_exactly(control, size))
-
-
-def _exactly(control: socket.socket, size: int) -> bytearray:
-    data = bytearray(size)
+    data = _exactly(control, length + size)
     view = memoryview(data)
+    return _decode(str(view[:length], "utf-8")), bytes(view[length:])
+
+
+def _exactly(control: socket.socket, size: int) -> bytes | bytearray:
+    if size <= _AT_ONCE:
+        text = control.recv(size)  # usually all of it
+        if len(text) == size:
+            return text
+    else:
+        text = b""
+    data = bytearray(size)
+    data[: len(text)] = text
+    view = memoryview(data)[len(text) :]
     while view:
         count = control.recv_into(view)
         if count == 0:

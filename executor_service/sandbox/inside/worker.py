@@ -3,60 +3,64 @@
 It is told what to run by the server alone, over a socket that the init can't read. Having got it, it writes the files,
 waits for `go`, says to the init that the program starts, closes what it holds, and becomes the program: by running it
 in this interpreter, by exec, or by serving frames. Whatever fails before is told to the init, by stage.
+
+Each function and object that a worker touches is a page of the template that the kernel has to copy for it, at about
+2 us: what can be prepared is prepared by the init, and what is left is written flat.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import signal
 import socket
 import time
 
-from executor_service.sandbox.inside import entries, wire
+from executor_service.sandbox.inside import entries, forks, wire
 from executor_service.sandbox.inside import syscalls as sys_
 from executor_service.sandbox.inside.confine import Confinement, join_groups, lead_session, limit, take_identity
 from executor_service.sandbox.inside.files import write_files
 from executor_service.sandbox.inside.program import Program, restore_interpreter
-from executor_service.sandbox.inside.use import FAILED, STARTED, STARTING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from executor_service.sandbox.inside.ending import EndPage
+    from typing import NoReturn
+
+    from executor_service.sandbox.inside.ending import Pages
     from executor_service.sandbox.inside.spec import Task
 
-_DATA, _STATUS = 3, 4
+_DATA = 3
 _CHANNEL = 240
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+GO = b"G"
+"""What the server sends after the task, when the program may start."""
 
 
-def become(confinement: Confinement, streams: list[int], status: int, page: EndPage) -> Program:
+def become(confinement: Confinement, streams: list[int], pages: Pages) -> Program:
     """Returns for a Python program, and only for that; bootstrap.py then runs it."""
     stage = "control groups"
     try:
         join_groups(confinement)
         stage = "descriptors"
-        _arrange(streams, status)
+        _arrange(streams)
         lead_session(confinement)
         stage = "identity"
         take_identity(confinement)
         stage = "filter"
-        sys_.install_seccomp(confinement.seccomp)
+        confinement.filter.install()
         restore_interpreter()
+        forks.as_usual()
         stage = "request"
-        control = socket.socket(fileno=_DATA)
-        return _task(control, page, confinement)
+        control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, _DATA)
+        return _task(control, pages, confinement)
     except EOFError:
         os._exit(0)  # the server is gone, or wants this worker no more
     except BaseException as error:  # a forked child must not unwind into its parent's code
-        number = getattr(error, "errno", None) or 0
-        try:
-            os.write(_STATUS, FAILED + f"{stage}\0{number}\0{type(error).__name__}: {error}".encode()[:4000])
-        finally:
-            os._exit(127)
+        pages.fail(stage, getattr(error, "errno", None) or 0, f"{type(error).__name__}: {error}")
 
 
-def _task(control: socket.socket, page: EndPage, confinement: Confinement) -> Program:
+def _task(control: socket.socket, pages: Pages, confinement: Confinement) -> Program:
     head, blob = wire.receive(control)
     task: Task = head  # type: ignore[assignment]
     view = memoryview(blob)
@@ -69,21 +73,21 @@ def _task(control: socket.socket, page: EndPage, confinement: Confinement) -> Pr
     if task["stdin_size"]:
         _stdin(view[: task["stdin_size"]], reopen=confinement.bare is None)
     for name, value in task["rlimits"].items():
-        limit(name, value)
-    if wire.receive(control)[0]["type"] != "go":
+        limit(getattr(resource, name), value)
+    if control.recv(1) != GO:
         os._exit(0)
     if task["mode"] == "exec":
-        _exec(task, control)
+        _exec(task, pages)
     if task["mode"] == "serve":
         # Out of the way of the numbers that a program's own files get.
         control = socket.socket(fileno=fcntl.fcntl(control.detach(), fcntl.F_DUPFD_CLOEXEC, _CHANNEL))
         os.close(_DATA)
     source = blob[task["stdin_size"] :][: task["files"][0]["size"]] if task["mode"] == "main" else b""
-    program = Program(task["argv"], task["env"], source, page)
+    program = Program(task["argv"], task["env"], source, pages)
     if confinement.bare is not None:
         program.move(task["work"])
-    os.write(_STATUS, STARTED + b"%.6f\0" % time.process_time())
-    os.close(_STATUS)
+    pages.start(time.monotonic(), time.process_time())
+    pages.give_up()
     if task["mode"] == "main":
         control.close()
         return program
@@ -92,8 +96,8 @@ def _task(control: socket.socket, page: EndPage, confinement: Confinement) -> Pr
     os._exit(0)
 
 
-def _arrange(streams: list[int], status: int) -> None:
-    """Standard streams at 0 to 2, the server's socket at 3, the pipe to the init at 4, and nothing else.
+def _arrange(streams: list[int]) -> None:
+    """Standard streams at 0 to 2, the server's socket at 3, and nothing else.
 
     The init holds nothing of ours below 5, and an empty input at 0.
     """
@@ -101,8 +105,7 @@ def _arrange(streams: list[int], status: int) -> None:
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.dup2(data, _DATA, inheritable=False)
-    os.dup2(status, _STATUS, inheritable=False)
-    sys_.close_from(_STATUS + 1)
+    sys_.close_from(_DATA + 1)
 
 
 def _stdin(data: memoryview, *, reopen: bool) -> None:
@@ -123,14 +126,13 @@ def _stdin(data: memoryview, *, reopen: bool) -> None:
     os.close(handle)
 
 
-def _exec(task: Task, control: socket.socket) -> None:
-    """Never returns. What fails is told: exec closes both descriptors, so nothing of ours is left in the program."""
+def _exec(task: Task, pages: Pages) -> NoReturn:
+    """What fails is told. Exec takes the pages and the server's socket away, so nothing of ours is in the program."""
     for ignored in _IGNORED_BY_PYTHON:
         signal.signal(ignored, signal.SIG_DFL)
     # Its clock starts here: what exec itself takes is the program's.
-    os.write(_STATUS, STARTING + b"%.6f\0" % time.process_time())
+    pages.start(time.monotonic(), time.process_time())
     try:
         os.execve(task["argv"][0], task["argv"], task["env"])  # noqa: S606 - there is no shell
     except OSError as error:
-        os.write(_STATUS, FAILED + f"exec\0{error.errno or 0}\0{error}".encode()[:4000])
-    os._exit(127)
+        pages.fail("exec", error.errno or 0, str(error))

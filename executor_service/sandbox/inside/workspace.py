@@ -58,7 +58,6 @@ class Workspaces:
         if self._mounted is not None:
             unmount(self._mounted)
             self._mounted = None
-        os.close(self.private)
 
 
 def hide(stores: Sequence[int], root: str, owner: int) -> list[int]:

@@ -1,0 +1,87 @@
+"""The private folders of a box: one bounded tmpfs, fresh for each use.
+
+Invariants: /tmp, the work folder and /dev/shm share one size and one count of inodes, so that the three together can't
+exceed the disk limit; no use finds anything of another, neither files nor what its folders remember. A use that left
+nothing but its program and changed nothing about the folders, which is the usual one, saves the next one the mounts.
+"""
+
+from __future__ import annotations
+
+import os
+
+from executor_service.sandbox.inside import syscalls as sys_
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from executor_service.sandbox.inside.spec import BoxSpec
+
+
+class PrivateFolders:
+    """`prepare()` before a use, `clear()` when everything of it is dead."""
+
+    def __init__(self, spec: BoxSpec, owner: int) -> None:
+        self._spec = spec
+        self._owner = owner
+        self._program = f"{spec['work']}/{spec['main']}"
+        self._shared = -1
+        self._fresh: list[object] = []
+        """What the folders looked like when they were made; empty: they have to be made."""
+
+    def prepare(self) -> int:
+        """Returns a descriptor of what the folders share, which lives until they are made anew."""
+        if not self._fresh:
+            self._shared = _mount(self._spec, self._owner)
+            self._fresh = self._look()
+        return self._shared
+
+    def clear(self) -> None:
+        try:
+            os.unlink(self._program)
+            kept = self._look() == self._fresh
+        except OSError:
+            kept = False  # the program has taken its own file away, or is in another language
+        if not kept:
+            os.close(self._shared)
+            for target in (*private_folders(self._spec["work"]), self._spec["work"]):
+                sys_.unmount(target)
+            self._fresh = []
+
+    def _look(self) -> list[object]:
+        """All that a use could change, as numbers: no name that a program chose comes into this process.
+
+        The times of the work folder are those of the program's own file.
+        """
+        room = os.fstatvfs(self._shared)
+        seen: list[object] = [room.f_blocks, room.f_bfree, room.f_files, room.f_ffree]
+        for folder in private_folders(self._spec["work"]):
+            facts = os.stat(folder)
+            seen += [facts.st_mode, facts.st_uid, facts.st_gid, facts.st_nlink, facts.st_size]
+            seen.append(sys_.attributes_size(folder))
+            if folder != self._spec["work"]:
+                seen += [facts.st_ctime_ns, facts.st_mtime_ns, facts.st_atime_ns]
+        return seen
+
+
+def resize(work: str, disk_bytes: int, inodes: int) -> None:
+    """Other bounds for this use."""
+    flags = sys_.MS_REMOUNT | sys_.MS_NOSUID | sys_.MS_NODEV
+    sys_.mount(None, work, None, flags, f"size={disk_bytes},nr_inodes={inodes}")
+
+
+def private_folders(work: str) -> tuple[str, str, str]:
+    """The folder of the tmpfs that is mounted over the tmpfs itself comes last."""
+    return "/tmp", "/dev/shm", work  # noqa: S108 - the program's own
+
+
+def _mount(spec: BoxSpec, owner: int) -> int:
+    work = spec["work"]
+    options = f"size={spec['disk_bytes']},nr_inodes={spec['inodes']},mode=755"
+    sys_.mount("tmpfs", work, "tmpfs", sys_.MS_NOSUID | sys_.MS_NODEV, options)
+    shared = os.open(work, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for target, mode in zip(private_folders(work), (0o1777, 0o1777, 0o700), strict=True):
+        name = f"{work}/{os.path.basename(target)}"
+        os.mkdir(name)
+        os.chmod(name, mode)
+        os.chown(name, owner, owner)
+        sys_.mount(name, target, None, sys_.MS_BIND)
+    return shared

@@ -1,0 +1,42 @@
+"""Runs, in the template, what every worker will run: an interpreter is faster, and writes less, the second time.
+
+CPython rewrites the code of a function as it is called, and makes some objects at first use. In a worker each of these
+writes is a page that the kernel has to copy; here they are made once for all workers.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import socket
+import sys
+
+from executor_service.sandbox.inside import confine, files, program, wire
+from executor_service.sandbox.inside.ending import Pages
+
+_TIMES = 40
+"""Calls after which CPython has nothing more to rewrite."""
+
+
+def rehearse(folder: str) -> None:
+    """Leaves nothing behind, in `folder` or elsewhere."""
+    ours, theirs = socket.socketpair()
+    main, pages = sys.modules["__main__"], Pages()
+    source = b"print(1)\n"
+    entries = [{"path": program.REHEARSED, "size": len(source), "mode": 0o644}]
+    head = {"type": "task", "argv": list(sys.argv), "env": dict(os.environ), "files": entries}
+    work = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with ours, theirs:
+        for _ in range(_TIMES):
+            ours.sendall(wire.encode(head, len(source)) + source)
+            task, blob = wire.receive(theirs)
+            files.write_files(work, task["files"], memoryview(blob))
+            os.unlink(program.REHEARSED, dir_fd=work)
+            confine.limit(resource.RLIMIT_CORE, 0)
+            pages.clear()
+            played = program.Program(task["argv"], task["env"], blob, pages)
+            played.rehearse()
+            sys.modules["__main__"] = main
+            gc.collect(0)
+    os.close(work)
