@@ -17,6 +17,7 @@ from executor_service.errors import (
     RunLost,
     SessionBusy,
     SessionNotFound,
+    WorkspaceTooLarge,
 )
 from executor_service.grading import (
     AssertCase,
@@ -84,4 +85,5 @@ __all__ = [
     "Verdict",
     "VerifyResult",
     "Workspace",
+    "WorkspaceTooLarge",
 ]

@@ -36,6 +36,8 @@ def error_of_call(error: grpc.aio.AioRpcError, target: str) -> ExecutorError:
             return errors.SessionBusy(message)
         case (errors.SESSION_CANNOT_BRANCH, _):
             return errors.CannotBranch(message)
+        case (errors.WORKSPACE_TOO_LARGE, _):
+            return errors.WorkspaceTooLarge(message)
     return _typed(error.code(), message, tuple(field_errors(error)), retry_after(error))
 
 

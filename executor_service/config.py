@@ -136,6 +136,9 @@ class ExecutorConfig:
         factory=list, help="Beginnings of URLs that workspaces may be fetched from; none: remote_url is refused."
     )
     workspace_bytes: int = setting(20 * _GIB, help="Most bytes of all workspaces; unused ones go for new ones.")
+    workspace_copy_bytes: int = setting(
+        256 * _MIB, help="Level landlock, where each run gets a copy of its workspace: most bytes of one."
+    )
     workspace_timeout_s: float = setting(600.0, help="Longest preparation of a workspace, seconds.")
     drain_grace_s: float = setting(10.0, help="After SIGTERM running programs may go on for so long, seconds.")
     insecure: bool = setting(False, help="Allow listening beyond loopback without token or TLS.")
@@ -173,7 +176,8 @@ class ExecutorConfig:
             "compile_cache_bytes",
         ):
             _from(name, getattr(self, name), 0)
-        _from("workspace_bytes", self.workspace_bytes, _MIB)
+        for name in ("workspace_bytes", "workspace_copy_bytes"):
+            _from(name, getattr(self, name), _MIB)
         for root in self.workspace_roots:
             if not Path(root).is_absolute() or not Path(root).is_dir() or Path(root).resolve() == Path("/"):
                 raise ConfigError(f"workspace_roots has {root!r}, must be absolute paths of folders, and not /")

@@ -16,11 +16,13 @@ __all__ = [
     "RunLost",
     "SessionBusy",
     "SessionNotFound",
+    "WorkspaceTooLarge",
 ]
 
 SESSION_NOT_FOUND = "SESSION_NOT_FOUND"
 SESSION_BUSY = "SESSION_BUSY"
 SESSION_CANNOT_BRANCH = "SESSION_CANNOT_BRANCH"
+WORKSPACE_TOO_LARGE = "WORKSPACE_TOO_LARGE"
 """Reasons that the server gives with a status."""
 
 
@@ -56,6 +58,11 @@ class Overloaded(ExecutorError):  # noqa: N818
 
 class NotFound(ExecutorError):  # noqa: N818
     """This server does not have the session or the workspace: it was removed, or another server has it."""
+
+
+class WorkspaceTooLarge(ExecutorError):  # noqa: N818
+    """At its isolation level the server would have to copy the workspace, which is above what it, or the limits of the
+    request, allow."""
 
 
 class SessionNotFound(NotFound):

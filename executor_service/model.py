@@ -253,6 +253,8 @@ class SessionInfo:
     memory_bytes: int = 0
     """Resident memory of its interpreter at the end of its last cell; 0 where that is not known."""
     served_by: str = ""
+    workspace_id: str = ""
+    """What its cells find at the workspace's mount path; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

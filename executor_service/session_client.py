@@ -98,12 +98,20 @@ class SessionCalls:
         idle_ttl_s: float = 0.0,
         files: Sequence[InputFile] = (),
         env: Mapping[str, str] | None = None,
+        workspace_id: str = "",
         owner: str = "",
         tenant: str = "",
     ) -> AsyncIterator[Session]:
         """A session that ends with the block. Arguments and errors as for `create_session`."""
         info = await self.create_session(
-            profile=profile, limits=limits, idle_ttl_s=idle_ttl_s, files=files, env=env, owner=owner, tenant=tenant
+            profile=profile,
+            limits=limits,
+            idle_ttl_s=idle_ttl_s,
+            files=files,
+            env=env,
+            workspace_id=workspace_id,
+            owner=owner,
+            tenant=tenant,
         )
         async with Session(self, info) as session:
             yield session
@@ -117,6 +125,7 @@ class SessionCalls:
         idle_ttl_s: float = 0.0,
         files: Sequence[InputFile] = (),
         env: Mapping[str, str] | None = None,
+        workspace_id: str = "",
         owner: str = "",
         tenant: str = "",
         request_id: str = "",
@@ -126,7 +135,9 @@ class SessionCalls:
 
         Of `limits`, memory, processes, open files, file and disk bytes bound the session and all its branches together;
         the others are those of a cell that names none. It is deleted after `idle_ttl_s` without a cell (0: 600).
-        Raises InvalidRequest, Overloaded (the server has as many as it may) or ExecutorUnavailable.
+        A workspace is there for all its cells and branches, and stays while one of them lives. Raises InvalidRequest,
+        NotFound (no such workspace here), WorkspaceTooLarge, Overloaded (the server has as many as it may) or
+        ExecutorUnavailable.
         """
         request = _message(
             pb.CreateSessionRequest,
@@ -136,6 +147,7 @@ class SessionCalls:
             idle_ttl_s=idle_ttl_s,
             files=[pb.InputFile(path=file.path, content=file.content, mode=file.mode) for file in files],
             env=env or {},
+            workspace_id=workspace_id,
             owner=owner,
             tenant=tenant,
             request_id=request_id or uuid.uuid4().hex,

@@ -23,6 +23,7 @@ class SessionRequest:
     profile: str = ""
     files: tuple[InputFile, ...] = ()
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    workspace_id: str = ""
     owner: str = ""
     tenant: str = ""
     request_id: str = ""

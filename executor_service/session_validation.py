@@ -53,10 +53,7 @@ def validate_session(
     check_room(found, files, limits)
     check_environment(found, request.env)
     check_profile(found, request.profile, language, profiles)
-    check_lengths(found, request, "owner", "tenant", "request_id")
-    if request.workspace_id:
-        problem = f"is {request.workspace_id!r}, must be empty: workspaces are not offered in sessions"
-        found.append(FieldError("workspace_id", problem))
+    check_lengths(found, request, "owner", "tenant", "request_id", "workspace_id")
     if found:
         raise FieldErrors(found)
     return SessionRequest(
@@ -66,6 +63,7 @@ def validate_session(
         profile=request.profile,
         files=files,
         env=MappingProxyType(dict(request.env)),
+        workspace_id=request.workspace_id,
         owner=request.owner,
         tenant=request.tenant,
         request_id=request.request_id,

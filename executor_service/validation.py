@@ -163,7 +163,7 @@ def _cell(found: list[FieldError], request: pb.ExecuteCodeRequest, maxima: Limit
     if request.language not in ("", "python"):
         found.append(FieldError("language", f"is {request.language!r}, must be empty or the session's, 'python'"))
     text = "must be empty in a session, which has had its own since it was created"
-    found += [FieldError(name, text) for name in ("args", "env", "profile", "workspace_id") if getattr(request, name)]
+    found += [FieldError(name, text) for name in ("args", "env", "profile") if getattr(request, name)]
     text = "must be unset in a session, whose limit it is"
     found += [FieldError(f"limits.{name}", text) for name in _OF_SESSIONS if getattr(request.limits, name)]
     limits = LimitPolicy(Limits(), maxima).resolve(request.limits, found)

@@ -34,7 +34,6 @@ _KIND = {
     VerifyStyle.PYTEST: "pytest",
 }
 _ONLY_FOR = {
-    "workspace_id": (VerifyStyle.STDIO,),
     "entry_point": (VerifyStyle.FUNCTION,),
     "setup_code": (VerifyStyle.ASSERT,),
     "test_files": (VerifyStyle.ASSERT, VerifyStyle.PYTEST),

@@ -60,6 +60,10 @@ class WorkspaceMount:
     """Relative to the store."""
     target: str
     """Where programs find it."""
+    branches: bool = False
+    """Whether what has it may be branched."""
+    most_bytes: int = 0
+    """Of a private copy, where nothing can be mounted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,13 @@ _DENIED = (
 # fmt: on
 # fmt: off
 _DENIED_WITHOUT_NAMESPACES = (
-    "accept", "accept4", "bind", "chown", "connect", "fchown", "fchownat", "fsetxattr", "inotify_add_watch",
-    "inotify_init", "inotify_init1", "kcmp", "lchown", "listen", "lsetxattr", "mq_open", "mq_unlink", "msgctl",
-    "msgget", "msgrcv", "msgsnd", "semctl", "semget", "semop", "semtimedop", "setxattr", "shmat", "shmctl", "shmget",
-    "socket",
+    "accept", "accept4", "bind", "chown", "connect", "fchown", "fchownat", "inotify_add_watch", "inotify_init",
+    "inotify_init1", "kcmp", "lchown", "listen", "mq_open", "mq_unlink", "msgctl", "msgget", "msgrcv", "msgsnd",
+    "semctl", "semget", "semop", "semtimedop", "shmat", "shmctl", "shmget", "socket",
 )
 # fmt: on
+_ATTRIBUTES = ("fsetxattr", "lsetxattr", "setxattr")
+"""Answered as by a file system that has none, with which `sed -i` and `cp -a` know how to go on."""
 _OF_ONESELF_ALONE = ("sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler")
 """Calls whose first argument is a process; 0 is the caller."""
 _PAIR_TYPES = (2, 3, 4)
@@ -96,6 +97,8 @@ def _stand_in_for_namespaces(rules: Any, pyseccomp: Any) -> None:
     denied = pyseccomp.ERRNO(errno.EPERM)
     for name in _DENIED_WITHOUT_NAMESPACES:
         rules.add_rule(denied, name)
+    for name in _ATTRIBUTES:
+        rules.add_rule(pyseccomp.ERRNO(errno.EOPNOTSUPP), name)
     for kind in _PAIR_TYPES:
         rules.add_rule(denied, "socketpair", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xF, kind))
     for name in _OF_ONESELF_ALONE:

@@ -163,6 +163,18 @@ class Sandbox:
         """
         self._tell({"type": "signal", "pid": pid, "signal": number, "whom": whom})
 
+    def layer(self, number: int, parent: int) -> None:
+        """SERVE: mounts the workspace once more, with a copy of the writable layer `parent` (0: that of the worker).
+
+        `event()` says `{"type": "layered", "number", "errno"}`. To be asked for only where `mounts` is true.
+        """
+        self._tell({"type": "layer", "number": number, "parent": parent})
+
+    @property
+    def mounts(self) -> bool:
+        """Whether workspaces are mounted in it, and not copied."""
+        return not self._host.bare
+
     @property
     def owner(self) -> int | None:
         """Uid of the programs in it; None: that of the server."""
@@ -236,6 +248,7 @@ class Sandbox:
             "mode": plan.mode.value,
             "entry": plan.entry,
             "work": WORK_FOLDER,
+            "workspace": plan.workspace.target if plan.workspace else "",
             "argv": list(plan.argv),
             "env": dict(plan.env),
             "rlimits": resource_limits(plan.limits, counted=self._box.counts_processes, reserves=plan.reserves),

@@ -40,7 +40,7 @@ from executor_service.server.toolchains import find_toolchains
 from executor_service.server.verify import Verifier
 from executor_service.server.verify_cases import Grader
 from executor_service.server.work import Turn, Work
-from executor_service.server.workspace_calls import WorkspaceCalls
+from executor_service.server.workspace_calls import Hold, WorkspaceCalls
 from executor_service.server.workspaces import Workspaces, open_workspaces
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.clock import Clock, MonotonicClock
@@ -73,18 +73,17 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             work, capabilities = await stack.enter_async_context(open_remote(config, clock, name))
         else:
             here, capabilities = await open_here(stack, config, clock, workspaces.stores)
-            work = programs_of(here, workspaces, clock, name)
+        calls = workspace_calls(config, workspaces, here, name)
         gate = await stack.enter_async_context(open_gate(config, name))
         sessions = session_service = verifier = None
         if here is not None:
-            sessions = await stack.enter_async_context(open_sessions(config, here, clock, name))
-            displayed = DisplayedPrograms(here.boxes, here.planner, clock, name=name, level=here.host.level)
-            work = Router(work, displayed, sessions)
+            sessions = await stack.enter_async_context(open_sessions(config, here, calls.hold, clock, name))
+            work = open_router(here, calls.hold, clock, name, sessions)
             session_service = await stack.enter_async_context(session_calls(config, here, sessions, capabilities))
         turn = sessions.turn if sessions is not None else no_sessions
         runs = await stack.enter_async_context(open_runs(config, work, gate, clock, name, turn=turn))
         if here is not None:
-            verifier = await stack.enter_async_context(open_verifier(config, runs, here, clock, name))
+            verifier = await stack.enter_async_context(open_verifier(config, runs, here, calls.hold, clock, name))
         started, version = clock.now(), installed_version()
         boxes, compiler = (here.boxes, here.compiler) if here else (None, None)
         service = ExecutorService(
@@ -94,7 +93,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             config.policy(),
             capabilities.installed,
             frozenset(here.boxes.profiles if here else ()),
-            workspace_calls(config, workspaces, here, name),
+            calls,
             lambda: status(
                 config, name, version, runs, sessions, boxes, compiler, gate, capabilities, clock.now() - started
             ),
@@ -120,9 +119,12 @@ def grpc_server(config: ExecutorConfig, service: ExecutorService) -> GrpcServer:
     )
 
 
-def programs_of(here: Here, workspaces: Workspaces, clock: Clock, name: str) -> Programs:
-    """Single programs in the sandboxes of this machine."""
-    return Programs(here.boxes, here.planner, here.compiler, workspaces, clock, name=name, level=here.host.level)
+def open_router(here: Here, hold: Hold, clock: Clock, name: str, sessions: Sessions) -> Router:
+    """Every way to run something in the sandboxes of this machine."""
+    level = here.host.level
+    programs = Programs(here.boxes, here.planner, here.compiler, hold, clock, name=name, level=level)
+    displayed = DisplayedPrograms(here.boxes, here.planner, hold, clock, name=name, level=level)
+    return Router(programs, displayed, sessions)
 
 
 async def drain(config: ExecutorConfig, runs: Runs, sessions: Sessions | None) -> None:
@@ -147,8 +149,15 @@ def session_calls(config: ExecutorConfig, here: Here, sessions: Sessions, capabi
 def workspace_calls(config: ExecutorConfig, workspaces: Workspaces, here: Here | None, name: str) -> WorkspaceCalls:
     """What PrepareWorkspace needs."""
     visible = here.host.binds if here else ()
-    offered = here is not None and not here.host.bare
-    return WorkspaceCalls(workspaces, config.workspace_remotes, visible, name=name, offered=offered)
+    copied = here is not None and here.host.bare
+    return WorkspaceCalls(
+        workspaces,
+        config.workspace_remotes,
+        visible,
+        name=name,
+        offered=here is not None,
+        copy_bytes=config.workspace_copy_bytes if copied else 0,
+    )
 
 
 class Here(NamedTuple):
@@ -246,10 +255,10 @@ def open_runs(config: ExecutorConfig, work: Work, gate: LeaseGate, clock: Clock,
     )
 
 
-def open_verifier(config: ExecutorConfig, runs: Runs, here: Here, clock: Clock, name: str) -> Verifier:
+def open_verifier(config: ExecutorConfig, runs: Runs, here: Here, hold: Hold, clock: Clock, name: str) -> Verifier:
     """Verifications, whose cases go through `runs`."""
     env, level = minimal_environment(here.host), here.host.level
-    grader = Grader(BoxWorkers(here.boxes), clock, name, env, here.planner.profile_for, level)
+    grader = Grader(BoxWorkers(here.boxes), clock, name, env, here.planner.profile_for, level, hold)
     table = open_table(config)
     return Verifier(runs, grader, clock, table=table, queue_timeout_s=config.queue_timeout_s)
 
@@ -259,11 +268,11 @@ def open_table(config: ExecutorConfig) -> DedupTable[Any, Any]:
     return DedupTable(max_ids=config.dedup_max_ids, max_bytes=config.dedup_max_bytes, max_age_s=config.dedup_window_s)
 
 
-def open_sessions(config: ExecutorConfig, here: Here, clock: Clock, name: str) -> Sessions:
+def open_sessions(config: ExecutorConfig, here: Here, hold: Hold, clock: Clock, name: str) -> Sessions:
     """The sessions of this server."""
     table = SessionTable(name, most=config.max_sessions)
     grace_s, level = config.interrupt_grace_s, here.host.level
-    return Sessions(here.boxes, here.planner, clock, table=table, grace_s=grace_s, name=name, level=level)
+    return Sessions(here.boxes, here.planner, hold, clock, table=table, grace_s=grace_s, name=name, level=level)
 
 
 @contextlib.asynccontextmanager

@@ -6,11 +6,12 @@ import logging
 
 from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outcome
 from executor_service.sandbox.boxes import Boxes
-from executor_service.sandbox.report import SandboxFailure
+from executor_service.sandbox.report import Plan, SandboxFailure
 from executor_service.server.cell_run import CellRun, facts_of
 from executor_service.server.family import LAPSED, Family
-from executor_service.server.plans import Planner
+from executor_service.server.plans import Planner, mounted
 from executor_service.server.work import Attempt
+from executor_service.server.workspace_calls import Hold
 from fairbox.clock import Clock
 
 __all__ = ["DisplayedPrograms"]
@@ -23,17 +24,23 @@ _ONCE = 1
 class DisplayedPrograms:
     """The `Work` for requests without a session that want values displayed."""
 
-    def __init__(self, boxes: Boxes, planner: Planner, clock: Clock, *, name: str, level: IsolationLevel) -> None:
+    def __init__(
+        self, boxes: Boxes, planner: Planner, hold: Hold, clock: Clock, *, name: str, level: IsolationLevel
+    ) -> None:
         self._boxes = boxes
         self._planner = planner
+        self._hold = hold
         self._clock = clock
         self._name = name
         self._level = level
 
     async def perform(self, attempt: Attempt) -> ExecutionResult:
+        with self._hold(attempt.request.workspace_id, attempt.request.limits) as workspace:
+            return await self._perform(attempt, mounted(self._planner.cell_plan(attempt.request), workspace))
+
+    async def _perform(self, attempt: Attempt, plan: Plan) -> ExecutionResult:
         admitted = self._clock.now()
         request, claim = attempt.request, attempt.claim
-        plan = self._planner.cell_plan(request)
         setup_s = 0.0
         try:
             async with Family(self._boxes, plan, f"run {attempt.number}") as family:

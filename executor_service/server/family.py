@@ -22,6 +22,8 @@ from executor_service.model import Cause, Limits
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.channel import Channel
 from executor_service.sandbox.ends import new_ends
+from executor_service.sandbox.inside.branch import COPY
+from executor_service.sandbox.inside.workspace import BRANCHES
 from executor_service.sandbox.report import Killed, Plan, SandboxFailure
 from executor_service.sandbox.streams import Streams
 from executor_service.sandbox.use import Sandbox
@@ -82,6 +84,8 @@ class Interpreter:
     gone: asyncio.Future[Death]
     pid: int = 0
     """Its number inside, as it says."""
+    layer: int = 0
+    """Number of the writable layer of its workspace."""
     doom: Death | None = None
     """Why it is being killed."""
 
@@ -111,6 +115,9 @@ class Family:
         self._branches: list[Interpreter] = []
         self._cells: dict[Interpreter, float] = {}
         """CPU seconds of the cells that run."""
+        self._layers: dict[int, asyncio.Future[int]] = {}
+        """Those that were asked for, until they are there or have failed with an error number."""
+        self._layers_made = 0
         self._events: asyncio.Task[None] | None = None
         self._deadline: asyncio.Timeout | None = None
         self.root: Interpreter
@@ -225,15 +232,36 @@ class Family:
         member.pid = pid
         return True
 
+    async def _workspace(self, parent: Interpreter) -> tuple[int, str]:
+        """The layer of a coming branch, and where it finds its workspace; empty: there is none. CannotBranch."""
+        if self._plan.workspace is None:
+            return 0, ""
+        if not self._box.mounts:
+            return 0, COPY
+        self._layers_made += 1
+        number = self._layers_made
+        made = self._layers[number] = asyncio.get_running_loop().create_future()
+        self._box.layer(number, parent.layer)
+        try:
+            await asyncio.wait([made, parent.gone], timeout=_ANSWER_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            del self._layers[number]
+        if not made.done() or made.result():
+            why = os.strerror(made.result()) if made.done() else "nothing is heard of it"
+            reason = f"what it wrote to its workspace can't be copied: {why}"
+            raise CannotBranch(f"session {parent.session_id!r} can't branch: {reason}")
+        return number, f"{BRANCHES}/{number}"
+
     async def _branch_one(self, parent: Interpreter, session_id: str) -> Interpreter:
+        layer, workspace = await self._workspace(parent)
         (data, out, err), theirs = new_ends(self._box.owner)
         gone: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
         streams = Streams(out, err, self._plan.limits.output_bytes, lambda: None)
-        member = Interpreter(session_id, Channel(socket.socket(fileno=data)), streams, False, gone)
+        member = Interpreter(session_id, Channel(socket.socket(fileno=data)), streams, False, gone, layer=layer)
         self._branches.append(member)
         try:
             async with asyncio.timeout(_ANSWER_WITHIN_S):
-                await parent.channel.send({"type": "branch"}, handles=theirs)
+                await parent.channel.send({"type": "branch", "workspace": workspace}, handles=theirs)
         except (OSError, TimeoutError):
             pass  # it has ended, or is silent: seen below
         finally:
@@ -281,6 +309,10 @@ class Family:
                 for member in tuple(self._members):
                     if member.is_root if event["main"] else not member.is_root and member.pid == event["pid"]:
                         self._exited(member, event["code"], event["signal"])
+            case "layered":
+                made = self._layers.get(event["number"])
+                if made is not None and not made.done():
+                    made.set_result(event["errno"])
             case "ended":
                 reason = event["reason"]
                 why = Ended(_BY_INIT.get(reason, "was ended with its family"), Cause.POLICY)

@@ -9,13 +9,14 @@ from executor_service.languages import LANGUAGES, PYTHON_BASE, LanguageSpec
 from executor_service.languages.spec import fill
 from executor_service.model import InputFile, Limits, RunRequest
 from executor_service.sandbox.host import WORK_FOLDER, Host
+from executor_service.sandbox.inside.branch import WORKSPACE
 from executor_service.sandbox.inside.warm import THREADS
 from executor_service.sandbox.limits import disk_use
-from executor_service.sandbox.report import Mode, Plan
+from executor_service.sandbox.report import Mode, Plan, WorkspaceMount
 from executor_service.sandbox.template import Profile
 from executor_service.session_request import SessionRequest
 
-__all__ = ["Planner", "minimal_environment"]
+__all__ = ["Planner", "minimal_environment", "mounted"]
 
 _TMP = "/tmp"  # noqa: S108 - the sandbox's own
 CELLS = "cells"
@@ -33,6 +34,13 @@ def _read_at_start(name: str) -> bool:
 def minimal_environment(host: Host) -> dict[str, str]:
     """All that a program's environment holds, but for what its request adds."""
     return {"PATH": host.path, "HOME": WORK_FOLDER, "LANG": "C.UTF-8", "TMPDIR": _TMP}
+
+
+def mounted(plan: Plan, workspace: WorkspaceMount | None) -> Plan:
+    """The same plan with a workspace, whose folder its environment names."""
+    if workspace is None:
+        return plan
+    return replace(plan, workspace=workspace, env={**plan.env, WORKSPACE: workspace.target})
 
 
 class Planner:

@@ -17,13 +17,13 @@ from executor_service.core.admission import QueueFull
 from executor_service.core.dedup import IdReused
 from executor_service.core.sessions import SessionBusy, SessionNotFound, TooManySessions
 from executor_service.core.workspaces import StoreFull
-from executor_service.errors import SESSION_BUSY, SESSION_CANNOT_BRANCH, SESSION_NOT_FOUND
+from executor_service.errors import SESSION_BUSY, SESSION_CANNOT_BRANCH, SESSION_NOT_FOUND, WORKSPACE_TOO_LARGE
 from executor_service.remote.errors import RemoteBusy, RemoteDown
 from executor_service.server.family import CannotBranch
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
 from executor_service.server.runs import Abandoned, Draining, QueueTimeout, ResultGone
 from executor_service.server.sessions import SessionFailed, SessionsNotOffered
-from executor_service.server.workspace_calls import WorkspacesNotOffered
+from executor_service.server.workspace_calls import WorkspacesNotOffered, WorkspaceTooLarge
 from executor_service.server.workspaces import (
     PreparationFailed,
     PreparationTimeout,
@@ -91,19 +91,19 @@ def problem_of(error: Exception) -> Problem:
             return Problem(grpc.StatusCode.UNAVAILABLE, message)
         case WorkspacesNotOffered():
             return Problem(grpc.StatusCode.UNIMPLEMENTED, str(error))
+        case WorkspaceTooLarge():
+            return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error), reason=WORKSPACE_TOO_LARGE)
         case UnknownWorkspace():
             return Problem(grpc.StatusCode.NOT_FOUND, str(error))
         case StoreFull():
             return _exhausted(str(error), _STORE_FULL_RETRY_S, "executor:workspace_bytes")
-        case SourceUnreachable():
-            return Problem(grpc.StatusCode.UNAVAILABLE, str(error))
         case PreparationTimeout():
             return Problem(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
         case PreparationFailed():
             return Problem(grpc.StatusCode.INTERNAL, str(error))
         case RemoteBusy():
             return _exhausted(str(error), error.retry_after_s, "remote:sandbox")
-        case LimiterDown() | RemoteDown():
+        case LimiterDown() | RemoteDown() | SourceUnreachable():
             return Problem(grpc.StatusCode.UNAVAILABLE, str(error))
         case LeaseRefusal():
             return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error))

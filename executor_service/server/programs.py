@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 from executor_service.core.verdict import judge
 from executor_service.languages import LANGUAGES
@@ -14,9 +13,9 @@ from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
 from executor_service.sandbox.use import Sandbox
 from executor_service.server.compiler import Build, Compiler, NotCompiled
-from executor_service.server.plans import Planner
+from executor_service.server.plans import Planner, mounted
 from executor_service.server.work import Attempt
-from executor_service.server.workspaces import Workspaces
+from executor_service.server.workspace_calls import Hold
 from fairbox.clock import Clock
 
 __all__ = ["Programs"]
@@ -32,7 +31,7 @@ class Programs:
         boxes: Boxes,
         planner: Planner,
         compiler: Compiler,
-        workspaces: Workspaces,
+        hold: Hold,
         clock: Clock,
         *,
         name: str,
@@ -41,7 +40,7 @@ class Programs:
         self._boxes = boxes
         self._planner = planner
         self._compiler = compiler
-        self._workspaces = workspaces
+        self._hold = hold
         self._clock = clock
         self._name = name
         self._level = level
@@ -84,8 +83,8 @@ class Programs:
 
     async def _run(self, attempt: Attempt, build: Build, admitted: float) -> ExecutionResult:
         # Held until the sandbox is gone: longer than the call, which is answered before.
-        with self._workspaces.hold(attempt.request.workspace_id) as workspace:
-            plan = replace(self._planner.plan(attempt.request, build.made), workspace=workspace)
+        with self._hold(attempt.request.workspace_id, attempt.request.limits) as workspace:
+            plan = mounted(self._planner.plan(attempt.request, build.made), workspace)
             return await self._run_plan(attempt, plan, build, admitted)
 
     async def _run_plan(self, attempt: Attempt, plan: Plan, build: Build, admitted: float) -> ExecutionResult:

@@ -74,7 +74,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         try:
             # In a thread: a request can hold megabytes of values to be parsed.
             valid = await asyncio.to_thread(validate_verify, request, installed=self._installed, policy=self._policy)
-            with self._workspaces.hold(valid.program.workspace_id):
+            with self._workspaces.hold(valid.program.workspace_id, valid.program.limits):
                 result = await self._verifier.verify(valid, fingerprint(request) if valid.program.request_id else b"")
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
@@ -146,8 +146,9 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     async def _execute(self, request: RunRequest, mark: bytes, follow: Follower | None = None) -> ExecutionResult:
         # A workspace is held from the first moment, so that it does not go while its run waits. A repeated request is
         # answered from the first run, whatever became of its workspace since.
-        name = "" if self._runs.knows(request.request_id) else request.workspace_id
-        with self._workspaces.hold(name):
+        # A cell's is held by its session.
+        known = request.session_id or self._runs.knows(request.request_id)
+        with self._workspaces.hold("" if known else request.workspace_id, request.limits):
             return await self._runs.execute(request, mark, follow)
 
     @property

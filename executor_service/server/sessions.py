@@ -21,11 +21,13 @@ from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.server.cell_run import CellRun, facts_of
 from executor_service.server.family import LAPSED, Death, Family, Interpreter
-from executor_service.server.plans import Planner
+from executor_service.server.plans import Planner, mounted
 from executor_service.server.runs import Draining
 from executor_service.server.work import Attempt
+from executor_service.server.workspace_calls import Hold
 from executor_service.session_request import BranchRequest, SessionRequest
 from fairbox.clock import Clock
+from fairbox.errors import FieldError, FieldErrors
 
 __all__ = ["SessionFailed", "Sessions", "SessionsNotOffered", "no_sessions"]
 
@@ -54,6 +56,7 @@ class Sessions:
         self,
         boxes: Boxes,
         planner: Planner,
+        hold: Hold,
         clock: Clock,
         *,
         table: SessionTable,
@@ -63,6 +66,7 @@ class Sessions:
     ) -> None:
         self._boxes = boxes
         self._planner = planner
+        self._hold = hold
         self._clock = clock
         self._table = table
         self._grace_s = grace_s
@@ -90,15 +94,14 @@ class Sessions:
         await self._tasks.__aexit__(kind, error, trace)
 
     async def create(self, request: SessionRequest) -> SessionInfo:
-        """Raises TooManySessions, SessionFailed and Draining."""
+        """Raises TooManySessions, SessionFailed, Draining, and what holding its workspace raises."""
         if self.draining:
             raise Draining
         self._table.reserve(1)
         session_id = self._new_id()
         opened: asyncio.Future[Family] = asyncio.get_running_loop().create_future()
         profile = request.profile or self._planner.session_profile()
-        plan = self._planner.session_plan(request, profile)
-        self._tasks.create_task(self._keep(Family(self._boxes, plan, session_id), opened), name=session_id)
+        self._tasks.create_task(self._keep(request, profile, session_id, opened), name=session_id)
         try:
             family = await opened
         except BaseException as error:
@@ -115,6 +118,7 @@ class Sessions:
             profile=profile,
             idle_ttl_s=request.idle_ttl_s,
             served_by=self._name,
+            workspace_id=request.workspace_id,
         )
         return self._add(info, request.limits, family, family.root)
 
@@ -165,8 +169,12 @@ class Sessions:
 
     @asynccontextmanager
     async def turn(self, request: RunRequest) -> AsyncIterator[None]:
-        """Waits until the cells before it have ended. Raises SessionNotFound and SessionBusy."""
+        """Waits until the cells before it have ended. Raises SessionNotFound, SessionBusy and FieldErrors."""
         session_id, key = request.session_id, object()
+        held = self._table.info(session_id, self._clock.now()).workspace_id
+        if request.workspace_id not in ("", held):
+            allowed = f"empty or the session's, {held!r}" if held else "empty: the session has none"
+            raise FieldErrors([FieldError("workspace_id", f"is {request.workspace_id!r}, must be {allowed}")])
         if not self._table.enter(session_id, key):
             self._turns[key] = asyncio.get_running_loop().create_future()
         try:
@@ -238,14 +246,19 @@ class Sessions:
         if following is not None and not following.done():
             following.set_result(None)
 
-    async def _keep(self, family: Family, opened: asyncio.Future[Family]) -> None:
-        """The life of a family, from its first interpreter to its last."""
+    async def _keep(
+        self, request: SessionRequest, profile: str, session_id: str, opened: asyncio.Future[Family]
+    ) -> None:
+        """The life of a family, from its first interpreter to its last; its workspace stays for as long."""
         try:
-            async with family:
-                if opened.cancelled():
-                    return
-                opened.set_result(family)
-                await family.over()
+            with self._hold(request.workspace_id, request.limits) as workspace:
+                branching = replace(workspace, branches=True) if workspace else None
+                plan = mounted(self._planner.session_plan(request, profile), branching)
+                async with Family(self._boxes, plan, session_id) as family:
+                    if opened.cancelled():
+                        return
+                    opened.set_result(family)
+                    await family.over()
         except Exception as error:  # the boundary: one family's trouble is not that of the others
             if not opened.done():
                 opened.set_exception(error)

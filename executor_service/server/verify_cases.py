@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from executor_service.core.verdict import judge
@@ -21,8 +21,10 @@ from executor_service.grading.rules import Finding, Status, judge_check, judge_v
 from executor_service.model import Cause, ExecutionResult, InputFile, IsolationLevel, Limits, Outcome
 from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
 from executor_service.server.dialogue import MAX_MESSAGE, Dialogue, Ended, Speaker
+from executor_service.server.plans import mounted
 from executor_service.server.served import Head, Served, Workers
 from executor_service.server.work import Attempt
+from executor_service.server.workspace_calls import Hold
 from fairbox.clock import Clock
 
 __all__ = ["CaseWork", "CheckWork", "FunctionWork", "Grader"]
@@ -37,6 +39,10 @@ _BIG = 256 << 10
 """Bytes from which a comparison is made in a thread, so that the server goes on answering."""
 
 
+def _no_workspace(workspace_id: str, limits: Limits) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 @dataclass(frozen=True, slots=True)
 class Grader:
     """What every case needs of the server."""
@@ -48,6 +54,29 @@ class Grader:
     profile_for: Callable[[bytes], str]
     """The runtime profile that suits a source."""
     level: IsolationLevel = IsolationLevel.NAMESPACES
+    hold: Hold = _no_workspace
+
+    @asynccontextmanager
+    async def take_candidate(self, request: VerifyRequest, name: str) -> AsyncIterator[Served]:
+        """A worker for the candidate, with its workspace."""
+        async with self._take(self.candidate(request), request, name) as worker:
+            yield worker
+
+    @asynccontextmanager
+    async def take_checker(self, request: VerifyRequest, name: str) -> AsyncIterator[Served]:
+        """A worker for the checker; it has the workspace only where the candidate is inside it."""
+        if not request.trusted_candidate:
+            async with self.workers.take(self.checker(request), name=name) as worker:
+                yield worker
+            return
+        async with self._take(self.checker(request), request, name) as worker:
+            yield worker
+
+    @asynccontextmanager
+    async def _take(self, plan: Plan, request: VerifyRequest, name: str) -> AsyncIterator[Served]:
+        with self.hold(request.program.workspace_id, request.program.limits) as workspace:
+            async with self.workers.take(mounted(plan, workspace), name=name) as worker:
+                yield worker
 
     def candidate(self, request: VerifyRequest) -> Plan:
         program = request.program
@@ -159,9 +188,7 @@ class FunctionWork(CaseWork):
 
     async def _perform(self, attempt: Attempt) -> ExecutionResult:
         admitted = self.grader.clock.now()
-        async with self.grader.workers.take(
-            self.grader.candidate(self.request), name=f"case-{attempt.number}"
-        ) as worker:
+        async with self.grader.take_candidate(self.request, f"case-{attempt.number}") as worker:
             await self._bind(attempt, worker)
             setup_s = self.grader.clock.now() - admitted
             speaker = self._speaker(worker, self.request.program.limits.wall_time_s)
@@ -199,13 +226,12 @@ class CheckWork(CaseWork):
         admitted = self.grader.clock.now()
         name = f"case-{attempt.number}"
         async with AsyncExitStack() as stack:
-            take = self.grader.workers.take
-            checker = await stack.enter_async_context(take(self.grader.checker(self.request), name=f"{name}-check"))
+            checker = await stack.enter_async_context(self.grader.take_checker(self.request, f"{name}-check"))
             if self.request.trusted_candidate:
                 candidate = None
                 await self._bind(attempt, checker)
             else:
-                candidate = await stack.enter_async_context(take(self.grader.candidate(self.request), name=name))
+                candidate = await stack.enter_async_context(self.grader.take_candidate(self.request, name))
                 await self._bind(attempt, candidate, checker)
             return await self._talk(attempt, candidate, checker, self.grader.clock.now() - admitted)
 

@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
+from executor_service.model import Limits
+from executor_service.sandbox.inside.copies import MOST_ENTRIES
 from executor_service.sandbox.report import WorkspaceMount
 from executor_service.server.workspace_request import check_prepare
 from executor_service.server.workspaces import Workspaces
 from executor_service.v1 import executor_pb2 as pb
 
-__all__ = ["WorkspaceCalls", "WorkspacesNotOffered"]
+if TYPE_CHECKING:
+    from executor_service.workspaces.spec import Facts
+
+__all__ = ["Hold", "WorkspaceCalls", "WorkspaceTooLarge", "WorkspacesNotOffered"]
+
+Hold = Callable[[str, Limits], AbstractContextManager[WorkspaceMount | None]]
+"""Keeps the workspace of this name where it is, for something that has these limits; None for an empty name."""
 
 
 class WorkspacesNotOffered(Exception):  # noqa: N818 - a fact about this server
-    """Programs run where nothing can be mounted: elsewhere, or at a level without namespaces."""
+    """Programs run elsewhere."""
+
+
+class WorkspaceTooLarge(Exception):  # noqa: N818 - a fact about a workspace
+    """It would have to be copied, and is above a bound."""
 
 
 class WorkspaceCalls:
-    """What the service needs of workspaces."""
+    """What the service needs of workspaces. `copy_bytes`: the most bytes of a copy for one use; 0: they are mounted."""
 
     def __init__(
-        self, workspaces: Workspaces, remotes: Sequence[str], visible: Sequence[str], *, name: str, offered: bool
+        self,
+        workspaces: Workspaces,
+        remotes: Sequence[str],
+        visible: Sequence[str],
+        *,
+        name: str,
+        offered: bool,
+        copy_bytes: int,
     ) -> None:
         self._workspaces = workspaces
         self._remotes = remotes
         self._visible = visible
         self._name = name
         self._offered = offered
+        self._copy_bytes = copy_bytes
 
     async def prepare(self, request: pb.PrepareWorkspaceRequest) -> pb.PrepareWorkspaceResponse:
         """Raises WorkspacesNotOffered and what `check_prepare` and `Workspaces.prepare` raise."""
@@ -42,12 +63,25 @@ class WorkspaceCalls:
             served_by=self._name,
         )
 
-    def hold(self, workspace_id: str) -> AbstractContextManager[WorkspaceMount | None]:
-        """See `Workspaces.hold`. Raises WorkspacesNotOffered too: workspaces of a former life may be there."""
+    def hold(self, workspace_id: str, limits: Limits) -> AbstractContextManager[WorkspaceMount | None]:
+        """See `Workspaces.hold`. Raises WorkspacesNotOffered too (workspaces of a former life may be there), and
+        WorkspaceTooLarge."""
+        most_bytes = min(self._copy_bytes, limits.disk_bytes)
         if workspace_id:
             self._check_offered()
-        return self._workspaces.hold(workspace_id)
+            if self._copy_bytes:
+                _check_copy(workspace_id, self._workspaces.facts(workspace_id), most_bytes)
+        return self._workspaces.hold(workspace_id, most_bytes)
 
     def _check_offered(self) -> None:
         if not self._offered:
-            raise WorkspacesNotOffered("workspaces need programs that run here, at isolation level namespaces")
+            raise WorkspacesNotOffered("workspaces need programs that run here")
+
+
+def _check_copy(name: str, facts: Facts, most_bytes: int) -> None:
+    if facts["copy_bytes"] > most_bytes or facts["entries"] > MOST_ENTRIES:
+        raise WorkspaceTooLarge(
+            f"workspace {name!r} takes {facts['copy_bytes']} bytes with {facts['entries']} files and folders, and at "
+            f"isolation level landlock each use gets a copy: at most {most_bytes} bytes (the lesser of the setting "
+            f"workspace_copy_bytes and limits.disk_bytes) and {MOST_ENTRIES} files and folders"
+        )

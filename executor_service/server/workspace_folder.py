@@ -1,12 +1,14 @@
 """The folder that workspaces are kept in: what is finished, what is being made, and what is left of a former life.
 
-    lock        held by the server that uses the folder
-    ready/ID/   tree (the files) and facts.json; appears by one rename, when all of it is on disk
-    making/N/   preparations, and what is being removed; emptied at start
-    mirrors/    bare repositories of remotes
+    lock                  held by the server that uses the folder
+    store-RANDOM/         all the rest:
+        ready/ID/         tree (the files) and facts.json; appears by one rename, when all of it is on disk
+        making/N/         preparations, and what is being removed; emptied at start
+        mirrors/          bare repositories of remotes
 
-Invariants: one server uses a folder at a time; what is in `ready` is whole; a name in `ready` never changes its files.
-Everything here blocks: call it from a thread, but for the renames.
+Invariants: one server uses a folder at a time; what is in `ready` is whole; a name in `ready` never changes its files;
+no program can guess a path below the store (where nothing is mounted, a program of the server's user could change modes
+of files whose path it knows). Everything here blocks: call it from a thread, but for the renames.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from itertools import count
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["WorkspaceFolder"]
 
+_STORE = "store-"
+
 
 class WorkspaceFolder:
     """`path` is empty for one below the folder for temporary files, which goes when it is closed."""
@@ -39,9 +44,6 @@ class WorkspaceFolder:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path = self.path.resolve()
             self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self.ready, self._making, self._mirrors = (self.path / name for name in ("ready", "making", "mirrors"))
-            for folder in (self.ready, self._making, self._mirrors):
-                folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"workspace_dir is {path!r}, which can't be used: {error}") from None
         try:
@@ -49,6 +51,14 @@ class WorkspaceFolder:
         except OSError:
             os.close(self._lock)
             raise ConfigError(f"workspace_dir is {path!r}, which another server uses") from None
+        store = next(self.path.glob(f"{_STORE}*"), None) or self.path / (_STORE + secrets.token_hex(16))
+        self.ready, self._making, self._mirrors = (store / name for name in ("ready", "making", "mirrors"))
+        try:
+            for folder in (store, self.ready, self._making, self._mirrors):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            os.close(self._lock)
+            raise ConfigError(f"workspace_dir is {path!r}, which can't be used: {error}") from None
         self._numbers = count(1)
 
     def load(self) -> list[Facts]:
@@ -59,7 +69,8 @@ class WorkspaceFolder:
         for folder in self.ready.iterdir():
             try:
                 facts: Facts = json.loads((folder / "facts.json").read_bytes())
-                if facts["workspace_id"] != folder.name:
+                # A version that kept other facts has left what has to be made anew.
+                if facts["workspace_id"] != folder.name or not {"copy_bytes", "entries"} <= facts.keys():
                     raise ValueError(folder.name)
                 found.append(facts)
             except (OSError, ValueError, KeyError, TypeError):

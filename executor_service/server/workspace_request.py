@@ -25,7 +25,7 @@ _COMMIT = re.compile(r"[\w][\w./+@-]*", re.ASCII)
 _MOUNT_PATH = re.compile(r"(/[\w.+@-]+)+", re.ASCII)
 _SCHEMES = ("https://", "http://", "git://")
 _TAKEN = (
-    *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sandbox"),
+    *("/bin", "/boot", "/branches", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sandbox"),
     *("/sbin", "/sys", "/tmp", "/usr", "/var"),  # noqa: S108 - a name to be refused
 )
 """What a root has already, or programs expect to be what it is elsewhere."""

@@ -191,22 +191,31 @@ class Workspaces:
         raise flight.ending
 
     @contextmanager
-    def hold(self, name: str) -> Iterator[WorkspaceMount | None]:
-        """Keeps a workspace where it is. None for an empty name. Raises UnknownWorkspace."""
+    def hold(self, name: str, most_bytes: int = 0) -> Iterator[WorkspaceMount | None]:
+        """Keeps a workspace where it is. None for an empty name. Raises UnknownWorkspace.
+
+        `most_bytes` bounds a copy of it, where it can't be mounted.
+        """
         if not name:
             yield None
             return
-        if name not in self._table:
-            raise UnknownWorkspace(f"this server has no workspace {name!r}: prepare it here, or send the run elsewhere")
-        facts = self._facts[name]
+        facts = self.facts(name)
         self._table.hold(name, self._clock.now())
         try:
             if facts["root"]:
-                yield WorkspaceMount(1 + self._roots.index(facts["root"]), facts["path"], facts["mount_path"])
+                yield WorkspaceMount(
+                    1 + self._roots.index(facts["root"]), facts["path"], facts["mount_path"], most_bytes=most_bytes
+                )
             else:
-                yield WorkspaceMount(0, f"{name}/tree", facts["mount_path"])
+                yield WorkspaceMount(0, f"{name}/tree", facts["mount_path"], most_bytes=most_bytes)
         finally:
             self._table.release(name, self._clock.now())
+
+    def facts(self, name: str) -> Facts:
+        """What is kept of a workspace beside its files. Raises UnknownWorkspace."""
+        if name not in self._table:
+            raise UnknownWorkspace(f"this server has no workspace {name!r}: prepare it here, or send the run elsewhere")
+        return self._facts[name]
 
     def statistics(self) -> WorkspaceStatistics:
         return self._table.statistics()

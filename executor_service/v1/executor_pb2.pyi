@@ -525,7 +525,12 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
     session_id: builtins.str
     """Runs as the next cell of this session. Empty: in a sandbox of its own."""
     workspace_id: builtins.str
-    """Mounts this workspace, as PrepareWorkspace returned it. Empty: none."""
+    """The program finds this workspace, as PrepareWorkspace returned it, below a private writable layer at its mount path,
+    or, at isolation level landlock, as a private copy; FAIRBOX_WORKSPACE in its environment names the folder. Empty:
+    none. In a session: empty, or the session's; another one is INVALID_ARGUMENT. NOT_FOUND: this server does not have it.
+    FAILED_PRECONDITION (WORKSPACE_TOO_LARGE): it would have to be copied, and is above the server's
+    bound for copies or `disk_bytes` of the limits.
+    """
     request_id: builtins.str
     """Makes the call safe to repeat: the same id returns the stored result or joins the run in flight, for at least 10
     minutes. The same id with another request is INVALID_ARGUMENT. At most 128 characters. Empty: never deduplicated.
@@ -994,6 +999,7 @@ class Session(google.protobuf.message.Message):
     IDLE_TTL_S_FIELD_NUMBER: builtins.int
     MEMORY_BYTES_FIELD_NUMBER: builtins.int
     SERVED_BY_FIELD_NUMBER: builtins.int
+    WORKSPACE_ID_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     """Its id, which names the server that owns it."""
     owner: builtins.str
@@ -1018,6 +1024,8 @@ class Session(google.protobuf.message.Message):
     """Resident memory of its processes."""
     served_by: builtins.str
     """Name of the server that owns it."""
+    workspace_id: builtins.str
+    """Workspace that its cells find; empty: none."""
     def __init__(
         self,
         *,
@@ -1033,8 +1041,9 @@ class Session(google.protobuf.message.Message):
         idle_ttl_s: builtins.float = ...,
         memory_bytes: builtins.int = ...,
         served_by: builtins.str = ...,
+        workspace_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["busy", b"busy", "cells", b"cells", "idle_s", b"idle_s", "idle_ttl_s", b"idle_ttl_s", "language", b"language", "memory_bytes", b"memory_bytes", "owner", b"owner", "parent_session_id", b"parent_session_id", "profile", b"profile", "served_by", b"served_by", "session_id", b"session_id", "tenant", b"tenant"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["busy", b"busy", "cells", b"cells", "idle_s", b"idle_s", "idle_ttl_s", b"idle_ttl_s", "language", b"language", "memory_bytes", b"memory_bytes", "owner", b"owner", "parent_session_id", b"parent_session_id", "profile", b"profile", "served_by", b"served_by", "session_id", b"session_id", "tenant", b"tenant", "workspace_id", b"workspace_id"]) -> None: ...
 
 global___Session = Session
 
@@ -1077,7 +1086,10 @@ class CreateSessionRequest(google.protobuf.message.Message):
     idle_ttl_s: builtins.float
     """Deleted after being idle for so long. 0: 600 s. At most 86,400 s."""
     workspace_id: builtins.str
-    """As in ExecuteCodeRequest."""
+    """As in ExecuteCodeRequest, for all cells of the session: what one cell writes there the next one finds. The workspace
+    stays on the server while the session or a branch of it lives. Each branch gets a copy of what was written there by
+    then, at a folder of its own.
+    """
     owner: builtins.str
     """For people and for ListSessions; a trajectory's id. At most 128 characters."""
     tenant: builtins.str
@@ -1595,7 +1607,9 @@ class VerifyCodeRequest(google.protobuf.message.Message):
     trusted_candidate: builtins.bool
     """For PYTEST: run the candidate inside the checker. Its verdict is then only as trustworthy as the candidate."""
     workspace_id: builtins.str
-    """As in ExecuteCodeRequest, for the candidate."""
+    """As in ExecuteCodeRequest, for the candidate in each case; its checker does not have it. With `trusted_candidate` both
+    are in one sandbox, which has it.
+    """
     request_id: builtins.str
     """As in ExecuteCodeRequest."""
     tenant: builtins.str

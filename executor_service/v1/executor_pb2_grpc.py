@@ -113,8 +113,9 @@ class ExecutorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def BranchSession(self, request, context):
-        """Forks a live session: each branch continues from the state of this moment, with memory, signals and a work folder of
-        its own; /tmp and the process list are shared with its family.
+        """Forks a live session: each branch continues from the state of this moment, with memory, signals, a work folder and a
+        writable layer of the workspace of its own (a copy of its parent's; FAIRBOX_WORKSPACE names where it is); /tmp, the
+        mount path of the workspace and the process list are shared with its family.
         Errors: NOT_FOUND, FAILED_PRECONDITION for a session that can't branch now (a running cell, threads, live children).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

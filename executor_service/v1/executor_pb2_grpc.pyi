@@ -66,8 +66,9 @@ class ExecutorServiceStub:
         executor_service.v1.executor_pb2.BranchSessionRequest,
         executor_service.v1.executor_pb2.BranchSessionResponse,
     ]
-    """Forks a live session: each branch continues from the state of this moment, with memory, signals and a work folder of
-    its own; /tmp and the process list are shared with its family.
+    """Forks a live session: each branch continues from the state of this moment, with memory, signals, a work folder and a
+    writable layer of the workspace of its own (a copy of its parent's; FAIRBOX_WORKSPACE names where it is); /tmp, the
+    mount path of the workspace and the process list are shared with its family.
     Errors: NOT_FOUND, FAILED_PRECONDITION for a session that can't branch now (a running cell, threads, live children).
     """
 
@@ -145,8 +146,9 @@ class ExecutorServiceAsyncStub:
         executor_service.v1.executor_pb2.BranchSessionRequest,
         executor_service.v1.executor_pb2.BranchSessionResponse,
     ]
-    """Forks a live session: each branch continues from the state of this moment, with memory, signals and a work folder of
-    its own; /tmp and the process list are shared with its family.
+    """Forks a live session: each branch continues from the state of this moment, with memory, signals, a work folder and a
+    writable layer of the workspace of its own (a copy of its parent's; FAIRBOX_WORKSPACE names where it is); /tmp, the
+    mount path of the workspace and the process list are shared with its family.
     Errors: NOT_FOUND, FAILED_PRECONDITION for a session that can't branch now (a running cell, threads, live children).
     """
 
@@ -234,8 +236,9 @@ class ExecutorServiceServicer(metaclass=abc.ABCMeta):
         request: executor_service.v1.executor_pb2.BranchSessionRequest,
         context: _ServicerContext,
     ) -> typing.Union[executor_service.v1.executor_pb2.BranchSessionResponse, collections.abc.Awaitable[executor_service.v1.executor_pb2.BranchSessionResponse]]:
-        """Forks a live session: each branch continues from the state of this moment, with memory, signals and a work folder of
-        its own; /tmp and the process list are shared with its family.
+        """Forks a live session: each branch continues from the state of this moment, with memory, signals, a work folder and a
+        writable layer of the workspace of its own (a copy of its parent's; FAIRBOX_WORKSPACE names where it is); /tmp, the
+        mount path of the workspace and the process list are shared with its family.
         Errors: NOT_FOUND, FAILED_PRECONDITION for a session that can't branch now (a running cell, threads, live children).
         """
 

@@ -84,8 +84,9 @@ def _git(spec: Spec) -> Answer:
     size = export(git, repository, commit, os.path.join(spec["folder"], "tree"), spec["most_bytes"])
     for leftover in ("gitconfig", "bundle.git"):
         _remove(os.path.join(spec["folder"], leftover))
-    _, disk = folder_size(spec["folder"], 2 * MOST_ENTRIES)
-    return _made(spec, name, commit=commit, size_bytes=size, disk_bytes=disk)
+    _, disk, entries = folder_size(spec["folder"], 2 * MOST_ENTRIES)
+    sizes = {"size_bytes": size, "disk_bytes": disk, "copy_bytes": disk, "entries": entries}
+    return _made(spec, name, sizes, commit=commit)
 
 
 def _volume(spec: Spec) -> Answer:
@@ -93,21 +94,22 @@ def _volume(spec: Spec) -> Answer:
     if not os.path.isdir(real):
         raise SourceError(f"is {spec['source']!r}, which is no folder")
     name = workspace_id("volume", real, spec["mount_path"])
-    size, _ = folder_size(real, MOST_ENTRIES)
+    size, disk, entries = folder_size(real, MOST_ENTRIES)
     os.mkdir(spec["folder"])
-    return _made(spec, name, size_bytes=size, root=root, path=os.path.relpath(real, os.path.realpath(root)))
+    sizes = {"size_bytes": size, "disk_bytes": 0, "copy_bytes": disk, "entries": entries}
+    return _made(spec, name, sizes, root=root, path=os.path.relpath(real, os.path.realpath(root)))
 
 
-def _made(
-    spec: Spec, name: str, *, commit: str = "", size_bytes: int, disk_bytes: int = 0, root: str = "", path: str = ""
-) -> Answer:
+def _made(spec: Spec, name: str, sizes: dict[str, int], *, commit: str = "", root: str = "", path: str = "") -> Answer:
     facts: Facts = {
         "workspace_id": name,
         "commit": commit,
         "mount_path": spec["mount_path"],
         "idle_ttl_s": spec["idle_ttl_s"],
-        "size_bytes": size_bytes,
-        "disk_bytes": disk_bytes,
+        "size_bytes": sizes["size_bytes"],
+        "disk_bytes": sizes["disk_bytes"],
+        "copy_bytes": sizes["copy_bytes"],
+        "entries": sizes["entries"],
         "root": root,
         "path": path,
     }

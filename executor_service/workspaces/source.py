@@ -91,8 +91,8 @@ def _pointer(path: str, roots: Sequence[str]) -> str:
     return text.strip()
 
 
-def folder_size(path: str, most_entries: int) -> tuple[int, int]:
-    """Bytes of the files below a folder, and bytes on disk. SourceError when there are too many."""
+def folder_size(path: str, most_entries: int) -> tuple[int, int, int]:
+    """Bytes of the files below a folder, bytes on disk, files and folders. SourceError when there are too many."""
     size = disk = count = 0
     folders = [path]
     while folders:
@@ -106,4 +106,4 @@ def folder_size(path: str, most_entries: int) -> tuple[int, int]:
                 folders.append(entry.path)
             else:
                 size += facts.st_size
-    return size, disk
+    return size, disk, count

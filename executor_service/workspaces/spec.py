@@ -43,6 +43,10 @@ if TYPE_CHECKING:
         """Of the files."""
         disk_bytes: int
         """Of everything that goes when it is removed."""
+        copy_bytes: int
+        """What a copy of it takes, in whole blocks."""
+        entries: int
+        """Files and folders of it."""
         root: str
         """For a volume: the root that it lies below; empty otherwise."""
         path: str

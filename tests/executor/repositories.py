@@ -44,6 +44,18 @@ def new(folder: Path) -> Path:
     return folder
 
 
+def bundle(folder: Path) -> bytes:
+    """All of a repository, for servers that can't read its folder."""
+    git(folder, "bundle", "create", "--quiet", str(folder / ".git" / "all.bundle"), "--all")
+    return (folder / ".git" / "all.bundle").read_bytes()
+
+
+def kept(workspace_dir: Path) -> Path:
+    """Where a server keeps its workspaces below `workspace_dir`: a folder of a name that can't be guessed."""
+    (found,) = workspace_dir.glob("store-*")
+    return found
+
+
 def project(folder: Path) -> tuple[Path, str]:
     """A repository with a buggy commit, and a later one that fixes it. Returns the hash of the buggy one."""
     new(folder)

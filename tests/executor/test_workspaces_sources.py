@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from executor_service import ExecutorClient, ExecutorError, InvalidRequest, Outcome
-from tests.executor.repositories import SECRET, commit, git, new, project
+from tests.executor.repositories import SECRET, commit, git, kept, new, project
 from tests.executor.servers import Server, processes_with, running, wait_for
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -39,7 +39,7 @@ def server(roots: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
     settings = (f"workspace_roots=[{roots}]", f"workspace_bytes={MOST}", f"workspace_dir={store}")
     with running("max_concurrent=2", *settings) as started:
         yield started
-        assert not list((store / "making").iterdir()), "a preparation left something behind"
+        assert not list((kept(store) / "making").iterdir()), "a preparation left something behind"
 
 
 @pytest.fixture
@@ -324,8 +324,8 @@ async def test_a_preparation_that_takes_too_long_is_ended_with_all_its_processes
             with pytest.raises(ExecutorError, match="longer than 3 s"):
                 await call
             assert not processes_with(f"--git-dir={folder}")
-            assert not list((tmp_path / "ready").iterdir())
-            assert not list((tmp_path / "making").iterdir())
+            assert not list((kept(tmp_path) / "ready").iterdir())
+            assert not list((kept(tmp_path) / "making").iterdir())
 
 
 async def test_cancelling_the_last_call_ends_the_preparation(

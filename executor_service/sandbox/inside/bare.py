@@ -15,13 +15,14 @@ import sys
 
 from executor_service.sandbox.inside import landlock, scratch, tree
 from executor_service.sandbox.inside import syscalls as sys_
+from executor_service.sandbox.inside.copies import copy_apart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
     from executor_service.sandbox.inside.confine import Confinement
-    from executor_service.sandbox.inside.spec import BoxSpec, Task
+    from executor_service.sandbox.inside.spec import BoxSpec, Task, WorkspaceOrder
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _FILES = (
@@ -33,6 +34,15 @@ _FILES = (
 )
 """What interpreters and C libraries read by themselves; nothing secret."""
 _TEMPORARY = "/tmp"  # noqa: S108 - where programs look for it
+_GIT = {
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_COUNT": "2",
+    "GIT_CONFIG_KEY_0": "user.name",
+    "GIT_CONFIG_VALUE_0": "sandbox",
+    "GIT_CONFIG_KEY_1": "user.email",
+    "GIT_CONFIG_VALUE_1": "sandbox@localhost",
+}
+"""Instead of /etc/gitconfig, which is the host's here and can't be read: who commits needs a name."""
 _ROOM = 256
 """Processes and threads by which all programs of the server's user together may grow while one runs, where they share
 the user: a backstop for the moments between two looks of the init, which counts those of a use."""
@@ -61,11 +71,23 @@ class BareBox:
     @property
     def work(self) -> str:
         """The work folder of this use."""
-        return f"{self._folder}/work"
+        return f"{self._folder}/{scratch.WORK}"
 
     @property
     def _temporary(self) -> str:
-        return f"{self._folder}/tmp"  # noqa: S108 - its own
+        return f"{self._folder}/{scratch.TEMPORARY}"
+
+    @property
+    def _workspace(self) -> str:
+        return f"{self._folder}/{scratch.WORKSPACE}"
+
+    def mount(self, order: WorkspaceOrder) -> float:
+        """A copy stands for the workspace of this use; it goes with the folder. CPU seconds that copying took."""
+        return copy_apart(order, self._spec["stores"][order["store"]], self._workspace, self._owner)
+
+    def branch(self, number: int, parent: int) -> int:
+        """Never asked for: a branch copies its parent's copy itself."""
+        raise NotImplementedError
 
     def prepare(self) -> None:
         self._folder = scratch.make(self._spec["scratch"], self._owner)
@@ -117,6 +139,9 @@ class BareBox:
     def relocate(self, task: Task, *, privileged: bool) -> None:
         """In the worker: folders that are mounted elsewhere lie in the box's own folder here."""
         moved = {task["work"]: self.work, _TEMPORARY: self._temporary}
+        if task["workspace"]:
+            moved[task["workspace"]] = self._workspace
+            task["env"] = _GIT | task["env"]
         task["work"] = self.work
         task["argv"] = [_moved(word, moved) for word in task["argv"]]
         task["env"] = {name: _moved(value, moved) for name, value in task["env"].items()}
@@ -127,7 +152,7 @@ class BareBox:
         read = [*self._spec["binds"], *(link for link, _ in self._spec["links"]), *_FILES]
         rules = [(path, landlock.READ) for path in read if os.path.exists(path)]
         rules += [(f"/dev/{name}", landlock.DEVICE) for name in _DEVICES]
-        rules += [(path, landlock.WRITE) for path in (self.work, self._temporary)]
+        rules += [(path, landlock.WRITE) for path in (self.work, self._temporary, self._workspace)]
         return rules
 
 

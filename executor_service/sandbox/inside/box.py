@@ -155,7 +155,7 @@ class Box:
         for handle in ours:
             os.close(handle)
         work = self._bare.work if self._bare is not None else self._spec["work"]
-        folders = Folders(work, self._workspaces)
+        folders = Folders(work, self._bare or self._workspaces)
         self._uses += 1
         Use(self._control, self._meters, self._pages, pid, self._wakeup, number=self._uses, folders=folders).run()
         self._clear()

@@ -1,9 +1,9 @@
 """Forks the interpreter of a session in place: a second one goes on from the state of this moment.
 
 The new process belongs to the init of the box and not to the one it was forked from; it leads a session of its own,
-has its own standard streams, channel and copy of the work folder, and, where the kernel offers that, can signal and
-look into its own processes alone. It shares with its family: the process limit, memory limit and uid, /tmp, the list
-of processes, and the positions of files that were open.
+has its own standard streams, channel, copy of the work folder and workspace, and, where the kernel offers that, can
+signal and look into its own processes alone. It shares with its family: the process limit, memory limit and uid, /tmp,
+the list of processes, and the positions of files that were open.
 """
 
 from __future__ import annotations
@@ -22,6 +22,21 @@ if TYPE_CHECKING:
 
 HANDLES = 3
 """What the server gives for each branch: the other end of its channel, and where its output goes."""
+
+
+WORKSPACE = "FAIRBOX_WORKSPACE"
+"""Variable that names the folder of the workspace."""
+COPY = "copy"
+"""Instead of the folder of a branch's workspace: it has to copy that of its parent."""
+
+
+class Folders:
+    """Of the interpreter that is forked; an empty workspace: it has none."""
+
+    def __init__(self, work: str, workspace: str, temporary: str) -> None:
+        self.work = work
+        self.workspace = workspace
+        self.temporary = temporary
 
 
 def obstacle() -> str:
@@ -70,8 +85,9 @@ def fork() -> tuple[bool, str]:
     return False, ""  # never reached: the helper has ended
 
 
-def settle(channel: int, handles: Sequence[int], work: str, temporary: str) -> str:
-    """In the branch: takes up its own ends and folder. Returns the work folder. OSError where that is not possible."""
+def settle(channel: int, handles: Sequence[int], folders: Folders, workspace: str) -> tuple[str, str]:
+    """In the branch: takes up its own ends and folders. Returns work folder and workspace. OSError where that is not
+    possible."""
     data, out, err = handles
     for source, target in ((out, 1), (err, 2)):
         os.dup2(source, target)
@@ -83,14 +99,34 @@ def settle(channel: int, handles: Sequence[int], work: str, temporary: str) -> s
         landlock.scope_signals()
     _reseed()
     here = os.getcwd()
+    own = _copied(folders.work, folders.temporary)
+    moved = {folders.work: own}
+    if os.environ.get("HOME") == folders.work:
+        os.environ["HOME"] = own
+    if workspace and folders.workspace:
+        workspace = _copied(folders.workspace, folders.temporary) if workspace == COPY else workspace
+        moved[folders.workspace] = workspace
+        os.environ[WORKSPACE] = workspace
+        sys.path[:] = [_moved(entry, moved) if isinstance(entry, str) else entry for entry in sys.path]
+        sys.path_importer_cache.clear()
+    if (there := _moved(here, moved)) != here:
+        os.chdir(there)
+    return own, workspace
+
+
+def _copied(folder: str, temporary: str) -> str:
     own = os.path.join(temporary, f"branch-{os.urandom(8).hex()}")
     os.mkdir(own, 0o700)
-    copy_folder(work, own)
-    if here == work or here.startswith(f"{work}/"):
-        os.chdir(own + here[len(work) :])
-    if os.environ.get("HOME") == work:
-        os.environ["HOME"] = own
+    copy_folder(folder, own)
     return own
+
+
+def _moved(path: str, folders: dict[str, str]) -> str:
+    """Where it is when it is below one of `folders`, which have moved."""
+    for here, there in folders.items():
+        if path == here or path.startswith(f"{here}/"):
+            return there + path[len(here) :]
+    return path
 
 
 def copy_folder(source: str, target: str) -> None:

@@ -52,6 +52,7 @@ class Session:
         self._displays = Displays()
         self._work = os.getcwd()
         self._temporary = os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - private
+        self._workspace = os.environ.get(branch.WORKSPACE, "")
         self._has_stdin = False
         self._pid = os.getpid()
         names = sys.modules["__main__"].__dict__
@@ -74,7 +75,7 @@ class Session:
             if head["type"] == "cell":
                 self._run(head, memoryview(blob))
             elif head["type"] == "branch":
-                self._branch()
+                self._branch(head["workspace"])
 
     def _tell_ready(self) -> None:
         self._channel.send({"type": "ready", "pid": os.getpid()})
@@ -170,7 +171,7 @@ class Session:
         for value in values:
             self._displays.add(value)
 
-    def _branch(self) -> None:
+    def _branch(self, workspace: str) -> None:
         handles = self._channel.receive_handles(branch.HANDLES)
         reason = self._evaluator.obstacle() or branch.obstacle()
         if len(handles) < branch.HANDLES:
@@ -179,21 +180,22 @@ class Session:
         if not reason:
             is_branch, reason = branch.fork()
         if is_branch:
-            self._become(handles)
+            self._become(handles, workspace)
             return
         for handle in handles:
             os.close(handle)
         self._channel.send({"type": "refused", "reason": reason} if reason else {"type": "forked"})
 
-    def _become(self, handles: list[int]) -> None:
+    def _become(self, handles: list[int], workspace: str) -> None:
         """In the branch: goes on as a session of its own."""
         self._pid = os.getpid()
         self._has_stdin = True  # what is left of the last cell's is shared with the parent
         self._set_stdin(b"")
         try:
-            self._work = branch.settle(self._channel.fileno(), handles, self._work, self._temporary)
+            folders = branch.Folders(self._work, self._workspace, self._temporary)
+            self._work, self._workspace = branch.settle(self._channel.fileno(), handles, folders, workspace)
         except OSError as error:
-            self._channel.send({"type": "refused", "reason": f"its work folder can't be copied: {error}"})
+            self._channel.send({"type": "refused", "reason": f"its folders can't be copied: {error}"})
             os._exit(0)
         self._tell_ready()
 

@@ -11,13 +11,15 @@ import stat
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MODE = stat.S_IRWXU
+WORK, TEMPORARY, WORKSPACE = "work", "tmp", "workspace"
+"""Folders of a use that its program may write to."""
 
 
 def make(base: str, owner: int | None) -> str:
-    """A new folder below `base` with the empty folders `work` and `tmp`, which belong to `owner` (None: to us)."""
+    """A new folder below `base` with empty folders, which belong to `owner` (None: to us)."""
     path = f"{base}/{os.urandom(16).hex()}"
     os.mkdir(path, 0o711)
-    for name in ("work", "tmp"):
+    for name in (WORK, TEMPORARY, WORKSPACE):
         os.mkdir(f"{path}/{name}", 0o700)
         if owner is not None:
             os.chown(f"{path}/{name}", owner, owner)

@@ -51,6 +51,10 @@ if TYPE_CHECKING:
         """Which of the stores it is below."""
         path: str
         target: str
+        branches: bool
+        """Whether there may be branches, which get layers of their own."""
+        most_bytes: int
+        """Of a copy, where nothing can be mounted."""
 
     class Begin(TypedDict):
         """Order to the init: what the coming use may have."""
@@ -74,6 +78,8 @@ if TYPE_CHECKING:
         mode: Literal["main", "exec", "serve"]
         entry: str
         work: str
+        workspace: str
+        """Where the workspace of the use is; empty: there is none."""
         argv: list[str]
         env: dict[str, str]
         rlimits: dict[str, int]

@@ -18,9 +18,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from executor_service.sandbox.inside.bare import BareBox
     from executor_service.sandbox.inside.ending import Pages
     from executor_service.sandbox.inside.meters import Meters
-    from executor_service.sandbox.inside.spec import Begin, Ended
+    from executor_service.sandbox.inside.spec import Begin, Ended, WorkspaceOrder
     from executor_service.sandbox.inside.workspace import Workspaces
 
 _MAX_MESSAGE = 64 << 10
@@ -35,7 +36,7 @@ _START_S = 0.02
 class Folders:
     """What the use can write to."""
 
-    def __init__(self, work: str, workspaces: Workspaces) -> None:
+    def __init__(self, work: str, workspaces: Workspaces | BareBox) -> None:
         self.work = work
         self.workspaces = workspaces
 
@@ -73,6 +74,8 @@ class Use:
         self._ended_at = 0.0
         self._largest = 0
         """Peak resident bytes of the largest process that has ended."""
+        self._layers: dict[int, int] = {}
+        """Processes that make the workspaces of branches, and which."""
         self._poll = select.poll()
 
     def run(self) -> None:
@@ -144,8 +147,8 @@ class Use:
                 self._meters.most_tasks = order["tasks"]
                 if order["disk_bytes"]:
                     private.resize(self._work, order["disk_bytes"], order["inodes"])
-                if order["workspace"]:
-                    self._workspaces.mount(order["workspace"])
+                if order["workspace"] and not self._mount(order["workspace"]):
+                    return
                 if order["disk_bytes"] or order["workspace"]:
                     self._tell({"type": "armed"})
             case "cell":
@@ -157,12 +160,32 @@ class Use:
                     # Its memory goes on being watched; time and CPU time are not counted while nothing is asked of it.
                     rest = {**self._begin, "wall_time_s": _IDLE_S * 1e5, "cpu_time_s": _IDLE_S * 1e5}
                     self._start_watch(time.monotonic(), rest, tick_s=RESTING_S)  # type: ignore[arg-type]
+            case "layer":
+                self._layer(order["number"], order["parent"])
             case "signal":
                 send_signal(order["pid"] or self._pid, order["signal"], order["whom"])
             case "end":
                 self._reason = "asked"
             case other:
                 raise ValueError(f"order {other!r}")
+
+    def _mount(self, workspace: WorkspaceOrder) -> bool:
+        """Whether the workspace is there. What it took is not the program's."""
+        try:
+            self._meters.baseline(self._workspaces.mount(workspace))
+        except OSError as error:
+            failed = {"type": "failed", "stage": "workspace", "errno": error.errno or 0, "error": str(error)}
+            self._tell({**failed, "started": False})
+            self._reason = "failed"
+            return False
+        return True
+
+    def _layer(self, number: int, parent: int) -> None:
+        """A coming branch gets a workspace of its own; `_reap` hears what became of it."""
+        try:
+            self._layers[self._workspaces.branch(number, parent)] = number
+        except OSError as error:
+            self._tell({"type": "layered", "number": number, "errno": error.errno or 0})
 
     def _reap(self, flags: int) -> None:
         """Takes in the dead, and a worker that stopped itself for good."""
@@ -176,6 +199,10 @@ class Use:
             if os.WIFSTOPPED(status):
                 if pid == self._pid and self._pages.ended() is not None:
                     self._end(None)
+                continue
+            if pid in self._layers:
+                code = os.waitstatus_to_exitcode(status)
+                self._tell({"type": "layered", "number": self._layers.pop(pid), "errno": abs(code)})
                 continue
             self._largest = max(self._largest, used.ru_maxrss << 10)
             if pid == self._pid:

@@ -2,18 +2,21 @@
 
 `hide()` is called once, while the root is built: it binds the folders of the host, read-only, at a place that is
 covered afterwards, so that only who holds the descriptors can get at them. It must be done inside, because a folder of
-another mount namespace can't be a layer here. `mount()` puts a private writable layer above a workspace, in the tmpfs
-of the use, so that writes count against its disk limit and go with it.
+another mount namespace can't be a layer here. A use gets a private writable layer above its workspace, in its tmpfs, so
+that writes count against its disk limit and go with it. A branch of a session gets a copy of its parent's layer,
+mounted beside it: all of a box see the same mounts, so it can't be in the same place.
 
-Invariants: a program sees the one workspace that its run names, and no other; what it writes is in its own layer; after
-`unmount()` neither the mount nor a folder made for it is left.
+Invariants: a program sees the one workspace that its run names, and no other; what it writes is in that run's layers;
+after `clear()` neither a mount nor a folder made for one is left.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 
 from executor_service.sandbox.inside import syscalls as sys_
+from executor_service.sandbox.inside.copies import LayerCopy, open_below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,20 +24,15 @@ if TYPE_CHECKING:
 
     from executor_service.sandbox.inside.spec import WorkspaceOrder
 
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLACE = "/proc"
 """Covered by the /proc of the box when the root is complete; no program can take that away."""
-_LAYERS = ("upper", "work")
-
-
-class Mounted:
-    """What `unmount()` has to undo."""
-
-    __slots__ = ("folders", "target")
-
-    def __init__(self, target: str, folders: list[str]) -> None:
-        self.target = target
-        self.folders = folders
-        """Made for the mount point, the outermost first."""
+BRANCHES = "/branches"
+"""Where the workspaces of branches are."""
+_ROOT = 0
+"""Number of the layer of the session's first interpreter, or of a program."""
+_UNBOUNDED = 1 << 62
+"""The size of the tmpfs bounds a layer."""
 
 
 class Workspaces:
@@ -46,18 +44,86 @@ class Workspaces:
         self._owner = owner
         self.private = -1
         """Descriptor of the tmpfs of the present use."""
-        self._mounted: Mounted | None = None
+        self._order: WorkspaceOrder | None = None
+        self._mounts: list[str] = []
+        """Mounted, or about to be."""
+        self._folders: list[str] = []
+        """Made for mount points, the outermost first."""
 
-    def mount(self, order: WorkspaceOrder) -> None:
-        """For the present use."""
-        store = self._stores[order["store"]]
-        self._mounted = mount(store, order["path"], order["target"], self.private, self._owner)
+    def mount(self, order: WorkspaceOrder) -> float:
+        """For the present use. CPU seconds of processes that it took: none."""
+        self._order = order
+        upper = self._make_layer(_ROOT)
+        os.chmod(upper, 0o755)  # noqa: S103 - as any folder
+        os.chown(upper, self._owner, self._owner)
+        targets = [order["target"], *([BRANCHES] if order["branches"] else [])]
+        self._folders = _make_folders(targets)
+        self._mounts.append(order["target"])
+        self._overlay(_ROOT, order["target"])
+        if order["branches"]:
+            # Programs of an ordinary user's server could write to the folder itself: it is the same user's.
+            os.mkdir(".branches", 0o755, dir_fd=self.private)
+            self._mounts.append(BRANCHES)
+            sys_.mount(f"/proc/self/fd/{self.private}/.branches", BRANCHES, None, sys_.MS_BIND)
+            sys_.restrict_mount(BRANCHES, sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID, recursive=False)
+        return 0.0
+
+    def branch(self, number: int, parent: int) -> int:
+        """Mounts the workspace once more, with a copy of the layer `parent`. Returns the process that does it: its exit
+        code is 0, or the number of an error. Names of files are its business and not ours."""
+        target = f"{BRANCHES}/{number}"
+        self._mounts.append(target)
+        child = os.fork()
+        if child == 0:
+            code = errno.EIO
+            try:
+                os.mkdir(f".branches/{number}", 0o755, dir_fd=self.private)
+                upper = self._make_layer(number)
+                source = os.open(_layer(parent), _DIRECTORY, dir_fd=self.private)
+                LayerCopy(_UNBOUNDED, self._owner).run(source, upper)
+                os.chmod(upper, os.fstat(source).st_mode & 0o777)
+                os.chown(upper, self._owner, self._owner)
+                self._overlay(number, target)
+                code = 0
+            except OSError as error:
+                code = error.errno or errno.EIO
+            finally:
+                os._exit(code)
+        return child
 
     def clear(self) -> None:
-        """After the use."""
-        if self._mounted is not None:
-            unmount(self._mounted)
-            self._mounted = None
+        """After the use: everything that used it is dead. Writable layers go with the tmpfs."""
+        for target in reversed(self._mounts):
+            try:
+                sys_.unmount(target)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOENT):  # it was not made: who makes it failed, or died
+                    raise
+        self._mounts = []
+        _remove_folders(self._folders)
+        self._folders = []
+        self._order = None
+
+    def _make_layer(self, number: int) -> str:
+        """Folders for a writable layer. Returns a path to the upper one."""
+        for name in (_layer(number), _layer(number, "work")):
+            os.mkdir(name, dir_fd=self.private)
+        return f"/proc/self/fd/{self.private}/{_layer(number)}"
+
+    def _overlay(self, number: int, target: str) -> None:
+        """Layers are named by descriptors, because programs can't reach those folders by a path."""
+        assert self._order is not None
+        handles = [open_below(self._stores[self._order["store"]], self._order["path"])]
+        try:
+            for name in (_layer(number), _layer(number, "work")):
+                handles.append(os.open(name, _DIRECTORY, dir_fd=self.private))  # noqa: PERF401 - closed if one fails
+            lower, upper, work = (f"/proc/self/fd/{handle}" for handle in handles)
+            options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+            options += ",metacopy=off" if _may_write_trusted(upper) else ",userxattr"
+            sys_.mount("overlay", target, "overlay", sys_.MS_NOSUID | sys_.MS_NODEV, options)
+        finally:
+            for handle in handles:
+                os.close(handle)
 
 
 def hide(stores: Sequence[int], root: str, owner: int) -> list[int]:
@@ -81,39 +147,8 @@ def hide(stores: Sequence[int], root: str, owner: int) -> list[int]:
     return found
 
 
-def mount(store: int, path: str, target: str, private: int, owner: int) -> Mounted:
-    """Mounts the folder `path` below the descriptor `store` at `target`; `private` is the tmpfs of the use.
-
-    `owner` owns the top folder. Layers are named by descriptors, because programs can't reach those folders by a path.
-    """
-    handles = [_open_below(store, path)]
-    mounted = Mounted(target, [])
-    try:
-        for name in _LAYERS:
-            os.mkdir(f".workspace-{name}", dir_fd=private)
-            flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            handles.append(os.open(f".workspace-{name}", flags, dir_fd=private))
-        lower, upper, work = (f"/proc/self/fd/{handle}" for handle in handles)
-        os.chmod(upper, 0o755)  # noqa: S103 - as any folder
-        os.chown(upper, owner, owner)
-        options = f"lowerdir={lower},upperdir={upper},workdir={work}"
-        mounted.folders = _make_folders(target)
-        if not _may_write_trusted(upper):
-            options += ",userxattr"
-        sys_.mount("overlay", target, "overlay", sys_.MS_NOSUID | sys_.MS_NODEV, options)
-    except BaseException:
-        _remove_folders(mounted.folders)
-        raise
-    finally:
-        for handle in handles:
-            os.close(handle)
-    return mounted
-
-
-def unmount(mounted: Mounted) -> None:
-    """Everything that used it is dead. Its writable layer goes with the tmpfs of the use."""
-    sys_.unmount(mounted.target)
-    _remove_folders(mounted.folders)
+def _layer(number: int, kind: str = "upper") -> str:
+    return f".workspace-{kind}-{number}"
 
 
 def _may_write_trusted(folder: str) -> bool:
@@ -127,34 +162,20 @@ def _may_write_trusted(folder: str) -> bool:
     return True
 
 
-def _open_below(store: int, path: str) -> int:
-    """The folder, without following any link on the way."""
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(".", flags, dir_fd=store)
-    for part in path.split("/"):
-        if part in ("", "."):
-            continue
-        if part == "..":
-            raise ValueError(path)
-        inner = os.open(part, flags, dir_fd=handle)
-        os.close(handle)
-        handle = inner
-    return handle
-
-
-def _make_folders(target: str) -> list[str]:
-    """The mount point, in a root that is read-only otherwise. Returns the folders that it made."""
+def _make_folders(targets: Sequence[str]) -> list[str]:
+    """Mount points, in a root that is read-only otherwise. Returns the folders that it made."""
     made: list[str] = []
     sys_.set_read_only("/", read_only=False)
     try:
-        path = ""
-        for part in target.strip("/").split("/"):
-            path += f"/{part}"
-            try:
-                os.mkdir(path, 0o755)
-                made.append(path)
-            except FileExistsError:
-                pass
+        for target in targets:
+            path = ""
+            for part in target.strip("/").split("/"):
+                path += f"/{part}"
+                try:
+                    os.mkdir(path, 0o755)
+                    made.append(path)
+                except FileExistsError:
+                    pass
     finally:
         sys_.set_read_only("/", read_only=True)
     return made
