@@ -121,6 +121,13 @@ def test_images_are_those_that_make_builds() -> None:
     assert set(built[1].split()) <= set(re.findall(r"^FROM \S+ AS (\S+)$", containerfile, re.MULTILINE))
 
 
+def test_the_executors_image_has_git() -> None:
+    """Without it no workspace but a volume can be prepared."""
+    containerfile = (ROOT / "deploy" / "images" / "Containerfile").read_text(encoding="utf-8")
+    stage = containerfile.partition("AS executor\n")[2].partition("\nFROM ")[0]
+    assert re.search(r"^RUN apt-get update && apt-get install .* git( |$)", stage, re.MULTILINE)
+
+
 def test_the_image_has_the_model_that_make_installs() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     model = re.search(r"^MODEL := (\S+)$", makefile, re.MULTILINE)

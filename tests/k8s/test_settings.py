@@ -12,6 +12,8 @@ from rollout.config import RolloutConfig
 from tests.k8s.manifests import of_kind, workload
 from tests.k8s.test_pods import quantity
 
+QUANTITY_MARGIN = 1 << 30
+"""Mirrors, packs and file system beyond what workspace_bytes counts."""
 BIND_MARGIN_S = 15
 """From the end of the drain to the end of the process: leases are given back, channels closed."""
 
@@ -69,6 +71,15 @@ def test_programs_fit_the_memory_of_the_pod() -> None:
     limit = quantity(workload("executor").container["resources"]["limits"]["memory"])
     assert config.max_limits.memory_bytes + config.max_limits.disk_bytes <= limit
     assert config.max_concurrent * (config.limits.memory_bytes + config.limits.disk_bytes) <= limit
+
+
+def test_workspaces_have_a_volume_of_their_own_with_room_for_those_that_are_being_made() -> None:
+    config, pod = executor(), workload("executor")
+    volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
+    mounted = {mount["mountPath"]: volumes[mount["name"]] for mount in pod.container["volumeMounts"]}
+    volume = mounted[config.workspace_dir]["emptyDir"]
+    assert "medium" not in volume, "in memory, it would count against the memory of programs"
+    assert quantity(volume["sizeLimit"]) >= 3 * config.workspace_bytes + QUANTITY_MARGIN
 
 
 def test_the_cluster_wide_limit_is_what_all_executors_can_run() -> None:
