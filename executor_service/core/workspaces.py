@@ -28,6 +28,10 @@ class WorkspaceStatistics:
     """Workspaces that something uses."""
     bytes: int
     most_bytes: int
+    evicted: int
+    """Removed so far for newer ones."""
+    expired: int
+    """Removed so far because nothing used them."""
 
 
 @dataclass(slots=True)
@@ -46,6 +50,7 @@ class WorkspaceTable:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         """The least recently used first."""
         self._bytes = 0
+        self._evicted = self._expired = 0
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
@@ -65,6 +70,7 @@ class WorkspaceTable:
                 self._remove(other)
         self._entries[name] = _Entry(size, idle_ttl_s, now)
         self._bytes += size
+        self._evicted += len(gone)
         return gone
 
     def asked_again(self, name: str, idle_ttl_s: float, now: float) -> None:
@@ -93,6 +99,7 @@ class WorkspaceTable:
         ]
         for name in gone:
             self._remove(name)
+        self._expired += len(gone)
         return gone
 
     def drop(self, name: str) -> None:
@@ -102,7 +109,9 @@ class WorkspaceTable:
 
     def statistics(self) -> WorkspaceStatistics:
         held = sum(1 for entry in self._entries.values() if entry.holders)
-        return WorkspaceStatistics(len(self._entries), held, self._bytes, self._most_bytes)
+        return WorkspaceStatistics(
+            len(self._entries), held, self._bytes, self._most_bytes, self._evicted, self._expired
+        )
 
     def _used(self, name: str, now: float) -> None:
         self._entries[name].used_at = now

@@ -95,7 +95,17 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             frozenset(here.boxes.profiles if here else ()),
             calls,
             lambda: status(
-                config, name, version, runs, sessions, boxes, compiler, gate, capabilities, clock.now() - started
+                config,
+                name,
+                version,
+                runs,
+                sessions,
+                boxes,
+                compiler,
+                gate,
+                capabilities,
+                calls.status(),
+                clock.now() - started,
             ),
         )
         server = await stack.enter_async_context(grpc_server(config, service))

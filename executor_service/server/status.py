@@ -27,6 +27,7 @@ def status(
     compiler: Compiler | None,
     gate: LeaseGate,
     capabilities: Capabilities,
+    workspaces: pb.WorkspaceStatus | None,
     uptime_s: float,
 ) -> pb.GetStatusResponse:
     counts = runs.statistics()
@@ -66,6 +67,7 @@ def status(
         uptime_s=uptime_s,
         insecure=config.insecure,
         compile_cache=None if compiler is None else _compile_cache(compiler.statistics()),
+        workspaces=workspaces,
     )
 
 

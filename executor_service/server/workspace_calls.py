@@ -73,6 +73,25 @@ class WorkspaceCalls:
                 _check_copy(workspace_id, self._workspaces.facts(workspace_id), most_bytes)
         return self._workspaces.hold(workspace_id, most_bytes)
 
+    def status(self) -> pb.WorkspaceStatus | None:
+        """For GetStatus; None where there are none."""
+        if not self._offered:
+            return None
+        counts = self._workspaces.statistics()
+        return pb.WorkspaceStatus(
+            entries=counts.workspaces,
+            in_use=counts.held,
+            bytes=counts.bytes,
+            max_bytes=counts.most_bytes,
+            preparing=self._workspaces.preparing,
+            prepared_total=self._workspaces.prepared,
+            hits_total=self._workspaces.hits,
+            evicted_total=counts.evicted,
+            expired_total=counts.expired,
+            max_copy_bytes=self._copy_bytes,
+            max_copy_entries=MOST_ENTRIES if self._copy_bytes else 0,
+        )
+
     def _check_offered(self) -> None:
         if not self._offered:
             raise WorkspacesNotOffered("workspaces need programs that run here")

@@ -131,6 +131,10 @@ class Workspaces:
         """One remote at a time: git locks its repository, and a killed git leaves its lock behind."""
         self._tasks = asyncio.TaskGroup()
         self._sweeper: asyncio.Task[None] | None = None
+        self.prepared = 0
+        """Preparations done so far."""
+        self.hits = 0
+        """Calls answered so far with what was there."""
 
     async def __aenter__(self) -> Workspaces:
         found = await asyncio.to_thread(self._folder.load)
@@ -167,6 +171,7 @@ class Workspaces:
         """
         if known := self._known(request):
             self._table.asked_again(known["workspace_id"], request.idle_ttl_s, self._clock.now())
+            self.hits += 1
             return Prepared(known, cached=True)
         if not self._git and request.kind != "volume":
             raise FieldErrors([FieldError("commit", "is set, but git is not installed on this server")])
@@ -184,6 +189,7 @@ class Workspaces:
                 flight.task.cancel()
                 self._flights.pop(key, None)  # whoever comes now begins anew
         if isinstance(flight.ending, Prepared):
+            self.hits += flight.ending.cached
             if (name := flight.ending.facts["workspace_id"]) in self._table:
                 self._table.asked_again(name, request.idle_ttl_s, self._clock.now())
             return flight.ending
@@ -216,6 +222,11 @@ class Workspaces:
         if name not in self._table:
             raise UnknownWorkspace(f"this server has no workspace {name!r}: prepare it here, or send the run elsewhere")
         return self._facts[name]
+
+    @property
+    def preparing(self) -> int:
+        """Preparations in flight, or waiting for their turn."""
+        return len(self._flights)
 
     def statistics(self) -> WorkspaceStatistics:
         return self._table.statistics()
@@ -277,6 +288,7 @@ class Workspaces:
                 self._table.drop(name)
                 raise PreparationFailed(f"the workspace can't be put into its place: {error}") from None
             self._facts[name] = facts
+            self.prepared += 1
             for away in gone:
                 await asyncio.to_thread(self._folder.discard, away)
             return Prepared(facts, cached=False)

@@ -528,8 +528,8 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
     """The program finds this workspace, as PrepareWorkspace returned it, below a private writable layer at its mount path,
     or, at isolation level landlock, as a private copy; FAIRBOX_WORKSPACE in its environment names the folder. Empty:
     none. In a session: empty, or the session's; another one is INVALID_ARGUMENT. NOT_FOUND: this server does not have it.
-    FAILED_PRECONDITION (WORKSPACE_TOO_LARGE): it would have to be copied, and is above the server's
-    bound for copies or `disk_bytes` of the limits.
+    FAILED_PRECONDITION (WORKSPACE_TOO_LARGE): it would have to be copied, and is above `max_copy_bytes` of GetStatus or
+    `disk_bytes` of the limits.
     """
     request_id: builtins.str
     """Makes the call safe to repeat: the same id returns the stored result or joins the run in flight, for at least 10
@@ -2017,6 +2017,66 @@ class CompileCacheStatus(google.protobuf.message.Message):
 global___CompileCacheStatus = CompileCacheStatus
 
 @typing.final
+class WorkspaceStatus(google.protobuf.message.Message):
+    """Repositories that are kept ready for runs."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: builtins.int
+    IN_USE_FIELD_NUMBER: builtins.int
+    BYTES_FIELD_NUMBER: builtins.int
+    MAX_BYTES_FIELD_NUMBER: builtins.int
+    PREPARING_FIELD_NUMBER: builtins.int
+    PREPARED_TOTAL_FIELD_NUMBER: builtins.int
+    HITS_TOTAL_FIELD_NUMBER: builtins.int
+    EVICTED_TOTAL_FIELD_NUMBER: builtins.int
+    EXPIRED_TOTAL_FIELD_NUMBER: builtins.int
+    MAX_COPY_BYTES_FIELD_NUMBER: builtins.int
+    MAX_COPY_ENTRIES_FIELD_NUMBER: builtins.int
+    entries: builtins.int
+    """Workspaces that are ready now, used or not."""
+    in_use: builtins.int
+    """Of those, the ones that waiting or running programs, sessions or verifications hold; they are never removed."""
+    bytes: builtins.int
+    """Bytes on disk of all that are ready. Volumes count 0: they are not ours."""
+    max_bytes: builtins.int
+    """The most bytes of all together (setting workspace_bytes)."""
+    preparing: builtins.int
+    """Preparations in flight now, those that wait for their turn included. Calls that share one count once."""
+    prepared_total: builtins.int
+    """Preparations done since the start, without those that failed."""
+    hits_total: builtins.int
+    """Calls of PrepareWorkspace since the start that were answered with what was there."""
+    evicted_total: builtins.int
+    """Removed since the start to make room for newer ones."""
+    expired_total: builtins.int
+    """Removed since the start because nothing had used them for their idle time."""
+    max_copy_bytes: builtins.int
+    """Where nothing can be mounted, each use gets a copy: the most bytes of one (setting workspace_copy_bytes). 0: mounted,
+    without such a bound.
+    """
+    max_copy_entries: builtins.int
+    """The most files and folders of a copy. 0: mounted, without such a bound."""
+    def __init__(
+        self,
+        *,
+        entries: builtins.int = ...,
+        in_use: builtins.int = ...,
+        bytes: builtins.int = ...,
+        max_bytes: builtins.int = ...,
+        preparing: builtins.int = ...,
+        prepared_total: builtins.int = ...,
+        hits_total: builtins.int = ...,
+        evicted_total: builtins.int = ...,
+        expired_total: builtins.int = ...,
+        max_copy_bytes: builtins.int = ...,
+        max_copy_entries: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes", b"bytes", "entries", b"entries", "evicted_total", b"evicted_total", "expired_total", b"expired_total", "hits_total", b"hits_total", "in_use", b"in_use", "max_bytes", b"max_bytes", "max_copy_bytes", b"max_copy_bytes", "max_copy_entries", b"max_copy_entries", "prepared_total", b"prepared_total", "preparing", b"preparing"]) -> None: ...
+
+global___WorkspaceStatus = WorkspaceStatus
+
+@typing.final
 class GetStatusResponse(google.protobuf.message.Message):
     """The state at one instant."""
 
@@ -2044,6 +2104,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     UPTIME_S_FIELD_NUMBER: builtins.int
     INSECURE_FIELD_NUMBER: builtins.int
     COMPILE_CACHE_FIELD_NUMBER: builtins.int
+    WORKSPACES_FIELD_NUMBER: builtins.int
     version: builtins.str
     """Version of fairbox."""
     served_by: builtins.str
@@ -2104,6 +2165,10 @@ class GetStatusResponse(google.protobuf.message.Message):
     def compile_cache(self) -> global___CompileCacheStatus:
         """Compiled programs that are kept."""
 
+    @property
+    def workspaces(self) -> global___WorkspaceStatus:
+        """Repositories that are kept ready. Unset where programs run elsewhere, which have none."""
+
     def __init__(
         self,
         *,
@@ -2129,8 +2194,9 @@ class GetStatusResponse(google.protobuf.message.Message):
         uptime_s: builtins.float = ...,
         insecure: builtins.bool = ...,
         compile_cache: global___CompileCacheStatus | None = ...,
+        workspaces: global___WorkspaceStatus | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "default_limits", b"default_limits", "limiter", b"limiter", "max_limits", b"max_limits"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "deduplicated_total", b"deduplicated_total", "default_limits", b"default_limits", "draining", b"draining", "insecure", b"insecure", "isolation_level", b"isolation_level", "isolation_levels", b"isolation_levels", "languages", b"languages", "limiter", b"limiter", "max_limits", b"max_limits", "max_queued", b"max_queued", "max_running", b"max_running", "min_isolation_level", b"min_isolation_level", "oldest_wait_s", b"oldest_wait_s", "outcomes", b"outcomes", "profiles", b"profiles", "queued", b"queued", "running", b"running", "served_by", b"served_by", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "default_limits", b"default_limits", "limiter", b"limiter", "max_limits", b"max_limits", "workspaces", b"workspaces"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "deduplicated_total", b"deduplicated_total", "default_limits", b"default_limits", "draining", b"draining", "insecure", b"insecure", "isolation_level", b"isolation_level", "isolation_levels", b"isolation_levels", "languages", b"languages", "limiter", b"limiter", "max_limits", b"max_limits", "max_queued", b"max_queued", "max_running", b"max_running", "min_isolation_level", b"min_isolation_level", "oldest_wait_s", b"oldest_wait_s", "outcomes", b"outcomes", "profiles", b"profiles", "queued", b"queued", "running", b"running", "served_by", b"served_by", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version", "workspaces", b"workspaces"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
