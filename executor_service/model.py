@@ -278,7 +278,7 @@ class ExecutionResult:
     queue_time_s: float = 0.0
     """Time in the queues of limiter (when the executor acquired the token) and executor."""
     setup_time_s: float = 0.0
-    """Time to set up the sandbox, to bind the lease and to write the files."""
+    """Time to set up the sandbox (a copy of the workspace included), to bind the lease and to write the files."""
     wall_time_s: float = 0.0
     """Wall time of the program."""
     cpu_time_s: float = 0.0

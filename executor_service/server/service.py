@@ -74,8 +74,10 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         try:
             # In a thread: a request can hold megabytes of values to be parsed.
             valid = await asyncio.to_thread(validate_verify, request, installed=self._installed, policy=self._policy)
-            with self._workspaces.hold(valid.program.workspace_id, valid.program.limits):
-                result = await self._verifier.verify(valid, fingerprint(request) if valid.program.request_id else b"")
+            program = valid.program
+            name = "" if self._verifier.knows(program.request_id) else program.workspace_id
+            with self._workspaces.hold(name, program.limits):
+                result = await self._verifier.verify(valid, fingerprint(request) if program.request_id else b"")
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
         return await asyncio.to_thread(verify_to_proto, result)

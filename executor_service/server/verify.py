@@ -90,6 +90,10 @@ class Verifier:
         assert verification.ending is not None
         raise verification.ending
 
+    def knows(self, request_id: str) -> bool:
+        """Whether a verification with this id is in flight, or has ended and is remembered."""
+        return bool(request_id) and self._table.knows(request_id)
+
     def _begin(self, request: VerifyRequest, fingerprint: bytes) -> _Verification:
         verification = _Verification(request)
         if request.program.request_id:

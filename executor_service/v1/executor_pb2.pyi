@@ -736,7 +736,7 @@ class ExecutionResult(google.protobuf.message.Message):
     queue_time_s: builtins.float
     """Time in the queues of limiter (when this server acquired the token) and executor."""
     setup_time_s: builtins.float
-    """Time to set up the sandbox, to bind the lease and to write the files."""
+    """Time to set up the sandbox (a copy of the workspace included), to bind the lease and to write the files."""
     wall_time_s: builtins.float
     """Wall time of the program."""
     cpu_time_s: builtins.float

@@ -258,6 +258,8 @@ async def test_an_unused_workspace_goes_after_its_time_and_a_used_one_stays(root
             workspace = await executor.prepare_workspace(local_path=str(folder), commit=base, idle_ttl_s=0.5)
             name = workspace.workspace_id
             code = "import os, time; time.sleep(6); print(len(os.listdir('/testbed')))"
+            case = [StdioCase(stdin=b"", expected_stdout=b"1")]
+            assert (await executor.verify("print(1)", case, workspace_id=name, request_id="graded")).all_passed
             assert (await executor.execute(code, workspace_id=name, request_id="idle")).stdout.text == "5\n"
             # A run would be a use, so the folder is looked at.
             await asyncio.to_thread(wait_for, lambda: not list((kept(tmp_path) / "ready").iterdir()))
@@ -265,6 +267,7 @@ async def test_an_unused_workspace_goes_after_its_time_and_a_used_one_stays(root
                 await executor.execute("1", workspace_id=name)
             # What was run under it is answered from the table of ids.
             assert (await executor.execute(code, workspace_id=name, request_id="idle")).deduplicated
+            assert (await executor.verify("print(1)", case, workspace_id=name, request_id="graded")).deduplicated
             again = await executor.prepare_workspace(local_path=str(folder), commit=base)
             assert (again.workspace_id, again.cached) == (name, False)
 

@@ -24,6 +24,7 @@ class Table(RuleBasedStateMachine):
         self.now = 0.0
         self.there: dict[str, list[float]] = {}  # size, holders, time of last use, idle time; least recently used first
         self.made = 0
+        self.evicted = self.expired = 0
 
     def used(self, name: str) -> None:
         facts = self.there.pop(name)
@@ -45,6 +46,7 @@ class Table(RuleBasedStateMachine):
         assert gone == unused[: len(gone)], "not the least recently used first"
         for other in gone:
             del self.there[other]
+        self.evicted += len(gone)
         if gone:
             kept_one_more = sum(facts[0] for facts in self.there.values()) + size + before[gone[-1]][0]
             assert kept_one_more > MOST, "more was removed than was needed"
@@ -73,12 +75,14 @@ class Table(RuleBasedStateMachine):
         assert set(self.table.expire(self.now)) == due
         for name in due:
             del self.there[name]
+        self.expired += len(due)
 
     @invariant()
     def counts(self) -> None:
         found = self.table.statistics()
         assert found.bytes == sum(facts[0] for facts in self.there.values()) <= MOST
         assert found.workspaces == len(self.there)
+        assert (found.evicted, found.expired) == (self.evicted, self.expired)
         assert found.held == sum(1 for facts in self.there.values() if facts[1])
         assert all(name in self.table for name in self.there)
 

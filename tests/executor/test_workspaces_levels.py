@@ -94,6 +94,12 @@ async def test_variables_and_arguments_below_the_mount_path_follow_it(
     assert result.stdout.text == f"{len(BUGGY)} {len(BUGGY)}\n", result.stderr.text
 
 
+async def test_other_languages_find_it(executor: ExecutorClient, workspace: Workspace) -> None:
+    code = 'cat "$FAIRBOX_WORKSPACE/src/add.py"; cd "$FAIRBOX_WORKSPACE" && ./run.sh && echo x > made'
+    result = await executor.execute(code, language="bash", workspace_id=workspace.workspace_id)
+    assert (result.stdout.text, result.exit_code) == (f"{BUGGY}ran\n", 0), result.stderr.text
+
+
 async def test_git_works_as_agents_use_it(executor: ExecutorClient, workspace: Workspace) -> None:
     code = shell(
         "git status --short",

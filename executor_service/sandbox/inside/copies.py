@@ -16,8 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from executor_service.sandbox.inside.spec import WorkspaceOrder
 
-MOST_ENTRIES = 50_000
-"""Files and folders of a copy; some seconds of work."""
+MOST_ENTRIES = 20_000
+"""Files and folders of a copy: tenths of a second in memory, some seconds on a slow disk."""
 _MOST_DEPTH = 256
 """Folders in each other: two descriptors are open for each."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
