@@ -32,15 +32,17 @@ _DENIED = (
     "vhangup", "vm86", "vm86old",
 )
 # fmt: on
+_ATTRIBUTES = ("fsetxattr", "lsetxattr", "setxattr", "fremovexattr", "lremovexattr", "removexattr", 463, 466, 469)
+"""With setxattrat, removexattrat and file_setattr, whose names not every libseccomp knows. Answered as by a file system
+that has none: with that `sed -i` and `cp -a` know how to go on."""
 # fmt: off
 _DENIED_WITHOUT_NAMESPACES = (
     "accept", "accept4", "bind", "chown", "connect", "fchown", "fchownat", "inotify_add_watch", "inotify_init",
     "inotify_init1", "kcmp", "lchown", "listen", "mq_open", "mq_unlink", "msgctl", "msgget", "msgrcv", "msgsnd",
-    "semctl", "semget", "semop", "semtimedop", "shmat", "shmctl", "shmget", "socket",
+    "semctl", "semget", "semop", "semtimedop", "shmat", "shmctl", "shmget",
+    "socket",
 )
 # fmt: on
-_ATTRIBUTES = ("fsetxattr", "lsetxattr", "setxattr")
-"""Answered as by a file system that has none, with which `sed -i` and `cp -a` know how to go on."""
 _OF_ONESELF_ALONE = ("sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler")
 """Calls whose first argument is a process; 0 is the caller."""
 _PAIR_TYPES = (2, 3, 4)
@@ -97,8 +99,8 @@ def _stand_in_for_namespaces(rules: Any, pyseccomp: Any) -> None:
     denied = pyseccomp.ERRNO(errno.EPERM)
     for name in _DENIED_WITHOUT_NAMESPACES:
         rules.add_rule(denied, name)
-    for name in _ATTRIBUTES:
-        rules.add_rule(pyseccomp.ERRNO(errno.EOPNOTSUPP), name)
+    for call in _ATTRIBUTES:
+        rules.add_rule(pyseccomp.ERRNO(errno.EOPNOTSUPP), call)
     for kind in _PAIR_TYPES:
         rules.add_rule(denied, "socketpair", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xF, kind))
     for name in _OF_ONESELF_ALONE:

@@ -35,6 +35,24 @@ attempt("time", lambda: os.utime("/usr/bin"))
     assert await possible(executor, code) == set()
 
 
+async def test_attributes_of_files_can_not_be_set_by_newer_calls_either(executor: ExecutorClient, level: Level) -> None:
+    """Where nothing is mounted, files of the host are a path away; calls are those of Linux 6.13 and newer."""
+    if not level.landlock:
+        pytest.skip("programs reach no file of the host at this level")
+    code = """
+import ctypes, errno, struct
+libc = ctypes.CDLL(None, use_errno=True)
+open("x", "w").close()
+value = ctypes.create_string_buffer(b"v")
+args = struct.pack("=QII", ctypes.addressof(value), 1, 0)
+def call(number, *words):
+    libc.syscall(number, -100, b"x", 0, *words)
+    return ctypes.get_errno() == errno.EOPNOTSUPP
+print(call(463, b"user.a", args, len(args)), call(466, b"user.a"), call(469, args, 16))
+"""
+    assert (await executor.execute(code)).stdout.text == "True True True\n"
+
+
 async def test_the_servers_secret_is_nowhere(executor: ExecutorClient, server: Server) -> None:
     assert SECRET.encode() in environment(server.pid)
     half = len(SECRET) // 2
