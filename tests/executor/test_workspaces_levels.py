@@ -10,6 +10,7 @@ import pytest
 
 from executor_service import (
     AssertCase,
+    CannotBranch,
     ExecutorClient,
     FunctionCase,
     InputFile,
@@ -232,13 +233,67 @@ async def test_git_goes_on_in_a_branch(executor: ExecutorClient, workspace: Work
         await branch.delete()
 
 
+async def test_a_branch_takes_nothing_along_that_its_parent_could_not_have(
+    executor: ExecutorClient, workspace: Workspace, level: Level
+) -> None:
+    """Who copies the layer has rights that the code has not; what it copies is the code's."""
+    swap = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for fd in range(3): os.close(fd)
+        os.chdir(folder)
+        until = time.time() + 8
+        while time.time() < until:
+            os.rename('swap', 'aside'); os.symlink('/usr/lib', 'swap')
+            os.unlink('swap'); os.rename('aside', 'swap')
+        os._exit(0)
+    os._exit(0)
+os.wait()
+"""
+    limits = Limits(disk_bytes=64 << 20)
+    async with executor.session(workspace_id=workspace.workspace_id, limits=limits) as session:
+        await said(
+            session,
+            f"{FOLDER}os.mkdir(folder + '/swap'); open(folder + '/swap/mine', 'w').close()\n"
+            "os.mkfifo(folder + '/pipe'); os.symlink('/proc/1', folder + '/init'); os.symlink('/', folder + '/root')\n"
+            "open(folder + '/closed', 'w').write('x'); os.chmod(folder + '/closed', 0o4600)",
+        )
+        (branch,) = await session.branch()
+        look = (
+            f"{FOLDER}print(sorted(n for n in os.listdir(folder) if n in ('pipe', 'init', 'root', 'closed', 'swap')))"
+        )
+        assert await said(branch, look) == "['closed', 'init', 'root', 'swap']\n"
+        assert (
+            await said(branch, "print(os.readlink(folder + '/init'), os.readlink(folder + '/root'))") == "/proc/1 /\n"
+        )
+        assert await said(branch, "print(oct(os.stat(folder + '/closed').st_mode))") in ("0o100600\n", "0o104600\n")
+        await branch.delete()
+        if level.landlock:
+            return  # there a branch copies by itself, with the rights of the code
+        await said(session, swap)
+        for _ in range(15):
+            try:
+                (branch,) = await session.branch()
+            except CannotBranch:
+                continue  # it met a name that had just gone
+            count = (
+                f"{FOLDER}found = [f'{{folder}}/{{name}}' for name in ('swap', 'aside')]\n"
+                "print([os.listdir(path) for path in found if os.path.isdir(path) and not os.path.islink(path)])"
+            )
+            assert await said(branch, count) in ("[['mine']]\n", "[]\n", "[[]]\n")
+            await branch.delete()
+    assert (await executor.execute(READ, workspace_id=workspace.workspace_id)).stdout.text == BUGGY
+
+
 async def test_a_branch_that_has_no_room_is_refused(executor: ExecutorClient, workspace: Workspace) -> None:
     limits = Limits(disk_bytes=16 << 20)
     async with executor.session(workspace_id=workspace.workspace_id, limits=limits) as session:
         await said(session, f"{FOLDER}open(folder + '/big', 'wb').write(b'x' * (10 << 20))")
         if "/testbed" not in await said(session, "print(folder)"):
             return  # a disk limit is not kept at level landlock
-        with pytest.raises(Exception, match="can't be copied: No space left"):
+        with pytest.raises(CannotBranch, match="can't be copied: No space left"):
             await session.branch()
         await said(session, "os.remove(folder + '/big')")
         assert await said(session, READ) == BUGGY
