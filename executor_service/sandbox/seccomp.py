@@ -43,12 +43,13 @@ _DENIED_WITHOUT_NAMESPACES = (
     "socket",
 )
 # fmt: on
-_OF_ONESELF_ALONE = ("sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler")
+_OF_ONESELF_ALONE = ("sched_setaffinity", "sched_setattr", "sched_setparam")
 """Calls whose first argument is a process; 0 is the caller."""
 _PAIR_TYPES = (2, 3, 4)
 """Kinds of socket pairs that could be given another address: SOCK_DGRAM, SOCK_RAW and SOCK_RDM."""
 _NAMESPACE_FLAGS = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. CLONE_NEWTIME is for unshare and clone3 alone."""
+_SCHED_OTHER = 0
 _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
 _AF_UNIX = 1
@@ -73,8 +74,15 @@ def compile_filter(level: IsolationLevel = IsolationLevel.NAMESPACES) -> bytes:
     # Limits of other processes: where all runs have one uid, the init's own would be within reach.
     rules.add_rule(denied, "prlimit64", pyseccomp.Arg(0, pyseccomp.NE, 0))
     # The same for what would outlive a use in its init: priority, processors, scheduling of others than oneself.
-    for name in ("sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"):
+    for name in _OF_ONESELF_ALONE:
         rules.add_rule(denied, name, pyseccomp.Arg(0, pyseccomp.NE, 0))
+    # The usual policy is what all processes have: giving it changes nothing, and runtimes give it to their threads.
+    rules.add_rule(
+        denied,
+        "sched_setscheduler",
+        pyseccomp.Arg(0, pyseccomp.NE, 0),
+        pyseccomp.Arg(1, pyseccomp.NE, _SCHED_OTHER),
+    )
     for name in ("setpriority", "ioprio_set"):
         rules.add_rule(denied, name, pyseccomp.Arg(1, pyseccomp.NE, 0))
     for request in (_TIOCSTI, _TIOCLINUX):
@@ -103,8 +111,6 @@ def _stand_in_for_namespaces(rules: Any, pyseccomp: Any) -> None:
         rules.add_rule(pyseccomp.ERRNO(errno.EOPNOTSUPP), call)
     for kind in _PAIR_TYPES:
         rules.add_rule(denied, "socketpair", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xF, kind))
-    for name in _OF_ONESELF_ALONE:
-        rules.add_rule(denied, name, pyseccomp.Arg(0, pyseccomp.NE, 0))
     # Of a process (which 0, for I/O 1), and of the caller.
     for name, kind in (("setpriority", 0), ("ioprio_set", 1)):
         rules.add_rule(denied, name, pyseccomp.Arg(0, pyseccomp.NE, kind))

@@ -154,6 +154,18 @@ print("clone3", libc.syscall(435, 0, 0), errno.errorcode.get(ctypes.get_errno())
     assert not [line for line in lines if not line.endswith("-1 EPERM")], lines
 
 
+async def test_a_runtime_may_give_its_threads_the_usual_policy_and_no_other(executor: ExecutorClient) -> None:
+    """By the number of the thread, as pthread_setschedparam does; to the init it is out of reach or without effect."""
+    code = """
+import os
+for pid, policy in ((os.getpid(), os.SCHED_OTHER), (os.getpid(), os.SCHED_BATCH), (1, os.SCHED_IDLE)):
+    try: print(os.sched_setscheduler(pid, policy, os.sched_param(0)))
+    except PermissionError: print("denied")
+print(os.sched_getscheduler(1) == os.SCHED_OTHER)
+"""
+    assert await printed(executor, code) == "None\ndenied\ndenied\nTrue\n"
+
+
 async def test_setuid_programs_give_nothing(executor: ExecutorClient) -> None:
     code = """
 import os
