@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from executor_service.languages.spec import LanguageSpec, Needs
 
-__all__ = ["JAVA_BINDS", "JVM", "JVM_COMPILER_NEEDS", "JVM_NEEDS", "MACHINE", "PACK"]
+__all__ = ["CLASS_PATH", "JAVA_BINDS", "JVM", "JVM_COMPILER_NEEDS", "JVM_NEEDS", "MACHINE", "PACK"]
 
 _MIB = 1 << 20
 MACHINE = ("-XX:MaxRAM={memory}", "-XX:MaxRAMPercentage=60", "-XX:+UseSerialGC", "-Xshare:auto")
@@ -17,6 +17,8 @@ _COMPILER_MACHINE = " ".join(f"-J{word}" for word in (*MACHINE, "-XX:TieredStopA
 PACK = "cd classes && {python} -I -m zipfile -c ../main.jar ."
 """A jar is a zip file; the interpreter writes one faster than the jar tool starts."""
 JAVA_BINDS = ("/etc/java-*-openjdk", "/etc/ssl/certs/java")
+CLASS_PATH = ".:*:/usr/share/java/javatuples.jar"
+"""Jars that the request brings, and the one that data sets take for granted because SandboxFusion has it."""
 JVM_NEEDS = Needs(processes=256)
 """Its threads grow with the machine's processors."""
 JVM_COMPILER_NEEDS = Needs(
@@ -30,10 +32,10 @@ JVM = (
         compile=(
             "/bin/sh",
             "-c",
-            f"mkdir classes && {{javac}} {_COMPILER_MACHINE} -nowarn -d classes -cp '.:*' Main.java && {PACK}",
+            f"mkdir classes && {{javac}} {_COMPILER_MACHINE} -nowarn -d classes -cp '{CLASS_PATH}' Main.java && {PACK}",
         ),
         makes=("main.jar",),
-        run=("{java}", *MACHINE, "-ea", "-cp", "main.jar:.:*", "Main"),
+        run=("{java}", *MACHINE, "-ea", "-cp", f"main.jar:{CLASS_PATH}", "Main"),
         probe=("{javac}", "-version"),
         tools={"javac": ("javac",), "java": ("java",)},
         binds=JAVA_BINDS,

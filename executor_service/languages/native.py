@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from executor_service.languages.csharp import CSHARP
 from executor_service.languages.spec import COMPILER_NEEDS, LanguageSpec, Needs
 
 __all__ = ["GO_ENVIRONMENT", "GO_NEEDS", "NATIVE"]
@@ -100,18 +101,7 @@ NATIVE = (
         tools={"swiftc": ("swiftc",)},
         install="swift.org",
     ),
-    LanguageSpec(
-        "csharp",
-        "main.cs",
-        compile=("{mcs}", "-langversion:latest", "-out:main.exe", "main.cs"),
-        makes=("main.exe",),
-        run=("{mono}", "--debug", "main.exe"),
-        probe=("{mono}", "--version"),
-        tools={"mcs": ("mcs",), "mono": ("mono",)},
-        binds=("/etc/mono",),
-        env={"MONO_GC_PARAMS": "major=marksweep"},
-        install="mono-mcs mono-runtime",
-    ),
+    CSHARP,
     LanguageSpec(
         "verilog",
         "main.sv",

@@ -77,6 +77,8 @@ class LanguageSpec:
     """Path -> text of files put beside the program, unless the request brings its own."""
     prefix: str = ""
     """Put before a source that does not have it."""
+    left_alone: str = ""
+    """Pattern of sources that get no `prefix`."""
     named_by: str = ""
     """Pattern whose first group is `{name}`, where the name of a program's main part is in its source. It may become a
     part of a file's name: what the pattern takes is short and plain."""
@@ -107,4 +109,6 @@ class LanguageSpec:
     def source(self, code: bytes) -> bytes:
         """What is written to that file."""
         prefix = self.prefix.encode()
+        if self.left_alone and re.search(self.left_alone.encode(), code, re.MULTILINE):
+            return code
         return code if not prefix or prefix.strip() in code else prefix + code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from executor_service.languages.jvm import JAVA_BINDS, JVM_COMPILER_NEEDS, JVM_NEEDS, MACHINE, PACK
+from executor_service.languages.jvm import CLASS_PATH, JAVA_BINDS, JVM_COMPILER_NEEDS, JVM_NEEDS, MACHINE, PACK
 from executor_service.languages.native import GO_ENVIRONMENT
 from executor_service.languages.spec import LanguageSpec, Needs
 from executor_service.languages.web import NODE_ENVIRONMENT, NODE_RESERVES
@@ -55,14 +55,14 @@ SUITES = (
             "/bin/sh",
             "-c",
             f"mkdir classes && {{javac}} -J-XX:MaxRAM={{memory}} -J-XX:+UseSerialGC -J-XX:TieredStopAtLevel=1 "
-            f"-nowarn -d classes -cp '.:*:{_JUNIT}' *.java && {PACK}",
+            f"-nowarn -d classes -cp '{CLASS_PATH}:{_JUNIT}' *.java && {PACK}",
         ),
         makes=("main.jar",),
         run=(
             "{java}",
             *MACHINE,
             "-cp",
-            f"main.jar:.:*:{_JUNIT}",
+            f"main.jar:{CLASS_PATH}:{_JUNIT}",
             "org.junit.platform.console.ConsoleLauncher",
             "--disable-banner",
             "--scan-class-path=main.jar",

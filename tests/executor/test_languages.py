@@ -169,6 +169,36 @@ async def test_a_php_source_with_and_without_its_tag(client: ExecutorClient, too
         assert "-x" in result.stdout.text, said(result)
 
 
+async def test_a_csharp_program_prints_what_it_prints_and_imports_what_dotnet_does(
+    client: ExecutorClient, toolchains: Server
+) -> None:
+    """Mono says on standard output what it can't do to its threads."""
+    skip_unless_installed(toolchains, "csharp")
+    main = "class P { static void Main() { Console.WriteLine(new List<int> { 1, 2 }.Sum()); } }"
+    explicit = "#define WITH\nusing System; using System.Linq; using System.Collections.Generic;\n"
+    for before in ("", explicit, "using System;\n"):
+        result = await client.execute(before + main, language="csharp", limits=GENEROUS)
+        assert (result.stdout.text, result.stderr.text) == ("3\n", ""), said(result)
+
+
+async def test_a_csharp_assertion_that_does_not_hold_ends_the_program(
+    client: ExecutorClient, toolchains: Server
+) -> None:
+    skip_unless_installed(toolchains, "csharp")
+    code = """
+using System.Diagnostics;
+class P { static void Main() {
+    Debug.Assert(1 == 1, "it holds");
+    Console.Write("before");
+    try { Debug.Assert(1 == 2, "it does not hold"); } catch (Exception) {}
+    Console.Write("after");
+} }"""
+    result = await client.execute(code, language="csharp", limits=GENEROUS)
+    assert (result.outcome, result.exit_code) == (Outcome.NONZERO_EXIT, 134), said(result)
+    assert result.stdout.text == "before"
+    assert "Assertion failed.\nit does not hold\n" in result.stderr.text
+
+
 async def test_what_a_language_adds_to_a_source_is_not_charged(client: ExecutorClient, toolchains: Server) -> None:
     skip_unless_installed(toolchains, "php")
     source = "echo 'here';".ljust(4096)
