@@ -65,7 +65,7 @@ def result_to_proto(result: ExecutionResult) -> pb.ExecutionResult:
             )
             for file in result.files
         ],
-        compilation=_compilation_to_proto(result.compilation),
+        compilation=compilation_to_proto(result.compilation),
         queue_time_s=result.queue_time_s,
         setup_time_s=result.setup_time_s,
         wall_time_s=result.wall_time_s,
@@ -100,7 +100,7 @@ def result_from_proto(message: pb.ExecutionResult) -> ExecutionResult:
             )
             for file in message.files
         ),
-        compilation=_compilation_from_proto(message.compilation) if message.HasField("compilation") else None,
+        compilation=compilation_from_proto(message.compilation) if message.HasField("compilation") else None,
         queue_time_s=message.queue_time_s,
         setup_time_s=message.setup_time_s,
         wall_time_s=message.wall_time_s,
@@ -143,7 +143,7 @@ def _output_from_proto(message: pb.Output) -> Output:
     return Output(message.data, message.total_bytes, message.truncated)
 
 
-def _compilation_to_proto(compilation: Compilation | None) -> pb.Compilation | None:
+def compilation_to_proto(compilation: Compilation | None) -> pb.Compilation | None:
     if compilation is None:
         return None
     return pb.Compilation(
@@ -156,7 +156,7 @@ def _compilation_to_proto(compilation: Compilation | None) -> pb.Compilation | N
     )
 
 
-def _compilation_from_proto(message: pb.Compilation) -> Compilation:
+def compilation_from_proto(message: pb.Compilation) -> Compilation:
     return Compilation(
         outcome=_member(Outcome, "OUTCOME_", pb.Outcome.Name(message.outcome)),
         exit_code=message.exit_code,

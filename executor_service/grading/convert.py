@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from executor_service.convert import limits_to_proto, result_from_proto, result_to_proto
+from executor_service.convert import (
+    compilation_from_proto,
+    compilation_to_proto,
+    limits_to_proto,
+    result_from_proto,
+    result_to_proto,
+)
 from executor_service.grading.model import (
     AssertCase,
     Case,
@@ -108,6 +114,7 @@ def verify_to_proto(result: VerifyResult) -> pb.VerifyCodeResponse:
         passed=result.passed,
         all_passed=result.all_passed,
         cause=pb.Cause.Value(f"CAUSE_{result.cause.name}"),
+        compilation=compilation_to_proto(result.compilation),
         deduplicated=result.deduplicated,
     )
 
@@ -128,6 +135,7 @@ def verify_from_proto(message: pb.VerifyCodeResponse) -> VerifyResult:
     return VerifyResult(
         cases=tuple(_case_result_from_proto(case) for case in message.cases),
         cause=Cause(pb.Cause.Name(message.cause).removeprefix("CAUSE_")),
+        compilation=compilation_from_proto(message.compilation) if message.HasField("compilation") else None,
         deduplicated=message.deduplicated,
     )
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from executor_service.model import Cause, ExecutionResult
+from executor_service.model import Cause, Compilation, ExecutionResult
 from executor_service.sandbox.inside.values import decode
 
 __all__ = [
@@ -144,6 +144,8 @@ class VerifyResult:
     cases: tuple[CaseResult, ...]
     cause: Cause
     """INFRA when any case is, else TASK when any case is, else POLICY."""
+    compilation: Compilation | None = None
+    """What the compiler said, where the language compiles. Those of the cases repeat it without its output."""
     deduplicated: bool = False
 
     @property

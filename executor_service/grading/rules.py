@@ -15,7 +15,7 @@ from enum import StrEnum
 from executor_service.grading.comparison import same_text, same_value
 from executor_service.grading.model import CaseResult, Comparison, StdioCase, Verdict, VerifyResult
 from executor_service.grading.values import Malformed, Tree, parse, to_proto
-from executor_service.model import Cause, ExecutionResult, Outcome, Output
+from executor_service.model import Cause, Compilation, ExecutionResult, Outcome, Output
 
 __all__ = [
     "Finding",
@@ -132,9 +132,28 @@ def judge_check(status: str, message: str, *, asked: int, gone: str) -> Finding:
 
 
 def aggregate(cases: Sequence[CaseResult]) -> VerifyResult:
+    """The result of all. What the compiler said is in it once, and without its output in each case."""
     causes = {case.cause for case in cases}
     cause = next((each for each in (Cause.INFRA, Cause.TASK) if each in causes), Cause.POLICY)
-    return VerifyResult(tuple(cases), cause)
+    return VerifyResult(tuple(map(_without_compiler_output, cases)), cause, _compilation(cases))
+
+
+def _compilation(cases: Sequence[CaseResult]) -> Compilation | None:
+    """Of those of the cases, which have one source: the first that failed, else the one that was not cached."""
+    found = [case.execution.compilation for case in cases if case.execution and case.execution.compilation]
+    return min(found, key=lambda each: (each.outcome is Outcome.FINISHED, each.cached), default=None)
+
+
+def _without_compiler_output(case: CaseResult) -> CaseResult:
+    if case.execution is None or case.execution.compilation is None:
+        return case
+    said = case.execution.compilation
+    said = replace(said, stdout=_left_out(said.stdout), stderr=_left_out(said.stderr))
+    return replace(case, execution=replace(case.execution, compilation=said))
+
+
+def _left_out(output: Output) -> Output:
+    return Output(b"", output.total_bytes, truncated=output.total_bytes > 0)
 
 
 class OutputBudget:

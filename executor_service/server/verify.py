@@ -119,7 +119,9 @@ class Verifier:
     def _settle(self, request_id: str, ending: VerifyResult | Exception | None) -> None:
         """Keeps a result. Of a verification without one nothing is kept: grading again has no effects."""
         if isinstance(ending, VerifyResult):
-            self._table.end(request_id, ending, sum(map(_size, ending.cases)), self._clock.now())
+            said = ending.compilation
+            size = len(said.stdout.data) + len(said.stderr.data) if said else 0
+            self._table.end(request_id, ending, size + sum(map(_size, ending.cases)), self._clock.now())
         else:
             self._table.abandon(request_id)
 

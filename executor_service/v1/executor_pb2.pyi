@@ -1676,7 +1676,7 @@ class CaseResult(google.protobuf.message.Message):
     """One sentence for people."""
     @property
     def execution(self) -> global___ExecutionResult:
-        """What became of the candidate in this case."""
+        """What became of the candidate in this case. Its `compilation` has no output: the response has it, once."""
 
     @property
     def actual(self) -> global___Value:
@@ -1723,7 +1723,9 @@ class VerifyCodeResponse(google.protobuf.message.Message):
 
     @property
     def compilation(self) -> global___Compilation:
-        """Set when the language compiles."""
+        """Set when the language compiles and a case was started: the one source is compiled once for all cases. Where it was
+        compiled more often, the first that failed.
+        """
 
     def __init__(
         self,
