@@ -147,10 +147,16 @@ class Sandbox:
         self._dead = self._dead or head["type"] == "dead"
         return head
 
-    def allow(self, limits: Limits) -> None:
-        """SERVE: from now on it may use so much CPU time and memory, until `rest()`. Wall time is the caller's."""
-        order = {"type": "cell", "wall_time_s": _NO_END_S, "cpu_time_s": limits.cpu_time_s}
+    def allow(self, limits: Limits, pid: int = 0) -> None:
+        """SERVE: from now on it may use so much CPU time and memory, until `rest()`. Wall time is the caller's. It is
+        process `pid` that is to work, by its number inside; 0: the worker."""
+        order = {"type": "cell", "pid": pid, "wall_time_s": _NO_END_S, "cpu_time_s": limits.cpu_time_s}
         self._tell({**order, "memory_bytes": self._plan.limits.memory_bytes})
+
+    def ask_starved(self, pid: int) -> None:
+        """SERVE: an event `{"type": "starved", "pid", "seconds"}` says how long `pid`, or a process below it, has
+        waited for a processor since the last `allow()` for it."""
+        self._tell({"type": "starved", "pid": pid})
 
     def rest(self) -> None:
         """SERVE: nothing is asked of it; only its memory is watched."""

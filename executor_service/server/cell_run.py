@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from executor_service.cleanup import to_the_end
-from executor_service.core.cells import CellAnswer, judge_cell, read_answer
+from executor_service.core.cells import CellAnswer, CellTime, judge_cell, read_answer
 from executor_service.core.sessions import Ended
 from executor_service.core.verdict import judge
 from executor_service.model import Cause, Limits, Outcome, Output, RunRequest
@@ -29,6 +29,10 @@ _DEATH_WITHIN_S = 12.0
 """What is to be killed is dead in milliseconds; `Family.kill` sees to it that it is dead by then."""
 _EXIT_WITHIN_S = 2.0
 """Between the end of a channel and that of its process."""
+_SAID_WITHIN_S = 5.0
+"""The init says at once how long a cell has waited for a processor; where it is starved too, in a moment."""
+_SHORTEST_S = 0.01
+"""Between two such questions."""
 _ALONE = 0.5
 """Share of the grace in which the interpreter alone is interrupted; then its whole process group."""
 
@@ -77,7 +81,7 @@ class CellRun:
         await self._send(name)
         self._began = self._clock.now()
         self._receiving = asyncio.create_task(self._member.channel.receive(), name="answer of a cell")
-        if not await self._over_within(self._limits.wall_time_s):
+        if not await self._over_in_time():
             self._timed_out = True
             await self._stop()
         wall_s = self._clock.now() - self._began
@@ -107,6 +111,21 @@ class CellRun:
                 await self._member.channel.send(head, blob)
         except (OSError, TimeoutError):
             self._kill(Ended("was killed: its interpreter did not take a cell", Cause.POLICY), Killed.NOT)
+
+    async def _over_in_time(self) -> bool:
+        """Whether it answers, or its interpreter ends, before its wall time is over."""
+        time = CellTime(self._began, self._limits.wall_time_s)
+        left_s = time.wall_s
+        while not await self._over_within(left_s):
+            patience_s = time.latest - self._clock.now()
+            if patience_s <= 0:
+                return False
+            starved_s = await self._family.starved_s(self._member, min(patience_s, _SAID_WITHIN_S))
+            left_s = time.left_s(self._clock.now(), starved_s)
+            if left_s <= 0:
+                return await self._over_within(0)
+            left_s = max(left_s, _SHORTEST_S)
+        return True
 
     async def _over_within(self, seconds: float) -> bool:
         """Whether it answers, or its interpreter ends, within that time."""

@@ -120,6 +120,8 @@ class Family:
         self._layers_made = 0
         self._events: asyncio.Task[None] | None = None
         self._deadline: asyncio.Timeout | None = None
+        self._asked: dict[int, asyncio.Future[float]] = {}
+        """Who was asked about, by number inside -> the answer."""
         self.root: Interpreter
 
     async def __aenter__(self) -> Family:
@@ -143,7 +145,19 @@ class Family:
     def begin(self, member: Interpreter, limits: Limits) -> None:
         """A cell begins. The CPU time of cells that run at once is counted together."""
         self._cells[member] = limits.cpu_time_s
-        self._box.allow(replace(limits, cpu_time_s=sum(self._cells.values())))
+        self._box.allow(replace(limits, cpu_time_s=sum(self._cells.values())), _number(member))
+
+    async def starved_s(self, member: Interpreter, within_s: float) -> float:
+        """How long its cell has waited for a processor so far; 0 where the init does not say it within that time."""
+        number = _number(member)
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._box.ask_starved(number)
+            waiting: set[asyncio.Future[Any]] = {answer, member.gone}
+            await asyncio.wait(waiting, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            return answer.result() if answer.done() else 0.0
+        finally:
+            del self._asked[number]
 
     def rest(self, member: Interpreter) -> None:
         """Its cell has ended, and its output was taken."""
@@ -171,7 +185,7 @@ class Family:
         if all(each.doom is not None for each in self._members):
             self.end()
             return
-        self._box.signal(signal.SIGKILL, 0 if member.is_root else member.pid, "tree")
+        self._box.signal(signal.SIGKILL, _number(member), "tree")
         asyncio.get_running_loop().call_later(_DEATH_WITHIN_S, self._end_if_alive, member)
 
     def end(self) -> None:
@@ -320,6 +334,10 @@ class Family:
                 death = Death(why, limit, 0, signal.SIGKILL, ours=not limit, facts=event)
                 for member in tuple(self._members):
                     self._gone(member, death)
+            case "starved":
+                answer = self._asked.get(event["pid"])
+                if answer is not None and not answer.done():
+                    answer.set_result(event["seconds"])
             case "failed":
                 why = Ended(f"was lost: {event['stage']}: {event['error']}")
                 for member in tuple(self._members):
@@ -366,3 +384,8 @@ class Family:
         await self._stack.aclose()
         for member in tuple(self._branches):
             self._dispose(member)
+
+
+def _number(member: Interpreter) -> int:
+    """What the init knows it by: as it says itself; 0: the worker."""
+    return 0 if member.is_root else member.pid

@@ -12,6 +12,7 @@ import resource
 import select
 import time
 
+from executor_service.sandbox.inside.signals import members
 from executor_service.sandbox.inside.watch import Reading
 
 TYPE_CHECKING = False
@@ -82,7 +83,17 @@ class Meters:
 
     def starved_s(self) -> float:
         """The longest that a process was ready and had no processor; 0 where the kernel does not count it."""
-        return max(map(_starved_s, _pids()), default=0.0)
+        return max(map(_starved_s, self.pids()), default=0.0)
+
+    def starvation(self) -> dict[int, float]:
+        """The same for each process of the box."""
+        return {pid: _starved_s(pid) for pid in self.pids()}
+
+    def starved_since(self, root: int, before: dict[int, float]) -> float:
+        """The longest that process `root`, or one of its tree, has waited since it was as `before` says."""
+        now = self.starvation()
+        own = members(root, "tree") & now.keys()
+        return max((0.0, *(now[pid] - before.get(pid, 0.0) for pid in own)))
 
     def peak_bytes(self, sampled: int) -> int:
         """The most memory at once: exact from a control group, else the largest sample."""

@@ -22,7 +22,7 @@ def send_signal(pid: int, number: int, whom: Whom) -> None:
         return
     reached: set[int] = set()
     for _ in range(_ROUNDS):
-        found = {pid} if whom == "process" else _members(pid, whom)
+        found = {pid} if whom == "process" else members(pid, whom)
         if found <= reached:
             return
         for each in found - reached:
@@ -37,7 +37,7 @@ def _kill(pid: int, number: int) -> None:
         pass  # it is gone, or belongs to somebody else
 
 
-def _members(pid: int, whom: Whom) -> set[int]:
+def members(pid: int, whom: Whom) -> set[int]:
     """Process `pid` and, of the processes that can be seen, those of its group, or of its tree."""
     facts = _processes()
     if whom == "group":

@@ -76,6 +76,8 @@ class Use:
         """Peak resident bytes of the largest process that has ended."""
         self._layers: dict[int, int] = {}
         """Processes that make the workspaces of branches, and which."""
+        self._starvation: dict[int, dict[int, float]] = {}
+        """For each interpreter whose cell runs: what the processes of the box had waited for a processor before it."""
         self._poll = select.poll()
 
     def run(self) -> None:
@@ -154,8 +156,14 @@ class Use:
             case "cell":
                 # The next cell of a session: its own time, its own share of CPU time.
                 self._meters.baseline(None)
+                self._starvation[order["pid"]] = self._meters.starvation()
                 self._start_watch(time.monotonic(), order)  # type: ignore[arg-type]
+            case "starved":
+                before = self._starvation.get(order["pid"], {})
+                seconds = self._meters.starved_since(order["pid"] or self._pid, before)
+                self._tell({"type": "starved", "pid": order["pid"], "seconds": seconds})
             case "rest":
+                self._starvation.clear()
                 if self._begin is not None:
                     # Its memory goes on being watched; time and CPU time are not counted while nothing is asked of it.
                     rest = {**self._begin, "wall_time_s": _IDLE_S * 1e5, "cpu_time_s": _IDLE_S * 1e5}

@@ -1,0 +1,90 @@
+"""What a cell, or a program, waited for a processor is not charged to its wall time, up to a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+
+from executor_service import ExecutorClient, Limits, Outcome, Session
+from executor_service.core.cells import CellTime
+from executor_service.sandbox.inside.watch import PATIENCE
+from tests.executor.levels import Level
+from tests.executor.servers import Server, wait_for
+
+BURN = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass\n'done'"
+HOGS = 2 * len(os.sched_getaffinity(0))
+
+
+def test_the_time_of_a_cell_grows_with_its_waiting_up_to_a_bound() -> None:
+    time = CellTime(100.0, 2.0)
+    assert (time.left_s(100.0, 0.0), time.left_s(102.5, 0.0), time.left_s(102.5, 1.0)) == (2.0, -0.5, 0.5)
+    assert time.latest == 100.0 + 2.0 * PATIENCE
+    assert time.left_s(104.0, 50.0) == time.latest - 104.0
+
+
+@contextlib.asynccontextmanager
+async def overloaded(executor: ExecutorClient, server: Server) -> AsyncIterator[None]:
+    """Twice as many busy loops as processors."""
+    hogs = [
+        asyncio.create_task(executor.execute("while True: pass", limits=Limits(wall_time_s=120))) for _ in range(HOGS)
+    ]
+    try:
+        await asyncio.to_thread(wait_for, lambda: server.status().running >= HOGS)
+        yield
+    finally:
+        for hog in hogs:
+            hog.cancel()
+        await asyncio.gather(*hogs, return_exceptions=True)
+
+
+@pytest.fixture
+async def busy(level: Level) -> AsyncIterator[tuple[ExecutorClient, Session]]:
+    """A client of a server with more to do than it can, and a session there."""
+    with level.running(f"max_concurrent={HOGS + 2}") as server:
+        async with ExecutorClient(server.target) as executor, executor.session() as session:
+            await session.run("x = 'kept'")
+            async with overloaded(executor, server):
+                yield executor, session
+
+
+async def test_a_cell_on_an_overloaded_machine_gets_the_time_that_it_needs_alone(
+    busy: tuple[ExecutorClient, Session],
+) -> None:
+    _, session = busy
+    (branch,) = await session.branch(1)
+    for each in (session, branch):
+        result = await each.run(BURN.format(1.2), limits=Limits(wall_time_s=2.0))
+        assert (result.outcome, [display.text for display in result.displays]) == (Outcome.FINISHED, ["'done'"])
+        assert result.wall_time_s > 2.0
+
+
+async def test_a_child_of_a_cell_gets_it_too(busy: tuple[ExecutorClient, Session]) -> None:
+    _, session = busy
+    code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN.format(1.0)!r}]).returncode"
+    result = await session.run(code, limits=Limits(wall_time_s=2.0))
+    assert (result.outcome, [display.text for display in result.displays]) == (Outcome.FINISHED, ["0"])
+
+
+async def test_however_long_it_waits_a_cell_ends_within_the_bound(busy: tuple[ExecutorClient, Session]) -> None:
+    _, session = busy
+    result = await session.run("while True: pass", limits=Limits(wall_time_s=0.5))
+    assert result.outcome is Outcome.TIME_LIMIT
+    assert 0.5 <= result.wall_time_s < 0.5 * PATIENCE + 1.5  # and what an interrupt takes on such a machine
+    assert [display.text for display in (await session.run("x")).displays] == ["'kept'"]
+
+
+async def test_who_does_not_wait_for_a_processor_gets_nothing(busy: tuple[ExecutorClient, Session]) -> None:
+    """Neither what others wait, nor what this interpreter has waited in cells before, is credited."""
+    executor, session = busy
+    soon = Limits(wall_time_s=1.0)
+    await session.run(BURN.format(1.0), limits=Limits(wall_time_s=60))
+    for result in (
+        await session.run("import time; time.sleep(60)", limits=soon),
+        await executor.execute("import time; time.sleep(60)", limits=soon),
+    ):
+        assert result.outcome is Outcome.TIME_LIMIT
+        assert 1.0 <= result.wall_time_s < 2.0
