@@ -64,7 +64,7 @@ class CellRun:
         self._clock = clock
         self._began = 0.0
         self._receiving: asyncio.Task[tuple[dict[str, Any], bytes] | None] | None = None
-        self._timed_out = False
+        self._timed_out = self._output_taken = False
 
     async def __aenter__(self) -> CellRun:
         self._family.begin(self._member, self._limits)
@@ -88,7 +88,7 @@ class CellRun:
         answer = self._answer()
         if answer is None:
             await self._lost()
-        stdout, stderr = self._member.streams.take()
+        stdout, stderr = self._taken()
         death = self._member.gone.result() if answer is None else None
         return CellEnd(answer, death, self._timed_out, wall_s, stdout, stderr)
 
@@ -176,6 +176,13 @@ class CellRun:
         if not self._member.gone.done():
             self._member.gone.set_result(self._member.doom or Death(Ended("does not die"), failed=True, ours=True))
 
+    def _taken(self) -> tuple[Output, Output]:
+        """What it has written. What comes from here on belongs to the next cell, and is shown to nobody before that."""
+        self._output_taken = True
+        taken = self._member.streams.take()
+        self._member.streams.limit(self._limits.output_bytes, None)
+        return taken
+
     async def _leave(self) -> None:
         if self._receiving is not None:
             if not await self._over_within(0):
@@ -186,8 +193,8 @@ class CellRun:
             # Gone in the middle of the order: nobody can say how much of it was taken in.
             self._kill(Ended("was killed: its caller left while a cell was handed over"), Killed.NOT)
             await self._wait_for_death()
-        self._member.streams.take()
-        self._member.streams.limit(self._limits.output_bytes, None)
+        if not self._output_taken:
+            self._taken()
         self._family.rest(self._member)
 
 

@@ -1,0 +1,180 @@
+"""Cells by the calls that are not ExecuteCode: streamed, in a batch, and under a lease that lapses."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from executor_service import (
+    Cause,
+    ExecutionResult,
+    ExecutorClient,
+    Limits,
+    Outcome,
+    OutputChunk,
+    Program,
+    Session,
+    SessionBusy,
+    SessionNotFound,
+    Stream,
+)
+from executor_service.core.sessions import MAX_WAITING
+from tests.executor.servers import processes_with, running, wait_for
+from tests.executor.test_leases import limiter_running
+
+WRITER = """
+import subprocess, sys
+code = "import os, time\\nn = 0\\nwhile True:\\n    os.write(1, b'%d\\\\n' % n); n += 1; time.sleep(0.0002)"
+process = subprocess.Popen([sys.executable, "-c", code])
+"""
+"""Leaves a process that writes numbers."""
+
+
+@pytest.fixture
+async def session(executor: ExecutorClient) -> AsyncIterator[Session]:
+    async with executor.session(owner="test") as made:
+        yield made
+
+
+async def streamed(executor: ExecutorClient, program: Program) -> tuple[dict[Stream, bytes], ExecutionResult, int]:
+    """The bytes of each stream, the result, and the number of chunks before it."""
+    got, chunks = dict.fromkeys(Stream, b""), 0
+    async for event in executor.stream(program):
+        if isinstance(event, OutputChunk):
+            got[event.stream] += event.data
+            chunks += 1
+        else:
+            return got, event, chunks
+    raise AssertionError("a stream without a result")
+
+
+async def test_the_output_of_a_cell_is_streamed_while_it_runs(executor: ExecutorClient, session: Session) -> None:
+    await session.run("x = 20")
+    code = (
+        "import time, sys\nfor i in range(3): print(i, flush=True); time.sleep(0.3)\nprint('e', file=sys.stderr)\nx + 1"
+    )
+    got, result, chunks = await streamed(executor, Program(code=code, session_id=session.session_id))
+    assert (result.outcome, result.cell, [display.text for display in result.displays]) == (Outcome.FINISHED, 2, ["21"])
+    assert (got[Stream.STDOUT], got[Stream.STDERR]) == (b"0\n1\n2\n", b"e\n")
+    assert (result.stdout.data, result.stderr.data) == (got[Stream.STDOUT], got[Stream.STDERR])
+    assert chunks >= 4
+
+
+async def test_a_streamed_cell_that_fails_or_is_late_ends_with_its_result(
+    executor: ExecutorClient, session: Session
+) -> None:
+    late = Program(
+        code="print('so far', flush=True)\nwhile True: pass",
+        session_id=session.session_id,
+        limits=Limits(wall_time_s=0.5),
+    )
+    got, result, _ = await streamed(executor, late)
+    assert (result.outcome, result.exit_code) == (Outcome.TIME_LIMIT, 130)
+    assert got[Stream.STDOUT] == b"so far\n" == result.stdout.data
+    assert b"KeyboardInterrupt" in got[Stream.STDERR]
+    got, result, _ = await streamed(executor, Program(code="1 / 0", session_id=session.session_id))
+    assert result.outcome is Outcome.NONZERO_EXIT
+    assert got[Stream.STDERR] == result.stderr.data
+    with pytest.raises(SessionNotFound, match="is not known here"):
+        await streamed(executor, Program(code="1", session_id=f"{session.session_id}x"))
+
+
+async def test_what_is_streamed_is_what_the_result_has_whoever_else_writes(
+    executor: ExecutorClient, session: Session
+) -> None:
+    """A process that an earlier cell has left goes on writing at the very moment in which a cell ends."""
+    await session.run(WRITER)
+    whole, cells, deadline = b"", 0, time.monotonic() + 60
+    while cells < 60 or whole.count(b"\n") - cells < 200:
+        assert time.monotonic() < deadline, "the other process writes nothing"
+        got, result, _ = await streamed(executor, Program(code="print('-')", session_id=session.session_id))
+        assert got[Stream.STDOUT] == result.stdout.data
+        whole, cells = whole + result.stdout.data, cells + 1
+    numbers = [int(line) for line in whole.replace(b"-\n", b"").splitlines()[:-1]]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+async def test_leaving_the_stream_of_a_cell_interrupts_it_and_keeps_the_state(
+    executor: ExecutorClient, session: Session
+) -> None:
+    code = "x = 'set'\nprint('begun', flush=True)\nimport time; time.sleep(600)"
+    events = executor.stream(Program(code=code, session_id=session.session_id))
+    assert await anext(events) == OutputChunk(Stream.STDOUT, b"begun\n")
+    await events.aclose()
+    assert [display.text for display in (await session.run("x")).displays] == ["'set'"]
+
+
+async def test_cells_in_a_batch_run_one_after_the_other_among_programs(
+    executor: ExecutorClient, session: Session
+) -> None:
+    code = "seen = globals().get('seen', 0) + 1; seen"
+    cells = [Program(code=code, session_id=session.session_id) for _ in range(2)]
+    items = await executor.execute_all([*cells, "print('program')"])
+    results = [item for item in items if isinstance(item, ExecutionResult)]
+    assert [result.outcome for result in results] == [Outcome.FINISHED] * 3
+    assert sorted(result.cell for result in results) == [0, 1, 2]
+    assert sorted(result.displays[0].text for result in results[:2]) == ["1", "2"]
+
+
+async def test_errors_of_sessions_in_a_batch_are_what_a_call_would_raise(
+    executor: ExecutorClient, session: Session
+) -> None:
+    async with executor.session() as gone, executor.session() as dead:
+        await dead.run("import os; os._exit(3)")
+        await gone.delete()
+        ended = [Program(code="1", session_id=each.session_id) for each in (gone, dead)]
+        first, second, third = await executor.execute_all([*ended, Program(code="1", session_id="other-server~x")])
+    assert isinstance(first, SessionNotFound)
+    assert isinstance(second, SessionNotFound)
+    assert isinstance(third, SessionNotFound)
+    assert [each.cause for each in (first, second, third)] == [Cause.INFRA, Cause.POLICY, Cause.INFRA]
+    assert "was deleted" in str(first)
+    assert "exited with code 3" in str(second)
+    assert "belongs to server 'other-server'" in str(third)
+
+
+async def test_a_session_with_too_many_waiting_cells_is_busy_in_a_batch_too(
+    executor: ExecutorClient, session: Session
+) -> None:
+    blocking = asyncio.create_task(session.run("import time; time.sleep(600)"))
+    while not (await executor.list_sessions(owner="test"))[0].busy:
+        await asyncio.sleep(0.02)
+    waiting = [asyncio.create_task(session.run("1")) for _ in range(MAX_WAITING + 1)]
+    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert [type(call.exception()) for call in done] == [SessionBusy]
+    [item] = await executor.execute_all([Program(code="1", session_id=session.session_id)])
+    assert isinstance(item, SessionBusy)
+    blocking.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_lease_that_lapses_while_a_cell_runs_ends_its_session() -> None:
+    """Killed and not interrupted: another may hold the token from this moment on."""
+    with limiter_running() as limiter:
+        settings = (f"limiter={limiter.target}", "limiter_timeout_s=1", "name=lonely", "max_concurrent=4")
+        with running(*settings) as server:
+            async with ExecutorClient(server.target) as executor, executor.session(owner="a") as session:
+                (branch,) = await session.branch(1)
+                code = "import subprocess\nprint('begun', flush=True)\nsubprocess.run(['sleep', '29' + '8.2468'])"
+                call = asyncio.create_task(session.run(code))
+                await asyncio.to_thread(wait_for, lambda: processes_with("298.2468"))
+                limiter.process.send_signal(signal.SIGSTOP)
+                result = await call
+                assert (result.outcome, result.cause) == (Outcome.CANCELLED, Cause.INFRA)
+                assert result.stdout.data == b"begun\n"
+                assert "no longer vouches" in result.message
+                assert processes_with("298.2468") == []
+                limiter.process.send_signal(signal.SIGCONT)
+                await asyncio.to_thread(wait_for, lambda: server.status().limiter.valid)
+                with pytest.raises(SessionNotFound, match="no longer vouches for the lease") as caught:
+                    await session.run("1")
+                assert caught.value.cause is Cause.INFRA
+                # What rested held no lease, and lives.
+                assert (await branch.run("1")).ok
+                async with executor.session() as another:
+                    assert (await another.run("1")).ok
+                await asyncio.to_thread(wait_for, limiter.idle)
