@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import grpc
 import grpc.aio
 
@@ -12,10 +14,12 @@ from executor_service.errors import (
     InvalidRequest,
     LeaseRefused,
     NotFound,
+    NotOffered,
     Overloaded,
     RunLost,
 )
 from executor_service.model import Cause
+from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldError
 from fairbox.grpc_errors import error_reason, field_errors, retry_after
 
@@ -29,22 +33,30 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 def error_of_call(error: grpc.aio.AioRpcError, target: str) -> ExecutorError:
     """The typed error of a call that failed."""
     message = f"executor on {target}: {error.details() or error.code().name}"
-    match error_reason(error):
-        case (errors.SESSION_NOT_FOUND, facts):
-            return errors.SessionNotFound(message, Cause(facts.get("cause", Cause.INFRA)))
-        case (errors.SESSION_BUSY, _):
-            return errors.SessionBusy(message)
-        case (errors.SESSION_CANNOT_BRANCH, _):
-            return errors.CannotBranch(message)
-        case (errors.WORKSPACE_TOO_LARGE, _):
-            return errors.WorkspaceTooLarge(message)
-    return _typed(error.code(), message, tuple(field_errors(error)), retry_after(error))
+    found = _of_reason(*error_reason(error), message)
+    return found or _typed(error.code(), message, tuple(field_errors(error)), retry_after(error))
 
 
-def error_of_item(code: int, message: str, target: str) -> ExecutorError:
+def error_of_item(error: pb.ItemError, target: str) -> ExecutorError:
     """The typed error of an item of a batch."""
-    status = _CODES.get(code, grpc.StatusCode.UNKNOWN)
-    return _typed(status, f"executor on {target}: {message or status.name}")
+    status = _CODES.get(error.code, grpc.StatusCode.UNKNOWN)
+    message = f"executor on {target}: {error.message or status.name}"
+    found = _of_reason(error.reason, error.metadata, message)
+    return found or _typed(status, message, retry_after_s=error.retry_after_s)
+
+
+def _of_reason(reason: str, facts: Mapping[str, str], message: str) -> ExecutorError | None:
+    """The error of a status that has several meanings; None where the status says all."""
+    match reason:
+        case errors.SESSION_NOT_FOUND:
+            return errors.SessionNotFound(message, Cause(facts.get("cause", Cause.INFRA)))
+        case errors.SESSION_BUSY:
+            return errors.SessionBusy(message)
+        case errors.SESSION_CANNOT_BRANCH:
+            return errors.CannotBranch(message)
+        case errors.WORKSPACE_TOO_LARGE:
+            return errors.WorkspaceTooLarge(message)
+    return None
 
 
 def _typed(
@@ -61,5 +73,7 @@ def _typed(
             return LeaseRefused(message)
         case grpc.StatusCode.ABORTED:
             return RunLost(message)
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return NotOffered(message)
         case _:
             return ExecutorUnavailable(message)

@@ -90,7 +90,7 @@ async def execute_batch(
                 index = asked[response.index]
                 answered.add(index)
                 if response.HasField("error"):
-                    yield index, error_of_item(response.error.code, response.error.message, target)
+                    yield index, error_of_item(response.error, target)
                 else:
                     yield index, result_from_proto(response.result)
             missing = [index for index in asked if index not in answered]

@@ -12,6 +12,7 @@ __all__ = [
     "InvalidRequest",
     "LeaseRefused",
     "NotFound",
+    "NotOffered",
     "Overloaded",
     "RunLost",
     "SessionBusy",
@@ -54,6 +55,10 @@ class Overloaded(ExecutorError):  # noqa: N818
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class NotOffered(ExecutorError):  # noqa: N818
+    """This server does not do that, now or later: it has no sandboxes of its own, or is of another version."""
 
 
 class NotFound(ExecutorError):  # noqa: N818

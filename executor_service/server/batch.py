@@ -83,8 +83,15 @@ async def execute_batch(
             result = await execute(items[index].request, items[index].fingerprint)
         except Exception as error:  # the boundary: the item gets its status
             problem = problem_of(error)
-            response.error.code = problem.code.value[0]
-            response.error.message = problem.message
+            response.error.CopyFrom(
+                pb.ItemError(
+                    code=problem.code.value[0],
+                    message=problem.message,
+                    reason=problem.reason,
+                    metadata=problem.facts,
+                    retry_after_s=problem.retry_after_s,
+                )
+            )
             batch.failed(index, Cause.POLICY if problem.fields else Cause.INFRA)
         else:
             response.result.CopyFrom(result_to_proto(result))

@@ -124,7 +124,8 @@ def problem_of(error: Exception) -> Problem:
         case SessionFailed():
             return Problem(grpc.StatusCode.UNAVAILABLE, str(error))
         case SessionsNotOffered():
-            return Problem(grpc.StatusCode.UNIMPLEMENTED, "sessions and displays need a sandbox of this server's own")
+            message = "sessions and displays need a sandbox of this server's own; it runs programs elsewhere (backend)"
+            return Problem(grpc.StatusCode.UNIMPLEMENTED, message)
         case ReaderStalled():
             return Problem(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
     _log.error("a run failed for a reason that nobody foresaw", exc_info=error)

@@ -933,19 +933,51 @@ class ItemError(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class MetadataEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     CODE_FIELD_NUMBER: builtins.int
     MESSAGE_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    METADATA_FIELD_NUMBER: builtins.int
+    RETRY_AFTER_S_FIELD_NUMBER: builtins.int
     code: builtins.int
     """gRPC status code."""
     message: builtins.str
     """One sentence for people."""
+    reason: builtins.str
+    """Which of the meanings of `code`, where it has several, e.g. SESSION_NOT_FOUND: the reason of google.rpc.ErrorInfo
+    where a call ends so.
+    """
+    retry_after_s: builtins.float
+    """With RESOURCE_EXHAUSTED: seconds after which to ask again."""
+    @property
+    def metadata(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """More about the reason, e.g. `cause`: the metadata of that ErrorInfo."""
+
     def __init__(
         self,
         *,
         code: builtins.int = ...,
         message: builtins.str = ...,
+        reason: builtins.str = ...,
+        metadata: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        retry_after_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["code", b"code", "message", b"message"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["code", b"code", "message", b"message", "metadata", b"metadata", "reason", b"reason", "retry_after_s", b"retry_after_s"]) -> None: ...
 
 global___ItemError = ItemError
 

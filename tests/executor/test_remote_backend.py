@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,8 +20,11 @@ from executor_service import (
     InvalidRequest,
     IsolationLevel,
     Limits,
+    NotOffered,
     Outcome,
     Overloaded,
+    Program,
+    StdioCase,
 )
 from executor_service.model import RunRequest
 from executor_service.remote.translate import InvalidReply, body_of, facts_of
@@ -127,6 +130,27 @@ async def test_what_it_has_no_word_for_is_refused(executor: ExecutorClient, fiel
     with pytest.raises(InvalidRequest) as caught:
         await executor.execute("print(1)", **fields)
     assert [each.field for each in caught.value.fields] == [field]
+
+
+async def test_sessions_and_what_needs_them_are_not_offered(executor: ExecutorClient, near: Server) -> None:
+    cell = Program(code="1", session_id="near~any")
+    calls: list[Callable[[], Awaitable[object]]] = [
+        executor.create_session,
+        executor.list_sessions,
+        lambda: executor.branch_session("near~any", 1),
+        lambda: executor.delete_session("near~any"),
+        lambda: executor.execute("1", session_id="near~any"),
+        lambda: executor.execute("1", display=True),
+        lambda: anext(executor.stream(cell)),
+        lambda: executor.execute_all(["print(1)", cell]),
+    ]
+    for call in calls:
+        with pytest.raises(NotOffered, match="sessions and displays need a sandbox of this server's own"):
+            await call()
+    with pytest.raises(NotOffered, match="VerifyCode is not offered"):
+        await executor.verify("print(1)", [StdioCase(b"", b"1")])
+    assert near.status().running == near.status().queued == 0
+    assert (await executor.execute("print(1)")).ok
 
 
 async def test_the_end_of_the_other_service_is_unavailable_and_the_request_id_free() -> None:

@@ -1,3 +1,0 @@
-"""Workspaces where nothing can be mounted."""
-
-from __future__ import annotations
