@@ -68,7 +68,10 @@ class Death:
 
 
 LAPSED = Death(
-    Ended("was killed: the limiter no longer vouches for the lease that its cell ran under"), Killed.LAPSED, ours=True
+    Ended("was killed: the limiter no longer vouches for the lease that its cell ran under"),
+    Killed.LAPSED,
+    signal=signal.SIGKILL,
+    ours=True,
 )
 """Killed and not interrupted: another may hold the token from this moment on."""
 
@@ -231,9 +234,8 @@ class Family:
         self._box.rest()
 
     def _member(self, member: Interpreter) -> Interpreter:
-        flooded = Death(
-            Ended("was killed: it went on writing far beyond its output limit", Cause.POLICY), Killed.OUTPUT
-        )
+        why = Ended("was killed: it went on writing far beyond its output limit", Cause.POLICY)
+        flooded = Death(why, Killed.OUTPUT, signal=signal.SIGKILL)
         member.streams.on_flood = lambda: self.kill(member, flooded)
         self._members.append(member)
         return member

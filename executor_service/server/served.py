@@ -82,6 +82,7 @@ class _BoxWorker:
         """Everything in the box is dead."""
 
     async def start(self) -> None:
+        self._sandbox.streams.on_flood = lambda: self.kill(Killed.OUTPUT)
         self._channel = await self._sandbox.serve(MAX_BYTES)
 
     async def send(self, head: Head, blob: bytes = b"") -> None:

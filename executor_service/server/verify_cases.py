@@ -252,7 +252,8 @@ class CheckWork(CaseWork):
         checked = await checker.end()
         report = await candidate.end() if candidate else checked
         result = self._answered(attempt, report, setup_s)
-        if dialogue.gone or (candidate is None and verdict is None) or report.killed is Killed.LAPSED:
+        taken_away = report.killed in (Killed.LAPSED, Killed.OUTPUT)  # it may have answered all that it was asked
+        if dialogue.gone or (candidate is None and verdict is None) or taken_away:
             result = self._unanswered(attempt, report, setup_s)
         if speaker is not None:
             result = replace(result, wall_time_s=speaker.used_s)
@@ -295,7 +296,8 @@ class CheckWork(CaseWork):
                 self.finding = Finding(Verdict.ERROR, cause, message)
                 return
             # A slow check can be the doing of a candidate that has not been asked yet: it runs on the same machine.
-            asked = dialogue.asked + always + (checked.killed is not Killed.NOT)
+            # What the check itself prints is the doing of nobody else.
+            asked = dialogue.asked + always + (checked.killed not in (Killed.NOT, Killed.OUTPUT))
             said = f"The check ended without a verdict ({outcome}). {message}".strip()
             self.finding = judge_check(Status.FAILED, said, asked=asked, gone=gone)
             return

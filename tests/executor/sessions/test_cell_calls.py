@@ -164,7 +164,7 @@ async def test_a_lease_that_lapses_while_a_cell_runs_ends_its_session() -> None:
                 await asyncio.to_thread(wait_for, lambda: processes_with("298.2468"))
                 limiter.process.send_signal(signal.SIGSTOP)
                 result = await call
-                assert (result.outcome, result.cause) == (Outcome.CANCELLED, Cause.INFRA)
+                assert (result.outcome, result.cause, result.exit_code) == (Outcome.CANCELLED, Cause.INFRA, 137)
                 assert result.stdout.data == b"begun\n"
                 assert "no longer vouches" in result.message
                 assert processes_with("298.2468") == []

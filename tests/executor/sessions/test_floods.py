@@ -1,0 +1,40 @@
+"""Sessions that write far beyond their output limit, in a cell and between cells."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from executor_service import Cause, ExecutorClient, Limits, Outcome, SessionNotFound
+
+LITTLE = Limits(output_bytes=1000, wall_time_s=60)
+FLOOD = "while True: print('x' * 10_000)"
+
+
+async def test_a_cell_that_floods_ends_its_session(executor: ExecutorClient) -> None:
+    async with executor.session(limits=LITTLE) as session:
+        result = await session.run(FLOOD)
+        assert (result.outcome, result.cause, result.exit_code) == (Outcome.OUTPUT_LIMIT, Cause.POLICY, 137)
+        assert (len(result.stdout.data), result.stdout.truncated) == (1000, True)
+        assert result.wall_time_s < 30
+        with pytest.raises(SessionNotFound, match="output limit") as caught:
+            await session.run("1")
+        assert caught.value.cause is Cause.POLICY
+
+
+async def test_a_branch_that_floods_between_cells_ends_alone(executor: ExecutorClient) -> None:
+    async with executor.session(limits=LITTLE, owner="flood") as session:
+        await session.run("x = 'kept'")
+        (branch,) = await session.branch(1)
+        await branch.run("import subprocess; subprocess.Popen(['yes'])")
+        while branch.session_id in {info.session_id for info in await executor.list_sessions()}:
+            await asyncio.sleep(0.05)
+        with pytest.raises(SessionNotFound, match="output limit"):
+            await branch.run("1")
+        assert [display.text for display in (await session.run("x")).displays] == ["'kept'"]
+
+
+async def test_a_program_with_displays_that_floods_is_ended(executor: ExecutorClient) -> None:
+    result = await executor.execute(FLOOD, display=True, limits=LITTLE)
+    assert (result.outcome, result.cause, result.exit_code) == (Outcome.OUTPUT_LIMIT, Cause.POLICY, 137)
