@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
+from executor_service.cleanup import leave
 from executor_service.core.admission import QueueFull
 from executor_service.gateway.errors import Unavailable, unacceptable
 from executor_service.gateway.places import Places, Ticket
@@ -48,7 +49,7 @@ class Executions:
     ) -> None:
         for ticket in self._tickets:
             ticket.cancel()
-        await self._tasks.__aexit__(kind, error, trace)
+        await leave(self._tasks, error)
 
     async def run(
         self,

@@ -89,7 +89,7 @@ def problem_of(error: Exception) -> Problem:
         case Abandoned():
             message = "the run was given up by its first caller before it started; ask again"
             return Problem(grpc.StatusCode.UNAVAILABLE, message)
-        case WorkspacesNotOffered():
+        case WorkspacesNotOffered() | SessionsNotOffered():
             return Problem(grpc.StatusCode.UNIMPLEMENTED, str(error))
         case WorkspaceTooLarge():
             return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error), reason=WORKSPACE_TOO_LARGE)
@@ -123,9 +123,6 @@ def problem_of(error: Exception) -> Problem:
             return _exhausted(str(error), _SESSIONS_RETRY_S, "executor:max_sessions")
         case SessionFailed():
             return Problem(grpc.StatusCode.UNAVAILABLE, str(error))
-        case SessionsNotOffered():
-            message = "sessions and displays need a sandbox of this server's own; it runs programs elsewhere (backend)"
-            return Problem(grpc.StatusCode.UNIMPLEMENTED, message)
         case ReaderStalled():
             return Problem(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
     _log.error("a run failed for a reason that nobody foresaw", exc_info=error)

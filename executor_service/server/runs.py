@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from types import TracebackType
 
+from executor_service.cleanup import leave
 from executor_service.core.admission import Admission, AdmissionStatistics, Started
 from executor_service.core.dedup import DedupTable, Done, Gone, Join
 from executor_service.core.output import OutputLog
@@ -117,7 +118,7 @@ class Runs:
         self.draining = True
         for run in self._runs.values():
             _cancel(run)
-        await self._tasks.__aexit__(kind, error, trace)
+        await leave(self._tasks, error)
 
     async def execute(
         self,

@@ -15,6 +15,7 @@ from dataclasses import fields, replace
 from types import TracebackType
 from typing import Any
 
+from executor_service.cleanup import leave
 from executor_service.core.sessions import Ended, SessionTable
 from executor_service.model import Cause, ExecutionResult, IsolationLevel, Limits, Outcome, RunRequest, SessionInfo
 from executor_service.sandbox.boxes import Boxes
@@ -42,6 +43,9 @@ class SessionFailed(Exception):  # noqa: N818 - a fact about one session
 
 class SessionsNotOffered(Exception):  # noqa: N818 - a fact about this server
     """This server runs programs elsewhere, where it can keep nothing."""
+
+    def __str__(self) -> str:
+        return "sessions and displays need a sandbox of this server's own; it runs programs elsewhere (backend)"
 
 
 def no_sessions(request: RunRequest) -> AbstractAsyncContextManager[None]:
@@ -91,7 +95,7 @@ class Sessions:
         self._sweeper.cancel()
         for session_id in tuple(self._live):
             self._end(session_id, Ended("ended with its server"))
-        await self._tasks.__aexit__(kind, error, trace)
+        await leave(self._tasks, error)
 
     async def create(self, request: SessionRequest) -> SessionInfo:
         """Raises TooManySessions, SessionFailed, Draining, and what holding its workspace raises."""

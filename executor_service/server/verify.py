@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
+from executor_service.cleanup import leave
 from executor_service.core.admission import QueueFull
 from executor_service.core.dedup import DedupTable, Done, Gone, Join
 from executor_service.grading.model import CaseResult, PytestCase, StdioCase, Verdict, VerifyResult
@@ -59,7 +60,7 @@ class Verifier:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._tasks.__aexit__(kind, error, trace)
+        await leave(self._tasks, error)
 
     async def verify(self, request: VerifyRequest, fingerprint: bytes) -> VerifyResult:
         """The result of `request`: of a new verification, or of that with the same request_id.

@@ -1,0 +1,107 @@
+"""An error of a block that the server's parts are entered for comes out as it is, after the end of all that ran."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+from executor_service.cleanup import leave
+from executor_service.config import ExecutorConfig
+from executor_service.model import ExecutionResult, RunRequest
+from executor_service.server import app
+from executor_service.server.leases import NoLimiter
+from executor_service.server.runs import Runs
+from executor_service.server.sessions import Sessions, no_sessions
+from executor_service.server.workspaces import open_workspaces
+from executor_service.session_request import SessionRequest
+from fairbox.clock import MonotonicClock
+from tests.executor.servers import GROUPS, processes_with, wait_for
+
+CONFIG = ExecutorConfig(
+    listen="127.0.0.1:0",
+    languages="python",
+    max_concurrent=2,
+    profiles={},
+    cgroups=GROUPS if os.geteuid() == 0 else "none",
+)
+
+
+class OopsError(Exception):
+    """The block's own."""
+
+
+@contextlib.asynccontextmanager
+async def parts() -> AsyncIterator[tuple[Runs, Sessions]]:
+    """Those of a server, entered one in the other as it does: workspaces, boxes, sessions, runs, verifications."""
+    clock = MonotonicClock()
+    async with contextlib.AsyncExitStack() as stack:
+        workspaces = await stack.enter_async_context(open_workspaces(CONFIG, clock))
+        here, _ = await app.open_here(stack, CONFIG, clock, workspaces.stores)
+        work = app.programs_of(here, workspaces, clock, "blocks")
+        sessions = await stack.enter_async_context(app.open_sessions(CONFIG, here, clock, "blocks"))
+        runs = await stack.enter_async_context(
+            app.open_runs(CONFIG, work, NoLimiter(), clock, "blocks", turn=no_sessions)
+        )
+        await stack.enter_async_context(app.open_verifier(CONFIG, runs, here, clock, "blocks"))
+        yield runs, sessions
+
+
+def program(marker: str) -> RunRequest:
+    code = f"import subprocess; subprocess.run(['sleep', '600.{marker}'])"
+    return RunRequest(code=code.encode(), language="python", limits=CONFIG.policy().defaults)
+
+
+async def test_an_error_beside_a_running_program_comes_out_alone() -> None:
+    marker = str(uuid.uuid4().int)[:12]
+    calls: list[asyncio.Task[ExecutionResult]] = []
+
+    async def block() -> None:
+        async with parts() as (runs, sessions):
+            await sessions.create(SessionRequest("python", CONFIG.policy().defaults, idle_ttl_s=60))
+            calls.append(asyncio.create_task(runs.execute(program(marker), b"")))
+            await asyncio.to_thread(wait_for, lambda: processes_with(f"600.{marker}"))
+            raise OopsError("mine")
+
+    with pytest.raises(OopsError, match="mine"):
+        await block()
+    assert not processes_with(f"600.{marker}")
+    assert (await calls[0]).message.startswith("Killed: nobody waited")
+
+
+async def test_a_cancelled_block_is_cancelled_and_nothing_else() -> None:
+    entered = asyncio.Event()
+
+    async def block() -> None:
+        async with parts():
+            entered.set()
+            await asyncio.sleep(600)
+
+    task = asyncio.create_task(block())
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def fails() -> None:
+    raise ValueError("a task's own")
+
+
+async def test_an_error_of_a_task_is_told_whatever_the_block_raises(caplog: pytest.LogCaptureFixture) -> None:
+    tasks = asyncio.TaskGroup()
+    await tasks.__aenter__()
+    tasks.create_task(fails())
+    await asyncio.sleep(0)  # or it would never begin
+    await leave(tasks, OopsError("mine"))
+    assert "a task's own" in caplog.text
+    tasks = asyncio.TaskGroup()
+    await tasks.__aenter__()
+    tasks.create_task(fails())
+    with pytest.raises(ExceptionGroup) as caught:
+        await leave(tasks, None)
+    assert [str(error) for error in caught.value.exceptions] == ["a task's own"]
