@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from executor_service.model import Cause, Display, FileStatus, Limits, Outcome, OutputFile
-from executor_service.sandbox.inside.watch import PATIENCE
 
-__all__ = ["CellAnswer", "CellTime", "judge_cell", "read_answer"]
+__all__ = ["CellAnswer", "judge_cell", "read_answer"]
 
 MAX_DISPLAYS = 256
 MAX_DISPLAY_BYTES = 16 << 20
@@ -24,24 +23,6 @@ MAX_FORMS = 64
 MAX_KIND = 256
 """Characters of a MIME type."""
 _MAX_MESSAGE = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class CellTime:
-    """When the wall time of a cell is over: as for a program, what it waited for a processor is not charged, up to a
-    bound."""
-
-    began: float
-    wall_s: float
-
-    @property
-    def latest(self) -> float:
-        """It is over by then, however long it waited."""
-        return self.began + self.wall_s * PATIENCE
-
-    def left_s(self, now: float, starved_s: float) -> float:
-        """Time that it has left, as far as is known of its waiting; 0 or less: it is over."""
-        return min(self.began + self.wall_s + starved_s, self.latest) - now
 
 
 @dataclass(frozen=True, slots=True)

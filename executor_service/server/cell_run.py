@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import Any
 
 from executor_service.cleanup import to_the_end
-from executor_service.core.cells import CellAnswer, CellTime, judge_cell, read_answer
+from executor_service.core.cells import CellAnswer, judge_cell, read_answer
 from executor_service.core.sessions import Ended
 from executor_service.core.verdict import judge
+from executor_service.core.wall_time import WallTime
 from executor_service.model import Cause, Limits, Outcome, Output, RunRequest
 from executor_service.sandbox.report import Killed, Report
 from executor_service.server.family import Death, Family, Interpreter
@@ -114,8 +115,8 @@ class CellRun:
 
     async def _over_in_time(self) -> bool:
         """Whether it answers, or its interpreter ends, before its wall time is over."""
-        time = CellTime(self._began, self._limits.wall_time_s)
-        left_s = time.wall_s
+        time = WallTime(self._began, self._limits.wall_time_s)
+        left_s = time.limit_s
         while not await self._over_within(left_s):
             patience_s = time.latest - self._clock.now()
             if patience_s <= 0:

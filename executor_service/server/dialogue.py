@@ -10,6 +10,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
+from executor_service.core.wall_time import WallTime
 from executor_service.sandbox.report import Killed
 from executor_service.server.served import Head, Served
 from fairbox.clock import Clock
@@ -17,6 +18,10 @@ from fairbox.clock import Clock
 __all__ = ["MAX_MESSAGE", "Dialogue", "Ended", "Speaker", "Test"]
 
 Frame = tuple[Head, bytes]
+_SAID_WITHIN_S = 5.0
+"""How long a side has waited for a processor is said at once; where its init is starved too, in a moment."""
+_SHORTEST_S = 0.01
+"""Between two such questions."""
 _MAX_TESTS = 10_000
 """Tests of one pytest case."""
 MAX_MESSAGE, _MAX_NODE_ID = 2000, 500
@@ -28,12 +33,13 @@ class Ended(Exception):  # noqa: N818 - a fact about one side
 
 
 class Speaker:
-    """One side: a worker and the time that it has left (seconds)."""
+    """One side: a worker and the time that it may take (seconds)."""
 
     def __init__(self, worker: Served, clock: Clock, time_s: float) -> None:
         self._worker = worker
         self._clock = clock
-        self._left = time_s
+        self._limit_s = time_s
+        self._starved_s = 0.0
         self.used_s = 0.0
         """How long it has had the word."""
 
@@ -41,19 +47,41 @@ class Speaker:
         """Gives it the word, and returns what it answers. Raises Ended."""
         began = self._clock.now()
         try:
-            async with asyncio.timeout(max(self._left, 0)):
-                await self._worker.send(head, blob)
-                frame = await self._worker.receive()
+            frame = await self._exchange(head, blob, WallTime(began - self.used_s, self._limit_s))
         except TimeoutError:
             self._worker.kill(Killed.WALL)
             raise Ended from None
         finally:
-            used = self._clock.now() - began
-            self._left -= used
-            self.used_s += used
+            self.used_s += self._clock.now() - began
         if frame is None or not isinstance(frame[0], dict):  # whatever JSON the candidate sends is a frame
             raise Ended
         return frame
+
+    async def _exchange(self, head: Head, blob: bytes, time: WallTime) -> Frame | None:
+        """TimeoutError when its time is over; what it waited for a processor is not charged."""
+        left_s, sent = time.left_s(self._clock.now(), self._starved_s), False
+        while True:
+            try:
+                async with asyncio.timeout(max(left_s, 0)):
+                    if not sent:
+                        await self._worker.send(head, blob)
+                        sent = True
+                    return await self._worker.receive()
+            except TimeoutError:
+                if not sent:
+                    raise  # a part of it may have been sent
+            left_s = await self._more_s(time)
+
+    async def _more_s(self, time: WallTime) -> float:
+        """Time that it has left for what it waited. TimeoutError: none."""
+        patience_s = time.latest - self._clock.now()
+        if patience_s > 0:
+            starved_s = await self._worker.starved_s(min(patience_s, _SAID_WITHIN_S))
+            self._starved_s = max(self._starved_s, starved_s)
+        left_s = time.left_s(self._clock.now(), self._starved_s)
+        if left_s <= 0:
+            raise TimeoutError
+        return max(left_s, _SHORTEST_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
@@ -38,6 +38,10 @@ class Served(Protocol):
 
     async def receive(self) -> tuple[Head, bytes] | None:
         """The next frame; None when it has ended or has sent what is no frame."""
+        ...
+
+    async def starved_s(self, within_s: float) -> float:
+        """How long it, or a process below it, has waited for a processor; 0 where that is not known in time."""
         ...
 
     def kill(self, reason: Killed) -> None:
@@ -80,6 +84,7 @@ class _BoxWorker:
         """The worker ended by itself."""
         self._ended: Head | None = None
         """Everything in the box is dead."""
+        self._starved_s: float | None = None
 
     async def start(self) -> None:
         self._sandbox.streams.on_flood = lambda: self.kill(Killed.OUTPUT)
@@ -96,6 +101,13 @@ class _BoxWorker:
         self._silent = frame is None
         return frame
 
+    async def starved_s(self, within_s: float) -> float:
+        self._starved_s = None
+        self._sandbox.ask_starved(0)
+        with contextlib.suppress(TimeoutError):
+            await self._events(within_s, until=lambda: self._starved_s is not None)
+        return self._starved_s or 0.0
+
     def kill(self, reason: Killed) -> None:
         if self._killed is Killed.NOT:
             self._killed = reason
@@ -104,7 +116,7 @@ class _BoxWorker:
     async def end(self) -> Report:
         if self._silent and self._killed is Killed.NOT:
             with contextlib.suppress(TimeoutError):
-                await self._events(_EXIT_WITHIN_S, until_exit=True)
+                await self._events(_EXIT_WITHIN_S, until=lambda: self._exited is not None)
         if self._ended is None:
             self._sandbox.end()
             try:
@@ -114,16 +126,18 @@ class _BoxWorker:
         assert self._ended is not None
         return self._report(self._ended, self._exited or self._ended)
 
-    async def _events(self, within_s: float, *, until_exit: bool = False) -> None:
-        """Takes events in until everything is dead, or the worker is. TimeoutError, SandboxFailure."""
+    async def _events(self, within_s: float, *, until: Callable[[], bool] = lambda: False) -> None:
+        """Takes events in until everything is dead, or `until` is true. TimeoutError, SandboxFailure."""
         async with asyncio.timeout(within_s):
-            while self._ended is None and not (until_exit and self._exited is not None):
+            while self._ended is None and not until():
                 event = await self._sandbox.event()
                 match event:
                     case {"type": "exited", "main": True}:
                         self._exited = event
                     case {"type": "ended"}:
                         self._ended = event
+                    case {"type": "starved", "seconds": seconds}:
+                        self._starved_s = seconds
                     case {"type": "failed"} if event is not None:
                         raise SandboxFailure(event["stage"], event["errno"], event["error"], started=False)
                     case None | {"type": "dead"}:

@@ -90,6 +90,9 @@ class Worker:
                 return None
         return self._frames.pop(0)
 
+    async def starved_s(self, within_s: float) -> float:
+        return 0.0
+
     def kill(self, reason: Killed) -> None:
         self.killed_for = self._killed = self._killed or reason
         self.process.kill()

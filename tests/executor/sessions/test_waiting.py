@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from executor_service import ExecutorClient, Limits, Outcome, Session
-from executor_service.core.cells import CellTime
+from executor_service.core.wall_time import WallTime
 from executor_service.sandbox.inside.watch import PATIENCE
 from tests.executor.levels import Level
 from tests.executor.servers import Server, wait_for
@@ -19,8 +19,8 @@ BURN = "import time\nend = time.process_time() + {}\nwhile time.process_time() <
 HOGS = 2 * len(os.sched_getaffinity(0))
 
 
-def test_the_time_of_a_cell_grows_with_its_waiting_up_to_a_bound() -> None:
-    time = CellTime(100.0, 2.0)
+def test_the_time_that_is_left_grows_with_the_waiting_up_to_a_bound() -> None:
+    time = WallTime(100.0, 2.0)
     assert (time.left_s(100.0, 0.0), time.left_s(102.5, 0.0), time.left_s(102.5, 1.0)) == (2.0, -0.5, 0.5)
     assert time.latest == 100.0 + 2.0 * PATIENCE
     assert time.left_s(104.0, 50.0) == time.latest - 104.0
