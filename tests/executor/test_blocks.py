@@ -42,12 +42,13 @@ async def parts() -> AsyncIterator[tuple[Runs, Sessions]]:
     async with contextlib.AsyncExitStack() as stack:
         workspaces = await stack.enter_async_context(open_workspaces(CONFIG, clock))
         here, _ = await app.open_here(stack, CONFIG, clock, workspaces.stores)
-        work = app.programs_of(here, workspaces, clock, "blocks")
-        sessions = await stack.enter_async_context(app.open_sessions(CONFIG, here, clock, "blocks"))
+        hold = app.workspace_calls(CONFIG, workspaces, here, "blocks").hold
+        sessions = await stack.enter_async_context(app.open_sessions(CONFIG, here, hold, clock, "blocks"))
+        work = app.open_router(here, hold, clock, "blocks", sessions)
         runs = await stack.enter_async_context(
             app.open_runs(CONFIG, work, NoLimiter(), clock, "blocks", turn=no_sessions)
         )
-        await stack.enter_async_context(app.open_verifier(CONFIG, runs, here, clock, "blocks"))
+        await stack.enter_async_context(app.open_verifier(CONFIG, runs, here, hold, clock, "blocks"))
         yield runs, sessions
 
 
