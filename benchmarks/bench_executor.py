@@ -18,12 +18,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks import executor_overload, executor_sessions
+from benchmarks import executor_floors, executor_overload, executor_sessions
 from benchmarks.executor_server import INTERPRETER, executor
 from executor_service import ExecutorClient
 
 OUT = Path(__file__).parent / "out" / "executor.json"
 PRINT = "print(1)"
+PAUSE_S = 0.02
+"""Between programs that come now and then: latency is what one waits when the machine has time. In a closed loop of
+one caller it waits for the preparation of later workers as well, which is what throughput measures. Both are given."""
 SCRIPTS = {
     "numpy": "import numpy as np; print(int(np.arange(10).sum()))",
     "pandas": "import pandas as pd; print(int(pd.DataFrame({'a': [1, 2, 3]}).a.sum()))",
@@ -69,8 +72,8 @@ def machine_cpu_s() -> float:
     return sum(int(value) for i, value in enumerate(fields) if i not in _IDLE) / _TICKS_PER_S
 
 
-async def measure(call: Call, *, runs: int, concurrency: int) -> Measured:
-    """Closed loop: `concurrency` callers, each of which starts the next program when its last one has ended."""
+async def measure(call: Call, *, runs: int, concurrency: int, pause_s: float = 0.0) -> Measured:
+    """Closed loop: `concurrency` callers, each of which starts the next program `pause_s` after its last one ended."""
     times: list[float] = []
     left = runs
 
@@ -81,6 +84,7 @@ async def measure(call: Call, *, runs: int, concurrency: int) -> Measured:
             began = time.perf_counter()
             await call()
             times.append(time.perf_counter() - began)
+            await asyncio.sleep(pause_s)
 
     await asyncio.gather(*(call() for _ in range(concurrency)))
     await asyncio.sleep(0.2)  # what the first ones set in motion is not part of what is measured
@@ -95,15 +99,35 @@ async def measure(call: Call, *, runs: int, concurrency: int) -> Measured:
     return Measured(statistics.median(times) * 1e3, quantiles[98] * 1e3, len(times) / took, cpu * 1e3 / len(times))
 
 
-async def floor_cpu_ms(runs: int) -> float:
-    """CPU time of a bare fork and exit of a small interpreter, which no design that forks can be below."""
-    code = f"import os\nfor _ in range({runs}):\n    pid = os.fork()\n    pid or os._exit(0)\n    os.waitpid(pid, 0)"
-    empty = await asyncio.create_subprocess_exec(INTERPRETER, "-c", "import os", env={})
-    await empty.wait()
+async def fork_cpu_ms(child: str, runs: int) -> float:
+    """CPU time of one fork and what its child does."""
     cpu = machine_cpu_s()
-    process = await asyncio.create_subprocess_exec(INTERPRETER, "-c", code, env={})
-    await process.wait()
-    return (machine_cpu_s() - cpu) * 1e3 / runs
+    await executor_floors.forks(child, 0)
+    start_s = machine_cpu_s() - cpu
+    cpu = machine_cpu_s()
+    await executor_floors.forks(child, runs)
+    return (machine_cpu_s() - cpu - start_s) * 1e3 / runs
+
+
+async def floors(runs: int) -> list[Figure]:
+    """What the rest is to be measured by."""
+    found = [
+        figure("bare fork and exit: CPU", await fork_cpu_ms(executor_floors.BARE, runs), "ms", "floor"),
+        figure("fork, print(1), exit: CPU", await fork_cpu_ms(executor_floors.PRINTS, runs), "ms", "floor"),
+    ]
+    async with executor_floors.echo() as echo:
+
+        async def call() -> None:
+            await echo(bytes(200))
+
+        closed = await measure(call, runs=runs, concurrency=1)
+        paced = await measure(call, runs=runs // 5, concurrency=1, pause_s=PAUSE_S)
+    against = f"floor: one call after the other {closed}"
+    return [
+        *found,
+        figure("gRPC call that does nothing, now and then: p50", paced.p50_ms, "ms", against),
+        figure("gRPC call that does nothing: CPU", closed.cpu_ms, "ms", against),
+    ]
 
 
 def plain(code: str) -> Call:
@@ -147,8 +171,20 @@ def compared(name: str, mine: Measured, peer: Measured) -> list[Figure]:
     ]
 
 
+async def latency(name: str, client: ExecutorClient, code: str, runs: int, *, most: float) -> list[Figure]:
+    """Programs that come one at a time, now and then."""
+    peer = await measure(plain(code), runs=max(8, runs // 5), concurrency=1, pause_s=PAUSE_S)
+    mine = await measure(isolated(client, code), runs=runs, concurrency=1, pause_s=PAUSE_S)
+    against = f"plain subprocess: p50 {peer.p50_ms:.1f} ms"
+    return [
+        figure(f"{name}, now and then: p50", mine.p50_ms, "ms", against),
+        figure(f"{name}, now and then: p99", mine.p99_ms, "ms", against),
+        figure(f"{name}, now and then: p50 ratio", mine.p50_ms / peer.p50_ms, "x", against, most=most),
+    ]
+
+
 async def prints(client: ExecutorClient, runs: int) -> list[Figure]:
-    found: list[Figure] = []
+    found = await latency("print(1)", client, PRINT, runs, most=0.1)
     for concurrency in (1, 8, 32):
         peer = await measure(plain(PRINT), runs=runs // 2, concurrency=concurrency)
         mine = await measure(isolated(client, PRINT), runs=runs * 3, concurrency=concurrency)
@@ -165,6 +201,7 @@ async def prints(client: ExecutorClient, runs: int) -> list[Figure]:
 async def scripts(client: ExecutorClient, runs: int) -> list[Figure]:
     found: list[Figure] = []
     for package, code in SCRIPTS.items():
+        found += await latency(package, client, code, max(40, runs // 4), most=1 / 40)
         for concurrency in (1, 8):
             peer = await measure(plain(code), runs=max(8, runs // 20), concurrency=concurrency)
             mine = await measure(isolated(client, code), runs=runs, concurrency=concurrency)
@@ -184,8 +221,7 @@ async def warm_up(client: ExecutorClient) -> None:
 
 
 async def main(runs: int) -> list[Figure]:
-    floor = await floor_cpu_ms(runs * 5)
-    found = [figure("bare fork and exit: CPU", floor, "ms", "the floor")]
+    found = await floors(runs * 5)
     async with executor("max_concurrent=32", "spare_boxes=4") as (client, _):
         await warm_up(client)
         found += await prints(client, runs)
