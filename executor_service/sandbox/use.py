@@ -41,7 +41,7 @@ _END_GRACE_S = 5.0
 _AT_ONCE = 32 << 10
 """Bytes that an empty socket always takes."""
 _QUIET_S = 0.003
-"""Output is read from then on; a program that is done sooner has not filled a pipe that mattered."""
+"""From then on its output is read, and its init keeps its limits; a program that is done sooner needs neither."""
 _SETUP_TIMEOUT_S = 30.0
 """Handing over takes milliseconds, for large files more; beyond this the machine is overloaded."""
 
@@ -60,8 +60,9 @@ class Sandbox:
         self._killed = Killed.NOT
         self._deadline: asyncio.Timeout | None = None
         self._ended = self._dead = False
-        self._unsent = memoryview(b"")
+        self._unsent = b""
         self._unarmed = False
+        self._later: asyncio.TimerHandle | None = None
         self.started = False
         """Whether the program may have run."""
 
@@ -213,45 +214,55 @@ class Sandbox:
             raise SandboxFailure("control groups", error.errno or 0, str(error), started=False) from None
         inodes = disk_inodes(plan.files)
         resized = not self._host.bare and (limits.disk_bytes != box.disk_bytes or inodes != DEFAULT_INODES)
-        self._tell(
-            {
-                "type": "begin",
-                "serves": plan.mode is Mode.SERVE,
-                "collects": bool(plan.return_paths),
-                "wall_time_s": limits.wall_time_s,
-                "cpu_time_s": limits.cpu_time_s,
-                "memory_bytes": limits.memory_bytes,
-                "tasks": limits.processes if self._host.bare and not box.counts_processes else 0,
-                "disk_bytes": limits.disk_bytes if resized else 0,
-                "inodes": inodes,
-                "workspace": asdict(plan.workspace) if plan.workspace else None,
-            }
-        )
-        blobs = [plan.stdin, *(file.content for file in plan.files)]
-        self._unsent = memoryview(b"".join((wire.encode(self._task(), sum(map(len, blobs))), *blobs)))
+        begin = {
+            "type": "begin",
+            "serves": plan.mode is Mode.SERVE,
+            "wall_time_s": limits.wall_time_s,
+            "cpu_time_s": limits.cpu_time_s,
+            "memory_bytes": limits.memory_bytes,
+            "tasks": limits.processes if self._host.bare and not box.counts_processes else 0,
+            "disk_bytes": limits.disk_bytes if resized else 0,
+            "inodes": inodes,
+            "workspace": asdict(plan.workspace) if plan.workspace else None,
+        }
+        loop = asyncio.get_running_loop()
         self._unarmed = resized or plan.workspace is not None
+        if self._unarmed or begin["serves"] or self._host.bare:
+            self._tell(begin)
+        else:
+            # The init need not be woken for a program that ends before it could have met a limit.
+            self._later = loop.call_later(_QUIET_S, self._tell, begin)
+        blobs = [plan.stdin, *(file.content for file in plan.files)]
+        self._unsent = b"".join((wire.encode(self._task(), sum(map(len, blobs))), *blobs))
         if self._unarmed or len(self._unsent) > _AT_ONCE:
             return False
-        try:
-            sent = self._data.send(self._unsent)
-        except ConnectionError:
-            return True  # it failed before; its init says why
-        self._unsent = self._unsent[sent:]
-        return not self._unsent
+        loop.call_soon(self._send_ahead)
+        return True
 
     async def _complete(self) -> None:
         """What `_hand_over()` could not do at once."""
         if self._unarmed:
             await self._expect("armed")
+        await self._send()
+
+    def _send_ahead(self) -> None:
+        """The worker prepares while the lease is bound; without one, the task goes out with `go`, in one piece."""
+        if self._data is not None and self._unsent:
+            with contextlib.suppress(OSError):  # nothing is sent, `_send()` will say why
+                self._unsent = self._unsent[self._data.send(self._unsent) :]
+
+    async def _send(self, more: bytes = b"") -> None:
         assert self._data is not None
+        data, self._unsent = self._unsent + more, b""
         with contextlib.suppress(ConnectionError):  # it failed before it read all; its init says why
-            await asyncio.get_running_loop().sock_sendall(self._data, self._unsent)
+            await asyncio.get_running_loop().sock_sendall(self._data, data)
 
     def _task(self) -> dict[str, Any]:
         plan = self._plan
         return {
             "type": "task",
             "mode": plan.mode.value,
+            "collects": bool(plan.return_paths),
             "entry": plan.entry,
             "work": WORK_FOLDER,
             "workspace": plan.workspace.target if plan.workspace else "",
@@ -264,9 +275,7 @@ class Sandbox:
 
     async def _go(self) -> None:
         self.started = True  # from here on nobody can say that it has not run, until its init says so
-        assert self._data is not None
-        with contextlib.suppress(ConnectionError):  # as above
-            await asyncio.get_running_loop().sock_sendall(self._data, GO)
+        await self._send(GO)
 
     async def _expect(self, kind: str) -> tuple[dict[str, Any], list[int]]:
         message = await self._box.hear()
@@ -333,6 +342,8 @@ class Sandbox:
         if self._streams is None:
             return  # never begun
         if self._data is not None:
+            if self._later is not None:
+                self._later.cancel()
             self._data.close()
             self._data = None
             if self._channel is not None:

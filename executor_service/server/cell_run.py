@@ -74,7 +74,10 @@ class CellRun:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await to_the_end(self._leave())
+        if self._output_taken and self._receiving is not None and self._receiving.done():
+            self._family.rest(self._member)  # the usual end
+        else:
+            await to_the_end(self._leave())
 
     async def end(self, name: str, observe: Observer | None = None) -> CellEnd:
         """Runs it to its end. `name` stands for its file; empty: the program's own."""

@@ -34,6 +34,8 @@ _ANSWER_WITHIN_S = 30.0
 """Being ready, or forked, takes milliseconds; beyond, the machine is overloaded, or the code does not play along."""
 _DEATH_WITHIN_S = 5.0
 """Between a SIGKILL that the init is asked for and its effect; beyond, the whole box is ended."""
+_SHORT_S = 0.003
+"""A cell that is over sooner has used no CPU time that mattered."""
 _REST_AFTER_S = 0.05
 """Cells often follow each other closely; the init need not hear of each pause."""
 _VERDICT_WITHIN_S = 0.5
@@ -118,6 +120,8 @@ class Family:
         self._branches: list[Interpreter] = []
         self._cells: dict[Interpreter, float] = {}
         """CPU seconds of the cells that run."""
+        self._counting = False
+        """Whether the init counts CPU time against a limit."""
         self._layers: dict[int, asyncio.Future[int]] = {}
         """Those that were asked for, until they are there or have failed with an error number."""
         self._layers_made = 0
@@ -148,7 +152,18 @@ class Family:
     def begin(self, member: Interpreter, limits: Limits) -> None:
         """A cell begins. The CPU time of cells that run at once is counted together."""
         self._cells[member] = limits.cpu_time_s
-        self._box.allow(replace(limits, cpu_time_s=sum(self._cells.values())), _number(member))
+        if self._counting:
+            self._count(member)
+        else:
+            # The init need not be woken for a cell that ends before it could have met a limit.
+            asyncio.get_running_loop().call_later(_SHORT_S, self._count, member)
+
+    def _count(self, member: Interpreter) -> None:
+        """From here on the init counts CPU time."""
+        if member in self._cells and self._sandbox is not None:
+            self._counting = True
+            limits = replace(self._plan.limits, cpu_time_s=sum(self._cells.values()))
+            self._sandbox.allow(limits, _number(member))
 
     async def starved_s(self, member: Interpreter, within_s: float) -> float:
         """How long its cell has waited for a processor so far; 0 where the init does not say it within that time."""
@@ -167,11 +182,12 @@ class Family:
         self._cells.pop(member, None)
         if member.gone.done():
             self._dispose(member)
-        if not self._cells:
+        if not self._cells and self._counting:
             asyncio.get_running_loop().call_later(_REST_AFTER_S, self._rest)
 
     def _rest(self) -> None:
-        if not self._cells and self._members:
+        if not self._cells and self._members and self._counting:
+            self._counting = False
             self._box.rest()
 
     def interrupt(self, member: Interpreter, *, group: bool) -> None:

@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from executor_service import ExecutorClient, Limits, Outcome
+from executor_service import Cause, ExecutorClient, Limits, Outcome
 from tests.executor.conftest import SECRET
 from tests.executor.servers import Server, environment, idle, processes_with, wait_for
 
@@ -271,3 +271,25 @@ async def test_nothing_is_left_on_the_host(executor: ExecutorClient, server: Ser
 @pytest.mark.xfail(reason="the kernel is shared: its version and the host's boot time are visible", strict=True)
 async def test_the_kernel_does_not_tell_about_the_host(executor: ExecutorClient) -> None:
     assert await printed(executor, "import os; print(os.uname().release)") != f"{os.uname().release}\n"
+
+
+SCRIBBLES = """
+import ctypes, os, signal, sys
+fill, how = int(sys.argv[1]), sys.argv[2]
+shared = [line.split()[0].split("-") for line in open("/proc/self/maps") if line.split()[1] == "rw-s"]
+for start, end in shared: ctypes.memset(int(start, 16), fill, int(end, 16) - int(start, 16))
+if how == "stops": os.kill(os.getpid(), signal.SIGSTOP)
+if how == "dies": os._exit(5)
+"""
+
+
+@pytest.mark.parametrize("how", ["returns", "stops", "dies"])
+@pytest.mark.parametrize("fill", [0, 1, 2, 255])
+async def test_scribbling_on_what_is_shared_with_the_init_forges_no_failure_of_ours(
+    executor: ExecutorClient, fill: int, how: str
+) -> None:
+    result = await executor.execute(SCRIBBLES, args=[str(fill), how], limits=Limits(wall_time_s=1))
+    assert result.outcome in (Outcome.FINISHED, Outcome.NONZERO_EXIT, Outcome.TIME_LIMIT), result
+    assert result.cause is not Cause.INFRA
+    assert 0 <= result.cpu_time_s < 1
+    assert 0 <= result.wall_time_s < 4

@@ -84,6 +84,11 @@ def restore_interpreter() -> None:
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
+    reseed()
+
+
+def reseed() -> None:
+    """What has a state of its own, and is not reseeded by a fork."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

@@ -1,7 +1,6 @@
 """Runs, in the template, what every worker will run: an interpreter is faster, and writes less, the second time.
 
-CPython rewrites the code of a function as it is called, and makes some objects at first use. In a worker each of these
-writes is a page that the kernel has to copy; here they are made once for all workers.
+CPython rewrites the code of a function as it is called, and makes some objects at first use: here once for all workers.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ def rehearse(folder: str) -> None:
             files.write_files(work, task["files"], memoryview(blob))
             os.unlink(program.REHEARSED, dir_fd=work)
             confine.limit(resource.RLIMIT_CORE, 0)
+            program.reseed()
             pages.clear()
             played = program.Program(task["argv"], task["env"], blob, pages)
             played.rehearse()

@@ -61,7 +61,6 @@ if TYPE_CHECKING:
 
         type: Literal["begin"]
         serves: bool
-        collects: bool
         wall_time_s: float
         cpu_time_s: float
         memory_bytes: int
@@ -76,6 +75,8 @@ if TYPE_CHECKING:
 
         type: Literal["task"]
         mode: Literal["main", "exec", "serve"]
+        collects: bool
+        """Whether files are to be returned; the worker says it to the init."""
         entry: str
         work: str
         workspace: str

@@ -65,6 +65,10 @@ class Use:
         self._work = folders.work
         self._workspaces = folders.workspaces
         self._begin: Begin | None = None
+        """What the use may have. What ends at once is over before the server says it."""
+        self._started: float | None = None
+        """Monotonic seconds."""
+        self._collects = False
         self._watch: Watch | None = None
         self._exit: int | None = None
         """Wait status of the worker."""
@@ -103,7 +107,7 @@ class Use:
         self._look()
         if self._reason is not None:
             return
-        if self._over and not (self._begin and self._begin["serves"]):
+        if self._over and not self._serves:
             self._reason = ""
         elif self._watch is not None:
             now = time.monotonic()
@@ -112,18 +116,22 @@ class Use:
                 reading.starved_s = self._meters.starved_s()
             self._reason = self._watch.observe(now, reading) or None
 
+    @property
+    def _serves(self) -> bool:
+        return self._begin is not None and self._begin["serves"]
+
     def _look(self) -> None:
-        """Whether the program has started, or can't. What it may use was sent before it was let go."""
+        """Whether the program has started, or can't."""
         if self._over and self._reason is None and (failure := self._pages.failure()) is not None:
             stage, number, text = failure
             self._tell({"type": "failed", "stage": stage, "errno": number, "error": text, "started": False})
             self._reason = "failed"
-        elif self._watch is None and (started := self._pages.started()) is not None:
-            at, used_s = started
-            while self._begin is None:
-                self._obey()
+            return
+        if self._started is None and (started := self._pages.started()) is not None:
+            self._started, used_s, self._collects = started
             self._meters.baseline(used_s)
-            self._start_watch(at, self._begin)
+        if self._started is not None and self._watch is None and self._begin is not None:
+            self._start_watch(self._started, self._begin)
 
     def _start_watch(self, now: float, begin: Begin, tick_s: float = 0.0) -> None:
         self._watch = Watch(
@@ -215,7 +223,7 @@ class Use:
             self._largest = max(self._largest, used.ru_maxrss << 10)
             if pid == self._pid:
                 self._end(status)
-            if self._begin is not None and self._begin["serves"] and flags:
+            if self._serves and flags:
                 self._tell({"type": "exited", "pid": pid, "main": pid == self._pid, **_ways(status)})
 
     def _end(self, status: int | None) -> None:
@@ -237,15 +245,15 @@ class Use:
             last.cpu_s = max(last.cpu_s, min(said[1], last.cpu_s + _LATE_S))
             _let_wait(self._pid)
         _kill_all()
-        begin = self._begin
-        if begin is None or self._reason == "failed":
+        unused = self._begin is None and self._started is None
+        if unused or self._reason == "failed":
             self._reap(0)
-        elif early and not begin["collects"] and not begin["serves"]:
+        elif early and not self._collects and not self._serves:
             self._answer(last, None)
             self._reap(0)
         else:
             self._reap(0)
-            self._answer(self._meters.read(), self._reader() if begin["collects"] else None)
+            self._answer(self._meters.read(), self._reader() if self._collects else None)
             self._reap(0)  # the reader
         self._tell({"type": "dead"})
 
@@ -255,13 +263,14 @@ class Use:
         if self._over and said is not None and not self._reason:
             ways = {"code": said[0], "signal": 0}
         watch = self._watch
+        began = watch.started if watch else self._started
         ended: Ended = {
             "type": "ended",
             "code": ways["code"],
             "signal": ways["signal"],
             "reason": self._reason or "",  # type: ignore[typeddict-item]
-            "started": watch is not None,
-            "wall_s": self._ended_at - watch.started if watch else 0.0,
+            "started": began is not None,
+            "wall_s": self._ended_at - began if began is not None else 0.0,
             "cpu_s": max(watch.cpu_s if watch else 0.0, last.cpu_s),
             "peak_bytes": self._meters.peak_bytes(
                 max(watch.peak_bytes if watch else 0, last.resident_bytes, self._largest)

@@ -86,7 +86,7 @@ def _task(control: socket.socket, pages: Pages, confinement: Confinement) -> Pro
     program = Program(task["argv"], task["env"], source, pages)
     if confinement.bare is not None:
         program.move(task["work"])
-    pages.start(time.monotonic(), time.process_time())
+    pages.start(time.monotonic(), time.process_time(), collects=task["collects"])
     pages.give_up()
     if task["mode"] == "main":
         control.close()
@@ -131,7 +131,7 @@ def _exec(task: Task, pages: Pages) -> NoReturn:
     for ignored in _IGNORED_BY_PYTHON:
         signal.signal(ignored, signal.SIG_DFL)
     # Its clock starts here: what exec itself takes is the program's.
-    pages.start(time.monotonic(), time.process_time())
+    pages.start(time.monotonic(), time.process_time(), collects=task["collects"])
     try:
         os.execve(task["argv"][0], task["argv"], task["env"])  # noqa: S606 - there is no shell
     except OSError as error:
