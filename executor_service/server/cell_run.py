@@ -18,7 +18,8 @@ from executor_service.core.verdict import judge
 from executor_service.core.wall_time import WallTime
 from executor_service.model import Cause, Limits, Outcome, Output, RunRequest
 from executor_service.sandbox.report import Killed, Report
-from executor_service.server.family import Death, Family, Interpreter
+from executor_service.server.family import Family
+from executor_service.server.interpreter import Death, Interpreter
 from executor_service.server.work import Observer
 from fairbox.clock import Clock
 

@@ -8,7 +8,8 @@ from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outco
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.report import Plan, SandboxFailure
 from executor_service.server.cell_run import CellRun, facts_of
-from executor_service.server.family import LAPSED, Family
+from executor_service.server.family import Family
+from executor_service.server.interpreter import LAPSED
 from executor_service.server.plans import Planner, mounted
 from executor_service.server.work import Attempt
 from executor_service.server.workspace_calls import Hold

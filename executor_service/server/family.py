@@ -12,7 +12,7 @@ import signal
 import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -27,8 +27,9 @@ from executor_service.sandbox.inside.workspace import BRANCHES
 from executor_service.sandbox.report import Killed, Plan, SandboxFailure
 from executor_service.sandbox.streams import Streams
 from executor_service.sandbox.use import Sandbox
+from executor_service.server.interpreter import Death, Interpreter
 
-__all__ = ["LAPSED", "CannotBranch", "Death", "Family", "Interpreter"]
+__all__ = ["CannotBranch", "Family"]
 
 _ANSWER_WITHIN_S = 30.0
 """Being ready, or forked, takes milliseconds; beyond, the machine is overloaded, or the code does not play along."""
@@ -50,60 +51,6 @@ _BY_INIT = {
 
 class CannotBranch(Exception):  # noqa: N818 - a state of a session
     """The session can't be forked now; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """How an interpreter has ended."""
-
-    why: Ended
-    killed: Killed = Killed.NOT
-    """The limit that it was killed for."""
-    code: int = 0
-    signal: int = 0
-    ours: bool = False
-    """It was not the code's doing: neither a limit nor an exit."""
-    failed: bool = False
-    """The sandbox failed."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What the init counted, where it ended everything."""
-
-
-LAPSED = Death(
-    Ended("was killed: the limiter no longer vouches for the lease that its cell ran under"),
-    Killed.LAPSED,
-    signal=signal.SIGKILL,
-    ours=True,
-)
-"""Killed and not interrupted: another may hold the token from this moment on."""
-
-
-@dataclass(eq=False, slots=True)
-class Interpreter:
-    """The worker of a box, or a branch of it."""
-
-    session_id: str
-    channel: Channel
-    streams: Streams
-    is_root: bool
-    gone: asyncio.Future[Death]
-    pid: int = 0
-    """Its number inside, as it says."""
-    layer: int = 0
-    """Number of the writable layer of its workspace."""
-    doom: Death | None = None
-    """Why it is being killed."""
-
-    async def expect(self, within_s: float) -> tuple[dict[str, Any], bytes] | None:
-        """The next frame; None: it has ended, or is silent for so long."""
-        receiving = asyncio.ensure_future(self.channel.receive())
-        waiting: set[asyncio.Future[Any]] = {receiving, self.gone}
-        try:
-            await asyncio.wait(waiting, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-            return receiving.result() if receiving.done() else None
-        finally:
-            receiving.cancel()
-            await asyncio.wait([receiving])
 
 
 class Family:
@@ -163,11 +110,11 @@ class Family:
         if member in self._cells and self._sandbox is not None:
             self._counting = True
             limits = replace(self._plan.limits, cpu_time_s=sum(self._cells.values()))
-            self._sandbox.allow(limits, _number(member))
+            self._sandbox.allow(limits, member.number)
 
     async def starved_s(self, member: Interpreter, within_s: float) -> float:
         """How long its cell has waited for a processor so far; 0 where the init does not say it within that time."""
-        number = _number(member)
+        number = member.number
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
             self._box.ask_starved(number)
@@ -204,7 +151,7 @@ class Family:
         if all(each.doom is not None for each in self._members):
             self.end()
             return
-        self._box.signal(signal.SIGKILL, _number(member), "tree")
+        self._box.signal(signal.SIGKILL, member.number, "tree")
         asyncio.get_running_loop().call_later(_DEATH_WITHIN_S, self._end_if_alive, member)
 
     def end(self) -> None:
@@ -402,8 +349,3 @@ class Family:
         await self._stack.aclose()
         for member in tuple(self._branches):
             self._dispose(member)
-
-
-def _number(member: Interpreter) -> int:
-    """What the init knows it by: as it says itself; 0: the worker."""
-    return 0 if member.is_root else member.pid

@@ -21,7 +21,8 @@ from executor_service.model import Cause, ExecutionResult, IsolationLevel, Limit
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.server.cell_run import CellRun, facts_of
-from executor_service.server.family import LAPSED, Death, Family, Interpreter
+from executor_service.server.family import Family
+from executor_service.server.interpreter import LAPSED, Death, Interpreter
 from executor_service.server.plans import Planner, mounted
 from executor_service.server.runs import Draining
 from executor_service.server.work import Attempt
