@@ -41,6 +41,7 @@ _IFF_UP = 0x1
 _SIOCSIFFLAGS = 0x8914
 _LAST_PID = "/proc/sys/kernel/ns_last_pid"
 _OOM_SCORE = "/proc/self/oom_score_adj"
+_SOCKETS = "/proc/1/net/sockstat"
 _TIME_WAIT = "/proc/sys/net/ipv4/tcp_max_tw_buckets"
 
 
@@ -122,6 +123,7 @@ class Box:
         self._bare = confinement.bare
         self._workspaces = Workspaces(stores, self._owner)
         self._private = PrivateFolders(spec, self._owner)
+        self._sockets = -1 if self._bare else os.open(_SOCKETS, os.O_RDONLY | os.O_CLOEXEC)
         prepare(confinement)
         self._meters = meters
         self._last_pid = last_pid
@@ -194,8 +196,10 @@ class Box:
         self._private.clear()
         if sys_.ipc_used():
             sys_.unshare(sys_.CLONE_NEWIPC)
-        if _network_used():
+        if _sockets_used(self._sockets):
+            os.close(self._sockets)
             _fresh_network()
+            self._sockets = os.open(_SOCKETS, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def hold_low_numbers() -> None:
@@ -243,11 +247,10 @@ def _fresh_network() -> None:
         os.close(handle)
 
 
-def _network_used() -> bool:
+def _sockets_used(handle: int) -> bool:
     """Whether connections of the last program are still known (TIME_WAIT, orphans)."""
-    with open("/proc/1/net/sockstat", "rb") as file:
-        for line in file:
-            if line.startswith(b"TCP:"):
-                words = line.split()
-                return any(words[i + 1] != b"0" for i in (1, 3, 5))  # inuse, orphan, tw
+    for line in os.pread(handle, 4096, 0).splitlines():
+        if line.startswith(b"TCP:"):
+            words = line.split()
+            return any(words[i + 1] != b"0" for i in (1, 3, 5))  # inuse, orphan, tw
     return True
