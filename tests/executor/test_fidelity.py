@@ -36,8 +36,10 @@ print(json.dumps([sys.executable, dict(os.environ), os.getcwd(), limits, package
 
 # Sets what a sandbox sets, and becomes `python main.py`. RLIMIT_NPROC would count every process of this user.
 _BEGINNING = """
-import json, os, resource, sys
+import json, os, resource, signal, sys
 os.umask(0o022)
+# What ran the tests may ignore some: nohup, a shell's background.
+for number in signal.valid_signals(): number in (9, 19) or signal.signal(number, signal.SIG_DFL)
 for name, values in json.loads(sys.argv[1]).items():
     if name != "RLIMIT_NPROC": resource.setrlimit(getattr(resource, name), values)
 os.execv(sys.argv[2], [sys.argv[2], "main.py", *sys.argv[3:]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from executor_service import Cause, ExecutorClient, InputFile, IsolationLevel, Outcome
-from tests.executor.servers import Server
+from tests.executor.servers import Server, running
 
 
 async def test_a_program_prints_and_finishes(executor: ExecutorClient, server: Server) -> None:
@@ -124,3 +124,10 @@ async def test_random_seeds_differ_between_runs_and_string_hashes_do_not(executo
 async def test_a_program_that_closes_its_streams_ends_normally(executor: ExecutorClient) -> None:
     result = await executor.execute("import os; os.write(1, b'x'); os.close(1); os.close(2); os._exit(3)")
     assert (result.stdout.data, result.exit_code) == (b"x", 3)
+
+
+async def test_programs_ignore_no_signal_that_their_server_was_started_to_ignore() -> None:
+    with running("max_concurrent=1", prefix=["nohup"]) as server:
+        async with ExecutorClient(server.target) as executor:
+            code = "import signal; print(signal.getsignal(signal.SIGHUP).name)"
+            assert (await executor.execute(code)).stdout.text == "SIG_DFL\n"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MAX_MESSAGE = 256 << 10
 """Largest message on a control socket: the description of a root with many folders is far below."""
 
+_IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
 _held: list[object] = []
 """In a worker: taking it apart costs more than keeping it."""
 
@@ -70,6 +71,16 @@ def main(control_fd: int, *, privileged: bool, bare: bool = False) -> Program:
     os._exit(0)
 
 
+def _take_no_signals_over() -> None:
+    """What the server's parent let it ignore (nohup: SIGHUP; a shell's background: SIGINT) is nothing of programs.
+
+    A signal from inside a pid namespace reaches its process 1 only where that has a handler; for SIGINT Python set one.
+    """
+    for number in signal.valid_signals() - _IGNORED_BY_PYTHON:
+        if number == signal.SIGINT or signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def _fail(control: socket.socket, stage: str, number: int, text: str) -> NoReturn:
     try:
         control.send(json.dumps({"type": "failed", "stage": stage, "errno": number, "error": text}).encode())
@@ -81,8 +92,7 @@ def _inner(control: socket.socket, *, privileged: bool, bare: bool) -> Program:
     stage = "profile"
     try:
         sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGKILL)
-        # A signal from inside a pid namespace reaches its process 1 only where that has a handler; Python set this one.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _take_no_signals_over()
         null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         os.dup2(null, 0)  # standard input of programs that are given none: to be read and nothing else
         os.close(null)
