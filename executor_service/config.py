@@ -60,8 +60,12 @@ class ProfileSettings:
 
 
 def _default_profiles() -> dict[str, ProfileSettings]:
+    # A program costs what its profile has loaded: twice as much for numpy with everything beside it as for numpy alone.
     return {
         PYTHON_BASE: ProfileSettings(),
+        "python-numpy": ProfileSettings(packages=["numpy"]),
+        "python-sympy": ProfileSettings(packages=["sympy"]),
+        "python-pandas": ProfileSettings(packages=["numpy", "pandas"]),
         PYTHON_SCIENCE: ProfileSettings(packages=["numpy", "pandas", "scipy", "sympy", "matplotlib"]),
     }
 

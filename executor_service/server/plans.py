@@ -134,8 +134,11 @@ class Planner:
         """By the names of packages that the text holds. A wrong guess costs time and nothing else: what a profile has
         not loaded is imported from disk."""
         named = {word for word in self._words if word.encode() in code}
-        fitting = [profile for profile in self._profiles if named <= set(profile.packages)] or self._profiles[-1:]
-        return fitting[0].name if self._loaded(fitting[0].name) else PYTHON_BASE
+        best, *others = [each for each in self._profiles if named <= set(each.packages)] or self._profiles[-1:]
+        if self._loaded(best.name):
+            return best.name
+        # Asking for one that is not to be loaded ahead would load it.
+        return next((each.name for each in others if each.ahead and self._loaded(each.name)), PYTHON_BASE)
 
 
 def _with_room(request: RunRequest, files: tuple[InputFile, ...]) -> Limits:

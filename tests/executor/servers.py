@@ -61,8 +61,8 @@ class Server:
 def command(*settings: str, python: str = sys.executable) -> tuple[list[str], str, str]:
     target, health = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     # Loading the scientific packages takes seconds: only where a test wants them.
-    lazy = "profiles.python-science.ahead=false"
-    words = [python, "-m", "executor_service", f"listen={target}", f"health_listen={health}", lazy, *settings]
+    lazy = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
+    words = [python, "-m", "executor_service", f"listen={target}", f"health_listen={health}", *lazy, *settings]
     return words, target, health
 
 

@@ -19,10 +19,16 @@ WHICH = "import sys; print(sorted({name.partition('.')[0] for name in sys.module
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 
 
+def ready(server: Server) -> set[str]:
+    """The profiles that have workers which wait."""
+    return {profile.name for profile in server.status().profiles if profile.ready}
+
+
 @pytest.fixture(scope="module")
 def science() -> Iterator[Server]:
-    with running(f"python={sys.executable}", "profiles.python-science.ahead=true") as server:
-        wait_for(lambda: {profile.name: profile.ready for profile in server.status().profiles}["python-science"] > 0)
+    ahead = [f"profiles.python-{name}.ahead=true" for name in ("numpy", "sympy", "pandas", "science")]
+    with running(f"python={sys.executable}", *ahead) as server:
+        wait_for(lambda: len(ready(server)) == 1 + len(ahead), within_s=60)
         yield server
 
 
@@ -35,6 +41,33 @@ async def executor(science: Server) -> AsyncIterator[ExecutorClient]:
 async def test_a_program_that_names_a_package_finds_it_loaded(executor: ExecutorClient) -> None:
     result = await executor.execute(f"{WHICH}  # sympy")
     assert (result.profile, result.stdout.text) == ("python-science", f"{sorted(PACKAGES)}\n")
+
+
+@pytest.mark.parametrize(
+    ("names", "profile"),
+    [
+        ("numpy", "numpy"),
+        ("sympy", "sympy"),
+        ("pandas", "pandas"),
+        ("numpy pandas", "pandas"),
+        ("numpy sympy", "science"),
+        ("scipy", "science"),
+    ],
+)
+async def test_the_smallest_profile_that_has_all_is_taken(executor: ExecutorClient, names: str, profile: str) -> None:
+    found = "import sys; print([name for name in sys.argv[1:] if name not in sys.modules])"
+    result = await executor.execute(f"{found}  # {names}", args=names.split())
+    assert (result.profile, result.stdout.text) == (f"python-{profile}", "[]\n")
+
+
+async def test_while_the_smallest_is_loaded_a_larger_one_stands_in() -> None:
+    with running(f"python={sys.executable}", "profiles.python-science.ahead=true") as server:
+        wait_for(lambda: "python-science" in ready(server), within_s=60)
+        async with ExecutorClient(server.target) as client:
+            code = "import numpy; print(1)"
+            assert (await client.execute(code)).profile == "python-science"
+            wait_for(lambda: "python-numpy" in ready(server), within_s=60)
+            assert (await client.execute(code)).profile == "python-numpy"
 
 
 async def test_a_program_that_names_none_runs_in_the_smallest_profile(executor: ExecutorClient) -> None:
@@ -67,8 +100,9 @@ async def test_a_request_may_name_its_profile(executor: ExecutorClient) -> None:
     ],
 )
 async def test_each_package_works(executor: ExecutorClient, code: str, printed: str) -> None:
-    result = await executor.execute(code)
-    assert (result.stdout.text, result.profile) == (printed, "python-science"), result.stderr.text
+    for profile in ("", "python-science"):
+        result = await executor.execute(code, profile=profile)
+        assert result.stdout.text == printed, result.stderr.text
 
 
 async def test_random_numbers_of_numpy_differ_between_runs(executor: ExecutorClient) -> None:
