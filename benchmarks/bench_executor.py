@@ -215,9 +215,10 @@ async def scripts(client: ExecutorClient, runs: int) -> list[Figure]:
 
 
 async def warm_up(client: ExecutorClient) -> None:
-    """Until the scientific profile is loaded and serves."""
+    """Until every profile is loaded and serves."""
     async with asyncio.timeout(120):
-        await client.execute(SCRIPTS["sympy"], profile="python-science")
+        for name in (*SCRIPTS, "science"):
+            await client.execute(PRINT, profile=f"python-{name}")
 
 
 async def main(runs: int) -> list[Figure]:

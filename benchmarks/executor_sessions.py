@@ -20,7 +20,10 @@ with open("/proc/self/smaps_rollup") as rollup:
 
 async def measure(client: ExecutorClient, runs: int) -> list[Line]:
     """The figures of one quiet minute."""
-    return [*await _cells(client, runs), *await _branches(client, max(10, runs // 10))]
+    found = await _cells(client, runs)
+    for profile in ("python-numpy", "python-science"):
+        found += await _branches(client, max(10, runs // 5), profile)
+    return found
 
 
 async def _cells(client: ExecutorClient, runs: int) -> list[Line]:
@@ -38,9 +41,9 @@ async def _cells(client: ExecutorClient, runs: int) -> list[Line]:
     ]
 
 
-async def _branches(client: ExecutorClient, runs: int) -> list[Line]:
+async def _branches(client: ExecutorClient, runs: int, profile: str) -> list[Line]:
     times, private = [], []
-    async with client.session(profile="python-science") as session:
+    async with client.session(profile=profile) as session:
         assert (await session.run(_HOLD)).ok
         for _ in range(runs):
             began = time.perf_counter()
@@ -50,6 +53,6 @@ async def _branches(client: ExecutorClient, runs: int) -> list[Line]:
                 assert (await branch.run("print(int(a[0]))")).stdout.data == b"1\n"
                 private.append(int((await branch.run(_PRIVATE)).stdout.data) / 1024)
     return [
-        ("branch of a session with 100 MB: p50", statistics.median(times), "ms", 12.0),
-        ("branch of a session with 100 MB: memory of its own", statistics.median(private), "MiB", None),
+        (f"branch with 100 MB, {profile}: p50", statistics.median(times), "ms", 12.0),
+        (f"branch with 100 MB, {profile}: memory of its own", statistics.median(private), "MiB", None),
     ]

@@ -35,7 +35,6 @@ _ARG_START = 45
 """Position of the address in /proc/PID/stat, counted from the state."""
 _OURS = "executor_service"
 _INTERRUPTED = -2
-REHEARSED = "main.py"
 _FLUSH_FAILED = 120
 """CPython's exit code where standard output can't be flushed at the end."""
 _environment: dict[str, str] = {}

@@ -14,6 +14,7 @@ import sys
 from executor_service.sandbox.inside import confine, files, program, wire
 from executor_service.sandbox.inside.ending import Pages
 
+_FILE = "main.py"
 _TIMES = 40
 """Calls after which CPython has nothing more to rewrite."""
 
@@ -23,7 +24,7 @@ def rehearse(folder: str) -> None:
     ours, theirs = socket.socketpair()
     main, pages = sys.modules["__main__"], Pages()
     source = b"print(1)\n"
-    entries = [{"path": program.REHEARSED, "size": len(source), "mode": 0o644}]
+    entries = [{"path": _FILE, "size": len(source), "mode": 0o644}]
     head = {"type": "task", "argv": list(sys.argv), "env": dict(os.environ), "files": entries}
     work = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with ours, theirs:
@@ -31,7 +32,7 @@ def rehearse(folder: str) -> None:
             ours.sendall(wire.encode(head, len(source)) + source)
             task, blob = wire.receive(theirs)
             files.write_files(work, task["files"], memoryview(blob))
-            os.unlink(program.REHEARSED, dir_fd=work)
+            os.unlink(_FILE, dir_fd=work)
             confine.limit(resource.RLIMIT_CORE, 0)
             program.reseed()
             pages.clear()
