@@ -21,6 +21,7 @@ from executor_service.sandbox.inside.bare import sweep
 from executor_service.sandbox.inside.program import prepare_interpreter
 from executor_service.sandbox.inside.rehearsal import rehearse
 from executor_service.sandbox.inside.warm import warm
+from executor_service.sandbox.inside.worker import IGNORED_BY_PYTHON
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 MAX_MESSAGE = 256 << 10
 """Largest message on a control socket: the description of a root with many folders is far below."""
 
-_IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
 _held: list[object] = []
 """In a worker: taking it apart costs more than keeping it."""
 
@@ -76,7 +76,7 @@ def _take_no_signals_over() -> None:
 
     A signal from inside a pid namespace reaches its process 1 only where that has a handler; for SIGINT Python set one.
     """
-    for number in signal.valid_signals() - _IGNORED_BY_PYTHON:
+    for number in signal.valid_signals().difference(IGNORED_BY_PYTHON):
         if number == signal.SIGINT or signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 

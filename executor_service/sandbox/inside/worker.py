@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 _DATA = 3
 _CHANNEL = 240
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+"""As every Python program has it; what is started by exec does not."""
 GO = b"G"
 """What the server sends after the task, when the program may start."""
 
@@ -128,7 +129,7 @@ def _stdin(data: memoryview, *, reopen: bool) -> None:
 
 def _exec(task: Task, pages: Pages) -> NoReturn:
     """What fails is told. Exec takes the pages and the server's socket away, so nothing of ours is in the program."""
-    for ignored in _IGNORED_BY_PYTHON:
+    for ignored in IGNORED_BY_PYTHON:
         signal.signal(ignored, signal.SIG_DFL)
     # Its clock starts here: what exec itself takes is the program's.
     pages.start(time.monotonic(), time.process_time(), collects=task["collects"])
