@@ -75,6 +75,9 @@ class Box:
         """Number of the present use, or the coming one: the init may be done with a use before its user knows."""
         self._control: socket.socket | None = None
         self._gone = False
+        self.doomed = False
+        """It is to end, or has: nobody may get it. Its init can be busy with the end of a use, and say that it is ready
+        for the next, before it learns of this."""
         self._closing = asyncio.Lock()
 
     def open(self) -> None:
@@ -129,6 +132,7 @@ class Box:
 
     def kill(self) -> None:
         """Ends the box and everything in it. `on_gone` follows."""
+        self.doomed = True
         if self._init >= 0:
             with contextlib.suppress(ProcessLookupError):
                 # Without a pid namespace the init has to end its box; in one, the kernel does.
@@ -182,7 +186,8 @@ class Box:
             case "ready":
                 self.use += 1
                 self.streams = handles
-                self._on_ready(self)
+                if not self.doomed:
+                    self._on_ready(self)
             case _:
                 if said["type"] == "failed":
                     self.failure = SandboxFailure(said["stage"], said["errno"], said["error"], started=said["started"])

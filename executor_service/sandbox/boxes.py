@@ -159,7 +159,9 @@ class Boxes:
                 yield sandbox
         finally:
             shelf.pool.released(box.number)
-            if box.streams:  # the next worker was ready before this use was over
+            if box.doomed:
+                shelf.pool.lost(box.number)
+            elif box.streams:  # the next worker was ready before this use was over
                 self._act(shelf, shelf.pool.ready(box.number, self._clock.now()))
 
     async def _box(self, shelf: _Shelf) -> Box:

@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 _WARM_TIMEOUT_S = 180.0
 """Loading scientific packages takes seconds; minutes where the disk is cold and the machine busy."""
 _MAX_MESSAGE = 256 << 10
+_MOST_SAID = 64 << 10
 _ROOM_FOR_NAMES = 2048
 """Bytes of the command line that programs overwrite, so that `ps` shows theirs."""
 
@@ -120,6 +121,7 @@ class Template:
             self._control.send(json.dumps(head).encode())
             answer = await self._expect("warm")
         self.missing = tuple(answer["missing"])
+        asyncio.get_running_loop().add_reader(self._said, self._listen)
 
     async def _expect(self, kind: str) -> dict[str, Any]:
         assert self._control is not None
@@ -143,6 +145,17 @@ class Template:
             return lines[-1] if lines else ""
         return ""
 
+    def _listen(self) -> None:
+        """What it and the inits of its boxes say goes to the log; programs have other descriptors."""
+        try:
+            said = os.read(self._said, _MOST_SAID)
+        except BlockingIOError:
+            return
+        if not said:
+            asyncio.get_running_loop().remove_reader(self._said)
+        for line in said.decode(errors="replace").splitlines():
+            _log.error("template %s: %s", self.profile.name, line)
+
     async def _close(self) -> None:
         if self._inner >= 0:
             with contextlib.suppress(ProcessLookupError):
@@ -157,6 +170,7 @@ class Template:
             self._child.close()
             self._child = None
         if self._said >= 0:
+            asyncio.get_running_loop().remove_reader(self._said)
             os.close(self._said)
             self._said = -1
         if self._control is not None:

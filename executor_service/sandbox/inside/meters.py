@@ -13,6 +13,7 @@ import select
 import time
 
 from executor_service.sandbox.inside.signals import members
+from executor_service.sandbox.inside.tree import more_tasks
 from executor_service.sandbox.inside.watch import Reading
 
 TYPE_CHECKING = False
@@ -26,7 +27,6 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 # Positions in /proc/PID/stat, counted from the state, which follows the name in parentheses.
 _CUTIME, _CSTIME = 13, 14
 _RSS = 21
-_TASKS = 17
 _CPU_CLOCK = 2
 """CPUCLOCK_SCHED of a process, in the low bits of a clock id."""
 
@@ -69,7 +69,12 @@ class Meters:
         self._cpu_before += self._cpu_s() if used_s is None else used_s
 
     def read(self, memory_bytes: int = 0) -> Reading:
-        """`memory_bytes` is the limit: resident memory beyond it is counted once more, exactly and slowly."""
+        """`memory_bytes` is the limit: resident memory beyond it is counted once more, exactly and slowly.
+
+        Who has too many processes is to be ended before they take the processors from the init: nothing else is read.
+        """
+        if self.most_tasks and more_tasks(os.getpid(), self.most_tasks):
+            return Reading(0.0, denied_forks=1)
         resident = 0
         if self._oom < 0:
             pids = self.pids()
@@ -77,8 +82,6 @@ class Meters:
             if memory_bytes and resident > memory_bytes:
                 resident = sum(map(_proportional_bytes, pids))
         denied = _value(self._processes, b"max") - self._denied_before
-        if self.most_tasks and sum(map(_tasks, self.pids())) > self.most_tasks:
-            denied += 1
         return Reading(max(0.0, self._cpu_s()), resident, _value(self._oom, b"oom_kill") - self._oom_before, denied)
 
     def starved_s(self) -> float:
@@ -122,11 +125,6 @@ def _stat(pid: int) -> list[bytes]:
             return file.read().rpartition(b")")[2].split()
     except OSError:
         return []
-
-
-def _tasks(pid: int) -> int:
-    fields = _stat(pid)
-    return int(fields[_TASKS]) if fields else 0
 
 
 def _process_cpu_s(pid: int) -> float:

@@ -136,7 +136,7 @@ class _Template:
             ready = [handle for handle, _ in poll.poll()]
             if wakeup in ready:
                 os.read(wakeup, 4096)
-                _reap(self._inits)
+                self._reap()
                 if self._bare:
                     sweep(self._inits)
             if self._control.fileno() in ready:
@@ -148,6 +148,23 @@ class _Template:
                     _held.append(self)
                     return program
 
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._inits:
+                self._inits.remove(pid)
+                self._bury(status)
+
+    def _bury(self, status: int) -> None:
+        """Says how an init has ended where nobody wanted it: those in namespaces are killed by the server."""
+        if os.WIFSIGNALED(status) and (self._bare or os.WTERMSIG(status) != signal.SIGKILL):
+            _say(f"the init of a box was killed by signal {os.WTERMSIG(status)}")
+
     def _box(self, head: dict[str, Any], handles: list[int]) -> Program | None:
         try:
             # unshare() takes effect for children of a process that is in its own pid namespace alone.
@@ -157,8 +174,7 @@ class _Template:
             init = os.fork()
         except OSError as error:
             os.close(handles[0])  # tells the server that there will be no box
-            sys.stderr.write(f"a box can't be started: {error}\n")
-            sys.stderr.flush()
+            _say(f"a box can't be started: {error}")
             return None
         if init == 0:
             os.close(self._own)
@@ -174,15 +190,10 @@ class _Template:
         return None
 
 
-def _reap(inits: set[int]) -> None:
-    while True:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        inits.discard(pid)
+def _say(text: str) -> None:
+    """To the server's log."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 def _nothing(*_: object) -> None:

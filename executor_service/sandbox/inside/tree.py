@@ -36,6 +36,39 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def more_tasks(root: int, most: int) -> bool:
+    """Whether more than `most` processes and threads are below `root`. Looks at no more than it must: who has to act on
+    it competes with all of them for a processor."""
+    if not os.path.exists(f"/proc/{root}/task/{root}/children"):  # a kernel without CONFIG_PROC_CHILDREN
+        return sum(len(_threads(pid)) for pid in descendants(root)) > most
+    count, todo = 0, _children(root, _threads(root))
+    while todo and count <= most:
+        pid = todo.pop()
+        threads = _threads(pid)
+        count += len(threads)
+        todo += _children(pid, threads)
+    return count > most
+
+
+def _threads(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+
+
+def _children(pid: int, threads: list[str]) -> list[int]:
+    """Some may be left out where others end at that moment."""
+    found: list[int] = []
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+        except OSError:
+            continue
+    return found
+
+
 def tasks_of(uid: int) -> int:
     """Processes and threads of a user."""
     count = 0

@@ -238,24 +238,30 @@ class Use:
         early = self._over and self._exit is None
         if not self._over:
             self._ended_at = time.monotonic()
-        last = self._meters.read()
-        said = self._pages.ended()
-        if early and said is not None:
-            # A control group can be a few hundred us late, which is all of a short program.
-            last.cpu_s = max(last.cpu_s, min(said[1], last.cpu_s + _LATE_S))
-            _let_wait(self._pid)
-        _kill_all()
         unused = self._begin is None and self._started is None
         if unused or self._reason == "failed":
+            _kill_all()
             self._reap(0)
         elif early and not self._collects and not self._serves:
+            last = self._last_reading()
+            _kill_all()
             self._answer(last, None)
             self._reap(0)
         else:
+            _kill_all()
             self._reap(0)
             self._answer(self._meters.read(), self._reader() if self._collects else None)
             self._reap(0)  # the reader
         self._tell({"type": "dead"})
+
+    def _last_reading(self) -> Reading:
+        """Of a program that has said that it has ended, and is about to be killed."""
+        last = self._meters.read()
+        if (said := self._pages.ended()) is not None:
+            # A control group can be a few hundred us late, which is all of a short program.
+            last.cpu_s = max(last.cpu_s, min(said[1], last.cpu_s + _LATE_S))
+            _let_wait(self._pid)
+        return last
 
     def _answer(self, last: Reading, reader: socket.socket | None) -> None:
         said = self._pages.ended()
