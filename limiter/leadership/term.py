@@ -1,0 +1,75 @@
+"""What leading means: who may grant, for how long, and what a new leader knows of the one before.
+
+Two limiters must never grant from the same limit. A term is numbered by an epoch that is higher than all before it;
+leases of other epochs are not bound. A leader acts only while its clock says that nobody else can lead (`lead_until`),
+and keeps the roster, the list of executors whose programs may be running, where the next leader finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Leadership", "LeadershipLost", "Member", "Term"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An executor's session on the roster."""
+
+    session_id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A time in which one process leads."""
+
+    epoch: int
+    """Higher than that of every term before it, from 1."""
+    roster: tuple[Member, ...] | None
+    """Executors that the leader before let in and whose end it had not seen. Empty: there were none, and nothing has to
+    be waited for. None: nobody knows, so that the longest time that a program can outlive a leader has to pass."""
+
+
+class LeadershipLost(Exception):  # noqa: N818 - a fact about the world
+    """Another process leads, or may; the text says why. Whoever gets it must stop granting."""
+
+
+class Leadership(Protocol):
+    """How a process comes to lead. One instance, one process, one term: after losing it the process starts afresh."""
+
+    @property
+    def leader(self) -> str:
+        """Who leads, as far as is known, for messages to people and clients; empty: nobody knows."""
+        ...
+
+    @property
+    def keeps_roster(self) -> bool:
+        """Whether `store()` keeps anything. If not, executors need not wait for it."""
+        ...
+
+    @property
+    def lead_until(self) -> float:
+        """Until when nobody else can lead, on the clock that it was given; infinite where that does not end while the
+        process lives. Counted from the sending of the last renewal that succeeded."""
+        ...
+
+    async def campaign(self) -> Term:
+        """Waits until this process leads. LeadershipLost when it never can."""
+        ...
+
+    async def hold(self) -> None:
+        """Renews for as long as it can; never returns otherwise than by LeadershipLost or cancellation. `lead_until`
+        grows meanwhile."""
+        ...
+
+    async def store(self, roster: Sequence[Member]) -> None:
+        """Keeps the whole roster for the next leader; returns when it is safe. LeadershipLost when somebody else has
+        written since, and when it can't be known in time. One call at a time."""
+        ...
+
+    async def resign(self) -> None:
+        """Lets somebody else lead at once. Called when nothing is granted any more. Idempotent; bounded in time."""
+        ...
