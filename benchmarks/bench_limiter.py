@@ -110,6 +110,7 @@ async def run() -> list[Row]:
         sys.executable,
         "-m",
         "limiter",
+        "fresh=true",
         f"listen={ports.limiter}",
         f"admin_listen={ports.limiter_admin}",
         f"health_listen={ports.limiter_health}",

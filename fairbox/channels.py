@@ -30,7 +30,7 @@ def client_options() -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.min_reconnect_backoff_ms", 50),
-        ("grpc.max_reconnect_backoff_ms", 1_000),
+        ("grpc.max_reconnect_backoff_ms", 500),
         ("grpc.dns_min_time_between_resolutions_ms", 5_000),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),

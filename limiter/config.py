@@ -15,6 +15,7 @@ __all__ = ["BucketConfig", "LimiterConfig"]
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MAX_TOKENS = 1_000_000
 """Largest limit of a bucket, so that counts fit where they are shown."""
+LEADERS = ("none",)
 MAX_BUCKETS = 1_000
 """Status shows every bucket, so there can't be any number of them."""
 
@@ -44,6 +45,12 @@ class LimiterConfig:
     buckets: dict[str, BucketConfig] = setting(
         factory=lambda: {"code": BucketConfig()}, help="Buckets by name, e.g. buckets.code.max_in_flight=4."
     )
+    leader: str = setting(
+        "none", help="How to be the only limiter that grants: none (by your word: start one, and one only)."
+    )
+    fresh: bool = setting(
+        False, help="Nothing runs that an earlier limiter has let in: grant at once, and not after the learning time."
+    )
     grace_s: float = setting(1.5, help="How long a client's session outlives its stream, seconds.")
     executor_ttl_s: float = setting(6.0, help="How long an executor's session lasts without a heartbeat, seconds.")
     max_sessions: int = setting(10_000, help="Most sessions at once, from 1.")
@@ -55,6 +62,8 @@ class LimiterConfig:
         _within("executor_ttl_s", self.executor_ttl_s, 0.2, 3600.0)
         _within("drain_grace_s", self.drain_grace_s, 0.0, 3600.0)
         _within("max_sessions", self.max_sessions, 1, 1_000_000)
+        if self.leader not in LEADERS:
+            raise ConfigError(f"leader is {self.leader!r}, must be one of {', '.join(LEADERS)}")
         if not 1 <= len(self.buckets) <= MAX_BUCKETS:
             raise ConfigError(f"buckets has {len(self.buckets)} entries, must have from 1 to {MAX_BUCKETS}")
         for name, bucket in self.buckets.items():

@@ -76,7 +76,8 @@ class LocalStack:
 
     async def __aenter__(self) -> LocalStack:
         ports = self.ports
-        limiter = [f"listen={ports.limiter}", f"admin_listen={ports.limiter_admin}"]
+        # Nothing runs that an earlier limiter has let in: both are new.
+        limiter = ["fresh=true", f"listen={ports.limiter}", f"admin_listen={ports.limiter_admin}"]
         limiter += [f"health_listen={ports.limiter_health}", *self._limiter_args]
         executor = [f"listen={ports.executor}", f"health_listen={ports.executor_health}"]
         executor += [f"limiter={ports.limiter}", *self._executor_args]

@@ -233,6 +233,8 @@ class SessionMachine:
                 self._lose(lease, revoke.reason, news)
         if frame.heartbeat_ack:
             self._acked(frame.heartbeat_ack)
+        elif frame.HasField("welcome") and self.kind is SessionKind.EXECUTOR:
+            self._next_heartbeat = now  # that of the hello came before its session was open
         if frame.HasField("go_away"):
             news.append(GoneAway(frame.go_away.reason, frame.go_away.retry_after_s))
         return news

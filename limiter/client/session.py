@@ -30,7 +30,8 @@ from limiter.core.reasons import RejectReason, ReleaseOutcome
 __all__ = ["SessionRunner"]
 
 _BACKOFF_FIRST_S = 0.05
-_BACKOFF_LAST_S = 1.0
+_BACKOFF_LAST_S = 0.5
+"""Below `Timing.client_return`: a restarted limiter waits that long for those who queued."""
 _WELCOME_WITHIN_S = 5.0
 """A limiter that does not answer a hello for so long is not there."""
 _FLUSH_WITHIN_S = 1.0

@@ -10,6 +10,7 @@ from limiter.core.bucket import BucketLimits
 from limiter.core.core import LimiterCore
 from limiter.core.ids import LeaseId, Ticket
 from limiter.core.reasons import BindStatus, LeaseState, RejectReason, ReleaseOutcome, SessionKind
+from limiter.core.roster import Member
 from limiter.core.statistics import BucketStatistics, LeaseInfo, LimiterStatistics, QueueInfo, SessionStatistics
 from limiter.core.timing import Timing
 
@@ -22,6 +23,7 @@ __all__ = [
     "LeaseState",
     "LimiterCore",
     "LimiterStatistics",
+    "Member",
     "QueueInfo",
     "RejectReason",
     "ReleaseOutcome",

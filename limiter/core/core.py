@@ -10,6 +10,9 @@ R2   A granted lease can be taken back at any time: its client is gone for longe
 R3   A bind succeeds only for a granted lease of the session that the executor presents; repeating it is harmless.
 R6   A bound lease is freed by its executor's release, by a hello of that executor that omits it, or when that executor
      has been silent for so long that it has provably killed its work. Never by a disconnect.
+R7   Nothing is decided once `lead_until` has come: from then on another limiter may lead.
+R8   An executor is welcomed only when the next leader would find it on the roster.
+R9   Nothing is granted after a start until every executor of the roster has reported, or has provably stopped.
 R10  A hello is believed: what it lists is kept, what it omits is freed, requests return by their tickets.
 R11  Lowering a limit revokes nothing: nothing is granted until what is held has fallen below it. Nothing passes a head
      that does not fit.
@@ -19,12 +22,12 @@ Time is the `now` of each call, in seconds, never going backwards. Whatever is d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from limiter.core.bucket import Bucket, BucketLimits
-from limiter.core.effects import Configured, Effect
+from limiter.core.effects import Configured, Effect, SteppedDown
 from limiter.core.events import (
     Acquire,
     Bind,
@@ -34,15 +37,19 @@ from limiter.core.events import (
     Event,
     Heartbeat,
     Hello,
+    LeadUntil,
     Release,
     Revoke,
+    RosterKept,
     Tick,
 )
 from limiter.core.lease import Lease, Request
 from limiter.core.lease_rules import LeaseRules
 from limiter.core.ledger import Ledger, Tombstone
 from limiter.core.reasons import RejectReason
+from limiter.core.recovery import Recovery
 from limiter.core.request_rules import RequestRules
+from limiter.core.roster import Member, Roster
 from limiter.core.session_rules import SessionRules
 from limiter.core.statistics import (
     LeaseInfo,
@@ -63,14 +70,26 @@ class LimiterCore:
     """Decides who may run. Not thread-safe; call it from one place."""
 
     def __init__(
-        self, epoch: int, buckets: Iterable[BucketLimits], *, now: float, timing: Timing | None = None
+        self,
+        epoch: int,
+        buckets: Iterable[BucketLimits],
+        *,
+        now: float,
+        timing: Timing | None = None,
+        roster: Sequence[Member] | None = (),
+        keeps_roster: bool = False,
     ) -> None:
-        """`epoch` must be higher than that of every limiter before it (1 or more)."""
+        """`epoch` must be higher than that of every limiter before it (1 or more). `roster` names the executors of the
+        limiter before, empty when there were none; None: nobody knows. `keeps_roster`: `RosterChanged` is answered."""
         self.timing = timing or Timing()
         self._started = now
+        self._lead_until = float("inf")
+        self._leads = True
         self._ledger = Ledger(
             epoch,
             [Bucket(limits, now) for limits in buckets],
+            recovery=Recovery(roster, self.timing, now),
+            roster=Roster(roster or (), kept=keeps_roster),
             tombstone_ttl=self.timing.tombstone_ttl,
             max_tombstones=self.timing.max_tombstones,
         )
@@ -86,9 +105,12 @@ class LimiterCore:
             Hello: sessions.hello,
             Disconnect: sessions.disconnect,
             Heartbeat: sessions.heartbeat,
+            RosterKept: sessions.roster_kept,
+            LeadUntil: self._extend,
             Configure: self._configure,
             Tick: self._tick,
         }
+        sessions.recover(now)
 
     @property
     def epoch(self) -> int:
@@ -97,6 +119,8 @@ class LimiterCore:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Applies one event at time `now` and returns what has to be told, in order."""
+        if now >= self._lead_until:
+            return self._step_down()
         ledger = self._ledger
         effects = ledger.effects = []
         due = ledger.deadlines.next()
@@ -107,7 +131,15 @@ class LimiterCore:
 
     def next_deadline(self) -> float | None:
         """When to send the next `Tick`, on the same clock as `now`; None: nothing happens by itself."""
-        return self._ledger.deadlines.next()
+        due = self._ledger.deadlines.next() if self._leads else None
+        if self._leads and self._lead_until < float("inf"):
+            return self._lead_until if due is None else min(due, self._lead_until)
+        return due
+
+    @property
+    def recovering(self) -> bool:
+        """Whether nothing is granted yet, because programs of an earlier leader may be running uncounted."""
+        return self._ledger.recovery.active
 
     def statistics(self, now: float) -> LimiterStatistics:
         """The state of every bucket at one instant."""
@@ -125,7 +157,16 @@ class LimiterCore:
         """At most `limit` waiting requests of a bucket in ticket order, those after the ticket `after`."""
         return list_queue(self._ledger, now, bucket, after, limit)
 
-    # Configuration and time
+    # Leading, configuration and time
+
+    def _extend(self, event: LeadUntil, now: float) -> None:
+        self._lead_until = event.until
+
+    def _step_down(self) -> list[Effect]:
+        """The first time says so; there is no way back."""
+        self._lead_until = float("-inf")
+        leads, self._leads = self._leads, False
+        return [SteppedDown()] if leads else []
 
     def _configure(self, event: Configure, now: float) -> None:
         ledger, limits = self._ledger, event.limits
@@ -165,5 +206,7 @@ class LimiterCore:
                 ledger.pump(item.bucket, now)
             elif isinstance(item, Tombstone):
                 del ledger.tombstones[item.key]
+            elif isinstance(item, Recovery):
+                self._session_rules.recover(now)
             else:
                 self._session_rules.expire(item, now)

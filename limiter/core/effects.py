@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from limiter.core.ids import LeaseId, Ticket
 from limiter.core.reasons import BindStatus, LeaseState, RejectReason
+from limiter.core.roster import Member
 
 __all__ = [
     "BindAnswered",
@@ -22,7 +23,9 @@ __all__ = [
     "Released",
     "RevokeAnswered",
     "Revoked",
+    "RosterChanged",
     "SessionEnded",
+    "SteppedDown",
     "Welcomed",
 ]
 
@@ -160,6 +163,19 @@ class Configured:
     """False when the expected version was another one."""
 
 
+@dataclass(frozen=True, slots=True)
+class RosterChanged:
+    """The roster has to be kept for the next leader; answered by `RosterKept`, of this version or a later one."""
+
+    members: tuple[Member, ...]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SteppedDown:
+    """Another limiter may lead. Nothing is decided any more; every stream has to end."""
+
+
 Effect = (
     Granted
     | Queued
@@ -173,4 +189,6 @@ Effect = (
     | SessionEnded
     | RevokeAnswered
     | Configured
+    | RosterChanged
+    | SteppedDown
 )

@@ -22,8 +22,10 @@ __all__ = [
     "Heartbeat",
     "HeldLease",
     "Hello",
+    "LeadUntil",
     "Release",
     "Revoke",
+    "RosterKept",
     "Tick",
 ]
 
@@ -140,8 +142,35 @@ class Configure:
 
 
 @dataclass(frozen=True, slots=True)
+class LeadUntil:
+    """Nobody else can lead before this time. Once it has come, nothing may be decided any more."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class RosterKept:
+    """A version of the roster is where the next leader will find it; lets in the executors that waited for it."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: `next_deadline()` was reached."""
 
 
-Event = Acquire | Cancel | Release | Bind | Hello | Disconnect | Heartbeat | Revoke | Configure | Tick
+Event = (
+    Acquire
+    | Cancel
+    | Release
+    | Bind
+    | Hello
+    | Disconnect
+    | Heartbeat
+    | Revoke
+    | Configure
+    | LeadUntil
+    | RosterKept
+    | Tick
+)

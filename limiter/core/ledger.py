@@ -1,8 +1,9 @@
 """The books: who waits, who holds what, and the few moves that change them.
 
 Invariants: `bucket.held` is the sum of the tokens of the bucket's leases, and no grant makes it exceed the limit;
-grants leave a bucket in ticket order among connected sessions; a request waits or has leases, never both; whoever ends
-something takes it out of every index here. Effects are collected in `effects` in the order of the moves.
+nothing is granted during a recovery; grants leave a bucket in ticket order among connected sessions; a request waits or
+has leases, never both; whoever ends something takes it out of every index here. Effects are collected in `effects` in
+the order of the moves.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from limiter.core.effects import Effect, Granted, Queued, Rejected, Revoked
 from limiter.core.ids import LeaseId
 from limiter.core.lease import Lease, Request
 from limiter.core.reasons import LeaseState, RejectReason, ReleaseOutcome, SessionKind
+from limiter.core.recovery import Recovery
+from limiter.core.roster import Roster
 from limiter.core.session import Session
 
 __all__ = ["Ledger", "Tombstone"]
@@ -34,12 +37,23 @@ class Tombstone:
 class Ledger:
     """State of the limiter. `LimiterCore` decides; this keeps the books right."""
 
-    def __init__(self, epoch: int, buckets: Iterable[Bucket], *, tombstone_ttl: float, max_tombstones: int) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        buckets: Iterable[Bucket],
+        *,
+        recovery: Recovery,
+        roster: Roster,
+        tombstone_ttl: float,
+        max_tombstones: int,
+    ) -> None:
         self.epoch = epoch
+        self.recovery = recovery
+        self.roster = roster
         self.buckets = {bucket.limits.name: bucket for bucket in buckets}
         self.sessions: dict[str, Session] = {}
         self.leases: dict[LeaseId, Lease] = {}
-        self.deadlines: Deadlines[Request | Lease | Session | Tombstone] = Deadlines()
+        self.deadlines: Deadlines[Request | Lease | Session | Tombstone | Recovery] = Deadlines()
         self.tombstones: dict[tuple[str, str], Tombstone] = {}
         self.effects: list[Effect] = []
         self.last_ticket = 0
@@ -53,7 +67,7 @@ class Ledger:
         """Takes in a new request with a fresh ticket: grants it if nothing is before it, queues it otherwise."""
         bucket, session = request.bucket, request.session
         session.requests[request.request_id] = request
-        if not bucket.queue and request.needed <= bucket.free:
+        if not bucket.queue and request.needed <= bucket.free and not self.recovery.active:
             self._grant(request, now)
             return
         position, rate = len(bucket.queue), bucket.meter.estimate(now)
@@ -91,6 +105,8 @@ class Ledger:
 
     def pump(self, bucket: Bucket, now: float) -> None:
         """Grants from the head of the queue for as long as it fits: no request passes a bigger one."""
+        if self.recovery.active:
+            return
         queue = bucket.queue
         while bucket.held < bucket.limits.max_in_flight:
             request = queue.head()

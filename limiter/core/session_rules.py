@@ -1,9 +1,9 @@
-"""Rules for sessions: how one opens, resumes, falls silent and ends."""
+"""Rules for sessions: how one opens, resumes, falls silent and ends; and when a new leader may grant."""
 
 from __future__ import annotations
 
-from limiter.core.effects import HeartbeatAcked, Refused, SessionEnded, Welcomed
-from limiter.core.events import Disconnect, Heartbeat, Hello
+from limiter.core.effects import HeartbeatAcked, Refused, RosterChanged, SessionEnded, Welcomed
+from limiter.core.events import Disconnect, Heartbeat, Hello, RosterKept
 from limiter.core.ledger import Ledger
 from limiter.core.reasons import SessionKind
 from limiter.core.reconcile import reconcile_leases, reconcile_requests
@@ -15,7 +15,7 @@ __all__ = ["SessionRules"]
 
 
 class SessionRules:
-    """Handles `Hello`, `Disconnect`, `Heartbeat` and the ends of sessions."""
+    """Handles `Hello`, `RosterKept`, `Disconnect`, `Heartbeat`, the ends of sessions and of the recovery."""
 
     def __init__(self, ledger: Ledger, requests: RequestRules, timing: Timing) -> None:
         self._ledger = ledger
@@ -23,6 +23,33 @@ class SessionRules:
         self._timing = timing
 
     def hello(self, event: Hello, now: float) -> None:
+        if event.kind is SessionKind.EXECUTOR and not self._ledger.roster.admits(event.session_id):
+            self._join(event)
+        else:
+            self._open(event, now)
+
+    def _join(self, event: Hello) -> None:
+        """An executor is welcomed once the next leader would know of it."""
+        ledger = self._ledger
+        if event.session_id in ledger.sessions:
+            ledger.effects.append(_other_kind(event, ledger.sessions[event.session_id]))
+        elif ledger.roster.join(event):
+            self._tell_roster()
+
+    def roster_kept(self, event: RosterKept, now: float) -> None:
+        for hello in self._ledger.roster.kept_at(event.version):
+            self._open(hello, now)
+
+    def _leave(self, session_id: str) -> None:
+        """An executor runs nothing, and never will under this session."""
+        if self._ledger.roster.leave(session_id):
+            self._tell_roster()
+
+    def _tell_roster(self) -> None:
+        roster = self._ledger.roster
+        self._ledger.effects.append(RosterChanged(roster.members, roster.version))
+
+    def _open(self, event: Hello, now: float) -> None:
         ledger = self._ledger
         session = ledger.sessions.get(event.session_id)
         resumed = session is not None
@@ -30,11 +57,11 @@ class SessionRules:
             if len(ledger.sessions) >= self._timing.max_sessions:
                 message = f"{len(ledger.sessions)} sessions are open, which is all that may"
                 ledger.effects.append(Refused(event.session_id, message, 1.0))
+                self._leave(event.session_id)
                 return
             session = ledger.sessions[event.session_id] = Session(event.session_id, event.kind, event.name, now)
         elif session.kind is not event.kind:
-            message = f"session_id is {event.session_id!r}, which is a session of another kind ({session.kind})"
-            ledger.effects.append(Refused(event.session_id, message))
+            ledger.effects.append(_other_kind(event, session))
             return
         session.connected, session.gone_at = True, float("inf")
         session.name, session.last_heard = event.name, now
@@ -47,12 +74,30 @@ class SessionRules:
         known, touched = reconcile_requests(ledger, session, event)
         for acquire in known:
             self._requests.take_back(acquire, session, now)
+        if session.kind is SessionKind.EXECUTOR:
+            ledger.recovery.returned(session.session_id)
+            self.recover(now)
         for bucket in touched:
             ledger.pump(bucket, now)
+
+    def recover(self, now: float) -> None:
+        """Grants again once nothing of an earlier leader can be running uncounted."""
+        ledger, recovery = self._ledger, self._ledger.recovery
+        if recovery.over(now):
+            ledger.deadlines.clear(recovery)
+            for session_id in recovery.missing:
+                self._leave(session_id)
+            recovery.missing.clear()
+            for bucket in ledger.buckets.values():
+                ledger.pump(bucket, now)
+        elif recovery.active:
+            ledger.deadlines.set(recovery, recovery.ends_at())
 
     def disconnect(self, event: Disconnect, now: float) -> None:
         ledger = self._ledger
         session = ledger.sessions.get(event.session_id)
+        if session is None and ledger.roster.joins(event.session_id):
+            self._leave(event.session_id)
         if session is None or not session.connected:
             return
         session.connected, session.gone_at = False, now
@@ -80,7 +125,13 @@ class SessionRules:
         if silent_at <= now:
             ledger.effects.append(SessionEnded(session.session_id, "it was silent for too long"))
             ledger.end_session(session, "its executor was silent for too long", now)
+            self._leave(session.session_id)
             return
         if session.gone_at + timing.grace <= now:
             ledger.drop_unbound(session, "the executor that asked for it has gone", now)
         ledger.deadlines.set(session, silent_at)
+
+
+def _other_kind(event: Hello, session: Session) -> Refused:
+    message = f"session_id is {event.session_id!r}, which is a session of another kind ({session.kind})"
+    return Refused(event.session_id, message)

@@ -47,6 +47,12 @@ class LimiterStatistics:
     """The whole limiter."""
 
     epoch: int
+    recovering: bool
+    """Whether nothing is granted yet, because programs of an earlier leader may be running uncounted."""
+    recovering_for: float
+    """The longest that it can still last; 0 when it is over."""
+    missing: tuple[str, ...]
+    """Names of the executors that it waits for."""
     uptime: float
     held: int
     bound: int
@@ -115,9 +121,13 @@ class QueueInfo:
 
 def snapshot(ledger: Ledger, now: float, uptime: float) -> LimiterStatistics:
     """The state of every bucket; O(buckets + sessions)."""
+    recovery = ledger.recovery
     buckets = tuple(_bucket(ledger.buckets[name], now) for name in sorted(ledger.buckets))
     return LimiterStatistics(
         epoch=ledger.epoch,
+        recovering=recovery.active,
+        recovering_for=max(0.0, recovery.until - now) if recovery.active else 0.0,
+        missing=tuple(member.name for member in recovery.missing.values()),
         uptime=uptime,
         held=sum(bucket.held for bucket in buckets),
         bound=sum(bucket.bound for bucket in buckets),

@@ -21,6 +21,9 @@ class Timing:
     little."""
     executor_ttl: float = 6.0
     """An executor may run bound work for this long (less 2 %) after sending a heartbeat that was acknowledged."""
+    client_return: float = 1.0
+    """After a restart nothing is granted for this long where somebody had to be waited for: clients, which try to
+    reconnect at least every 0.5 s, bring their tickets back, and the order holds."""
     tombstone_ttl: float = 60.0
     """How long the end of a unary request is remembered."""
     max_sessions: int = 10_000

@@ -11,15 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from limiter.core.roster import Member
+
 __all__ = ["Leadership", "LeadershipLost", "Member", "Term"]
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """An executor's session on the roster."""
-
-    session_id: str
-    name: str
 
 
 @dataclass(frozen=True, slots=True)

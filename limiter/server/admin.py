@@ -23,6 +23,7 @@ from limiter.server.convert import (
 )
 from limiter.server.fields import Fields
 from limiter.server.hub import Hub
+from limiter.server.seat import Seat
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 
@@ -38,10 +39,10 @@ _MAX_PAGE = 1_000
 
 
 class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
-    """The operators' service. One instance serves one hub."""
+    """The operators' service."""
 
-    def __init__(self, hub: Hub, *, version: str, insecure: bool) -> None:
-        self._hub = hub
+    def __init__(self, seat: Seat, *, version: str, insecure: bool) -> None:
+        self._seat = seat
         self._version = version
         self._insecure = insecure
 
@@ -59,17 +60,16 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
             fields.check()
         except FieldErrors as errors:
             await abort_fields(context, errors)
-        while not self._hub.closed:
+        await self._seat.take(context)
+        while self._seat.leads:
             yield pb.WatchStatusResponse(status=await self._status(request.bucket, context))
             await asyncio.sleep(interval)
 
     async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:  # noqa: N802
         """One page of the leases in hand."""
-        size = await _page_size(request.page_size, context)
+        size, hub = await _page_size(request.page_size, context), await self._seat.take(context)
         try:
-            found = self._hub.core.leases(
-                self._hub.clock.now(), bucket=request.bucket, after=request.page_token, limit=size
-            )
+            found = hub.core.leases(hub.clock.now(), bucket=request.bucket, after=request.page_token, limit=size)
         except ValueError:
             await _bad_token(request.page_token, context)
         token = str(found[-1].lease) if len(found) == size else ""
@@ -77,12 +77,12 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
 
     async def ListQueue(self, request: pb.ListQueueRequest, context: Context) -> pb.ListQueueResponse:  # noqa: N802
         """One page of a queue."""
-        size = await _page_size(request.page_size, context)
+        size, hub = await _page_size(request.page_size, context), await self._seat.take(context)
         bucket = request.bucket or DEFAULT_BUCKET
         try:
-            found = self._hub.core.queue(self._hub.clock.now(), bucket=bucket, after=request.page_token, limit=size)
+            found = hub.core.queue(hub.clock.now(), bucket=bucket, after=request.page_token, limit=size)
         except KeyError:
-            await self._unknown_bucket(bucket, context)
+            await _unknown_bucket(hub, bucket, context)
         except ValueError:
             await _bad_token(request.page_token, context)
         token = str(found[-1].ticket) if len(found) == size else ""
@@ -97,9 +97,11 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         except FieldErrors as errors:
             await abort_fields(context, errors)
         lease = LeaseId(request.lease.epoch, request.lease.seq)
-        effects = self._hub.apply(Revoke(lease, request.force, request.reason or "revoked by an operator"))
-        was = next(effect.was for effect in reversed(effects) if isinstance(effect, RevokeAnswered))
+        hub = await self._seat.take(context)
+        effects = hub.apply(Revoke(lease, request.force, request.reason or "revoked by an operator"))
+        was = next((effect.was for effect in reversed(effects) if isinstance(effect, RevokeAnswered)), None)
         if was is None:
+            await self._seat.take(context)
             await context.abort(grpc.StatusCode.NOT_FOUND, f"lease {lease} is not known")
         if was is LeaseState.GRANTED:
             return pb.RevokeLeaseResponse()
@@ -117,14 +119,20 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         raise AssertionError("abort() does not return")
 
     async def _status(self, wanted: str, context: Context) -> pb.GetStatusResponse:
-        core, now = self._hub.core, self._hub.clock.now()
+        hub = self._seat.hub
+        if hub is None:
+            return pb.GetStatusResponse(version=self._version, insecure=self._insecure)
+        core, now = hub.core, hub.clock.now()
         statistics = core.statistics(now)
         buckets = [bucket for bucket in statistics.buckets if wanted in ("", bucket.limits.name)]
         if not buckets:
-            await self._unknown_bucket(wanted, context)
+            await _unknown_bucket(hub, wanted, context)
         return pb.GetStatusResponse(
             epoch=statistics.epoch,
-            leader=True,
+            leader=self._seat.leads,
+            recovering=statistics.recovering,
+            recovering_for_s=statistics.recovering_for,
+            missing_executors=statistics.missing,
             buckets=[bucket_message(bucket) for bucket in buckets],
             sessions=[session_message(session) for session in core.sessions(now, _MAX_SESSIONS)],
             uptime_s=statistics.uptime,
@@ -132,9 +140,10 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
             insecure=self._insecure,
         )
 
-    async def _unknown_bucket(self, bucket: str, context: Context) -> None:
-        names = ", ".join(each.limits.name for each in self._hub.core.statistics(self._hub.clock.now()).buckets)
-        await context.abort(grpc.StatusCode.NOT_FOUND, f"bucket is {bucket!r}, must be one of {names}")
+
+async def _unknown_bucket(hub: Hub, bucket: str, context: Context) -> None:
+    names = ", ".join(each.limits.name for each in hub.core.statistics(hub.clock.now()).buckets)
+    await context.abort(grpc.StatusCode.NOT_FOUND, f"bucket is {bucket!r}, must be one of {names}")
 
 
 async def _page_size(value: int, context: Context) -> int:

@@ -1,43 +1,55 @@
-"""Puts the limiter together: core, hub, services, ports, and their end."""
+"""Puts the limiter together: its term, services, ports, and their end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import time
 from types import TracebackType
+from typing import NoReturn
 
 import grpc.aio
 
 from fairbox.clock import MonotonicClock
+from fairbox.errors import FairboxError
 from fairbox.serving import GrpcServer, HealthServer
 from fairbox.version import installed_version
 from limiter.config import LimiterConfig
-from limiter.core import LimiterCore, LimiterStatistics
+from limiter.core import LimiterStatistics
+from limiter.leadership import Alone, Leadership, LeadershipLost
 from limiter.server.admin import ADMIN_SERVICE_NAME, LimiterAdminService
 from limiter.server.hub import Hub
+from limiter.server.reign import Reign
+from limiter.server.seat import Seat
 from limiter.server.service import SERVICE_NAME, LimiterService
 from limiter.v1 import limiter_pb2_grpc
 
-__all__ = ["LimiterServer", "new_epoch", "serve"]
+__all__ = ["LimiterServer", "serve"]
 
 _LOG = logging.getLogger("limiter")
 
 
-def new_epoch() -> int:
-    """Wall-clock milliseconds: grows over restarts without storage, unless the clock is set back in between."""
-    return time.time_ns() // 1_000_000
-
-
 class LimiterServer:
-    """`async with LimiterServer(config) as server`: a limiter that listens. FairboxError when a port can't be had."""
+    """`async with LimiterServer(config) as server`: a limiter that listens. FairboxError when a port can't be had.
+
+    With `leader=none` it leads when the block is entered; otherwise `wait_leading()` says when.
+    """
 
     def __init__(self, config: LimiterConfig) -> None:
         config.validate()
         self._config = config
         self._stack = contextlib.AsyncExitStack()
         self._clock = MonotonicClock()
+        self._seat = Seat(open_leadership(config))
+        self._reign = Reign(
+            self._seat.leadership,
+            self._clock,
+            buckets=config.limits(),
+            timing=config.timing(),
+            on_hub=self._take_seat,
+        )
+        self._leading = asyncio.Event()
+        self._term: asyncio.Task[NoReturn] | None = None
         self.address = config.listen
         self.admin_address = config.admin_listen
         self.health_address = config.health_listen
@@ -45,10 +57,8 @@ class LimiterServer:
     async def __aenter__(self) -> LimiterServer:
         config = self._config
         async with contextlib.AsyncExitStack() as stack:
-            core = LimiterCore(new_epoch(), config.limits(), now=self._clock.now(), timing=config.timing())
-            self._hub = Hub(core, self._clock)
-            service = LimiterService(self._hub)
-            admin = LimiterAdminService(self._hub, version=installed_version(), insecure=config.insecure)
+            service = LimiterService(self._seat)
+            admin = LimiterAdminService(self._seat, version=installed_version(), insecure=config.insecure)
 
             def add_service(server: grpc.aio.Server) -> None:
                 limiter_pb2_grpc.add_LimiterServiceServicer_to_server(service, server)
@@ -71,20 +81,61 @@ class LimiterServer:
             )
             self.address, self.admin_address = self._server.address, self._admin.address
             self.health_address = self._health.address
-            await self._health.set_ready(True)
+            self._term = asyncio.create_task(self._reign.run(), name="term")
+            stack.push_async_callback(self._end_term)
+            if config.leader == "none":
+                await self.wait_leading()
             self._stack = stack.pop_all()
         return self
 
+    async def wait_leading(self) -> None:
+        """Returns when it may grant, or has to wait for nothing but the end of the recovery. LeadershipLost when it
+        never will."""
+        assert self._term is not None
+        leading = asyncio.create_task(self._leading.wait())
+        try:
+            await asyncio.wait([leading, self._term], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leading.cancel()
+        if self._leading.is_set():
+            await self._health.set_ready(True)
+        else:
+            await self._term
+
+    async def run(self) -> NoReturn:
+        """Until it is cancelled. LeadershipLost when another limiter leads, or may: then this one has to end."""
+        assert self._term is not None
+        await self.wait_leading()
+        await asyncio.shield(self._term)
+        raise AssertionError("a term ends with LeadershipLost")
+
+    @property
+    def hub(self) -> Hub:
+        """What decides, of this term. RuntimeError before it leads."""
+        if self._seat.hub is None:
+            raise RuntimeError("this limiter has not led yet")
+        return self._seat.hub
+
     def statistics(self) -> LimiterStatistics:
-        """The state of every bucket now."""
-        return self._hub.core.statistics(self._clock.now())
+        """The state of every bucket now. RuntimeError before it leads."""
+        return self.hub.core.statistics(self._clock.now())
 
     async def stop(self) -> None:
         """Tells everybody to go away, lets calls in flight end, and closes the ports. Idempotent."""
         await self._health.set_ready(False)
-        self._hub.close()
+        await self._end_term()
         await self._server.stop(self._config.drain_grace_s)
         await self._stack.aclose()
+
+    async def _end_term(self) -> None:
+        """Grants nothing more, and lets another limiter lead. Idempotent."""
+        if self._term is not None:
+            self._term.cancel()
+            await asyncio.wait([self._term])
+
+    def _take_seat(self, hub: Hub) -> None:
+        self._seat.hub = hub
+        self._leading.set()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -92,8 +143,23 @@ class LimiterServer:
         await asyncio.shield(self.stop())
 
 
+def open_leadership(config: LimiterConfig) -> Leadership:
+    """How this limiter comes to lead."""
+    return Alone(name=config.listen, fresh=config.fresh)
+
+
 async def serve(config: LimiterConfig, stop: asyncio.Event) -> None:
-    """Serves until `stop` is set. FairboxError in one sentence when it can't start."""
+    """Serves until `stop` is set. FairboxError in one sentence when it can't start, or may not lead any more."""
     async with LimiterServer(config) as server:
         _LOG.info("listening on %s, for operators on %s", server.address, server.admin_address)
-        await stop.wait()
+        running, stopped = asyncio.create_task(server.run()), asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([running, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                await running
+        except LeadershipLost as lost:
+            raise FairboxError(f"this limiter does not lead any more: {lost}") from None
+        finally:
+            for task in (running, stopped):
+                task.cancel()
+            await asyncio.wait([running, stopped])

@@ -7,14 +7,27 @@ that said hello last, or to the unary calls; nothing here waits.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from fairbox.clock import Clock
 from limiter.core import LimiterCore
-from limiter.core.effects import Configured, Effect, Granted, Refused, Rejected, RevokeAnswered, Welcomed
-from limiter.core.events import Disconnect, Event, Hello, Tick
+from limiter.core.effects import (
+    Configured,
+    Effect,
+    Granted,
+    Refused,
+    Rejected,
+    RevokeAnswered,
+    RosterChanged,
+    SteppedDown,
+    Welcomed,
+)
+from limiter.core.events import Disconnect, Event, Hello, LeadUntil, Tick
 
 __all__ = ["Hub", "Sink", "UnarySink"]
+
+_RESUMED = "another stream has resumed this session"
 
 
 class Sink(Protocol):
@@ -42,21 +55,45 @@ class UnarySink(Protocol):
 
 
 class Hub:
-    """`apply(event)` is the only way to the core. Make it inside the running loop; `close()` it."""
+    """`apply(event)` is the only way to the core. Make it inside the running loop; `close()` it.
 
-    def __init__(self, core: LimiterCore, clock: Clock) -> None:
+    `lead_until` says how long nobody else can lead. `on_roster` is given each roster that has to be kept, and must see
+    to it that `RosterKept` is applied; `on_stepped_down` is called once when another limiter may lead.
+    """
+
+    def __init__(
+        self,
+        core: LimiterCore,
+        clock: Clock,
+        *,
+        lead_until: Callable[[], float] | None = None,
+        on_roster: Callable[[RosterChanged], None] | None = None,
+        on_stepped_down: Callable[[], None] | None = None,
+    ) -> None:
         self.core = core
         self.clock = clock
         self.unary: UnarySink | None = None
         self.closed = False
+        self._lead_until = lead_until
+        self._led = float("inf")
+        self._on_roster = on_roster
+        self._on_stepped_down = on_stepped_down
         self._sinks: dict[str, Sink] = {}
+        self._opening: dict[str, Sink] = {}
+        """Streams whose hello has not been answered."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self.apply(Tick())
 
     def apply(self, event: Event) -> list[Effect]:
         """Applies one event now, tells everybody, and returns what was decided."""
-        effects = self.core.handle(event, self.clock.now())
+        now = self.clock.now()
+        if self._lead_until is not None and (until := self._lead_until()) != self._led:
+            self._led = until
+            for effect in self.core.handle(LeadUntil(until), now):
+                self._tell(effect)
+        effects = self.core.handle(event, now)
         for effect in effects:
             self._tell(effect)
         deadline = self.core.next_deadline()
@@ -66,22 +103,20 @@ class Hub:
 
     def open(self, hello: Hello, sink: Sink) -> None:
         """Opens or resumes a session with `sink` as its stream; an older stream is closed. A refusal is told to `sink`
-        and changes nothing."""
-        for effect in self.core.handle(hello, self.clock.now()):
-            if isinstance(effect, Refused):
-                sink.deliver(effect)
-                continue
-            if isinstance(effect, Welcomed):
-                old = self._sinks.get(hello.session_id)
-                self._sinks[hello.session_id] = sink
-                if old is not None:
-                    old.close("another stream has resumed this session", 0.0)
-            self._tell(effect)
-        self.apply(Tick())
+        and changes nothing. The answer may take a while: an executor has to be on the roster first."""
+        old = self._opening.get(hello.session_id)
+        self._opening[hello.session_id] = sink
+        if old is not None:
+            old.close(_RESUMED, 0.0)
+        self.apply(hello)
 
     def detach(self, session_id: str, sink: Sink) -> None:
         """The stream has ended. Does nothing when it is not the session's stream any more."""
-        if self._sinks.get(session_id) is sink:
+        if self._opening.get(session_id) is sink:
+            del self._opening[session_id]
+            if session_id not in self._sinks:
+                self.apply(Disconnect(session_id))
+        elif self._sinks.get(session_id) is sink:
             del self._sinks[session_id]
             self.apply(Disconnect(session_id))
 
@@ -91,7 +126,7 @@ class Hub:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = float("-inf")
-        for sink in list(self._sinks.values()):
+        for sink in [*self._sinks.values(), *self._opening.values()]:
             sink.close(reason, retry_after)
         if self.unary is not None:
             self.unary.close()
@@ -99,11 +134,36 @@ class Hub:
     def _tell(self, effect: Effect) -> None:
         if isinstance(effect, (RevokeAnswered, Configured)):
             return
+        if isinstance(effect, RosterChanged):
+            if self._on_roster is not None:
+                self._on_roster(effect)
+            return
+        if isinstance(effect, SteppedDown):
+            self.close("another limiter may lead", 0.1)
+            if self._on_stepped_down is not None:
+                self._on_stepped_down()
+            return
+        if isinstance(effect, (Welcomed, Refused)) and self._opened(effect):
+            return
         sink = self._sinks.get(effect.session_id)
         if sink is not None:
             sink.deliver(effect)
         elif self.unary is not None and isinstance(effect, (Granted, Rejected)):
             self.unary.deliver(effect)
+
+    def _opened(self, effect: Welcomed | Refused) -> bool:
+        """A hello was answered: a welcome makes its stream the session's. Whether that was all."""
+        sink = self._opening.pop(effect.session_id, None)
+        if sink is None:
+            return False
+        if isinstance(effect, Refused):
+            sink.deliver(effect)
+            return True
+        old = self._sinks.get(effect.session_id)
+        self._sinks[effect.session_id] = sink
+        if old is not None:
+            old.close(_RESUMED, 0.0)
+        return False
 
     def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:

@@ -89,7 +89,6 @@ class PeerStream:
         self._session_id, self._executor = hello.session_id, hello.kind is SessionKind.EXECUTOR
         self._leases = {LeaseId(lease.epoch, lease.seq): lease for lease in message.held}
         self._hub.open(hello, self)
-        self._leases.clear()
         for each in rejected:
             self.deliver(each)
         return not self._closing
@@ -172,8 +171,10 @@ class PeerStream:
                 ttl_s=timing.executor_ttl,
                 grace_s=timing.grace,
                 resumed=effect.resumed,
+                recovering=self._hub.core.recovering,
                 unknown=[self._leases[lease] for lease in effect.unknown],
             )
+            self._leases.clear()
             self._frame().welcome.CopyFrom(welcome)
         elif isinstance(effect, Refused):
             self.close(effect.message, effect.retry_after)

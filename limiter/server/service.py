@@ -18,8 +18,8 @@ from limiter.core.effects import Effect, Granted, Rejected, Released
 from limiter.core.events import Acquire, Cancel, Release
 from limiter.server.convert import DEFAULT_BUCKET, OUTCOMES, UNARY_PREFIX, lease_message
 from limiter.server.fields import Fields
-from limiter.server.hub import Hub
 from limiter.server.peer import PeerStream
+from limiter.server.seat import Seat
 from limiter.server.unary import UnaryCalls
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
@@ -40,6 +40,8 @@ _LONGEST_CLIENT_ID = 122
 """With the server's prefix a client id still is an identifier of at most 128 characters."""
 _JITTER = 0.2
 """Retry delays differ by this much, so that those who were refused together do not return together."""
+_RECOVERING = (("limiter-state", "recovering"),)
+"""Initial metadata of an acquire that has to wait for the end of a recovery."""
 _STATUS = {
     RejectReason.QUEUE_TIMEOUT: grpc.StatusCode.DEADLINE_EXCEEDED,
     RejectReason.UNKNOWN_BUCKET: grpc.StatusCode.NOT_FOUND,
@@ -50,19 +52,17 @@ _STATUS = {
 
 
 class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
-    """The public service. One instance serves one hub."""
+    """The public service."""
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
-        self._calls = UnaryCalls(hub)
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._calls: UnaryCalls | None = None
 
     async def Session(  # type: ignore[override]  # noqa: N802 - it reads and writes through the context
         self, request_iterator: object, context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse]
     ) -> None:
         """The fast path; see the proto."""
-        if self._hub.closed:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the limiter is shutting down")
-        peer = PeerStream(self._hub)
+        peer = PeerStream(await self._seat.take(context))
         reader = asyncio.create_task(_read(context, peer))
         try:
             while (frame := await peer.next_frame()) is not None:
@@ -120,10 +120,19 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
             event = _release_event(request)
         except FieldErrors as errors:
             await abort_fields(context, errors)
-        released = _released(self._hub.apply(event))
+        hub = await self._seat.take(context)
+        released = _released(hub.apply(event))
+        if released is None:
+            await self._seat.take(context)
+            raise AssertionError("a release is answered by whoever leads")
         return pb.ReleaseTokenResponse(released=released.released, bound=released.bound)
 
     async def _acquire(self, event: Acquire, context: Context) -> Granted:
+        hub = await self._seat.take(context)
+        if self._calls is None or self._calls.hub is not hub:
+            self._calls = UnaryCalls(hub)
+        if hub.core.recovering:
+            await context.send_initial_metadata(_RECOVERING)
         ending = await self._calls.acquire(event)
         if isinstance(ending, Rejected):
             await _abort(context, ending, event.bucket)
@@ -187,8 +196,9 @@ def _release_event(request: pb.ReleaseTokenRequest) -> Release | Cancel:
     return Cancel(UNARY_PREFIX + request.client_id, request.request_id, request.attempt)
 
 
-def _released(effects: list[Effect]) -> Released:
-    return next(effect for effect in reversed(effects) if isinstance(effect, Released))
+def _released(effects: list[Effect]) -> Released | None:
+    """None: the term has ended in that moment."""
+    return next((effect for effect in reversed(effects) if isinstance(effect, Released)), None)
 
 
 async def _abort(context: Context, rejected: Rejected, bucket: str) -> NoReturn:

@@ -25,7 +25,7 @@ class UnaryCalls:
     """Waits for grants on behalf of unary calls. Attaches itself to its hub."""
 
     def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+        self.hub = hub
         self._waiting: dict[tuple[str, str], list[asyncio.Future[Ending]]] = {}
         hub.unary = self
 
@@ -37,13 +37,13 @@ class UnaryCalls:
     async def acquire(self, event: Acquire) -> Ending:
         """Applies `event` and waits for its end."""
         key = (event.session_id, event.request_id)
-        if self._hub.closed:
+        if self.hub.closed:
             return _shutting_down(*key)
         future: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(future)
         delivered = False
         try:
-            self._hub.apply(event)
+            self.hub.apply(event)
             async with asyncio.timeout(event.queue_timeout + _BACKSTOP_S):
                 ending = await future
             delivered = True
@@ -56,7 +56,7 @@ class UnaryCalls:
                 self._waiting.pop(key, None)
             if not delivered and not futures:
                 # The caller is gone, so nobody will use the grant. Safe to repeat: cancelling is idempotent.
-                self._hub.apply(Cancel(event.session_id, event.request_id, event.attempt))
+                self.hub.apply(Cancel(event.session_id, event.request_id, event.attempt))
 
     def deliver(self, effect: Ending) -> None:
         """Ends the waits for one request."""

@@ -44,7 +44,7 @@ class Limiter:
 @contextmanager
 def limiter_running(*settings: str) -> Iterator[Limiter]:
     target, admin, health = (f"127.0.0.1:{free_port()}" for _ in range(3))
-    words = [f"listen={target}", f"admin_listen={admin}", f"health_listen={health}", *settings]
+    words = ["fresh=true", f"listen={target}", f"admin_listen={admin}", f"health_listen={health}", *settings]
     process = subprocess.Popen([sys.executable, "-m", "limiter", *words], cwd=ROOT, text=True)
     limiter = Limiter(process, target, admin)
     try:

@@ -36,6 +36,7 @@ async def limiter_server(
     start_by_s: float = 30.0,
     grace_s: float = 1.5,
     executor_ttl_s: float = 6.0,
+    fresh: bool = True,
 ) -> AsyncIterator[LimiterServer]:
     """A limiter in this process, on free ports, reached over gRPC."""
     bucket = BucketConfig(max_in_flight, max_queued, max_queued_per_client, start_by_s)
@@ -46,6 +47,7 @@ async def limiter_server(
         buckets={"code": bucket},
         grace_s=grace_s,
         executor_ttl_s=executor_ttl_s,
+        fresh=fresh,
     )
     async with LimiterServer(config) as server:
         yield server

@@ -24,7 +24,7 @@ class _process:  # noqa: N801 - a context manager
     """`python -m limiter`, listening; killed at the end."""
 
     def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "limiter", *_FREE, *arguments]
+        command = [sys.executable, "-m", "limiter", "fresh=true", *_FREE, *arguments]
         self._process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
     def __enter__(self) -> subprocess.Popen[str]:

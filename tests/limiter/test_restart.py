@@ -28,9 +28,17 @@ def _free_ports() -> tuple[int, int]:
 
 
 @asynccontextmanager
-async def limiter_process(port: int, admin: int, limit: int = 1) -> AsyncIterator[asyncio.subprocess.Process]:
+async def limiter_process(
+    port: int, admin: int, limit: int = 1, *, fresh: bool = False
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """A limiter with `limit` tokens in a process of its own; SIGKILLed at the end."""
-    words = [f"listen=127.0.0.1:{port}", f"admin_listen=127.0.0.1:{admin}", "health_listen=127.0.0.1:0"]
+    words = [
+        f"fresh={fresh}",
+        "executor_ttl_s=3",
+        f"listen=127.0.0.1:{port}",
+        f"admin_listen=127.0.0.1:{admin}",
+        "health_listen=127.0.0.1:0",
+    ]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "limiter", *words, f"buckets.code.max_in_flight={limit}", cwd=ROOT
     )
@@ -75,13 +83,12 @@ async def test_restarted_limiter_counts_what_runs_and_serves_those_who_waited_in
             async with client.lease():
                 order.append(number)
 
-        async with limiter_process(port, admin), client.lease() as running:
+        async with limiter_process(port, admin, fresh=True), client.lease() as running:
             assert (await executor.bind(running, timeout=30)).bound
             epoch = executor.epoch
             waiters = [asyncio.create_task(wait(number)) for number in range(5)]
             while (await _bucket(admin)).queued < 5:
                 await asyncio.sleep(0.02)
-            # Executors first: a limiter that does not know whom to wait for grants at once.
             network.up.clear()
         await until(lambda: not executor.connected and not client.connected)
         async with limiter_process(port, admin):
@@ -104,7 +111,7 @@ async def test_restarted_limiter_counts_a_heavy_lease_with_its_weight() -> None:
         LimiterClient(target, unavailable_after=60) as client,
         ExecutorSession(target, unavailable_after=60) as executor,
     ):
-        async with limiter_process(port, admin, limit=4), client.lease(tokens=3) as running:
+        async with limiter_process(port, admin, limit=4, fresh=True), client.lease(tokens=3) as running:
             assert (await executor.bind(running, timeout=30)).bound
             epoch = executor.epoch
         async with limiter_process(port, admin, limit=4):

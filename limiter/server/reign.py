@@ -1,0 +1,106 @@
+"""One term of one limiter: from the campaign to the moment at which another one may lead.
+
+Invariants: a hub exists only between the two; each roster is kept before executors that wait for it are welcomed; when
+leading is in doubt the hub is closed first, and everything else comes after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from fairbox.clock import Clock
+from limiter.core import BucketLimits, LimiterCore, Timing
+from limiter.core.effects import RosterChanged
+from limiter.core.events import RosterKept
+from limiter.leadership import Leadership, LeadershipLost
+from limiter.server.hub import Hub
+
+__all__ = ["Reign"]
+
+
+class Reign:
+    """`await Reign(...).run()` leads for as long as it can. It can't be repeated: who has lost starts afresh."""
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        clock: Clock,
+        *,
+        buckets: Sequence[BucketLimits],
+        timing: Timing,
+        on_hub: Callable[[Hub], None] | None = None,
+    ) -> None:
+        """`on_hub` is called when it leads."""
+        self.leadership = leadership
+        self.hub: Hub | None = None
+        """While it leads, and afterwards, then closed."""
+        self._clock = clock
+        self._buckets = buckets
+        self._timing = timing
+        self._on_hub = on_hub
+        self._roster: RosterChanged | None = None
+        self._roster_changed = asyncio.Event()
+        self._stepped_down = asyncio.Event()
+
+    async def run(self) -> NoReturn:
+        """Raises LeadershipLost when another limiter leads or may lead. Whatever ends it, it resigns."""
+        try:
+            await self._reign()
+        finally:
+            await asyncio.shield(self.leadership.resign())
+
+    async def _reign(self) -> NoReturn:
+        leadership = self.leadership
+        term = await leadership.campaign()
+        core = LimiterCore(
+            term.epoch,
+            self._buckets,
+            now=self._clock.now(),
+            timing=self._timing,
+            roster=term.roster,
+            keeps_roster=leadership.keeps_roster,
+        )
+        self.hub = Hub(
+            core,
+            self._clock,
+            lead_until=lambda: leadership.lead_until,
+            on_roster=self._note_roster,
+            on_stepped_down=self._stepped_down.set,
+        )
+        try:
+            if self._on_hub is not None:
+                self._on_hub(self.hub)
+            await self._lead(self.hub)
+        finally:
+            self.hub.close()
+
+    async def _lead(self, hub: Hub) -> NoReturn:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.leadership.hold(), name="leadership")
+                tasks.create_task(self._keep_roster(hub), name="roster")
+                tasks.create_task(self._notice(), name="end of the term")
+        except* LeadershipLost as lost:
+            hub.close("another limiter leads", 0.1)
+            raise LeadershipLost(str(lost.exceptions[0])) from None
+        raise AssertionError("leading ends with LeadershipLost or a cancellation")
+
+    def _note_roster(self, changed: RosterChanged) -> None:
+        self._roster = changed
+        self._roster_changed.set()
+
+    async def _keep_roster(self, hub: Hub) -> NoReturn:
+        """Keeps the newest roster; those that were superseded meanwhile need not be written."""
+        while True:
+            await self._roster_changed.wait()
+            self._roster_changed.clear()
+            changed = self._roster
+            assert changed is not None
+            await self.leadership.store(changed.members)
+            hub.apply(RosterKept(changed.version))
+
+    async def _notice(self) -> NoReturn:
+        await self._stepped_down.wait()
+        raise LeadershipLost("it was not renewed in time")

@@ -1,0 +1,201 @@
+"""The rules of the core for a new leader: whom it waits for, whom it lets in, and when it has to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from limiter.core import BucketLimits, LimiterCore, Member, SessionKind, Ticket, Timing
+from limiter.core.effects import (
+    BindAnswered,
+    Effect,
+    HeartbeatAcked,
+    Queued,
+    Refused,
+    RosterChanged,
+    SteppedDown,
+    Welcomed,
+)
+from limiter.core.events import (
+    Acquire,
+    Bind,
+    Disconnect,
+    Heartbeat,
+    HeldLease,
+    Hello,
+    LeadUntil,
+    Release,
+    RosterKept,
+    Tick,
+)
+from limiter.core.ids import LeaseId
+from tests.limiter.cores import acquire, granted, lease_of, make_core, only
+
+X, Y = Member("x", "executor x"), Member("y", "executor y")
+TIMING = Timing(executor_ttl=6.0, client_return=1.0)
+SILENCE = TIMING.executor_silence
+
+
+def restarted(
+    roster: Sequence[Member] | None, *, limit: int = 2, keeps: bool = False, timing: Timing = TIMING
+) -> LimiterCore:
+    core = LimiterCore(7, [BucketLimits("code", limit)], now=100.0, timing=timing, roster=roster, keeps_roster=keeps)
+    core.handle(Hello("c", SessionKind.CLIENT, "client"), 100.0)
+    return core
+
+
+def hello(core: LimiterCore, member: Member, now: float, *held: HeldLease) -> list[Effect]:
+    return core.handle(Hello(member.session_id, SessionKind.EXECUTOR, member.name, held), now)
+
+
+def test_without_executors_before_there_is_nothing_to_wait_for() -> None:
+    core = restarted(())
+    assert not core.recovering
+    assert granted(acquire(core, "c", "a", 100.0)) == ["a"]
+
+
+def test_nothing_is_granted_until_every_executor_has_returned() -> None:
+    core = restarted((X, Y))
+    assert granted(acquire(core, "c", "a", 100.1)) == []
+    hello(core, X, 100.2)
+    core.handle(Tick(), 102.0)
+    statistics = core.statistics(102.0)
+    assert (statistics.recovering, statistics.missing) == (True, ("executor y",))
+    assert statistics.recovering_for == pytest.approx(SILENCE - 2)
+    assert granted(hello(core, Y, 102.5)) == ["a"]
+    assert not core.recovering
+    assert (core.statistics(103.0).missing, core.statistics(103.0).recovering_for) == ((), 0.0)
+
+
+def test_what_an_executor_runs_since_before_is_counted_before_anything_is_granted() -> None:
+    core = restarted((X,), limit=2)
+    for name in "abc":
+        acquire(core, "c", name, 100.0)
+    hello(core, X, 100.1, HeldLease(LeaseId(6, 1), "code", "old"))
+    assert granted(core.handle(Tick(), 101.0)) == ["a"]
+    assert core.statistics(101.0).held == 2
+
+
+def test_clients_have_the_time_to_bring_their_tickets_back() -> None:
+    core = restarted((X,), limit=1)
+    hello(core, X, 100.1)
+    assert core.next_deadline() == 101.0
+    core.handle(Acquire("c", "late", ticket=None), 100.2)
+    first = Acquire("d", "early", ticket=Ticket(6, 3))
+    core.handle(Hello("d", SessionKind.CLIENT, "other", queued=(first,)), 100.9)
+    assert granted(core.handle(Tick(), 101.0)) == ["early"]
+
+
+def test_executors_that_do_not_return_are_waited_for_until_their_programs_have_ended() -> None:
+    core = restarted((X, Y), keeps=True)
+    acquire(core, "c", "a", 100.0)
+    hello(core, X, 100.1)
+    assert core.next_deadline() == 100.0 + SILENCE
+    assert granted(core.handle(Tick(), 100.0 + SILENCE - 0.001)) == []
+    effects = core.handle(Tick(), 100.0 + SILENCE)
+    assert granted(effects) == ["a"]
+    assert only(RosterChanged, effects).members == (X,)
+
+
+def test_without_a_roster_the_whole_learning_time_has_to_pass() -> None:
+    core = restarted(None)
+    acquire(core, "c", "a", 100.0)
+    hello(core, X, 100.1)
+    assert granted(core.handle(Tick(), 100.0 + SILENCE - 0.001)) == []
+    assert granted(core.handle(Tick(), 100.0 + SILENCE)) == ["a"]
+
+
+def test_waiting_for_clients_never_lasts_longer_than_for_executors() -> None:
+    timing = Timing(executor_ttl=0.2, client_return=1.0)
+    core = restarted((X,), timing=timing)
+    hello(core, X, 100.0)
+    assert core.next_deadline() == 100.0 + timing.executor_silence
+
+
+def test_requests_queue_and_time_out_while_it_recovers() -> None:
+    core = restarted(None)
+    effects = core.handle(Acquire("c", "a", queue_timeout=1.0), 100.0)
+    assert only(Queued, effects).position == 0
+    core.handle(Tick(), 101.0)
+    assert core.statistics(101.0).queued == 0
+
+
+def test_an_executor_is_welcomed_only_when_the_next_leader_would_know_of_it() -> None:
+    core = restarted((), keeps=True)
+    effects = hello(core, X, 100.0)
+    change = only(RosterChanged, effects)
+    assert (change.members, len(effects)) == ((X,), 1)
+    lease = lease_of(acquire(core, "c", "a", 100.0))
+    refused = only(BindAnswered, core.handle(Bind("x", lease, "c"), 100.0))
+    assert refused.status == "unknown_lease"
+    assert core.handle(Heartbeat("x", 1), 100.0) == []
+    assert only(Welcomed, core.handle(RosterKept(change.version), 100.1)).session_id == "x"
+    assert only(BindAnswered, core.handle(Bind("x", lease, "c"), 100.1)).status == "bound"
+
+
+def test_an_older_roster_lets_nobody_in_who_is_not_on_it() -> None:
+    core = restarted((), keeps=True)
+    first = only(RosterChanged, hello(core, X, 100.0))
+    second = only(RosterChanged, hello(core, Y, 100.0))
+    assert second.members == (X, Y)
+    assert only(Welcomed, core.handle(RosterKept(first.version), 100.1)).session_id == "x"
+    assert core.handle(RosterKept(first.version), 100.1) == []
+    assert only(Welcomed, core.handle(RosterKept(second.version), 100.2)).session_id == "y"
+
+
+def test_who_is_on_the_roster_is_welcomed_at_once() -> None:
+    core = restarted((X,), keeps=True)
+    assert only(Welcomed, hello(core, X, 100.0)).session_id == "x"
+    core.handle(Disconnect("x"), 100.1)
+    assert only(Welcomed, hello(core, X, 100.2)).resumed
+
+
+def test_who_leaves_before_it_is_let_in_is_taken_off() -> None:
+    core = restarted((), keeps=True)
+    change = only(RosterChanged, hello(core, X, 100.0))
+    assert only(RosterChanged, core.handle(Disconnect("x"), 100.1)).members == ()
+    assert core.handle(RosterKept(change.version), 100.2) == []
+    assert core.statistics(100.2).executors == 0
+
+
+def test_a_silent_executor_is_taken_off_when_its_programs_have_ended() -> None:
+    core = restarted((X,), keeps=True)
+    hello(core, X, 100.0)
+    core.handle(Tick(), 101.0)
+    assert only(RosterChanged, core.handle(Tick(), 100.0 + SILENCE)).members == ()
+
+
+def test_an_executor_that_finds_no_room_is_not_kept() -> None:
+    core = restarted((), keeps=True, timing=Timing(max_sessions=1))
+    change = only(RosterChanged, hello(core, X, 100.0))
+    effects = core.handle(RosterKept(change.version), 100.0)
+    assert only(Refused, effects).session_id == "x"
+    assert only(RosterChanged, effects).members == ()
+
+
+def test_a_hello_of_another_kind_is_refused_before_it_joins() -> None:
+    core = restarted((), keeps=True)
+    assert only(Refused, hello(core, Member("c", "not a client"), 100.0)).session_id == "c"
+
+
+def test_nothing_is_decided_once_another_limiter_may_lead() -> None:
+    core = make_core(1)
+    core.handle(LeadUntil(10.0), 0.0)
+    lease = lease_of(acquire(core, "c", "a", 1.0))
+    acquire(core, "d", "b", 1.0)
+    assert core.next_deadline() == 6.0
+    core.handle(Bind("x", lease, "c"), 5.0)
+    assert only(HeartbeatAcked, core.handle(Heartbeat("x", 1), 9.9)).number == 1
+    assert core.next_deadline() == 10.0
+    assert core.handle(Release("x", lease), 10.0) == [SteppedDown()]
+    assert core.next_deadline() is None
+    for event in (Heartbeat("x", 2), Bind("x", lease, "c"), Acquire("c", "z"), LeadUntil(99.0), Tick()):
+        assert core.handle(event, 10.0) == []
+
+
+def test_a_renewal_in_time_goes_on() -> None:
+    core = make_core(1)
+    core.handle(LeadUntil(10.0), 0.0)
+    core.handle(LeadUntil(20.0), 9.0)
+    assert granted(acquire(core, "c", "a", 15.0)) == ["a"]
