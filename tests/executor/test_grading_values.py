@@ -42,7 +42,13 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return same(list(a.items()), list(b.items()))
     if isinstance(a, frozenset):
-        return a == b and sorted(str(type(each)) for each in a) == sorted(str(type(each)) for each in b)
+        left = list(b)
+        for each in a:
+            found = next((index for index, other in enumerate(left) if same(each, other)), None)
+            if found is None:
+                return False
+            del left[found]
+        return not left
     return bool(a == b)
 
 
@@ -57,6 +63,13 @@ def test_a_plain_value_survives_text_tree_and_message(value: Any) -> None:
     again = from_proto(pb.Value.FromString(to_proto(tree).SerializeToString()))
     assert same_value(tree, again, Comparison.EXACT)
     assert same_value(again, tree, Comparison.EXACT)
+
+
+def test_sets_are_the_same_whatever_their_nans() -> None:
+    assert same(frozenset({math.nan, 1.0}), frozenset({float("nan"), 1.0}))
+    assert not same(frozenset({1}), frozenset({True}))
+    assert not same(frozenset({0.0}), frozenset({-0.0}))
+    assert not same(frozenset({1, 2}), frozenset({1}))
 
 
 class Text(str):
