@@ -17,6 +17,7 @@ from limiter.client import (
     QueueFull,
     QueueTimeout,
     UnknownBucket,
+    shared_client,
 )
 from limiter.core.reasons import BindStatus, ReleaseOutcome
 
@@ -34,4 +35,5 @@ __all__ = [
     "QueueTimeout",
     "ReleaseOutcome",
     "UnknownBucket",
+    "shared_client",
 ]

@@ -13,6 +13,7 @@ from limiter.client.errors import (
 )
 from limiter.client.executor import ExecutorSession
 from limiter.client.lease import BindOutcome, Lease, LeaseLike
+from limiter.client.shared import shared_client
 
 __all__ = [
     "BindOutcome",
@@ -26,4 +27,5 @@ __all__ = [
     "QueueFull",
     "QueueTimeout",
     "UnknownBucket",
+    "shared_client",
 ]
