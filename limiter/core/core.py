@@ -119,6 +119,9 @@ class LimiterCore:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Applies one event at time `now` and returns what has to be told, in order."""
+        if type(event) is LeadUntil and self._leads:
+            # It may be told late, when nothing else happens: whoever renews knows that the term has not ended between.
+            self._lead_until = event.until
         if now >= self._lead_until:
             return self._step_down()
         ledger = self._ledger

@@ -199,3 +199,11 @@ def test_a_renewal_in_time_goes_on() -> None:
     core.handle(LeadUntil(10.0), 0.0)
     core.handle(LeadUntil(20.0), 9.0)
     assert granted(acquire(core, "c", "a", 15.0)) == ["a"]
+
+
+def test_a_renewal_that_is_told_late_goes_on_unless_it_has_run_out_too() -> None:
+    core = make_core(1)
+    core.handle(LeadUntil(10.0), 0.0)
+    assert SteppedDown() not in core.handle(LeadUntil(20.0), 10.0)
+    assert granted(acquire(core, "c", "a", 15.0)) == ["a"]
+    assert core.handle(LeadUntil(25.0), 25.0) == [SteppedDown()]
