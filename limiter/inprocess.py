@@ -12,7 +12,7 @@ from types import TracebackType
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldErrors
 from limiter.client import ExecutorSession, LimiterClient
-from limiter.client.transport import ConnectionLost
+from limiter.client.transport import ConnectionLost, Transport
 from limiter.core import BucketLimits, LimiterCore, LimiterStatistics, Timing
 from limiter.server.hub import Hub
 from limiter.server.peer import PeerStream
@@ -55,13 +55,17 @@ class InProcessLimiter:
     ) -> None:
         self._hub.close()
 
+    def transport(self) -> Transport:
+        """What sessions of this limiter travel over."""
+        return _Transport(self._hub)
+
     def client(self, *, name: str = "") -> LimiterClient:
         """A client, as over gRPC."""
-        return LimiterClient(_TARGET, name=name, clock=self._clock, transport=_Transport(self._hub))
+        return LimiterClient(_TARGET, name=name, clock=self._clock, transport=self.transport())
 
     def executor(self, *, executor_id: str = "") -> ExecutorSession:
         """An executor's session, as over gRPC."""
-        return ExecutorSession(_TARGET, executor_id=executor_id, clock=self._clock, transport=_Transport(self._hub))
+        return ExecutorSession(_TARGET, executor_id=executor_id, clock=self._clock, transport=self.transport())
 
     def statistics(self) -> LimiterStatistics:
         """The state of every bucket now."""
