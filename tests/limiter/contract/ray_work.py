@@ -1,0 +1,41 @@
+"""What runs in Ray's worker processes: pools that share a limiter, and write down when their functions run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from limiter.pool import ExecutionPool
+from limiter.ray import RayLimiter, RaySettings
+
+
+def mark(log: str) -> None:
+    """A function of some length. Its marks tell how many run at once, at most."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(descriptor, b"+")
+    time.sleep(0.02)
+    os.write(descriptor, b"-")
+    os.close(descriptor)
+
+
+def most_at_once(log: str) -> int:
+    """Reads the marks."""
+    running = most = 0
+    for each in Path(log).read_text():
+        running += 1 if each == "+" else -1
+        most = max(most, running)
+    assert running == 0
+    return most
+
+
+def share(name: str, settings: RaySettings, log: str, runs: int) -> int:
+    """Makes the limiter or finds it, runs functions under it, and returns its epoch."""
+
+    async def work() -> int:
+        async with RayLimiter(name=name, settings=settings) as limiter, ExecutionPool(limiter, num_workers=3) as pool:
+            await asyncio.gather(*(pool.run(mark, log) for _ in range(runs)))
+            return (await limiter.statistics()).epoch
+
+    return asyncio.run(work())

@@ -1,0 +1,59 @@
+"""The examples of docs/limiter.md run as they are written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+
+import pytest
+
+from tests.limiter.contract.cluster import RayCluster
+from tests.limiter.contract.hosts import Host
+from tests.limiter.servers import ROOT
+
+DOCS = (ROOT / "docs" / "limiter.md").read_text()
+
+
+def example(heading: str) -> str:
+    """The program below a heading."""
+    found = re.search(rf"^## {re.escape(heading)}.*?```python\n(.*?)```", DOCS, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+async def output(source: str, **environment: str) -> str:
+    """What a program prints."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        source,
+        cwd=ROOT,
+        env=os.environ | environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, errors.decode()
+    return out.decode()
+
+
+async def test_example_on_ray(cluster: RayCluster) -> None:
+    assert "granted code/1.1" in await output(example("On Ray"), RAY_ADDRESS=cluster.address)
+    from limiter.ray import RayLimiter
+
+    async with RayLimiter() as limiter:
+        await limiter.destroy()
+
+
+async def test_example_of_the_pool(grpc_limiter: Host) -> None:
+    address = grpc_limiter.spec.split()[1]
+    source = example("Functions under a lease").replace("127.0.0.1:50052", address)
+    assert address in source
+    assert await output(source) == "9\n"
+
+
+def test_every_example_is_found() -> None:
+    with pytest.raises(AssertionError):
+        example("No such heading")
