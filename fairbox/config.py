@@ -87,10 +87,10 @@ def _flags(argv: Sequence[str], known: list[Leaf]) -> Iterator[tuple[str, str, s
     while words:
         word = words.pop(0)
         name, equals, value = word.partition("=")
-        key = name.removeprefix("--").replace("-", "_")
+        key = name.removeprefix("--")
         if word.startswith("--"):
             if not equals:
-                is_switch = any(leaf.matches(key) and leaf.type is bool for leaf in known)
+                is_switch = any(leaf.matches(key.replace("-", "_")) and leaf.type is bool for leaf in known)
                 if is_switch and not (words and words[0] in ("true", "false")):
                     value = "true"
                 elif words:
@@ -133,9 +133,9 @@ def _merge_file(config: DictConfig, path: str, known: list[Leaf]) -> DictConfig:
 
 
 def _set(config: DictConfig, key: str, value: str, source: str, known: list[Leaf]) -> DictConfig:
-    leaf = next((leaf for leaf in known if leaf.matches(key)), None)
+    leaf = next((leaf for leaf in known if leaf.matches(key.replace("-", "_"))), None)
     if leaf is None:
-        raise _unknown(key, source, known)
+        raise _unknown(key.replace("-", "_"), source, known)
     try:
         if leaf.optional and value in ("none", "null", ""):
             parsed: Any = None
@@ -152,11 +152,14 @@ def _set(config: DictConfig, key: str, value: str, source: str, known: list[Leaf
 
 
 def _spelled(config: DictConfig, leaf: Leaf, key: str) -> list[str]:
-    """The parts of `key`; that of a mapping as the mapping spells it, because flags and variables have no `-`."""
+    """The parts of `key`: names of settings with `_` for `-`; keys of a mapping as the mapping spells them, because
+    variables have no `-`, and new ones as they are given."""
     parts, node = key.split("."), config
     for i, (name, part) in enumerate(zip(leaf.path.split("."), parts, strict=True)):
+        plain = part.replace("-", "_")
+        parts[i] = plain
         if name == "*":
-            parts[i] = next((str(known) for known in node if str(known).replace("-", "_") == part), part)
+            parts[i] = next((str(known) for known in node if str(known).replace("-", "_") == plain), part)
         if i + 1 < len(parts):
             node = node.get(parts[i], {})
     return parts

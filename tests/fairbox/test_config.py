@@ -125,3 +125,9 @@ def test_help_survives_a_reader_that_has_seen_enough() -> None:
         words = [sys.executable, "-m", "limiter", "--help"]
         done = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_new_key_of_a_mapping_is_spelled_as_it_is_given() -> None:
+    assert set(config("buckets.web-search.max_in_flight=4").buckets) == {"code", "web-search"}
+    loaded = config("buckets.web-search.max_in_flight=4", "--buckets.web-search.max-in-flight=5")
+    assert loaded.buckets["web-search"] == Bucket(5)
