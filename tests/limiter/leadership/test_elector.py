@@ -1,0 +1,196 @@
+"""The elector over a record in memory, in real time with short terms."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from fairbox.clock import MonotonicClock
+from limiter.leadership import Elector, LeadershipLost, Member, Record
+from limiter.leadership.testing import MemoryRecords
+
+DURATION = 0.8
+ROSTER = (Member("s1", "executor-0"),)
+OTHER = Record("other", 4, DURATION, "4.9", ROSTER, "v0")
+
+
+def elector(records: MemoryRecords, identity: str = "me", *, fresh: bool = False) -> Elector:
+    return Elector(records, MonotonicClock(), identity=identity, duration=DURATION, fresh=fresh)
+
+
+@contextlib.asynccontextmanager
+async def holding(leadership: Elector) -> AsyncIterator[asyncio.Task[None]]:
+    """Renews in the background."""
+    task = asyncio.create_task(leadership.hold())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, LeadershipLost):
+            await task
+
+
+def remaining(leadership: Elector) -> float:
+    return leadership.lead_until - time.monotonic()
+
+
+async def test_first_leader_renews_and_keeps_the_roster() -> None:
+    records = MemoryRecords()
+    leadership = elector(records, fresh=True)
+    assert leadership.lead_until == float("-inf")
+    term = await leadership.campaign()
+    assert (term.epoch, term.roster, leadership.leader) == (1, (), "me")
+    async with holding(leadership):
+        await leadership.store(ROSTER)
+        assert records.record is not None
+        assert records.record.roster == ROSTER
+        await asyncio.sleep(2 * DURATION)
+        assert 0 < remaining(leadership) <= 0.98 * DURATION
+        assert 6 <= records.writes <= 12
+
+
+async def test_second_waits_says_who_leads_and_takes_over_when_the_first_resigns() -> None:
+    records = MemoryRecords()
+    first, second = elector(records, "a"), elector(records, "b")
+    await first.campaign()
+    async with holding(first) as hold:
+        await first.store(ROSTER)
+        campaign = asyncio.create_task(second.campaign())
+        await asyncio.sleep(1.5 * DURATION)
+        assert not campaign.done()
+        assert second.leader == "a"
+        began = time.monotonic()
+        await first.resign()
+        await first.resign()
+        term = await asyncio.wait_for(campaign, 5)
+        assert time.monotonic() - began < DURATION / 2
+        assert (term.epoch, term.roster) == (2, ROSTER)
+        with pytest.raises(LeadershipLost, match="has resigned"):
+            await asyncio.wait_for(hold, 5)
+    with pytest.raises(LeadershipLost, match="does not lead"):
+        await first.store(())
+
+
+async def test_take_over_from_a_dead_leader_needs_its_whole_time() -> None:
+    leadership = elector(MemoryRecords(OTHER))
+    began = time.monotonic()
+    term = await asyncio.wait_for(leadership.campaign(), 10)
+    assert time.monotonic() - began >= DURATION * 1.02
+    assert (term.epoch, term.roster) == (5, ROSTER)
+
+
+async def test_a_predecessor_of_the_same_identity_is_dead() -> None:
+    leadership = elector(MemoryRecords(OTHER), "other")
+    began = time.monotonic()
+    assert (await leadership.campaign()).epoch == 5
+    assert time.monotonic() - began < DURATION / 2
+
+
+async def test_losing_the_record_to_another_ends_the_term() -> None:
+    records = MemoryRecords()
+    leadership = elector(records)
+    await leadership.campaign()
+    async with holding(leadership) as hold:
+        records.record = Record("thief", 9, DURATION, "9.1", (), "stolen")
+        with pytest.raises(LeadershipLost, match="thief took over in epoch 9"):
+            await asyncio.wait_for(hold, 5)
+    assert leadership.lead_until == float("-inf")
+    with pytest.raises(LeadershipLost, match="thief"):
+        await leadership.store(())
+
+
+async def test_a_store_that_is_away_ends_the_term_in_time_and_a_short_while_does_not() -> None:
+    records = MemoryRecords()
+    leadership = elector(records)
+    await leadership.campaign()
+    async with holding(leadership) as hold:
+        records.away = True
+        await asyncio.sleep(DURATION / 2)
+        records.away = False
+        await asyncio.sleep(DURATION / 2)
+        assert remaining(leadership) > 0
+        records.away = True
+        until = leadership.lead_until
+        with pytest.raises(LeadershipLost, match="could not renew in time: the store is away"):
+            await asyncio.wait_for(hold, 5)
+        assert time.monotonic() >= until
+
+
+async def test_silence_about_a_write_is_looked_through() -> None:
+    records = MemoryRecords()
+    leadership = elector(records)
+    await leadership.campaign()
+    async with holding(leadership):
+        records.silent = True
+        storing = asyncio.create_task(leadership.store(ROSTER))
+        await asyncio.sleep(DURATION / 4)
+        assert not storing.done()
+        records.silent = False
+        await asyncio.wait_for(storing, DURATION)
+        assert records.record is not None
+        assert records.record.roster == ROSTER
+
+
+async def test_storing_fails_when_it_can_not_be_known_in_time() -> None:
+    records = MemoryRecords()
+    leadership = elector(records)
+    await leadership.campaign()
+    records.delay = 10.0
+    began = time.monotonic()
+    with pytest.raises(LeadershipLost, match="did not answer in time"):
+        await leadership.store(ROSTER)
+    assert DURATION * 0.9 <= time.monotonic() - began < DURATION * 2
+
+
+async def test_many_candidates_and_one_leader_at_a_time() -> None:
+    records = MemoryRecords()
+    records.delay = 0.005
+    epochs: list[int] = []
+    leading: list[Elector] = []
+
+    async def candidate(name: str) -> None:
+        leadership = elector(records, name)
+        epochs.append((await leadership.campaign()).epoch)
+        leading.append(leadership)
+        assert len(leading) == 1
+        async with holding(leadership):
+            await asyncio.sleep(0.1)
+            leading.remove(leadership)
+            await leadership.resign()
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        for number in range(6):
+            group.create_task(candidate(f"n{number}"))
+    assert epochs == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_cancelled_campaign_leaves_nothing_behind() -> None:
+    records = MemoryRecords()
+    records.delay = 0.05
+    leadership = elector(records)
+    campaign = asyncio.create_task(leadership.campaign())
+    while records.writes == 0:
+        await asyncio.sleep(0.001)
+    campaign.cancel()  # the record is written, and the answer on its way
+    with pytest.raises(asyncio.CancelledError):
+        await campaign
+    await leadership.resign()
+    assert records.record is not None
+    assert records.record.holder == ""
+    with pytest.raises(LeadershipLost, match="resigned"):
+        await leadership.campaign()
+
+
+async def test_resigning_is_bounded_when_the_store_is_away() -> None:
+    records = MemoryRecords()
+    leadership = elector(records)
+    await leadership.campaign()
+    records.away = True
+    began = time.monotonic()
+    await leadership.resign()
+    assert time.monotonic() - began < DURATION
+    assert leadership.lead_until == float("-inf")
