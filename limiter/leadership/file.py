@@ -1,0 +1,216 @@
+"""Leading by a lock on a file of this machine, with epoch and roster in a file beside it.
+
+The kernel gives the lock to one process and takes it back when that process dies, never before, so a leader leads for
+as long as it lives. The lock is on `PATH.lock`, which is never renamed; `PATH` is replaced as a whole with each write.
+A write that has begun holds the lock until it ends, so none can land in a later term.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fairbox.errors import ConfigError
+from limiter.leadership.encoding import decode_roster, encode_roster
+from limiter.leadership.epoch import wall_epoch
+from limiter.leadership.term import LeadershipLost, Member, Term
+
+__all__ = ["FileLeadership"]
+
+T = TypeVar("T")
+
+_POLL_S = 0.05
+"""How often a waiting limiter tries the lock: a dead leader is followed within this time."""
+_CHECK_S = 1.0
+"""How often a leader sees whether the lock file is still the one that it locked."""
+_WRITE_WITHIN_S = 10.0
+"""A disk that takes longer for a few kilobytes is broken."""
+_LEADER_BYTES = 256
+_REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "fuse.sshfs"})
+"""File systems on which a lock is lost when the server forgets it, while its holder goes on."""
+
+
+class FileLeadership:
+    """`leader=file`. `path` is the state file; `name` is what a waiting limiter shows as its leader. `fresh`: where
+    there is no state file, no executor has worked for an earlier limiter.
+
+    The lock's descriptor is closed in programs that this one starts, so that none of them outlives it with the lock; a
+    process that uses it must not fork.
+    """
+
+    keeps_roster = True
+
+    def __init__(self, path: str | Path, *, name: str = "", fresh: bool = False) -> None:
+        self._path = Path(path).absolute()
+        self._lock_path = self._path.with_name(self._path.name + ".lock")
+        self._name = name
+        self._fresh = fresh
+        self._lock: int | None = None
+        self._epoch = 0
+        self._at_work: set[asyncio.Future[Any]] = set()
+        """What threads are doing for it."""
+        self._resigned = False
+        self.leader = ""
+        self.lead_until = float("-inf")
+
+    async def campaign(self) -> Term:
+        """Waits for the lock. ConfigError for a state file that can't be read, LeadershipLost after `resign()`."""
+        while not await self._off_loop(self._try_lock):
+            if self._resigned:
+                raise LeadershipLost("this process has resigned")
+            await asyncio.sleep(_POLL_S)
+        try:
+            epoch, roster = await self._off_loop(self._read)
+            self._epoch = max(epoch + 1, wall_epoch())
+            await self._write(roster)
+        except BaseException:
+            await asyncio.shield(self.resign())
+            raise
+        self.leader, self.lead_until = self._name, float("inf")
+        return Term(self._epoch, roster)
+
+    async def hold(self) -> None:
+        """Until it is cancelled. LeadershipLost when somebody removed the lock file, so that another can lock a new
+        one."""
+        ours = True
+        while ours:
+            await asyncio.sleep(_CHECK_S)
+            ours = await self._off_loop(self._lock_is_ours)
+        self.lead_until = float("-inf")
+        raise LeadershipLost(f"{self._lock_path} was removed or replaced")
+
+    async def store(self, roster: Sequence[Member]) -> None:
+        """Writes the state file, down to the disk. LeadershipLost when that fails or takes longer than 10 s."""
+        if self.lead_until == float("-inf"):
+            raise LeadershipLost("this process does not lead")
+        await self._write(tuple(roster))
+
+    async def resign(self) -> None:
+        """Gives the lock back, after what may be on its way to the disk; if that hangs, at the end of the process."""
+        self._resigned, self.lead_until = True, float("-inf")
+        if self._at_work:
+            await asyncio.wait(self._at_work, timeout=_WRITE_WITHIN_S)
+        if self._lock is not None and not self._at_work:
+            lock, self._lock = self._lock, None
+            os.close(lock)
+
+    async def _write(self, roster: Sequence[Member] | None) -> None:
+        text = json.dumps({"epoch": self._epoch, "roster": encode_roster(roster)})
+        try:
+            async with asyncio.timeout(_WRITE_WITHIN_S):
+                await self._off_loop(lambda: _replace(self._path, text))
+        except TimeoutError:
+            raise LeadershipLost(f"{self._path} could not be written within {_WRITE_WITHIN_S:.0f} s") from None
+        except OSError as error:
+            raise LeadershipLost(f"{self._path} could not be written: {_reason(error)}") from None
+
+    async def _off_loop(self, work: Callable[[], T]) -> T:
+        """Files can block for long, so they are no business of the event loop. A thread that was begun goes on to its
+        end, also when nobody waits for it any more."""
+        task = asyncio.ensure_future(asyncio.to_thread(work))
+        self._at_work.add(task)
+        task.add_done_callback(self._at_work.discard)
+        return await asyncio.shield(task)
+
+    # In a thread
+
+    def _try_lock(self) -> bool:
+        if self._resigned:
+            return False
+        try:
+            lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigError(
+                f"state_file {self._path}: {self._lock_path.name} can't be made: {_reason(error)}"
+            ) from None
+        try:
+            _refuse_remote(lock, self._path)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _same_file(lock, self._lock_path):
+                return False  # it was removed since it was opened, and another process may lock a new one
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, self._name.encode()[:_LEADER_BYTES], 0)
+            self._lock, lock = lock, -1
+            return True
+        except BlockingIOError:
+            self.leader = os.pread(lock, _LEADER_BYTES, 0).decode(errors="replace")
+            return False
+        except OSError as error:
+            raise ConfigError(f"state_file {self._path} can't be locked: {_reason(error)}") from None
+        finally:
+            if lock >= 0:
+                os.close(lock)
+
+    def _lock_is_ours(self) -> bool:
+        return self._lock is not None and _same_file(self._lock, self._lock_path)
+
+    def _read(self) -> tuple[int, tuple[Member, ...] | None]:
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return 0, () if self._fresh else None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"state_file {self._path} can't be read: {_reason(error)}") from None
+        try:
+            return _parse(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"state_file {self._path} is damaged: {error}; move it away only when no program of an executor runs"
+            ) from None
+
+
+def _parse(text: str) -> tuple[int, tuple[Member, ...] | None]:
+    state = json.loads(text)
+    if not isinstance(state, dict) or set(state) != {"epoch", "roster"}:
+        raise ValueError("it must have epoch and roster, and nothing else")
+    epoch = state["epoch"]
+    if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1:
+        raise ValueError(f"epoch is {epoch!r}, must be from 1")
+    return epoch, decode_roster(state["roster"])
+
+
+def _replace(path: Path, text: str) -> None:
+    """Puts a file with `text` at `path`: after a crash of the machine there is the old one or the new one."""
+    fresh = path.with_name(path.name + ".new")
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
+
+
+def _refuse_remote(descriptor: int, path: Path) -> None:
+    """Linux says which file system a device number belongs to; elsewhere, and where it does not know, nothing is
+    refused."""
+    device = os.fstat(descriptor).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            mount, _, source = line.partition(" - ")
+            if mount.split()[2] == wanted and source.split()[0] in _REMOTE:
+                raise ConfigError(
+                    f"state_file {path} is on {source.split()[0]}: a lock there can be lost while its "
+                    "holder lives; take a folder of this machine"
+                )
+
+
+def _reason(error: BaseException) -> str:
+    return str(getattr(error, "strerror", None) or error)

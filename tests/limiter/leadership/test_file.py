@@ -1,0 +1,180 @@
+"""Leading by a lock on a file: real locks, real processes, real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from fairbox.errors import ConfigError
+from limiter.leadership import LeadershipLost, Member
+from limiter.leadership.file import FileLeadership
+from tests.limiter.servers import program
+
+ROSTER = (Member("s1", "executor-0"), Member("s2", 'na"me'))
+
+LEAD = """
+import asyncio, sys
+from limiter.leadership import Member
+from limiter.leadership.file import FileLeadership
+
+async def main():
+    leadership = FileLeadership(sys.argv[1], name=f"pid {sys.argv[2]}")
+    await leadership.campaign()
+    await leadership.store([Member("s1", "executor-0")])
+    print("READY", flush=True)
+    await leadership.hold()
+
+asyncio.run(main())
+"""
+
+
+def state(path: Path) -> dict[str, object]:
+    found = json.loads(path.read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+async def test_first_start_knows_nobody_unless_it_is_fresh(tmp_path: Path) -> None:
+    leadership = FileLeadership(tmp_path / "a")
+    assert leadership.lead_until == float("-inf")
+    term = await leadership.campaign()
+    assert term.roster is None
+    assert abs(term.epoch - time.time() * 1000) < 60_000
+    assert leadership.lead_until == float("inf")
+    assert state(tmp_path / "a") == {"epoch": term.epoch, "roster": None}
+    await leadership.resign()
+    fresh = FileLeadership(tmp_path / "b", fresh=True)
+    assert (await fresh.campaign()).roster == ()
+    await fresh.resign()
+
+
+async def test_the_next_gets_the_roster_and_a_higher_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    first = FileLeadership(path, name="first")
+    epoch = (await first.campaign()).epoch
+    await first.store(ROSTER)
+    second = FileLeadership(path, name="second", fresh=True)
+    campaign = asyncio.create_task(second.campaign())
+    await asyncio.sleep(0.3)
+    assert not campaign.done()
+    assert second.leader == "first"
+    await first.resign()
+    await first.resign()
+    term = await asyncio.wait_for(campaign, 5)
+    assert (term.epoch > epoch, term.roster, second.leader) == (True, ROSTER, "second")
+    with pytest.raises(LeadershipLost, match="does not lead"):
+        await first.store(())
+    await second.resign()
+    path.write_text(json.dumps({"epoch": 1 << 50, "roster": []}))
+    third = FileLeadership(path)
+    assert (await third.campaign()) == type(term)((1 << 50) + 1, ())
+    await third.resign()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "Expecting value"),
+        ('{"epoch": 3', "delimiter"),
+        ('{"epoch": 3}', "it must have epoch and roster, and nothing else"),
+        ('{"epoch": 0, "roster": []}', "epoch is 0, must be from 1"),
+        ('{"epoch": 3, "roster": [["a"]]}', r"roster\[0\] is \['a'\], must be a session and a name"),
+        ('{"epoch": 3, "roster": {}}', "roster is {}, must be a list or null"),
+    ],
+)
+async def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "state"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"state_file {path} is damaged: .*{sentence}"):
+        await FileLeadership(path).campaign()
+    assert path.read_text() == text
+    path.unlink()
+    after = FileLeadership(path)
+    await asyncio.wait_for(after.campaign(), 5)  # the lock was given back
+    await after.resign()
+
+
+async def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent/state: state\.lock can't be made: No such file"):
+        await FileLeadership(tmp_path / "absent" / "state").campaign()
+
+
+async def test_a_disk_that_can_not_be_written_ends_the_term(tmp_path: Path) -> None:
+    leadership = FileLeadership(tmp_path / "state")
+    await leadership.campaign()
+    (tmp_path / "state.new").mkdir()
+    with pytest.raises(LeadershipLost, match="state could not be written: Is a directory"):
+        await leadership.store(ROSTER)
+    await leadership.resign()
+
+
+async def test_a_lock_file_that_somebody_removed_ends_the_term(tmp_path: Path) -> None:
+    leadership = FileLeadership(tmp_path / "state")
+    await leadership.campaign()
+    hold = asyncio.create_task(leadership.hold())
+    await asyncio.sleep(0.1)
+    assert not hold.done()
+    (tmp_path / "state.lock").unlink()
+    with pytest.raises(LeadershipLost, match="was removed"):
+        await asyncio.wait_for(hold, 5)
+    assert leadership.lead_until == float("-inf")
+    await leadership.resign()
+
+
+async def test_a_cancelled_campaign_gives_the_lock_back(tmp_path: Path) -> None:
+    for _ in range(20):
+        leadership = FileLeadership(tmp_path / "state")
+        campaign = asyncio.create_task(leadership.campaign())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        campaign.cancel()
+        await asyncio.gather(campaign, return_exceptions=True)
+        await leadership.resign()
+    after = FileLeadership(tmp_path / "state")
+    await asyncio.wait_for(after.campaign(), 5)
+    await after.resign()
+
+
+async def test_a_killed_leader_is_followed_at_once_and_a_stopped_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    async with program(LEAD, str(path), "1") as first:
+        epoch = state(path)["epoch"]
+        second = FileLeadership(path, name="second")
+        campaign = asyncio.create_task(second.campaign())
+        os.kill(first.pid, signal.SIGSTOP)
+        await asyncio.sleep(1.0)
+        assert not campaign.done()
+        assert second.leader == "pid 1"
+        began = time.monotonic()
+        os.kill(first.pid, signal.SIGKILL)
+        term = await asyncio.wait_for(campaign, 5)
+        assert time.monotonic() - began < 1.0
+        assert isinstance(epoch, int)
+        assert (term.epoch > epoch, term.roster) == (True, ROSTER[:1])
+        await second.resign()
+
+
+async def test_a_leader_that_is_killed_while_it_writes_leaves_a_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    writes = LEAD.replace(
+        "    await leadership.hold()",
+        "    for n in range(10**9):\n        await leadership.store([Member(f's{n}', 'x' * 200)] * 50)",
+    )
+    epochs = []
+    for number in range(4):
+        async with program(writes, str(path), str(number)) as process:
+            await asyncio.sleep(0.1 + 0.03 * number)
+            process.kill()
+            await process.wait()
+        follower = FileLeadership(path)
+        term = await asyncio.wait_for(follower.campaign(), 5)
+        assert term.roster
+        epochs.append(term.epoch)
+        await follower.resign()
+    assert epochs == sorted(set(epochs))
