@@ -15,7 +15,8 @@ __all__ = ["BucketConfig", "LimiterConfig"]
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MAX_TOKENS = 1_000_000
 """Largest limit of a bucket, so that counts fit where they are shown."""
-LEADERS = ("none",)
+LEADERS = ("none", "file", "k8s")
+_LEASE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 MAX_BUCKETS = 1_000
 """Status shows every bucket, so there can't be any number of them."""
 
@@ -46,7 +47,15 @@ class LimiterConfig:
         factory=lambda: {"code": BucketConfig()}, help="Buckets by name, e.g. buckets.code.max_in_flight=4."
     )
     leader: str = setting(
-        "none", help="How to be the only limiter that grants: none (by your word: start one, and one only)."
+        "none",
+        help="How to be the only limiter that grants: none (by your word: start one, and one only), file (by a lock on "
+        "this machine), k8s (by a Lease of the cluster).",
+    )
+    state_file: str = setting("", help="With leader=file: keeps epoch and roster; not on a network drive.")
+    lease_name: str = setting("limiter", help="With leader=k8s: name of the Lease.")
+    lease_namespace: str = setting("", help="With leader=k8s: its namespace; empty: that of this pod.")
+    lease_duration_s: float = setting(
+        6.0, help="With leader=k8s: how long a limiter that is cut off keeps others from leading, seconds."
     )
     fresh: bool = setting(
         False, help="Nothing runs that an earlier limiter has let in: grant at once, and not after the learning time."
@@ -64,6 +73,15 @@ class LimiterConfig:
         _within("max_sessions", self.max_sessions, 1, 1_000_000)
         if self.leader not in LEADERS:
             raise ConfigError(f"leader is {self.leader!r}, must be one of {', '.join(LEADERS)}")
+        if bool(self.state_file) != (self.leader == "file"):
+            raise ConfigError(
+                f"state_file is {self.state_file!r} and leader is {self.leader!r}: file needs one, others none"
+            )
+        if not _LEASE_NAME.fullmatch(self.lease_name):
+            raise ConfigError(f"lease_name is {self.lease_name!r}, must be 1 to 253 of a-z, 0-9, '-' and '.'")
+        if self.lease_namespace and not _LEASE_NAME.fullmatch(self.lease_namespace):
+            raise ConfigError(f"lease_namespace is {self.lease_namespace!r}, must be empty or of a-z, 0-9 and '-'")
+        _within("lease_duration_s", self.lease_duration_s, 1.0, 600.0)
         if not 1 <= len(self.buckets) <= MAX_BUCKETS:
             raise ConfigError(f"buckets has {len(self.buckets)} entries, must have from 1 to {MAX_BUCKETS}")
         for name, bucket in self.buckets.items():

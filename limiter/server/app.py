@@ -16,9 +16,10 @@ from fairbox.serving import GrpcServer, HealthServer
 from fairbox.version import installed_version
 from limiter.config import LimiterConfig
 from limiter.core import LimiterStatistics
-from limiter.leadership import Alone, Leadership, LeadershipLost
+from limiter.leadership import LeadershipLost
 from limiter.server.admin import ADMIN_SERVICE_NAME, LimiterAdminService
 from limiter.server.hub import Hub
+from limiter.server.leaders import open_leadership
 from limiter.server.reign import Reign
 from limiter.server.seat import Seat
 from limiter.server.service import SERVICE_NAME, LimiterService
@@ -40,7 +41,7 @@ class LimiterServer:
         self._config = config
         self._stack = contextlib.AsyncExitStack()
         self._clock = MonotonicClock()
-        self._seat = Seat(open_leadership(config))
+        self._seat = Seat(open_leadership(config, self._clock))
         self._reign = Reign(
             self._seat.leadership,
             self._clock,
@@ -141,11 +142,6 @@ class LimiterServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.shield(self.stop())
-
-
-def open_leadership(config: LimiterConfig) -> Leadership:
-    """How this limiter comes to lead."""
-    return Alone(name=config.listen, fresh=config.fresh)
 
 
 async def serve(config: LimiterConfig, stop: asyncio.Event) -> None:

@@ -1,0 +1,137 @@
+"""Two limiters as processes of one machine: one serves, the other waits, and follows when the first is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import grpc
+import grpc.aio
+import pytest
+
+from fairbox.channels import open_channel
+from fairbox.clock import MonotonicClock
+from fairbox.config import load
+from fairbox.errors import ConfigError
+from limiter.config import LimiterConfig
+from limiter.leadership import Alone
+from limiter.leadership.file import FileLeadership
+from limiter.server.leaders import open_leadership
+from limiter.v1 import limiter_pb2 as pb
+from limiter.v1 import limiter_pb2_grpc
+from tests.limiter.servers import ROOT
+
+if TYPE_CHECKING:
+    from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def limiter(admin: int, state: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`python -m limiter` with leader=file; SIGKILLed at the end."""
+    words = ["listen=127.0.0.1:0", f"admin_listen=127.0.0.1:{admin}", "health_listen=127.0.0.1:0"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "limiter", *words, "leader=file", f"state_file={state}", "fresh=true", cwd=ROOT
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def status(admin: int) -> pb.GetStatusResponse:
+    async with open_channel(f"127.0.0.1:{admin}") as channel:
+        stub = cast("LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+        return await stub.GetStatus(pb.GetStatusRequest(), timeout=30, wait_for_ready=True)
+
+
+async def leading(admin: int, *, within: float) -> pb.GetStatusResponse:
+    """The first status of a limiter that leads."""
+    async with asyncio.timeout(within):
+        while True:
+            try:
+                if (found := await status(admin)).leader:
+                    return found
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+            await asyncio.sleep(0.02)
+
+
+async def until_it_knows(admin: int, leader: str) -> None:
+    """Returns when a limiter that does not lead says who does."""
+    async with asyncio.timeout(30), open_channel(f"127.0.0.1:{admin}") as channel:
+        stub = cast("LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+        while True:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.ListLeases(pb.ListLeasesRequest(), timeout=30, wait_for_ready=True)
+            if f"this limiter does not lead; {leader} on " in (refused.value.details() or ""):
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_the_second_limiter_serves_when_the_first_is_killed(tmp_path: Path) -> None:
+    ports, state = (free_port(), free_port()), tmp_path / "state"
+    async with limiter(ports[0], state) as first:
+        epoch = (await leading(ports[0], within=30)).epoch
+        async with limiter(ports[1], state):
+            await until_it_knows(ports[1], f"process {first.pid}")
+            assert not (await status(ports[1])).leader
+            first.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(0.5)
+            with pytest.raises(TimeoutError):
+                await leading(ports[1], within=0.5)
+            first.kill()
+            killed = time.monotonic()
+            assert (await leading(ports[1], within=10)).epoch > epoch
+            assert time.monotonic() - killed < 2.0
+
+
+def test_a_damaged_state_file_ends_the_program_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("{")
+    free = ["listen=127.0.0.1:0", "admin_listen=127.0.0.1:0", "health_listen=127.0.0.1:0"]
+    command = [sys.executable, "-m", "limiter", *free, "leader=file", f"state_file={tmp_path / 'state'}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"limiter: state_file {tmp_path / 'state'} is damaged: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["leader=etcd"], "leader is 'etcd', must be one of none, file, k8s"),
+        (["leader=file"], "state_file is '' and leader is 'file'"),
+        (["state_file=x"], "state_file is 'x' and leader is 'none'"),
+        (["leader=k8s", "lease_name=A"], "lease_name is 'A', must be"),
+        (["leader=k8s", "lease_namespace=a b"], "lease_namespace is 'a b', must be"),
+        (["leader=k8s", "lease_duration_s=0.5"], "lease_duration_s is 0.5, must be from 1.0 to 600.0"),
+    ],
+)
+def test_settings_are_checked(words: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        load(LimiterConfig, prefix="LIMITER", prog="limiter", description="", argv=words, env={})
+
+
+def test_settings_choose_the_leadership(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(open_leadership(LimiterConfig(), MonotonicClock()), Alone)
+    by_file = LimiterConfig(leader="file", state_file=str(tmp_path / "state"))
+    assert isinstance(open_leadership(by_file, MonotonicClock()), FileLeadership)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ConfigError, match="needs a pod"):
+        open_leadership(LimiterConfig(leader="k8s", lease_namespace="fairbox"), MonotonicClock())
