@@ -114,6 +114,7 @@ async def run() -> list[Row]:
         f"listen={ports.limiter}",
         f"admin_listen={ports.limiter_admin}",
         f"health_listen={ports.limiter_health}",
+        "metrics_listen=",
         f"buckets.code.max_in_flight={LIMIT}",
         cwd=ROOT,
     )

@@ -42,6 +42,7 @@ class LimiterConfig:
     listen: str = setting("127.0.0.1:50052", help="Address for clients and executors, HOST:PORT.")
     admin_listen: str = setting("127.0.0.1:50053", help="Address for operators, HOST:PORT.")
     health_listen: str = setting("127.0.0.1:50062", help="Address for health checks, HOST:PORT.")
+    metrics_listen: str = setting("127.0.0.1:9465", help="Address for Prometheus, HOST:PORT; empty: none.")
     insecure: bool = setting(False, help="Allow addresses beyond loopback, which nothing here protects.")
     buckets: dict[str, BucketConfig] = setting(
         factory=lambda: {"code": BucketConfig()}, help="Buckets by name, e.g. buckets.code.max_in_flight=4."

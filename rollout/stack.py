@@ -78,7 +78,7 @@ class LocalStack:
         ports = self.ports
         # Nothing runs that an earlier limiter has let in: both are new.
         limiter = ["fresh=true", f"listen={ports.limiter}", f"admin_listen={ports.limiter_admin}"]
-        limiter += [f"health_listen={ports.limiter_health}", *self._limiter_args]
+        limiter += [f"health_listen={ports.limiter_health}", "metrics_listen=", *self._limiter_args]
         executor = [f"listen={ports.executor}", f"health_listen={ports.executor_health}"]
         executor += [f"limiter={ports.limiter}", *self._executor_args]
         try:

@@ -12,6 +12,7 @@ import grpc.aio
 
 from fairbox.clock import MonotonicClock
 from fairbox.errors import FairboxError
+from fairbox.metrics import MetricsServer
 from fairbox.serving import GrpcServer, HealthServer
 from fairbox.version import installed_version
 from limiter.config import LimiterConfig
@@ -20,6 +21,7 @@ from limiter.leadership import LeadershipLost
 from limiter.server.admin import ADMIN_SERVICE_NAME, LimiterAdminService
 from limiter.server.hub import Hub
 from limiter.server.leaders import open_leadership
+from limiter.server.metrics import limiter_metrics
 from limiter.server.reign import Reign
 from limiter.server.seat import Seat
 from limiter.server.service import SERVICE_NAME, LimiterService
@@ -54,6 +56,7 @@ class LimiterServer:
         self.address = config.listen
         self.admin_address = config.admin_listen
         self.health_address = config.health_listen
+        self.metrics_address = config.metrics_listen
 
     async def __aenter__(self) -> LimiterServer:
         config = self._config
@@ -77,6 +80,14 @@ class LimiterServer:
                     setting="admin_listen",
                 )
             )
+            if config.metrics_listen:
+                metrics = MetricsServer(
+                    config.metrics_listen,
+                    lambda: limiter_metrics(self._seat),
+                    prefix="fairbox_limiter",
+                    insecure=config.insecure,
+                )
+                self.metrics_address = (await stack.enter_async_context(metrics)).address
             self._server = await stack.enter_async_context(
                 GrpcServer(config.listen, add=add_service, services=[SERVICE_NAME], insecure=config.insecure)
             )

@@ -44,8 +44,15 @@ class Limiter:
 @contextmanager
 def limiter_running(*settings: str) -> Iterator[Limiter]:
     target, admin, health = (f"127.0.0.1:{free_port()}" for _ in range(3))
-    words = ["fresh=true", f"listen={target}", f"admin_listen={admin}", f"health_listen={health}", *settings]
-    process = subprocess.Popen([sys.executable, "-m", "limiter", *words], cwd=ROOT, text=True)
+    words = [
+        "fresh=true",
+        f"listen={target}",
+        f"admin_listen={admin}",
+        f"health_listen={health}",
+        "metrics_listen=",
+        *settings,
+    ]
+    process = subprocess.Popen([sys.executable, "-m", "limiter", *words, *settings], cwd=ROOT, text=True)
     limiter = Limiter(process, target, admin)
     try:
         wait_for(lambda: Server(process, target, health).readiness() == 1 or process.poll() is not None, 60)

@@ -36,6 +36,7 @@ async def limiter_server(
     start_by_s: float = 30.0,
     grace_s: float = 1.5,
     executor_ttl_s: float = 6.0,
+    metrics_listen: str = "",
     fresh: bool = True,
 ) -> AsyncIterator[LimiterServer]:
     """A limiter in this process, on free ports, reached over gRPC."""
@@ -44,6 +45,7 @@ async def limiter_server(
         listen=ANYWHERE,
         admin_listen=ANYWHERE,
         health_listen=ANYWHERE,
+        metrics_listen=metrics_listen,
         buckets={"code": bucket},
         grace_s=grace_s,
         executor_ttl_s=executor_ttl_s,

@@ -17,7 +17,7 @@ from fairbox.errors import ConfigError
 from limiter.config import BucketConfig, LimiterConfig
 from tests.limiter.servers import ROOT, limiter_server
 
-_FREE = ["listen=127.0.0.1:0", "admin_listen=127.0.0.1:0", "health_listen=127.0.0.1:0"]
+_FREE = ["listen=127.0.0.1:0", "admin_listen=127.0.0.1:0", "health_listen=127.0.0.1:0", "metrics_listen="]
 
 
 class _process:  # noqa: N801 - a context manager

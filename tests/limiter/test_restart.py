@@ -38,6 +38,7 @@ async def limiter_process(
         f"listen=127.0.0.1:{port}",
         f"admin_listen=127.0.0.1:{admin}",
         "health_listen=127.0.0.1:0",
+        "metrics_listen=",
     ]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "limiter", *words, f"buckets.code.max_in_flight={limit}", cwd=ROOT

@@ -42,7 +42,7 @@ def free_port() -> int:
 @asynccontextmanager
 async def limiter(admin: int, state: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """`python -m limiter` with leader=file; SIGKILLed at the end."""
-    words = ["listen=127.0.0.1:0", f"admin_listen=127.0.0.1:{admin}", "health_listen=127.0.0.1:0"]
+    words = ["listen=127.0.0.1:0", f"admin_listen=127.0.0.1:{admin}", "health_listen=127.0.0.1:0", "metrics_listen="]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "limiter", *words, "leader=file", f"state_file={state}", "fresh=true", cwd=ROOT
     )
@@ -104,7 +104,7 @@ async def test_the_second_limiter_serves_when_the_first_is_killed(tmp_path: Path
 
 def test_a_damaged_state_file_ends_the_program_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("{")
-    free = ["listen=127.0.0.1:0", "admin_listen=127.0.0.1:0", "health_listen=127.0.0.1:0"]
+    free = ["listen=127.0.0.1:0", "admin_listen=127.0.0.1:0", "health_listen=127.0.0.1:0", "metrics_listen="]
     command = [sys.executable, "-m", "limiter", *free, "leader=file", f"state_file={tmp_path / 'state'}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2

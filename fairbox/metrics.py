@@ -1,0 +1,111 @@
+"""A Prometheus endpoint on a port of its own, `/metrics`, for figures that belong to an event loop.
+
+Invariants: figures are taken inside the loop, so that what is read is consistent; text is made and sent by threads of
+prometheus-client, so that a slow reader costs the loop nothing; a loop that does not answer is reported as `up 0`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from fairbox.errors import FairboxError
+from fairbox.serving import check_address
+
+__all__ = ["MetricsServer"]
+
+_ANSWER_WITHIN_S = 5.0
+"""For the loop to give the figures; Prometheus itself gives up after 10 s by default."""
+
+
+class MetricsServer:
+    """`async with MetricsServer("127.0.0.1:9465", collect, prefix="fairbox_limiter")`: `collect` is called inside this
+    loop for each scrape, and must not wait. Beside it there are `PREFIX_up` and the figures of the process.
+
+    Port 0 takes a free one; `address` tells which. ConfigError for an address beyond loopback without `insecure`,
+    FairboxError for a port that can't be had.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        collect: Callable[[], Iterable[Metric]],
+        *,
+        prefix: str,
+        insecure: bool = False,
+        setting: str = "metrics_listen",
+    ) -> None:
+        check_address(listen, insecure=insecure, setting=setting)
+        self.address = listen
+        self._collect = collect
+        self._prefix = prefix
+        self._setting = setting
+        self._server: tuple[WSGIServer, threading.Thread] | None = None
+
+    async def __aenter__(self) -> MetricsServer:
+        registry = CollectorRegistry()
+        registry.register(_Figures(self._collect, f"{self._prefix}_up", asyncio.get_running_loop()))
+        ProcessCollector(registry=registry)
+        host, _, port = self.address.rpartition(":")
+        try:
+            self._server = await asyncio.to_thread(start_http_server, int(port), host.strip("[]"), registry)
+        except OSError as error:
+            text = f"{self._setting}: can't listen on {self.address}: {error.strerror or error}"
+            raise FairboxError(text) from None
+        self.address = f"{host}:{self._server[0].server_port}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            (server, thread), self._server = self._server, None
+            await asyncio.shield(asyncio.to_thread(_close, server, thread))
+
+
+def _close(server: WSGIServer, thread: threading.Thread) -> None:
+    server.shutdown()
+    server.server_close()
+    thread.join(_ANSWER_WITHIN_S)
+
+
+class _Figures(Collector):
+    """Asks the loop from a thread of the endpoint."""
+
+    def __init__(self, collect: Callable[[], Iterable[Metric]], up: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._collect = collect
+        self._up = up
+        self._loop = loop
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing ahead of time: registering would ask a loop that is busy with registering."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """The figures of this moment."""
+        asked: concurrent.futures.Future[list[Metric]] = concurrent.futures.Future()
+
+        def answer() -> None:
+            if asked.set_running_or_notify_cancel():
+                try:
+                    asked.set_result(list(self._collect()))
+                except Exception as error:
+                    asked.set_exception(error)
+
+        figures: list[Metric] | None = None
+        try:
+            self._loop.call_soon_threadsafe(answer)
+            figures = asked.result(_ANSWER_WITHIN_S)
+        except (TimeoutError, RuntimeError):  # busy for too long, or closed
+            asked.cancel()
+        yield GaugeMetricFamily(self._up, "1: the figures are of this moment; 0: there are none.", figures is not None)
+        yield from figures or ()
