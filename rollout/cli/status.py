@@ -1,103 +1,106 @@
-"""`fairbox status`: what limiter and executor are doing at this moment."""
+"""`fairbox status`: what limiter and executors are doing, once or again and again."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
 
-import grpc.aio
-from rich import box
-from rich.console import Console, Group
-from rich.table import Table
+from rich.console import Console
+from rich.live import Live
 
-from executor_service.v1 import executor_pb2, executor_pb2_grpc
-from fairbox.channels import open_channel
 from fairbox.config import load, setting
-from fairbox.errors import EXIT_FAILURE
-from limiter.v1 import limiter_pb2, limiter_pb2_grpc
+from fairbox.errors import EXIT_FAILURE, ConfigError
+from fairbox.serving import run_service
+from rollout.status.client import Status, StatusClient
+from rollout.status.view import as_data, as_tables
 
 __all__ = ["StatusConfig", "main"]
-
-if TYPE_CHECKING:
-    from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub as Executor
-    from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub as LimiterAdmin
 
 
 @dataclass(frozen=True)
 class StatusConfig:
     """Settings of `fairbox status`."""
 
-    limiter: str = setting("127.0.0.1:50053", help="Address of the limiter's admin service.")
-    executor: str = setting("127.0.0.1:50051", help="Address of the executor.")
-    timeout_s: float = setting(5.0, help="The longest wait for each answer, seconds.")
+    limiter: str = setting("127.0.0.1:50053", help="Address of the limiter's admin service; empty: don't ask it.")
+    executor: str = setting("127.0.0.1:50051", help="Addresses of executors, separated by commas; empty: ask none.")
+    watch: float = setting(0.0, help="Show it again every so many seconds, from 0.1, until Ctrl-C; 0: once.")
+    json: bool = setting(False, help="One JSON object a line instead of tables.")
+    timeout_s: float = setting(5.0, help="The longest wait for each answer, seconds, from 0.1.")
+
+    @property
+    def executors(self) -> list[str]:
+        """The addresses one by one."""
+        return [part.strip() for part in self.executor.split(",") if part.strip()]
+
+    def validate(self) -> None:
+        """Raises ConfigError for what the types can't say."""
+        if self.watch != 0 and not (math.isfinite(self.watch) and 0.1 <= self.watch <= 86_400):
+            raise ConfigError(f"watch is {self.watch}, must be 0 or from 0.1 to 86400")
+        if not (math.isfinite(self.timeout_s) and 0.1 <= self.timeout_s <= 600):
+            raise ConfigError(f"timeout_s is {self.timeout_s}, must be from 0.1 to 600")
+        if not self.limiter and not self.executors:
+            raise ConfigError("limiter and executor are both empty, so that there is nobody to ask")
+        if len(set(self.executors)) != len(self.executors):
+            raise ConfigError(f"executor is {self.executor!r}, which names one address twice")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point; 0 when both answered, 1 otherwise."""
+    """Entry point; 0 when everybody answered, 1 otherwise, 130 after Ctrl-C."""
     config = load(StatusConfig, prefix="FAIRBOX_STATUS", prog="fairbox status", description=__doc__ or "", argv=argv)
-    return asyncio.run(_show(config, Console()))
+    complete = [True]
+
+    async def serve(stop: asyncio.Event) -> None:
+        async with StatusClient(config.limiter, config.executors, timeout_s=config.timeout_s) as client:
+            with _output(config) as show:
+                await _show(client, config.watch, stop, show, complete)
+
+    try:
+        code = run_service(serve, name="fairbox status")
+        sys.stdout.flush()
+    except BrokenPipeError:  # a reader that has seen enough (`| head`) is no error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code or (0 if complete[-1] else EXIT_FAILURE)
 
 
-async def _show(config: StatusConfig, console: Console) -> int:
-    code = 0
-    async with open_channel(config.limiter) as channel:
-        try:
-            stub = cast("LimiterAdmin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
-            status = await stub.GetStatus(limiter_pb2.GetStatusRequest(), timeout=config.timeout_s)
-            console.print(_limiter(config.limiter, status))
-        except grpc.aio.AioRpcError as error:
-            console.print(f"limiter on {config.limiter}: {error.code().name}: {error.details()}", style="red")
-            code = EXIT_FAILURE
-    async with open_channel(config.executor) as channel:
-        try:
-            executor_stub = cast("Executor", executor_pb2_grpc.ExecutorServiceStub(channel))
-            executor = await executor_stub.GetStatus(executor_pb2.GetStatusRequest(), timeout=config.timeout_s)
-            console.print(_executor(config.executor, executor))
-        except grpc.aio.AioRpcError as error:
-            console.print(f"executor on {config.executor}: {error.code().name}: {error.details()}", style="red")
-            code = EXIT_FAILURE
-    return code
+async def _show(
+    client: StatusClient, watch: float, stop: asyncio.Event, show: Callable[[Status], None], complete: list[bool]
+) -> None:
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        while True:
+            asked = asyncio.ensure_future(client.ask())
+            try:
+                await asyncio.wait([asked, stopped], return_when=asyncio.FIRST_COMPLETED)
+                if not asked.done():
+                    return
+            finally:
+                asked.cancel()
+                await asyncio.wait([asked])
+            show(asked.result())
+            complete[:] = [asked.result().complete]
+            if not watch or stopped.done():
+                return
+            await asyncio.wait([stopped], timeout=watch)
+    finally:
+        stopped.cancel()
+        await asyncio.wait([stopped])
 
 
-def _limiter(target: str, status: limiter_pb2.GetStatusResponse) -> Group:
-    state = "leading" if status.leader else "standing by"
-    title = f"limiter {status.version} on {target}: epoch {status.epoch}, {state}, up {status.uptime_s:.0f} s"
-    title += ", recovering" if status.recovering else ""
-    table = Table(box=box.SIMPLE_HEAD, padding=0)  # narrow enough for 80 columns
-    for column in ("bucket", "limit", "held", "bound", "queued", "oldest", "granted", "expired", "rejected"):
-        table.add_column(column, justify="left" if column == "bucket" else "right")
-    for bucket in status.buckets:
-        table.add_row(
-            bucket.config.name,
-            str(bucket.effective_limit),
-            str(bucket.held),
-            str(bucket.bound),
-            str(bucket.queued),
-            f"{bucket.oldest_wait_s:.1f} s",
-            str(bucket.granted_total),
-            str(bucket.expired_total),
-            str(bucket.rejected_total),
-        )
-    return Group(title, table)
-
-
-def _executor(target: str, status: executor_pb2.GetStatusResponse) -> Group:
-    title = f"executor {status.version} on {target}: {status.served_by}, up {status.uptime_s:.0f} s"
-    title += ", draining" if status.draining else ""
-    table = Table(show_header=False, box=box.SIMPLE, padding=(0, 1, 0, 0))
-    isolation = executor_pb2.IsolationLevel.Name(status.isolation_level).removeprefix("ISOLATION_LEVEL_").lower()
-    table.add_row("isolation", isolation)
-    table.add_row("running", f"{status.running} of {status.max_running}")
-    table.add_row("queued", f"{status.queued} of {status.max_queued}, oldest {status.oldest_wait_s:.1f} s")
-    limiter = status.limiter
-    table.add_row("limiter", f"{limiter.target}, {'valid' if limiter.valid else 'not valid'}, {limiter.bound} bound")
-    table.add_row("languages", ", ".join(language.name for language in status.languages if language.installed))
-    outcomes = (f"{_outcome(item.outcome)} {item.count}" for item in status.outcomes if item.count)
-    table.add_row("runs ended", ", ".join(outcomes) or "none")
-    return Group(title, table)
-
-
-def _outcome(outcome: executor_pb2.Outcome.ValueType) -> str:
-    return executor_pb2.Outcome.Name(outcome).removeprefix("OUTCOME_")
+@contextlib.contextmanager
+def _output(config: StatusConfig) -> Iterator[Callable[[Status], None]]:
+    """How one status is shown: as JSON, as tables below each other, or in place on a terminal."""
+    console = Console()
+    if config.json:
+        yield lambda status: print(json.dumps(as_data(status)), flush=True)
+    elif config.watch and console.is_terminal:
+        with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
+            yield lambda status: live.update(as_tables(status), refresh=True)
+    else:
+        yield lambda status: console.print(as_tables(status))

@@ -1,0 +1,1 @@
+"""What limiter and executors are doing: asked, and shown to people and to programs."""
