@@ -142,7 +142,7 @@ class RayHost(Host):
 def grpc_host() -> Iterator[GrpcHost]:
     """A limiter's process; killed at the end."""
     words = [f"{name}=127.0.0.1:0" for name in ("listen", "admin_listen", "health_listen")]
-    words += ["fresh=true", f"grace_s={TIMING.grace}", f"executor_ttl_s={TIMING.executor_ttl}"]
+    words += ["metrics_listen=", "fresh=true", f"grace_s={TIMING.grace}", f"executor_ttl_s={TIMING.executor_ttl}"]
     for bucket in buckets():
         path = f"buckets.{bucket.name}"
         words += [f"{path}.max_in_flight={bucket.max_in_flight}", f"{path}.max_queued={bucket.max_queued}"]
