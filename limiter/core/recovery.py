@@ -33,6 +33,12 @@ class Recovery:
         self._not_before = now + min(timing.client_return, timing.executor_silence)
         self.deadline = NEVER
 
+    @property
+    def unknown(self) -> bool:
+        """Whether it goes on because nobody knows who runs something. What was kept then says just that, which covers
+        every executor; a roster of those that are here would hide the others from the next leader."""
+        return self.active and self._unknown
+
     def returned(self, session_id: str) -> None:
         """An executor has said hello."""
         self.missing.pop(session_id, None)

@@ -24,15 +24,18 @@ class SessionRules:
 
     def hello(self, event: Hello, now: float) -> None:
         if event.kind is SessionKind.EXECUTOR and not self._ledger.roster.admits(event.session_id):
-            self._join(event)
+            self._join(event, now)
         else:
             self._open(event, now)
 
-    def _join(self, event: Hello) -> None:
-        """An executor is welcomed once the next leader would know of it."""
+    def _join(self, event: Hello, now: float) -> None:
+        """An executor is welcomed once the next leader would know of it, or would know that it does not know."""
         ledger = self._ledger
         if event.session_id in ledger.sessions:
             ledger.effects.append(_other_kind(event, ledger.sessions[event.session_id]))
+        elif ledger.recovery.unknown:
+            ledger.roster.admit(event)
+            self._open(event, now)
         elif ledger.roster.join(event):
             self._tell_roster()
 
@@ -47,6 +50,8 @@ class SessionRules:
 
     def _tell_roster(self) -> None:
         roster = self._ledger.roster
+        if self._ledger.recovery.unknown:
+            return  # at its end
         self._ledger.effects.append(RosterChanged(roster.members, roster.version))
 
     def _open(self, event: Hello, now: float) -> None:
@@ -83,8 +88,11 @@ class SessionRules:
     def recover(self, now: float) -> None:
         """Grants again once nothing of an earlier leader can be running uncounted."""
         ledger, recovery = self._ledger, self._ledger.recovery
+        unknown = recovery.unknown
         if recovery.over(now):
             ledger.deadlines.clear(recovery)
+            if unknown and ledger.roster.kept:
+                self._tell_roster()
             for session_id in recovery.missing:
                 self._leave(session_id)
             recovery.missing.clear()

@@ -207,3 +207,22 @@ def test_a_renewal_that_is_told_late_goes_on_unless_it_has_run_out_too() -> None
     assert SteppedDown() not in core.handle(LeadUntil(20.0), 10.0)
     assert granted(acquire(core, "c", "a", 15.0)) == ["a"]
     assert core.handle(LeadUntil(25.0), 25.0) == [SteppedDown()]
+
+
+def test_a_roster_of_those_that_are_here_never_hides_those_that_nobody_knows() -> None:
+    """Kept before the end of the recovery, it would let the next leader grant while another executor still runs."""
+    core = restarted(None, keeps=True)
+    welcomed = hello(core, X, 100.2)
+    assert [type(effect) for effect in welcomed] == [Welcomed]
+    gone = core.handle(Disconnect("x"), 100.3)
+    assert not [effect for effect in [*gone, *hello(core, Y, 100.4)] if isinstance(effect, RosterChanged)]
+    assert core.recovering
+    ended = core.handle(Tick(), 100.0 + SILENCE)
+    assert only(RosterChanged, ended).members == (X, Y)
+    later = core.handle(Tick(), 100.4 + 2 * SILENCE)
+    assert [effect.members for effect in later if isinstance(effect, RosterChanged)] == [(Y,), ()]
+
+
+def test_at_the_end_of_a_first_term_without_executors_the_next_knows_that_there_are_none() -> None:
+    core = restarted(None, keeps=True)
+    assert only(RosterChanged, core.handle(Tick(), 100.0 + SILENCE)) == RosterChanged((), 0)
