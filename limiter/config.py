@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 
 from fairbox.errors import ConfigError
 from fairbox.settings import setting
-from limiter.core import BucketLimits, Timing
+from limiter.core import AdaptiveLimits, BucketLimits, BucketOrder, Timing
 
-__all__ = ["BucketConfig", "LimiterConfig"]
+__all__ = ["AdaptiveConfig", "BucketConfig", "LimiterConfig"]
 
-_BUCKET_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-MAX_TOKENS = 1_000_000
-"""Largest limit of a bucket, so that counts fit where they are shown."""
 LEADERS = ("none", "file", "k8s")
 _LEASE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 MAX_BUCKETS = 1_000
@@ -22,17 +18,47 @@ MAX_BUCKETS = 1_000
 
 
 @dataclass(frozen=True)
+class AdaptiveConfig:
+    """Settings of an adaptive limit."""
+
+    enabled: bool = setting(False, help="Lower the limit on overload and timeouts, and raise it again.")
+    floor: int = setting(1, help="Lowest limit, from 1 to max_in_flight.")
+    backoff: float = setting(0.8, help="Factor on overload, above 0 and below 1.")
+
+
+@dataclass(frozen=True)
 class BucketConfig:
-    """Settings of one bucket."""
+    """Settings of one bucket. All of them can change while the limiter runs."""
 
     max_in_flight: int = setting(10, help="Most tokens held at once, from 1 to 1,000,000.")
     max_queued: int = setting(100_000, help="Most requests that wait, from 1.")
     max_queued_per_client: int = setting(10_000, help="Most requests of one client that wait, from 1.")
     start_by_s: float = setting(5.0, help="A grant that no executor has bound within this time ends, seconds.")
+    rate_per_s: float = setting(0.0, help="Most leases granted per second on average; 0: any number.")
+    burst: int = setting(0, help="Most leases granted at once under a rate; 0: the rate, rounded up.")
+    order: str = setting("fifo", help="fifo, or fair_by_tenant: round robin over tenants.")
+    adaptive: AdaptiveConfig = setting(factory=AdaptiveConfig, help="Adaptive limit.")
+    paused: bool = setting(False, help="Grant nothing; requests queue.")
+    max_hold_s: float = setting(0.0, help="Longest lease without an executor that binds, seconds; 0: none are given.")
 
     def limits(self, name: str) -> BucketLimits:
-        """The same, as the core takes it."""
-        return BucketLimits(name, self.max_in_flight, self.max_queued, self.max_queued_per_client, self.start_by_s)
+        """The same, as the core takes it. ConfigError for an order that there is not."""
+        if self.order not in list(BucketOrder):
+            raise ConfigError(f"buckets.{name}.order is {self.order!r}, must be one of {', '.join(BucketOrder)}")
+        adaptive = self.adaptive
+        return BucketLimits(
+            name,
+            self.max_in_flight,
+            self.max_queued,
+            self.max_queued_per_client,
+            self.start_by_s,
+            rate_per_s=self.rate_per_s,
+            burst=self.burst,
+            order=BucketOrder(self.order),
+            adaptive=AdaptiveLimits(adaptive.floor, adaptive.backoff) if adaptive.enabled else None,
+            paused=self.paused,
+            max_hold=self.max_hold_s,
+        )
 
 
 @dataclass(frozen=True)
@@ -86,13 +112,10 @@ class LimiterConfig:
         if not 1 <= len(self.buckets) <= MAX_BUCKETS:
             raise ConfigError(f"buckets has {len(self.buckets)} entries, must have from 1 to {MAX_BUCKETS}")
         for name, bucket in self.buckets.items():
-            if not _BUCKET_NAME.fullmatch(str(name)):
-                raise ConfigError(f"buckets.{name}: a name is 1 to 64 letters, digits, '.', '_' or '-'")
-            path = f"buckets.{name}"
-            _within(f"{path}.max_in_flight", bucket.max_in_flight, 1, MAX_TOKENS)
-            _within(f"{path}.max_queued", bucket.max_queued, 1, 10_000_000)
-            _within(f"{path}.max_queued_per_client", bucket.max_queued_per_client, 1, 10_000_000)
-            _within(f"{path}.start_by_s", bucket.start_by_s, 0.01, 86_400.0)
+            for field, problem in bucket.limits(str(name)).problems():
+                if field == "name":
+                    raise ConfigError(f"buckets.{name}: a name {problem}")
+                raise ConfigError(f"buckets.{name}.{field} {problem}")
 
     def timing(self) -> Timing:
         """The times, as the core takes them."""

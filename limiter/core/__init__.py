@@ -6,17 +6,19 @@ It does no I/O, has no clock and starts no task; servers, in-process hosts and s
 from __future__ import annotations
 
 from limiter.core import effects, events
-from limiter.core.bucket import BucketLimits
 from limiter.core.core import LimiterCore
 from limiter.core.ids import LeaseId, Ticket
-from limiter.core.reasons import BindStatus, LeaseState, RejectReason, ReleaseOutcome, SessionKind
+from limiter.core.limits import AdaptiveLimits, BucketLimits
+from limiter.core.reasons import BindStatus, BucketOrder, LeaseState, RejectReason, ReleaseOutcome, SessionKind
 from limiter.core.roster import Member
 from limiter.core.statistics import BucketStatistics, LeaseInfo, LimiterStatistics, QueueInfo, SessionStatistics
 from limiter.core.timing import Timing
 
 __all__ = [
+    "AdaptiveLimits",
     "BindStatus",
     "BucketLimits",
+    "BucketOrder",
     "BucketStatistics",
     "LeaseId",
     "LeaseInfo",

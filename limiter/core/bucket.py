@@ -2,106 +2,40 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from limiter.core.adaptive import AimdLimit
+from limiter.core.deadlines import NEVER
+from limiter.core.ids import LeaseId
+from limiter.core.limits import BucketLimits
 from limiter.core.meter import GrantMeter
-from limiter.core.reasons import ReleaseOutcome
+from limiter.core.rate import RateBucket
+from limiter.core.reasons import BucketOrder, ReleaseOutcome
+from limiter.core.waiting import FairQueue, Queue, WaitQueue
 
 if TYPE_CHECKING:
     from limiter.core.lease import Request
 
-__all__ = ["Bucket", "BucketLimits", "WaitQueue"]
-
-_SLACK = 64
-"""Stale heap entries that are always tolerated."""
-
-
-@dataclass(frozen=True, slots=True)
-class BucketLimits:
-    """What a bucket allows."""
-
-    name: str
-    max_in_flight: int = 10
-    """Most tokens held at once."""
-    max_queued: int = 100_000
-    """Most requests that wait."""
-    max_queued_per_client: int = 10_000
-    """Most requests of one session that wait."""
-    start_by: float = 5.0
-    """A grant that no executor has bound within this many seconds ends."""
-    version: int = 1
-    """Counts the changes, from 1."""
-
-
-class WaitQueue:
-    """Requests in ticket order.
-
-    Appending, removing and finding the head are O(1); putting one back by its ticket, after a reconnection, is
-    O(log n) in the number of those that came back.
-    """
-
-    def __init__(self) -> None:
-        self._fresh: OrderedDict[Request, None] = OrderedDict()
-        """Appended, so in ticket order."""
-        self._returned: dict[Request, None] = {}
-        """Put back; `_heap` orders them, and may hold stale entries."""
-        self._heap: list[tuple[int, int, int, Request]] = []
-        self._count = 0
-
-    def __len__(self) -> int:
-        return len(self._fresh) + len(self._returned)
-
-    def __iter__(self) -> Iterator[Request]:
-        """In ticket order; O(n log n)."""
-        return iter(sorted([*self._fresh, *self._returned], key=lambda request: request.ticket))
-
-    def append(self, request: Request) -> None:
-        """Adds a request whose ticket is higher than all that were ever appended."""
-        self._fresh[request] = None
-
-    def put_back(self, request: Request) -> None:
-        """Adds a request by its ticket."""
-        self._count += 1
-        self._returned[request] = None
-        heapq.heappush(self._heap, (*request.ticket, self._count, request))
-        if len(self._heap) > 2 * len(self._returned) + _SLACK:
-            self._heap = [entry for entry in self._heap if entry[3] in self._returned]
-            heapq.heapify(self._heap)
-
-    def remove(self, request: Request) -> None:
-        """Takes a request out, wherever it stands; nothing happens when it is not here."""
-        if request in self._fresh:
-            del self._fresh[request]
-        else:
-            self._returned.pop(request, None)
-
-    def head(self) -> Request | None:
-        """The request with the lowest ticket, or None."""
-        fresh = next(iter(self._fresh)) if self._fresh else None
-        if not self._returned:
-            return fresh
-        while self._heap[0][3] not in self._returned:
-            heapq.heappop(self._heap)
-        back = self._heap[0][3]
-        return back if fresh is None or back.ticket < fresh.ticket else fresh
+__all__ = ["Bucket", "BucketLimits"]
 
 
 class Bucket:
     """A record of what is in use and what waits: `LimiterCore` alone changes it."""
 
     __slots__ = (
+        "adaptive",
         "bound",
         "cancelled_total",
+        "cap",
+        "deadline",
         "granted_total",
         "held",
         "limits",
         "meter",
         "outcomes",
         "queue",
+        "rate",
         "rejected_total",
         "released_total",
         "revoked_total",
@@ -110,12 +44,18 @@ class Bucket:
 
     def __init__(self, limits: BucketLimits, now: float) -> None:
         self.limits = limits
-        self.queue = WaitQueue()
+        self.queue: Queue = _queue(limits)
         """Those that can be granted: their sessions are connected."""
         self.waiting = 0
         """All that wait, those of disconnected sessions included."""
         self.held = 0
         self.bound = 0
+        self.cap = limits.max_in_flight
+        """Tokens up to which grants go on now: the effective limit, or 0 while it is paused."""
+        self.rate: RateBucket | None = None
+        self.adaptive: AimdLimit | None = None
+        self.deadline = NEVER
+        """When the head fits, if only the rate keeps it waiting."""
         self.meter = GrantMeter(now)
         self.granted_total = 0
         self.released_total = 0
@@ -123,13 +63,82 @@ class Bucket:
         self.rejected_total = 0
         self.cancelled_total = 0
         self.outcomes: dict[ReleaseOutcome, int] = dict.fromkeys(ReleaseOutcome, 0)
+        self.configure(limits, now)
 
     @property
-    def free(self) -> int:
-        """Tokens that can be granted now; 0 while more are held than a lowered limit allows."""
-        return max(0, self.limits.max_in_flight - self.held)
+    def effective_limit(self) -> int:
+        """Most tokens in use, as the adaptive limit has it now."""
+        return self.limits.max_in_flight if self.adaptive is None else self.adaptive.limit
+
+    def fits(self, request: Request) -> bool:
+        """Whether tokens are free for the request. What is heavier than an adapted limit fits alone, because the limit
+        only rises with work that ends."""
+        held, cap = self.held, self.cap
+        return request.needed <= cap - held or (held == 0 < cap)
+
+    def ready_at(self, request: Request) -> float:
+        """When the rate lets the request through; only with a rate."""
+        assert self.rate is not None
+        return self.rate.ready_at(1 if request.partial else request.count)
+
+    def count_for(self, request: Request, now: float) -> int:
+        """How many leases a request that fits is granted."""
+        if not request.partial:
+            return request.count
+        count = min(request.count, (self.cap - self.held) // request.tokens)
+        if self.rate is not None:
+            count = min(count, int(self.rate.available(now)))
+        return max(1, count)
+
+    def count_outcome(self, outcome: ReleaseOutcome, lease: LeaseId, newest: LeaseId) -> None:
+        """Work under `lease` has ended, and its tokens are still counted; `newest` was granted last."""
+        self.released_total += 1
+        self.outcomes[outcome] += 1
+        if self.adaptive is None:
+            return
+        if outcome is ReleaseOutcome.OK:
+            self.adaptive.good(self.held)
+        elif outcome in (ReleaseOutcome.OVERLOADED, ReleaseOutcome.TIMEOUT):
+            self.adaptive.overloaded(lease, newest)
+        self._set_cap()
+
+    def pace(self, now: float) -> float:
+        """Grants per second to be expected, from the recent past and the rate; 0: unknown."""
+        recent, most = self.meter.estimate(now), self.limits.rate_per_s
+        return min(recent, most) if recent and most else recent or most
 
     def retry_after(self, now: float) -> float:
-        """Seconds after which a full queue should have drained, from the recent rate of grants."""
-        rate = self.meter.estimate(now)
-        return min(60.0, max(0.1, self.waiting / rate)) if rate > 0 else 1.0
+        """Seconds after which a full queue should have drained."""
+        pace = self.pace(now)
+        return min(60.0, max(0.1, self.waiting / pace)) if pace > 0 else 1.0
+
+    def configure(self, limits: BucketLimits, now: float) -> None:
+        """From now on other limits. What is held stays; the queue is the caller's to `reorder`."""
+        self.limits = limits
+        if not limits.rate_per_s:
+            self.rate = None
+        elif self.rate is None:
+            self.rate = RateBucket(limits.rate_per_s, limits.most_at_once, now)
+        else:
+            self.rate.change(limits.rate_per_s, limits.most_at_once, now)
+        adaptive, most = limits.adaptive, limits.max_in_flight
+        if adaptive is None:
+            self.adaptive = None
+        elif self.adaptive is None:
+            self.adaptive = AimdLimit(most, adaptive.floor, adaptive.backoff)
+        else:
+            self.adaptive.change(most, adaptive.floor, adaptive.backoff)
+        self._set_cap()
+
+    def reorder(self, requests: Iterable[Request]) -> None:
+        """Starts another queue, in the order that the limits ask for, with these requests."""
+        self.queue = _queue(self.limits)
+        for request in sorted(requests, key=lambda each: each.ticket):
+            self.queue.put_back(request)
+
+    def _set_cap(self) -> None:
+        self.cap = 0 if self.limits.paused else self.effective_limit
+
+
+def _queue(limits: BucketLimits) -> Queue:
+    return FairQueue() if limits.order is BucketOrder.FAIR_BY_TENANT else WaitQueue()

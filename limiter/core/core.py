@@ -179,19 +179,18 @@ class LimiterCore:
             ledger.effects.append(Configured(limits.name, version, False))
             return
         limits = replace(limits, version=version + 1)
-        if bucket is None:
-            bucket = ledger.buckets[limits.name] = Bucket(limits, now)
-        bucket.limits = limits
         ledger.effects.append(Configured(limits.name, limits.version, True))
-        too_big = [
-            request
-            for session in ledger.sessions.values()
-            for request in session.requests.values()
-            if request.waiting and request.bucket is bucket and request.needed > limits.max_in_flight
-        ]
-        for request in too_big:
-            message = f"tokens is {request.needed}, must be at most {limits.max_in_flight}, the limit of {limits.name}"
-            ledger.reject(request, RejectReason.INVALID, message)
+        if bucket is None:
+            ledger.buckets[limits.name] = Bucket(limits, now)
+            return
+        order = bucket.limits.order
+        bucket.configure(limits, now)
+        for request in ledger.waiting_for(bucket):
+            refusal = limits.refusal(request.tokens, request.count, request.partial, 0.0)
+            if refusal:
+                ledger.reject(request, RejectReason.INVALID, refusal)
+        if limits.order is not order:
+            bucket.reorder(list(bucket.queue))
         ledger.pump(bucket, now)
 
     def _tick(self, event: Tick, now: float) -> None:
@@ -207,6 +206,8 @@ class LimiterCore:
                 message = f"{now - item.since:.1f} s in the queue of bucket {item.bucket.limits.name} were not enough"
                 ledger.reject(item, RejectReason.QUEUE_TIMEOUT, message, item.bucket.retry_after(now))
                 ledger.pump(item.bucket, now)
+            elif isinstance(item, Bucket):
+                ledger.pump(item, now)
             elif isinstance(item, Tombstone):
                 del ledger.tombstones[item.key]
             elif isinstance(item, Recovery):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from limiter.core.bucket import BucketLimits
 from limiter.core.ids import LeaseId, Ticket
+from limiter.core.limits import BucketLimits
 from limiter.core.reasons import ReleaseOutcome, SessionKind
 
 __all__ = [

@@ -1,9 +1,9 @@
 """The books: who waits, who holds what, and the few moves that change them.
 
 Invariants: `bucket.held` is the sum of the tokens of the bucket's leases, and no grant makes it exceed the limit;
-nothing is granted during a recovery; grants leave a bucket in ticket order among connected sessions; a request waits or
-has leases, never both; whoever ends something takes it out of every index here. Effects are collected in `effects` in
-the order of the moves.
+nothing is granted during a recovery; grants leave a bucket in the order of its queue, among connected sessions; a
+request waits or has leases, never both; whoever ends something takes it out of every index here. Effects are collected
+in `effects` in the order of the moves.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Ledger:
         self.buckets = {bucket.limits.name: bucket for bucket in buckets}
         self.sessions: dict[str, Session] = {}
         self.leases: dict[LeaseId, Lease] = {}
-        self.deadlines: Deadlines[Request | Lease | Session | Tombstone | Recovery] = Deadlines()
+        self.deadlines: Deadlines[Request | Lease | Session | Tombstone | Recovery | Bucket] = Deadlines()
         self.tombstones: dict[tuple[str, str], Tombstone] = {}
         self.effects: list[Effect] = []
         self.last_ticket = 0
@@ -67,13 +67,16 @@ class Ledger:
         """Takes in a new request with a fresh ticket: grants it if nothing is before it, queues it otherwise."""
         bucket, session = request.bucket, request.session
         session.requests[request.request_id] = request
-        if not bucket.queue and request.needed <= bucket.free and not self.recovery.active:
+        ready = not bucket.queue and not self.recovery.active and bucket.fits(request)
+        if ready and (bucket.rate is None or bucket.ready_at(request) <= now):
             self._grant(request, now)
             return
-        position, rate = len(bucket.queue), bucket.meter.estimate(now)
+        pace = bucket.pace(now)
         self._wait(request, now + timeout)
-        bucket.queue.append(request)
-        eta = (position + 1) / rate if rate > 0 else 0.0
+        position = bucket.queue.append(request)
+        if bucket.rate is not None and position == 0:
+            self.pump(bucket, now)  # sets the deadline
+        eta = (position + 1) / pace if pace > 0 else 0.0
         self.effects.append(Queued(session.session_id, request.request_id, request.ticket, position, eta))
 
     def readmit(self, request: Request, deadline: float) -> None:
@@ -108,18 +111,31 @@ class Ledger:
         if self.recovery.active:
             return
         queue = bucket.queue
-        while bucket.held < bucket.limits.max_in_flight:
+        while bucket.held < bucket.cap:
             request = queue.head()
-            if request is None or request.needed > bucket.free:
+            if request is None or not bucket.fits(request):
                 return
-            queue.remove(request)
+            if bucket.rate is not None and (when := bucket.ready_at(request)) > now:
+                if when != bucket.deadline:
+                    self.deadlines.set(bucket, when)
+                return
+            queue.pop(request)
             self._stop_waiting(request)
             self._grant(request, now)
+
+    def waiting_for(self, bucket: Bucket) -> list[Request]:
+        """Everything that waits for a bucket, parked or not; O(all requests)."""
+        return [
+            request
+            for session in self.sessions.values()
+            for request in session.requests.values()
+            if request.waiting and request.bucket is bucket
+        ]
 
     def repeat(self, request: Request, now: float) -> None:
         """Says again what became of a request that waits or was granted."""
         if request.waiting:
-            position = sum(1 for other in request.bucket.queue if other.ticket < request.ticket)
+            position = request.bucket.queue.position(request)
             session_id = request.session.session_id
             self.effects.append(Queued(session_id, request.request_id, request.ticket, position, 0.0))
         else:
@@ -144,8 +160,7 @@ class Ledger:
 
     def release(self, lease: Lease, outcome: ReleaseOutcome, now: float) -> None:
         """Ends a lease by the word of who holds it."""
-        lease.bucket.released_total += 1
-        lease.bucket.outcomes[outcome] += 1
+        lease.bucket.count_outcome(outcome, lease.lease_id, LeaseId(self.epoch, self.last_lease))
         self.free(lease)
         self.pump(lease.bucket, now)
 
@@ -215,7 +230,7 @@ class Ledger:
 
     def _grant(self, request: Request, now: float) -> None:
         bucket, session = request.bucket, request.session
-        count = min(request.count, bucket.free // request.tokens) if request.partial else request.count
+        count = bucket.count_for(request, now)
         for _ in range(count):
             self.last_lease += 1
             lease_id = LeaseId(self.epoch, self.last_lease)
@@ -226,6 +241,8 @@ class Ledger:
             self.deadlines.set(lease, now + request.start_by)
         bucket.held += request.tokens * count
         bucket.granted_total += count
+        if bucket.rate is not None:
+            bucket.rate.take(count, now)
         waited = now - request.since
         bucket.meter.record(now, waited)
         self._tell_grant(request, now, waited)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["BindStatus", "LeaseState", "RejectReason", "ReleaseOutcome", "SessionKind"]
+__all__ = ["BindStatus", "BucketOrder", "LeaseState", "RejectReason", "ReleaseOutcome", "SessionKind"]
 
 
 class SessionKind(StrEnum):
@@ -76,3 +76,12 @@ class ReleaseOutcome(StrEnum):
     """What does the work did not answer in time."""
     UNUSED = "unused"
     """The lease was given back without being used."""
+
+
+class BucketOrder(StrEnum):
+    """In which order a bucket grants."""
+
+    FIFO = "fifo"
+    """By ticket, whoever asks."""
+    FAIR_BY_TENANT = "fair_by_tenant"
+    """Round robin over the tenants that have requests waiting, by ticket within a tenant."""

@@ -85,9 +85,8 @@ class RequestRules:
         if bucket is None:
             reason = RejectReason.UNKNOWN_BUCKET
             message = f"bucket is {event.bucket!r}, must be one of {', '.join(sorted(ledger.buckets))}"
-        elif (need := event.tokens if event.partial else event.tokens * event.count) > bucket.limits.max_in_flight:
-            field = "count" if event.count > 1 else "tokens"
-            message = f"{field} is {need}, must be at most {bucket.limits.max_in_flight}, the limit of {event.bucket}"
+        elif refusal := bucket.limits.refusal(event.tokens, event.count, event.partial, 0.0):
+            message = refusal
         elif bucket.waiting >= bucket.limits.max_queued:
             reason, after = RejectReason.QUEUE_FULL, bucket.retry_after(now)
             message = f"{bucket.waiting} requests wait for bucket {event.bucket}, which is all that may"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from limiter.core.bucket import Bucket, BucketLimits
 from limiter.core.ids import LeaseId, Ticket
-from limiter.core.reasons import LeaseState, ReleaseOutcome, SessionKind
+from limiter.core.reasons import BucketOrder, LeaseState, ReleaseOutcome, SessionKind
 
 if TYPE_CHECKING:
     from limiter.core.ledger import Ledger
@@ -21,6 +21,8 @@ class BucketStatistics:
     """One bucket."""
 
     limits: BucketLimits
+    effective_limit: int
+    """The limit now in force; below `max_in_flight` only where it adapts."""
     held: int
     """Tokens in use, granted or bound."""
     bound: int
@@ -143,6 +145,7 @@ def _bucket(bucket: Bucket, now: float) -> BucketStatistics:
     head = bucket.queue.head()
     return BucketStatistics(
         limits=bucket.limits,
+        effective_limit=bucket.effective_limit,
         held=bucket.held,
         bound=bucket.bound,
         queued=bucket.waiting,
@@ -206,20 +209,21 @@ def _lease(ledger: Ledger, lease_id: LeaseId, now: float) -> LeaseInfo:
 
 
 def list_queue(ledger: Ledger, now: float, bucket: str, after: str, limit: int) -> list[QueueInfo]:
-    """At most `limit` waiting requests in ticket order; ValueError when `after` is not a ticket, KeyError when there
-    is no such bucket."""
+    """At most `limit` waiting requests in the order in which they will be granted, with those of disconnected sessions
+    last or, where the order is that of tickets, in their places. Those after the request with the ticket `after`; from
+    the start when that one has left a queue that is not in ticket order, because so have those before it. ValueError
+    when `after` is not a ticket, KeyError when there is no such bucket."""
     first = Ticket.parse(after) if after else Ticket(0, 0)
     found = ledger.buckets[bucket]
     waiting = list(found.queue)
     if found.waiting > len(found.queue):
-        parked = (session for session in ledger.sessions.values() if not session.connected)
-        waiting += [
-            request
-            for session in parked
-            for request in session.requests.values()
-            if request.waiting and request.bucket is found
-        ]
+        waiting += [request for request in ledger.waiting_for(found) if not request.session.connected]
+    if found.limits.order is BucketOrder.FIFO:
         waiting.sort(key=lambda request: request.ticket)
+        waiting = waiting[bisect_right(waiting, first, key=lambda request: request.ticket) :]
+    else:
+        start = next((number for number, request in enumerate(waiting, 1) if request.ticket == first), 0)
+        waiting = waiting[start:]
     return [
         QueueInfo(
             ticket=request.ticket,
@@ -232,5 +236,5 @@ def list_queue(ledger: Ledger, now: float, bucket: str, after: str, limit: int) 
             waited=now - request.since,
             connected=request.session.connected,
         )
-        for request in islice((request for request in waiting if request.ticket > first), limit)
+        for request in waiting[:limit]
     ]

@@ -19,6 +19,7 @@ from limiter.core import (
 )
 from limiter.core.effects import Rejected
 from limiter.core.events import Acquire, HeldLease, Hello
+from limiter.server.bucket_config import bucket_config_message
 from limiter.server.fields import IDENTIFIER, Fields
 from limiter.v1 import limiter_pb2 as pb
 
@@ -149,22 +150,13 @@ def lease_message(lease: LeaseId, bucket: str, client_session_id: str) -> pb.Lea
 
 def bucket_message(bucket: BucketStatistics) -> pb.BucketStatus:
     """Status of one bucket."""
-    limits = bucket.limits
     return pb.BucketStatus(
-        config=pb.BucketConfig(
-            name=limits.name,
-            max_in_flight=limits.max_in_flight,
-            max_queued=limits.max_queued,
-            max_queued_per_client=limits.max_queued_per_client,
-            start_by_s=limits.start_by,
-            order=pb.BUCKET_ORDER_FIFO,
-            version=limits.version,
-        ),
+        config=bucket_config_message(bucket.limits),
         held=bucket.held,
         bound=bucket.bound,
         queued=bucket.queued,
         oldest_wait_s=bucket.oldest_wait,
-        effective_limit=limits.max_in_flight,
+        effective_limit=bucket.effective_limit,
         granted_total=bucket.granted_total,
         released_total=bucket.released_total,
         expired_total=bucket.revoked_total,

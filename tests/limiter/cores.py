@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from limiter.core import BucketLimits, LeaseId, LimiterCore, SessionKind, Timing
 from limiter.core.effects import (
@@ -17,9 +18,13 @@ from limiter.core.events import (
 E = TypeVar("E", bound=Effect)
 
 
-def make_core(limit: int = 1, *, epoch: int = 5, timing: Timing | None = None, max_queued: int = 100) -> LimiterCore:
-    """A core with a client `c`, a client `d` and an executor `x`, all connected at time 0."""
-    core = LimiterCore(epoch, [BucketLimits("code", limit, max_queued, 10, 5.0)], now=0.0, timing=timing)
+def make_core(
+    limit: int = 1, *, epoch: int = 5, timing: Timing | None = None, max_queued: int = 100, **more: Any
+) -> LimiterCore:
+    """A core with a client `c`, a client `d` and an executor `x`, all connected at time 0. `more` are further fields
+    of the bucket's limits."""
+    limits = replace(BucketLimits("code", limit, max_queued, 10, 5.0), **more)
+    core = LimiterCore(epoch, [limits], now=0.0, timing=timing)
     core.handle(Hello("c", SessionKind.CLIENT, "client"), 0.0)
     core.handle(Hello("d", SessionKind.CLIENT, "other"), 0.0)
     core.handle(Hello("x", SessionKind.EXECUTOR, "executor"), 0.0)

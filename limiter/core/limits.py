@@ -1,0 +1,103 @@
+"""What a bucket allows, as frozen facts, and which values are acceptable.
+
+One list of checks serves the configuration file and the operators' RPC; both call the fields by the same names.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from limiter.core.reasons import BucketOrder
+
+__all__ = ["AdaptiveLimits", "BucketLimits"]
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+MAX_TOKENS = 1_000_000
+"""Largest limit of a bucket, so that counts fit where they are shown."""
+MAX_QUEUED = 10_000_000
+MIN_RATE = 0.001
+"""Slowest rate, one grant in 1,000 s: below it a wait is longer than any queue timeout that people choose."""
+MAX_RATE = 1_000_000.0
+MAX_TIME_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveLimits:
+    """How a limit adapts to overload, below the bucket's `max_in_flight`."""
+
+    floor: int = 1
+    """The lowest limit."""
+    backoff: float = 0.8
+    """Factor on overload, above 0 and below 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketLimits:
+    """What a bucket allows."""
+
+    name: str
+    max_in_flight: int = 10
+    """Most tokens held at once."""
+    max_queued: int = 100_000
+    """Most requests that wait."""
+    max_queued_per_client: int = 10_000
+    """Most requests of one session that wait."""
+    start_by: float = 5.0
+    """A grant that no executor has bound within this many seconds ends."""
+    rate_per_s: float = 0.0
+    """Most leases granted per second on average; 0: any number."""
+    burst: int = 0
+    """Most leases granted at once under a rate; 0: the rate, rounded up."""
+    order: BucketOrder = BucketOrder.FIFO
+    adaptive: AdaptiveLimits | None = None
+    """None: `max_in_flight` is the limit."""
+    paused: bool = False
+    """Nothing is granted; requests queue."""
+    max_hold: float = 0.0
+    """Longest time for which a lease that nobody binds is given, seconds; 0: such leases are not given."""
+    version: int = 1
+    """Counts the changes, from 1."""
+
+    @property
+    def most_at_once(self) -> int:
+        """Leases that the rate lets through at once; only with a rate."""
+        return self.burst or math.ceil(self.rate_per_s)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """(field, what is wrong with it) for each value that is not acceptable."""
+        if not _NAME.fullmatch(self.name):
+            yield "name", f"is {self.name[:70]!r}, must be 1 to 64 letters, digits, '.', '_' or '-'"
+        yield from _within("max_in_flight", self.max_in_flight, 1, MAX_TOKENS)
+        yield from _within("max_queued", self.max_queued, 1, MAX_QUEUED)
+        yield from _within("max_queued_per_client", self.max_queued_per_client, 1, MAX_QUEUED)
+        yield from _within("start_by_s", self.start_by, 0.01, MAX_TIME_S)
+        if self.rate_per_s != 0:
+            yield from _within("rate_per_s", self.rate_per_s, MIN_RATE, MAX_RATE, "0, or ")
+        yield from _within("burst", self.burst, 0, MAX_TOKENS)
+        yield from _within("max_hold_s", self.max_hold, 0.0, MAX_TIME_S)
+        if self.adaptive is not None:
+            yield from _within("adaptive.floor", self.adaptive.floor, 1, max(1, self.max_in_flight))
+            if not 0 < self.adaptive.backoff < 1:
+                yield "adaptive.backoff", f"is {self.adaptive.backoff}, must be above 0 and below 1"
+
+    def refusal(self, tokens: int, count: int, partial: bool, hold: float) -> str:
+        """Why a request can never be granted within these limits; "" when it can. The first word is the field."""
+        need = tokens if partial else tokens * count
+        if need > self.max_in_flight:
+            field = "count" if count > 1 else "tokens"
+            return f"{field} is {need}, must be at most {self.max_in_flight}, the limit of {self.name}"
+        if self.rate_per_s and not partial and count > self.most_at_once:
+            return f"count is {count}, must be at most {self.most_at_once}, the burst of {self.name}"
+        if hold and not self.max_hold:
+            return f"hold_s is {hold:g}, but leases of {self.name} have to be bound: its max_hold_s is 0"
+        if hold > self.max_hold:
+            return f"hold_s is {hold:g}, must be at most {self.max_hold:g}, the max_hold_s of {self.name}"
+        return ""
+
+
+def _within(field: str, value: float, low: float, high: float, other: str = "") -> Iterator[tuple[str, str]]:
+    if not low <= value <= high:  # NaN is refused too
+        yield field, f"is {value}, must be {other}from {low} to {high}"

@@ -1,0 +1,116 @@
+"""Fair order: round robin over tenants, by ticket within a tenant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limiter.core import BucketLimits, BucketOrder, LeaseId, LimiterCore, SessionKind, Ticket
+from limiter.core.effects import Effect, Granted, Queued
+from limiter.core.events import Acquire, Cancel, Configure, Disconnect, HeldLease, Hello, Release
+from tests.limiter.cores import make_core, only
+
+FAIR: dict[str, Any] = {"order": BucketOrder.FAIR_BY_TENANT}
+
+
+def ask(core: LimiterCore, request: str, tokens: int = 1, session: str = "c") -> list[Effect]:
+    """A request whose tenant is its first letter."""
+    return core.handle(Acquire(session, request, tokens=tokens, tenant=request[0]), 0.0)
+
+
+def drain(core: LimiterCore, lease: LeaseId, session: str = "c") -> list[str]:
+    """Releases again and again; the order of the grants."""
+    order: list[str] = []
+    while True:
+        grants = [each for each in core.handle(Release(session, lease), 1.0) if isinstance(each, Granted)]
+        if not grants:
+            return order
+        order += [grant.request_id for grant in grants]
+        lease, session = grants[-1].leases[0], grants[-1].session_id
+
+
+def listed(core: LimiterCore) -> list[str]:
+    return [info.request_id for info in core.queue(0.0, bucket="code")]
+
+
+def test_tenants_take_turns_and_positions_tell_the_order() -> None:
+    core = make_core(1, **FAIR)
+    lease = only(Granted, ask(core, "x")).leases[0]
+    positions = {name: only(Queued, ask(core, name)).position for name in ("a1", "a2", "a3", "b1", "b2", "c1")}
+    assert positions == {"a1": 0, "a2": 1, "a3": 2, "b1": 1, "b2": 3, "c1": 2}
+    assert listed(core) == ["a1", "b1", "c1", "a2", "b2", "a3"]
+    assert only(Queued, ask(core, "b2")).position == 4, "a repeat tells the position of now"
+    assert drain(core, lease) == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+def test_a_heavy_head_keeps_its_turn() -> None:
+    core = make_core(3, **FAIR)
+    first = only(Granted, ask(core, "x", 2)).leases[0]
+    assert [type(each) for each in ask(core, "a-heavy", 3) + ask(core, "b1")] == [Queued, Queued]
+    grants = [each.request_id for each in core.handle(Release("c", first), 0.0) if isinstance(each, Granted)]
+    assert grants == ["a-heavy"]
+
+
+def test_a_cancelled_head_leaves_the_turn_with_its_tenant() -> None:
+    core = make_core(1, **FAIR)
+    lease = only(Granted, ask(core, "x")).leases[0]
+    for name in ("a1", "a2", "b1", "c1"):
+        ask(core, name)
+    core.handle(Cancel("c", "a1"), 0.0)
+    assert listed(core) == ["a2", "b1", "c1"]
+    core.handle(Cancel("c", "a2"), 0.0)
+    assert drain(core, lease) == ["b1", "c1"]
+
+
+def test_a_tenant_that_comes_back_joins_at_the_end_of_the_round() -> None:
+    core = make_core(1, **FAIR)
+    lease = only(Granted, ask(core, "x")).leases[0]
+    for name in ("a1", "b1", "c1"):
+        ask(core, name)
+    (grant,) = [each for each in core.handle(Release("c", lease), 0.0) if isinstance(each, Granted)]
+    assert grant.request_id == "a1"
+    ask(core, "a2")
+    assert drain(core, grant.leases[0]) == ["b1", "c1", "a2"]
+
+
+def test_requests_of_a_lost_stream_are_skipped_and_return_by_their_tickets() -> None:
+    core = make_core(1, **FAIR)
+    lease = only(Granted, ask(core, "x", session="d")).leases[0]
+    tickets = {name: only(Queued, ask(core, name)).ticket for name in ("a1", "a2")}
+    ask(core, "a3", session="d")
+    ask(core, "b1", session="d")
+    core.handle(Disconnect("c"), 0.0)
+    assert listed(core) == ["a3", "b1", "a1", "a2"], "those that are skipped come last"
+    back = tuple(Acquire("c", name, tenant="a", ticket=ticket) for name, ticket in tickets.items())
+    core.handle(Hello("c", SessionKind.CLIENT, queued=back), 0.5)
+    assert listed(core) == ["a1", "b1", "a2", "a3"]
+    assert drain(core, lease, "d") == ["a1", "b1", "a2", "a3"]
+
+
+def test_a_restarted_limiter_serves_each_tenant_in_its_old_order() -> None:
+    core = make_core(1, epoch=9, **FAIR)
+    core.handle(Hello("x", SessionKind.EXECUTOR, held=(HeldLease(LeaseId(5, 1), "code", "gone"),)), 0.0)
+    old = [("b1", 4), ("a2", 3), ("a1", 2)]
+    queued = tuple(Acquire("c", name, tenant=name[0], ticket=Ticket(5, seq)) for name, seq in old)
+    core.handle(Hello("c", SessionKind.CLIENT, queued=queued), 0.0)
+    assert drain(core, LeaseId(5, 1), "x") == ["a1", "b1", "a2"]
+
+
+def test_the_order_can_change_while_requests_wait() -> None:
+    core = make_core(1)
+    lease = only(Granted, ask(core, "x")).leases[0]
+    for name in ("a1", "a2", "b1"):
+        ask(core, name)
+    core.handle(Configure(BucketLimits("code", 1, order=BucketOrder.FAIR_BY_TENANT), 1), 0.0)
+    assert listed(core) == ["a1", "b1", "a2"]
+    core.handle(Configure(BucketLimits("code", 1), 2), 0.0)
+    assert drain(core, lease) == ["a1", "a2", "b1"]
+
+
+def test_pages_of_the_queue_go_on_where_the_last_one_ended() -> None:
+    core = make_core(1, **FAIR)
+    ask(core, "x")
+    for name in ("a1", "a2", "a3", "b1"):
+        ask(core, name)
+    page = core.queue(0.0, bucket="code", limit=2)
+    rest = core.queue(0.0, bucket="code", after=str(page[-1].ticket))
+    assert [info.request_id for info in [*page, *rest]] == ["a1", "b1", "a2", "a3"]
