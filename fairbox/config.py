@@ -24,7 +24,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from fairbox.errors import ConfigError
 from fairbox.settings import Leaf, leaves, setting
 
-__all__ = ["load", "setting"]
+__all__ = ["config_files", "load", "read_tree", "setting"]
 
 T = TypeVar("T")
 
@@ -64,6 +64,19 @@ def load(
         if key != "config":
             config = _set(config, key, value, source, known)
     return _build(cls, config)
+
+
+def config_files(cls: type[Any], argv: Sequence[str] | None = None) -> list[Path]:
+    """The files that `load()` reads with the same arguments, in its order; later ones win."""
+    flags = _flags(sys.argv[1:] if argv is None else argv, list(leaves(cls)))
+    return [Path(value) for key, value, _ in flags if key == "config"]
+
+
+def read_tree(path: Path) -> dict[str, Any]:
+    """What a file says, nothing of it checked but its syntax. ConfigError when it can't be read."""
+    tree = OmegaConf.to_container(_tree(str(path)))
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items()}
 
 
 def _build(cls: type[T], config: DictConfig) -> T:
@@ -109,19 +122,22 @@ def _variables(env: Mapping[str, str], prefix: str, known: list[Leaf]) -> Iterat
         yield name[len(prefix) + 1 :].lower().replace("__", "."), env[name], f"environment variable {name}"
 
 
-def _merge_file(config: DictConfig, path: str, known: list[Leaf]) -> DictConfig:
+def _tree(path: str) -> DictConfig:
     try:
         if path.endswith(".toml"):
-            tree = OmegaConf.create(tomllib.loads(Path(path).read_text(encoding="utf-8")))
-        else:
-            loaded: DictConfig | ListConfig = OmegaConf.load(path)
-            if not isinstance(loaded, DictConfig):
-                raise ConfigError(f"{path}: must be a mapping of settings")
-            tree = loaded
+            return OmegaConf.create(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+        loaded: DictConfig | ListConfig = OmegaConf.load(path)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (yaml.YAMLError, tomllib.TOMLDecodeError, UnicodeDecodeError, OmegaConfBaseException) as error:
         raise ConfigError(f"{path}: {_first_line(error)}") from None
+    if not isinstance(loaded, DictConfig):
+        raise ConfigError(f"{path}: must be a mapping of settings")
+    return loaded
+
+
+def _merge_file(config: DictConfig, path: str, known: list[Leaf]) -> DictConfig:
+    tree = _tree(path)
     try:
         merged = OmegaConf.merge(config, tree)
     except ConfigKeyError as error:

@@ -6,23 +6,27 @@ import asyncio
 import logging
 import sys
 
-from fairbox.config import load
+from fairbox.config import config_files, load
 from fairbox.serving import run_service
 from limiter.config import LimiterConfig
 from limiter.server.app import serve
+from limiter.server.reload import Reload
 
 
 def main() -> int:
     """Entry point; returns the exit code."""
 
-    async def program(stop: asyncio.Event) -> None:
-        config = load(
+    def read() -> LimiterConfig:
+        return load(
             LimiterConfig,
             prefix="LIMITER",
             prog="python -m limiter",
             description="Grants tokens, cluster-wide, first in, first out.",
         )
-        await serve(config, stop)
+
+    async def program(stop: asyncio.Event) -> None:
+        config = read()
+        await serve(config, stop, reload=Reload(config, read, config_files(LimiterConfig)))
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     return run_service(program, name="limiter")

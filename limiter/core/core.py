@@ -175,7 +175,7 @@ class LimiterCore:
         ledger, limits = self._ledger, event.limits
         bucket = ledger.buckets.get(limits.name)
         version = bucket.limits.version if bucket is not None else 0
-        if event.expected_version != version:
+        if event.expected_version not in (None, version):
             ledger.effects.append(Configured(limits.name, version, False))
             return
         limits = replace(limits, version=version + 1)

@@ -137,8 +137,8 @@ class Configure:
     """Creates a bucket or changes its limits; answered by `Configured`. Lowering a limit never revokes."""
 
     limits: BucketLimits
-    expected_version: int
-    """Version that the change is based on; 0: the bucket must not exist yet."""
+    expected_version: int | None
+    """Version that the change is based on; 0: the bucket must not exist yet; None: whatever it is."""
 
 
 @dataclass(frozen=True, slots=True)

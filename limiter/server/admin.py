@@ -1,19 +1,23 @@
-"""`limiter.v1.LimiterAdminService`: shows the live state and takes leases back. Served on a port of its own."""
+"""`limiter.v1.LimiterAdminService`: shows the live state, changes buckets, takes leases back. On a port of its own."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 
-from fairbox.errors import FieldErrors
+from fairbox.errors import FieldError, FieldErrors
 from fairbox.grpc_errors import abort_fields
+from limiter.config import MAX_BUCKETS
 from limiter.core import LeaseId, LeaseState
-from limiter.core.effects import RevokeAnswered
-from limiter.core.events import Revoke
+from limiter.core.effects import Configured, RevokeAnswered
+from limiter.core.events import Configure, Revoke
+from limiter.server.bucket_config import bucket_config_message, bucket_limits
 from limiter.server.convert import (
     DEFAULT_BUCKET,
     bucket_message,
@@ -32,6 +36,7 @@ __all__ = ["ADMIN_SERVICE_NAME", "LimiterAdminService"]
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
+_LOG = logging.getLogger("limiter")
 ADMIN_SERVICE_NAME = "limiter.v1.LimiterAdminService"
 _MAX_SESSIONS = 1_000
 _PAGE = 100
@@ -113,10 +118,29 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
     async def ConfigureBucket(  # noqa: N802
         self, request: pb.ConfigureBucketRequest, context: Context
     ) -> pb.ConfigureBucketResponse:
-        """Not built yet."""
-        message = "ConfigureBucket is not built yet; buckets are set when the limiter starts"
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
-        raise AssertionError("abort() does not return")
+        """Creates a bucket or changes it."""
+        expected = request.expected_version
+        try:
+            limits = bucket_limits(request.config, "config")
+            hub = await self._seat.take(context)
+            if not expected and len(hub.core.statistics(hub.clock.now()).buckets) >= MAX_BUCKETS:
+                raise FieldErrors(
+                    [FieldError("config.name", f"is a new one, and there are {MAX_BUCKETS}, all that may")]
+                )
+        except FieldErrors as errors:
+            await abort_fields(context, errors)
+        answer = next((each for each in hub.apply(Configure(limits, expected)) if isinstance(each, Configured)), None)
+        if answer is None:
+            await self._seat.take(context)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this limiter does not lead any more")
+            raise AssertionError("abort() does not return")
+        if not answer.changed:
+            there = f"version {answer.version}" if answer.version else "not there"
+            wanted = f"version {expected}" if expected else "a new one"
+            message = f"bucket {limits.name} is {there}, the change is for {wanted}; read it again and decide anew"
+            await context.abort(grpc.StatusCode.ABORTED, message)
+        _LOG.info("bucket %s was changed by an operator, version %d", limits.name, answer.version)
+        return pb.ConfigureBucketResponse(config=bucket_config_message(replace(limits, version=answer.version)))
 
     async def _status(self, wanted: str, context: Context) -> pb.GetStatusResponse:
         hub = self._seat.hub

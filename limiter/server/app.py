@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc.aio
 
@@ -16,13 +16,16 @@ from fairbox.metrics import MetricsServer
 from fairbox.serving import GrpcServer, HealthServer
 from fairbox.version import installed_version
 from limiter.config import LimiterConfig
-from limiter.core import LimiterStatistics
+from limiter.core import BucketLimits, LimiterStatistics
+from limiter.core.effects import Configured
+from limiter.core.events import Configure
 from limiter.leadership import LeadershipLost
 from limiter.server.admin import ADMIN_SERVICE_NAME, LimiterAdminService
 from limiter.server.hub import Hub
 from limiter.server.leaders import open_leadership
 from limiter.server.metrics import limiter_metrics
 from limiter.server.reign import Reign
+from limiter.server.reload import Reload
 from limiter.server.seat import Seat
 from limiter.server.service import SERVICE_NAME, LimiterService
 from limiter.v1 import limiter_pb2_grpc
@@ -132,6 +135,12 @@ class LimiterServer:
         """The state of every bucket now. RuntimeError before it leads."""
         return self.hub.core.statistics(self._clock.now())
 
+    def configure(self, limits: BucketLimits) -> bool:
+        """Creates or changes a bucket, whatever its version. False when this limiter does not lead now."""
+        return self._seat.hub is not None and any(
+            isinstance(effect, Configured) for effect in self._seat.hub.apply(Configure(limits, None))
+        )
+
     async def stop(self) -> None:
         """Tells everybody to go away, lets calls in flight end, and closes the ports. Idempotent."""
         await self._health.set_ready(False)
@@ -155,11 +164,15 @@ class LimiterServer:
         await asyncio.shield(self.stop())
 
 
-async def serve(config: LimiterConfig, stop: asyncio.Event) -> None:
-    """Serves until `stop` is set. FairboxError in one sentence when it can't start, or may not lead any more."""
+async def serve(config: LimiterConfig, stop: asyncio.Event, *, reload: Reload | None = None) -> None:
+    """Serves until `stop` is set; `reload` brings changes of the configuration. FairboxError in one sentence when it
+    can't start, or may not lead any more."""
     async with LimiterServer(config) as server:
         _LOG.info("listening on %s, for operators on %s", server.address, server.admin_address)
         running, stopped = asyncio.create_task(server.run()), asyncio.create_task(stop.wait())
+        tasks: list[asyncio.Task[Any]] = [running, stopped]
+        if reload is not None:
+            tasks.append(asyncio.create_task(reload.run(server.configure)))
         try:
             await asyncio.wait([running, stopped], return_when=asyncio.FIRST_COMPLETED)
             if running.done():
@@ -167,6 +180,6 @@ async def serve(config: LimiterConfig, stop: asyncio.Event) -> None:
         except LeadershipLost as lost:
             raise FairboxError(f"this limiter does not lead any more: {lost}") from None
         finally:
-            for task in (running, stopped):
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait([running, stopped])
+            await asyncio.wait(tasks)

@@ -89,11 +89,6 @@ async def test_revoke_ends_a_granted_lease_and_spares_a_bound_one_without_force(
         assert await code_of(unknown) is grpc.StatusCode.NOT_FOUND
 
 
-async def test_configuring_a_bucket_is_not_built_yet_and_says_so() -> None:
-    async with limiter_server() as server, admin_stub(server) as admin:
-        assert await code_of(admin.ConfigureBucket(pb.ConfigureBucketRequest())) is grpc.StatusCode.UNIMPLEMENTED
-
-
 async def _first(watch: AsyncIterable[pb.WatchStatusResponse], count: int) -> AsyncIterator[pb.WatchStatusResponse]:
     async for frame in watch:
         yield frame
