@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
 
 from fairbox.clock import Clock, MonotonicClock
@@ -65,15 +67,26 @@ class LimiterClient:
         queue_timeout: float = 60.0,
         tenant: str = "",
         request_id: str = "",
+        on_standby: Callable[[int], None] | None = None,
     ) -> LeaseContext:
         """Waits its turn, first in, first out, and yields a Lease. `queue_timeout` is in seconds, at most 86,400.
+        `on_standby` is called at most once, from the event loop, when the grant is near: with how many are before it.
 
         An executor binds the lease when it runs the work, within the bucket's `start_by`; then only the executor frees
         it. Leaving the block gives back a lease that was not bound. Raises QueueTimeout, QueueFull, UnknownBucket,
         LeaseRefused or LimiterUnavailable on entering; FieldErrors at once for a bad argument.
         """
         check_wait(bucket, tokens, queue_timeout)
-        return LeaseContext(self._runner, bucket, tokens, queue_timeout, tenant, request_id)
+        acquire = partial(
+            self._runner.acquire,
+            bucket=bucket,
+            tokens=tokens,
+            queue_timeout=queue_timeout,
+            tenant=tenant,
+            request_id=request_id,
+            on_standby=on_standby,
+        )
+        return LeaseContext(self._runner, acquire)
 
     @property
     def connected(self) -> bool:
@@ -94,27 +107,15 @@ class LimiterClient:
 class LeaseContext:
     """What `LimiterClient.lease()` returns: enter it once."""
 
-    __slots__ = ("_bucket", "_lease", "_queue_timeout", "_request_id", "_runner", "_tenant", "_tokens")
+    __slots__ = ("_acquire", "_lease", "_runner")
 
-    def __init__(
-        self, runner: SessionRunner, bucket: str, tokens: int, queue_timeout: float, tenant: str, request_id: str
-    ) -> None:
+    def __init__(self, runner: SessionRunner, acquire: Callable[[], Awaitable[Lease]]) -> None:
         self._runner = runner
-        self._bucket = bucket
-        self._tokens = tokens
-        self._queue_timeout = queue_timeout
-        self._tenant = tenant
-        self._request_id = request_id
+        self._acquire = acquire
         self._lease: Lease | None = None
 
     async def __aenter__(self) -> Lease:
-        self._lease = await self._runner.acquire(
-            bucket=self._bucket,
-            tokens=self._tokens,
-            queue_timeout=self._queue_timeout,
-            tenant=self._tenant,
-            request_id=self._request_id,
-        )
+        self._lease = await self._acquire()
         return self._lease
 
     async def __aexit__(

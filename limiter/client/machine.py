@@ -9,111 +9,21 @@ Times are the caller's monotonic seconds.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 from limiter.client.lease import BindOutcome, Lease
+from limiter.client.news import Bound, GoneAway, Granted, Lost, Near, News, Refused, Wanted, Welcomed
+from limiter.client.wire import KINDS, OUTCOMES, REASONS, STATUSES, fill_acquire, lease_message
 from limiter.core.reasons import BindStatus, RejectReason, ReleaseOutcome, SessionKind
 from limiter.core.timing import CLOCK_RATE_ERROR
 from limiter.v1 import limiter_pb2 as pb
 
-__all__ = ["Bound", "GoneAway", "Granted", "Lost", "News", "Refused", "SessionMachine", "Wanted", "Welcomed"]
+__all__ = ["Bound", "GoneAway", "Granted", "Lost", "Near", "News", "Refused", "SessionMachine", "Wanted", "Welcomed"]
 
 MAX_FRAME_ITEMS = 512
 """Items in one frame."""
 _HEARTBEATS_PER_TTL = 4
 _STALLED_SHARE = 0.5
 """An acknowledgement that is overdue by this share of the ttl means that the connection is dead."""
-
-_OUTCOMES = {
-    ReleaseOutcome.OK: pb.RELEASE_OUTCOME_OK,
-    ReleaseOutcome.ERROR: pb.RELEASE_OUTCOME_ERROR,
-    ReleaseOutcome.OVERLOADED: pb.RELEASE_OUTCOME_OVERLOADED,
-    ReleaseOutcome.TIMEOUT: pb.RELEASE_OUTCOME_TIMEOUT,
-    ReleaseOutcome.UNUSED: pb.RELEASE_OUTCOME_UNUSED,
-}
-_REASONS = {
-    pb.REJECT_REASON_QUEUE_FULL: RejectReason.QUEUE_FULL,
-    pb.REJECT_REASON_QUEUE_TIMEOUT: RejectReason.QUEUE_TIMEOUT,
-    pb.REJECT_REASON_UNKNOWN_BUCKET: RejectReason.UNKNOWN_BUCKET,
-    pb.REJECT_REASON_INVALID: RejectReason.INVALID,
-    pb.REJECT_REASON_NOT_LEADER: RejectReason.NOT_LEADER,
-    pb.REJECT_REASON_SHUTTING_DOWN: RejectReason.SHUTTING_DOWN,
-}
-_STATUSES = {
-    pb.BIND_STATUS_BOUND: BindStatus.BOUND,
-    pb.BIND_STATUS_UNKNOWN_LEASE: BindStatus.UNKNOWN_LEASE,
-    pb.BIND_STATUS_WRONG_EPOCH: BindStatus.WRONG_EPOCH,
-    pb.BIND_STATUS_WRONG_CLIENT: BindStatus.WRONG_CLIENT,
-    pb.BIND_STATUS_BOUND_ELSEWHERE: BindStatus.BOUND_ELSEWHERE,
-}
-_KINDS = {SessionKind.CLIENT: pb.SESSION_KIND_CLIENT, SessionKind.EXECUTOR: pb.SESSION_KIND_EXECUTOR}
-
-
-@dataclass(slots=True)
-class Wanted:
-    """A request that waits."""
-
-    request_id: str
-    attempt: int
-    bucket: str
-    tokens: int
-    tenant: str
-    deadline: float
-    """When its queue timeout runs out."""
-    ticket: tuple[int, int] | None = None
-    """(epoch, seq), once the limiter has said it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Welcomed:
-    """The session is open."""
-
-    epoch: int
-    resumed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """A request has its lease."""
-
-    request_id: str
-    lease: Lease
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A request has failed."""
-
-    request_id: str
-    reason: RejectReason
-    message: str
-    retry_after: float
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A bind was answered."""
-
-    outcome: BindOutcome
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A lease that was held is not any more; work under it must end."""
-
-    lease: Lease
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class GoneAway:
-    """The limiter ends this stream."""
-
-    reason: str
-    retry_after: float
-
-
-News = Welcomed | Granted | Refused | Bound | Lost | GoneAway
 
 
 class SessionMachine:
@@ -148,7 +58,17 @@ class SessionMachine:
     # What the owner wants
 
     def acquire(
-        self, now: float, *, bucket: str, tokens: int, queue_timeout: float, tenant: str = "", request_id: str = ""
+        self,
+        now: float,
+        *,
+        bucket: str,
+        tokens: int,
+        queue_timeout: float,
+        tenant: str = "",
+        request_id: str = "",
+        parent: Lease | None = None,
+        hold: float = 0.0,
+        standby: bool = False,
     ) -> str:
         """Asks for a lease and returns the request's id. ValueError when that id is waiting already."""
         self._serial += 1
@@ -157,6 +77,7 @@ class SessionMachine:
             raise ValueError(f"request_id is {request_id!r}, which is waiting already")
         # Attempts grow over all requests of a session, so that an id can be used again at any time.
         wanted = Wanted(request_id, self._serial, bucket, tokens, tenant, now + queue_timeout)
+        wanted.parent, wanted.hold, wanted.standby = parent, hold, standby
         self.waiting[request_id] = self._acquires[request_id] = wanted
         return request_id
 
@@ -210,6 +131,11 @@ class SessionMachine:
             wanted = self.waiting.get(queued.request_id)
             if wanted is not None:
                 wanted.ticket = (queued.ticket.epoch, queued.ticket.seq)
+        for standby in frame.standbys:
+            wanted = self.waiting.get(standby.request_id)
+            if wanted is not None and wanted.standby:
+                wanted.standby = False
+                news.append(Near(standby.request_id, standby.position))
         for grant in frame.grants:
             lease = Lease.of(grant.lease)
             wanted = self.waiting.get(grant.request_id)
@@ -223,7 +149,7 @@ class SessionMachine:
             wanted = self.waiting.get(reject.request_id)
             if wanted is not None and wanted.attempt == reject.attempt:
                 del self.waiting[reject.request_id]
-                reason = _REASONS.get(reject.reason, RejectReason.INVALID)
+                reason = REASONS.get(reject.reason, RejectReason.INVALID)
                 news.append(Refused(reject.request_id, reason, reject.message, reject.retry_after_s))
         for result in frame.bind_results:
             self._bound(result, news)
@@ -253,18 +179,18 @@ class SessionMachine:
         room = MAX_FRAME_ITEMS
         while self._releases and room:
             released, outcome = self._releases.popleft()
-            frame.releases.add(lease=_message(released), outcome=_OUTCOMES[outcome])
+            frame.releases.add(lease=lease_message(released), outcome=OUTCOMES[outcome])
             room -= 1
         while self._cancels and room:
             cancelled = self._cancels.popleft()
             frame.cancels.add(request_id=cancelled.request_id, attempt=cancelled.attempt)
             room -= 1
         while self._acquires and room:
-            _fill(frame.acquires.add(), self._acquires.pop(next(iter(self._acquires))), now)
+            fill_acquire(frame.acquires.add(), self._acquires.pop(next(iter(self._acquires))), now)
             room -= 1
         while self._binds and room:
             lease = next(iter(self._binds))
-            frame.binds.add(lease=_message(lease), run_id=self._binds.pop(lease))
+            frame.binds.add(lease=lease_message(lease), run_id=self._binds.pop(lease))
             room -= 1
         if beat:
             self._beat(frame, now)
@@ -287,14 +213,14 @@ class SessionMachine:
         self._acquires.clear()
         hello = pb.Hello(
             session_id=self.session_id,
-            kind=_KINDS[self.kind],
+            kind=KINDS[self.kind],
             name=self.name,
-            held=[_message(lease) for lease in self.held],
+            held=[lease_message(lease) for lease in self.held],
             held_tokens=self.held.values() if self.kind is SessionKind.EXECUTOR else (),
             local_cap=self.local_cap,
         )
         for wanted in self.waiting.values():
-            _fill(hello.queued.add(), wanted, now)
+            fill_acquire(hello.queued.add(), wanted, now)
         frame = pb.SessionRequest(hello=hello)
         if self.kind is SessionKind.EXECUTOR:
             self._beat(frame, now)
@@ -312,7 +238,7 @@ class SessionMachine:
 
     def _bound(self, result: pb.BindResult, news: list[News]) -> None:
         lease = Lease.of(result.lease)
-        status = _STATUSES.get(result.status, BindStatus.UNKNOWN_LEASE)
+        status = STATUSES.get(result.status, BindStatus.UNKNOWN_LEASE)
         if lease not in self._binding:
             if status is BindStatus.BOUND and lease not in self.held:
                 self._releases.append((lease, ReleaseOutcome.UNUSED))
@@ -341,19 +267,3 @@ class SessionMachine:
             self.valid_until = max(self.valid_until, sent + self._ttl * (1 - 2 * CLOCK_RATE_ERROR))
         for old in [each for each in self._unacked if each <= number]:
             del self._unacked[old]
-
-
-def _message(lease: Lease) -> pb.Lease:
-    return pb.Lease(bucket=lease.bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=lease.client_session_id)
-
-
-def _fill(message: pb.Acquire, wanted: Wanted, now: float) -> None:
-    message.request_id = wanted.request_id
-    message.attempt = wanted.attempt
-    message.bucket = wanted.bucket
-    message.tokens = wanted.tokens
-    message.queue_timeout_s = max(0.001, wanted.deadline - now)
-    if wanted.tenant:
-        message.tenant = wanted.tenant
-    if wanted.ticket is not None:
-        message.ticket.epoch, message.ticket.seq = wanted.ticket

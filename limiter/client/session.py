@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import random
 from collections.abc import Callable
@@ -23,12 +24,13 @@ from limiter.client.errors import (
     UnknownBucket,
 )
 from limiter.client.lease import BindOutcome, Lease
-from limiter.client.machine import Bound, GoneAway, Granted, Lost, News, Refused, SessionMachine, Welcomed
+from limiter.client.machine import Bound, GoneAway, Granted, Lost, Near, News, Refused, SessionMachine, Welcomed
 from limiter.client.transport import Connection, ConnectionLost, Transport
 from limiter.core.reasons import RejectReason, ReleaseOutcome
 
 __all__ = ["SessionRunner"]
 
+_LOG = logging.getLogger("limiter.client")
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_LAST_S = 0.5
 """Below `Timing.client_return`: a restarted limiter waits that long for those who queued."""
@@ -62,6 +64,7 @@ class SessionRunner:
         self._on_frame = on_frame
         self._rng = rng or random.Random()  # noqa: S311 - spreads reconnections, hides nothing
         self._requests: dict[str, asyncio.Future[Lease]] = {}
+        self._standbys: dict[str, Callable[[int], None]] = {}
         self._binds: dict[Lease, asyncio.Future[BindOutcome]] = {}
         self._dirty = asyncio.Event()
         self._open = asyncio.Event()
@@ -102,9 +105,19 @@ class SessionRunner:
         await self._transport.close()
 
     async def acquire(
-        self, *, bucket: str, tokens: int, queue_timeout: float, tenant: str = "", request_id: str = ""
+        self,
+        *,
+        bucket: str,
+        tokens: int,
+        queue_timeout: float,
+        tenant: str = "",
+        request_id: str = "",
+        parent: Lease | None = None,
+        hold: float = 0.0,
+        on_standby: Callable[[int], None] | None = None,
     ) -> Lease:
-        """Waits for a lease. Raises a LimiterError; a cancelled or failed wait leaves nothing behind."""
+        """Waits for a lease. Raises a LimiterError; a cancelled or failed wait leaves nothing behind. `on_standby` is
+        called once, with the requests before this one, when its grant is near."""
         self._check_usable()
         request_id = self.machine.acquire(
             self.clock.now(),
@@ -113,7 +126,12 @@ class SessionRunner:
             queue_timeout=queue_timeout,
             tenant=tenant,
             request_id=request_id,
+            parent=parent,
+            hold=hold,
+            standby=on_standby is not None,
         )
+        if on_standby is not None:
+            self._standbys[request_id] = on_standby
         future: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._requests[request_id] = future
         self._dirty.set()
@@ -128,6 +146,7 @@ class SessionRunner:
         finally:
             if self._requests.get(request_id) is future:
                 del self._requests[request_id]
+            self._standbys.pop(request_id, None)
             if not delivered:
                 self._withdraw(request_id, future)
 
@@ -258,6 +277,8 @@ class SessionRunner:
                 future = self._requests.pop(item.request_id, None)
                 if future is not None and not future.done():
                     future.set_exception(_error(item))
+            elif isinstance(item, Near):
+                self._near(item)
             elif isinstance(item, Bound):
                 waiter = self._binds.get(item.outcome.lease)
                 if waiter is not None and not waiter.done():
@@ -273,6 +294,14 @@ class SessionRunner:
         if self._on_frame is not None:
             self._on_frame()
         self._dirty.set()
+
+    def _near(self, near: Near) -> None:
+        callback = self._standbys.pop(near.request_id, None)
+        if callback is not None:
+            try:
+                callback(near.position)
+            except Exception:
+                _LOG.exception("on_standby of request %s has failed", near.request_id)
 
     # Ends
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["Bucket", "BucketLimits"]
 
 
+MOST_STANDBY = 64
+"""Requests that are told at most that they are next, however high the limit is: to find them costs a step each."""
+
+
 class Bucket:
     """A record of what is in use and what waits: `LimiterCore` alone changes it."""
 
@@ -39,6 +43,7 @@ class Bucket:
         "rejected_total",
         "released_total",
         "revoked_total",
+        "untold",
         "waiting",
     )
 
@@ -48,6 +53,8 @@ class Bucket:
         """Those that can be granted: their sessions are connected."""
         self.waiting = 0
         """All that wait, those of disconnected sessions included."""
+        self.untold = 0
+        """Of those, the ones that have yet to be told that their grant is near."""
         self.held = 0
         self.bound = 0
         self.cap = limits.max_in_flight
@@ -75,6 +82,10 @@ class Bucket:
         only rises with work that ends."""
         held, cap = self.held, self.cap
         return request.needed <= cap - held or (held == 0 < cap)
+
+    def next_in_line(self) -> int:
+        """How many requests count as next."""
+        return min(self.cap, MOST_STANDBY)
 
     def ready_at(self, request: Request) -> float:
         """When the rate lets the request through; only with a rate."""

@@ -25,6 +25,7 @@ __all__ = [
     "Revoked",
     "RosterChanged",
     "SessionEnded",
+    "Standby",
     "SteppedDown",
     "Welcomed",
 ]
@@ -57,6 +58,16 @@ class Queued:
     """Requests before it."""
     eta: float
     """Estimated wait from the recent rate of grants; 0: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """The grant of a request that asked for this word is near. Told once."""
+
+    session_id: str
+    request_id: str
+    position: int
+    """Requests before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +190,7 @@ class SteppedDown:
 Effect = (
     Granted
     | Queued
+    | Standby
     | Rejected
     | BindAnswered
     | Released

@@ -32,6 +32,8 @@ class Request:
     ticket: Ticket
     since: float
     """When it was asked for."""
+    standby: bool = False
+    """Whether it has yet to be told that its grant is near."""
     waiting: bool = False
     leases: list[Lease] = field(default_factory=list)
     deadline: float = NEVER

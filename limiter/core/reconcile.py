@@ -92,4 +92,5 @@ def place(ledger: Ledger, session: Session, acquire: Acquire, bucket: Bucket, no
         start_by,
         ticket,
         now,
+        acquire.standby,
     )

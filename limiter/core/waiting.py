@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -194,8 +193,3 @@ class FairQueue:
         if queue is None:
             queue = self._round[tenant] = WaitQueue()
         return queue
-
-
-def first(queue: Queue, count: int) -> list[Request]:
-    """At most `count` requests that are next."""
-    return list(islice(queue, count))

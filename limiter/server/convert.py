@@ -108,6 +108,7 @@ def acquire_event(session_id: str, message: pb.Acquire) -> Acquire | Rejected:
         queue_timeout=timeout or _QUEUE_TIMEOUT_S,
         tenant=message.tenant,
         ticket=Ticket(message.ticket.epoch, message.ticket.seq) if message.HasField("ticket") else None,
+        standby=message.want_standby,
     )
 
 

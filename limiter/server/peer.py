@@ -21,6 +21,7 @@ from limiter.core.effects import (
     Rejected,
     Revoked,
     SessionEnded,
+    Standby,
     Welcomed,
 )
 from limiter.core.events import Bind, Cancel, Heartbeat, Release
@@ -158,6 +159,8 @@ class PeerStream:
         elif isinstance(effect, Revoked):
             lease = _lease(effect.lease, effect.bucket, effect.client_session_id)
             self._frame().revokes.add(lease=lease, reason=effect.reason)
+        elif isinstance(effect, Standby):
+            self._frame().standbys.add(request_id=effect.request_id, position=effect.position)
         elif isinstance(effect, HeartbeatAcked):
             self._frame().heartbeat_ack = effect.number
         else:

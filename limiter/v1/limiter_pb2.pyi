@@ -179,7 +179,9 @@ class _BucketOrderEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     BUCKET_ORDER_FIFO: _BucketOrder.ValueType  # 1
     """By ticket, whoever asks."""
     BUCKET_ORDER_FAIR_BY_TENANT: _BucketOrder.ValueType  # 2
-    """Round robin over tenants, by ticket within a tenant."""
+    """Round robin over the tenants that have requests waiting, by ticket within a tenant. The tenant whose turn it is is
+    never passed, however heavy its request is.
+    """
 
 class BucketOrder(_BucketOrder, metaclass=_BucketOrderEnumTypeWrapper):
     """In which order a bucket grants."""
@@ -189,7 +191,9 @@ BUCKET_ORDER_UNSPECIFIED: BucketOrder.ValueType  # 0
 BUCKET_ORDER_FIFO: BucketOrder.ValueType  # 1
 """By ticket, whoever asks."""
 BUCKET_ORDER_FAIR_BY_TENANT: BucketOrder.ValueType  # 2
-"""Round robin over tenants, by ticket within a tenant."""
+"""Round robin over the tenants that have requests waiting, by ticket within a tenant. The tenant whose turn it is is
+never passed, however heavy its request is.
+"""
 global___BucketOrder = BucketOrder
 
 class _LeaseState:
@@ -285,6 +289,7 @@ class Hello(google.protobuf.message.Message):
     QUEUED_FIELD_NUMBER: builtins.int
     LOCAL_CAP_FIELD_NUMBER: builtins.int
     HELD_TOKENS_FIELD_NUMBER: builtins.int
+    DETAILS_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     """Chosen by the peer, unique per process and event loop (a UUID)."""
     kind: global___SessionKind.ValueType
@@ -307,6 +312,10 @@ class Hello(google.protobuf.message.Message):
         counts by them. Missing or 0: 1.
         """
 
+    @property
+    def details(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HeldDetail]:
+        """For those leases in `held` that have a parent or a hold time. A limiter that was restarted counts by them."""
+
     def __init__(
         self,
         *,
@@ -317,10 +326,52 @@ class Hello(google.protobuf.message.Message):
         queued: collections.abc.Iterable[global___Acquire] | None = ...,
         local_cap: builtins.int = ...,
         held_tokens: collections.abc.Iterable[builtins.int] | None = ...,
+        details: collections.abc.Iterable[global___HeldDetail] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["held", b"held", "held_tokens", b"held_tokens", "kind", b"kind", "local_cap", b"local_cap", "name", b"name", "queued", b"queued", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["details", b"details", "held", b"held", "held_tokens", b"held_tokens", "kind", b"kind", "local_cap", b"local_cap", "name", b"name", "queued", b"queued", "session_id", b"session_id"]) -> None: ...
 
 global___Hello = Hello
+
+@typing.final
+class HeldDetail(google.protobuf.message.Message):
+    """What a limiter that was restarted must know of a lease beyond its name."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
+    FAMILY_FIELD_NUMBER: builtins.int
+    HOLD_S_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
+    hold_s: builtins.float
+    """Client only: what is left of the lease's hold time. 0: it has none."""
+    tokens: builtins.int
+    """Client only: tokens that the lease was asked with. 0: 1."""
+    @property
+    def lease(self) -> global___Lease:
+        """The lease, as in `held`."""
+
+    @property
+    def parent(self) -> global___Lease:
+        """As BindResult told it. Unset: it has none."""
+
+    @property
+    def family(self) -> global___Lease:
+        """As BindResult told it. Unset: it has none."""
+
+    def __init__(
+        self,
+        *,
+        lease: global___Lease | None = ...,
+        parent: global___Lease | None = ...,
+        family: global___Lease | None = ...,
+        hold_s: builtins.float = ...,
+        tokens: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["family", b"family", "lease", b"lease", "parent", b"parent"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["family", b"family", "hold_s", b"hold_s", "lease", b"lease", "parent", b"parent", "tokens", b"tokens"]) -> None: ...
+
+global___HeldDetail = HeldDetail
 
 @typing.final
 class Acquire(google.protobuf.message.Message):
@@ -337,6 +388,7 @@ class Acquire(google.protobuf.message.Message):
     TICKET_FIELD_NUMBER: builtins.int
     WANT_STANDBY_FIELD_NUMBER: builtins.int
     PARENT_FIELD_NUMBER: builtins.int
+    HOLD_S_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """Chosen by the client, unique within its session."""
     attempt: builtins.int
@@ -352,15 +404,26 @@ class Acquire(google.protobuf.message.Message):
     queue_timeout_s: builtins.float
     """The longest wait in the queue. 0: 3600 s. At most 86400 s."""
     want_standby: builtins.bool
-    """Ask for a STANDBY frame shortly before the grant, to prepare the work."""
+    """Ask for one STANDBY frame when the request is among the next in its queue, to prepare the work: among as many as the
+    bucket's effective limit, at most 64. Not with `parent`.
+    """
+    hold_s: builtins.float
+    """Above 0: the lease is not meant to be bound. It ends when it is released, after this time, or when an operator
+    revokes it; not by `start_by_s`, and not by the end of its client's session, because work may be running under it.
+    At most the bucket's max_hold_s; INVALID where that is 0, and on an executor's session, which binds. 0: none.
+    """
     @property
     def ticket(self) -> global___Ticket:
         """On reconnection: the ticket that the request was given. Unset for a new request."""
 
     @property
     def parent(self) -> global___Lease:
-        """A lease that the asking program itself runs under: the request is then granted within its parent's token, so that
-        a program that waits for its own children can't deadlock.
+        """A lease that the asking program itself runs under, of the same bucket: the request is then granted within its
+        parent's tokens, whatever waits in the queue, so that a program that waits for its own children can't deadlock. One
+        child of a parent has a lease at a time, others wait for it in the order of their arrival. The lease holds no
+        further tokens; when the parent ends before it, the parent's tokens stay counted until the last of the family has
+        ended. `tokens` is at most what the parent's family holds. Neither the rate nor a pause of the bucket counts here.
+        INVALID when no such lease is granted or bound, and when the parent ends while the request waits.
         """
 
     def __init__(
@@ -375,9 +438,10 @@ class Acquire(google.protobuf.message.Message):
         ticket: global___Ticket | None = ...,
         want_standby: builtins.bool = ...,
         parent: global___Lease | None = ...,
+        hold_s: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["parent", b"parent", "ticket", b"ticket"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "parent", b"parent", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "ticket", b"ticket", "tokens", b"tokens", "want_standby", b"want_standby"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "hold_s", b"hold_s", "parent", b"parent", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "ticket", b"ticket", "tokens", b"tokens", "want_standby", b"want_standby"]) -> None: ...
 
 global___Acquire = Acquire
 
@@ -583,7 +647,7 @@ global___Queued = Queued
 
 @typing.final
 class Standby(google.protobuf.message.Message):
-    """The grant is near: upload, warm up."""
+    """The grant is near: upload, warm up. Told once, when the request was asked with `want_standby`."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -618,7 +682,7 @@ class Grant(google.protobuf.message.Message):
     attempt: builtins.int
     """The attempt that was granted."""
     start_by_s: builtins.float
-    """The lease ends unless an executor binds it within this time."""
+    """The lease ends unless an executor binds it within this time; with `hold_s`, when it ends."""
     @property
     def lease(self) -> global___Lease:
         """The lease."""
@@ -680,15 +744,25 @@ class BindResult(google.protobuf.message.Message):
     STATUS_FIELD_NUMBER: builtins.int
     OWNER_FIELD_NUMBER: builtins.int
     TOKENS_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
+    FAMILY_FIELD_NUMBER: builtins.int
     status: global___BindStatus.ValueType
     """What became of it."""
     owner: builtins.str
     """With BOUND_ELSEWHERE: name of the executor that holds it."""
     tokens: builtins.int
-    """With BOUND: tokens that it holds, to be listed in a later hello."""
+    """With BOUND: tokens that it holds, or its family, to be listed in a later hello."""
     @property
     def lease(self) -> global___Lease:
         """The lease that was presented."""
+
+    @property
+    def parent(self) -> global___Lease:
+        """With BOUND, for a lease with a parent: the parent, to be listed in a later hello."""
+
+    @property
+    def family(self) -> global___Lease:
+        """With BOUND, for a lease with a parent: the first parent of all, to be listed in a later hello."""
 
     def __init__(
         self,
@@ -697,9 +771,11 @@ class BindResult(google.protobuf.message.Message):
         status: global___BindStatus.ValueType = ...,
         owner: builtins.str = ...,
         tokens: builtins.int = ...,
+        parent: global___Lease | None = ...,
+        family: global___Lease | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["lease", b"lease", "owner", b"owner", "status", b"status", "tokens", b"tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["family", b"family", "lease", b"lease", "parent", b"parent"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["family", b"family", "lease", b"lease", "owner", b"owner", "parent", b"parent", "status", b"status", "tokens", b"tokens"]) -> None: ...
 
 global___BindResult = BindResult
 
@@ -855,6 +931,7 @@ class AcquireTokenRequest(google.protobuf.message.Message):
     QUEUE_TIMEOUT_S_FIELD_NUMBER: builtins.int
     TENANT_FIELD_NUMBER: builtins.int
     UNBOUND_TTL_S_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
     bucket: builtins.str
     """Name of the bucket. Empty: `code`."""
     tokens: builtins.int
@@ -871,6 +948,10 @@ class AcquireTokenRequest(google.protobuf.message.Message):
     """Who the work is for, where the bucket is fair by tenant."""
     unbound_ttl_s: builtins.float
     """The lease ends unless an executor binds it within this time. 0: 60 s. At most 3600 s."""
+    @property
+    def parent(self) -> global___Lease:
+        """As in Acquire."""
+
     def __init__(
         self,
         *,
@@ -882,8 +963,10 @@ class AcquireTokenRequest(google.protobuf.message.Message):
         queue_timeout_s: builtins.float = ...,
         tenant: builtins.str = ...,
         unbound_ttl_s: builtins.float = ...,
+        parent: global___Lease | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "client_id", b"client_id", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "tokens", b"tokens", "unbound_ttl_s", b"unbound_ttl_s"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["parent", b"parent"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "client_id", b"client_id", "parent", b"parent", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "tokens", b"tokens", "unbound_ttl_s", b"unbound_ttl_s"]) -> None: ...
 
 global___AcquireTokenRequest = AcquireTokenRequest
 
@@ -1073,7 +1156,11 @@ global___AcquireBatchResponse = AcquireBatchResponse
 
 @typing.final
 class AdaptiveConfig(google.protobuf.message.Message):
-    """The adaptive limit: additive increase, multiplicative decrease, always at or below max_in_flight."""
+    """The adaptive limit: additive increase, multiplicative decrease, always at or below max_in_flight. It falls when a lease
+    is released with OVERLOADED or TIMEOUT, once for all leases that were granted before the last fall, and rises by about
+    1 for as many releases with OK as it counts, while at least half of it is in use. A request that is heavier than it is
+    granted alone.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1083,7 +1170,7 @@ class AdaptiveConfig(google.protobuf.message.Message):
     enabled: builtins.bool
     """Whether the limit adapts. False: max_in_flight is the limit."""
     floor: builtins.int
-    """The lowest limit. 0: 1."""
+    """The lowest limit. 0: 1. At most max_in_flight."""
     backoff: builtins.float
     """Factor on OVERLOADED and TIMEOUT, above 0 and below 1. 0: 0.8."""
     def __init__(
@@ -1120,9 +1207,9 @@ class BucketConfig(google.protobuf.message.Message):
     max_in_flight: builtins.int
     """The most tokens held at once, from 1 to 1,000,000."""
     rate_per_s: builtins.float
-    """The most grants per second on average. 0: no limit."""
+    """The most leases granted per second on average. 0: no limit; otherwise from 0.001 to 1,000,000."""
     burst: builtins.int
-    """The most grants at once under a rate. 0: the rate, rounded up. Ignored without a rate."""
+    """The most leases granted at once under a rate. 0: the rate, rounded up. Ignored without a rate."""
     max_queued: builtins.int
     """The most requests that wait. 0: 100,000."""
     max_queued_per_client: builtins.int
@@ -1130,11 +1217,11 @@ class BucketConfig(google.protobuf.message.Message):
     start_by_s: builtins.float
     """A grant that no executor has bound within this time ends. 0: 5 s."""
     max_hold_s: builtins.float
-    """A lease of an executor that cannot bind ends after this time. 0: such leases are not given."""
+    """The longest `hold_s` of a lease that no executor binds. 0: such leases are not given. At most 86400 s."""
     order: global___BucketOrder.ValueType
     """Order of grants. Unspecified: FIFO."""
     paused: builtins.bool
-    """Grants nothing while true; requests queue."""
+    """Grants nothing while true; requests queue. Children of leases in hand go on, so that what runs can end."""
     version: builtins.int
     """Counts the changes of this bucket, from 1. Set by the server."""
     @property
@@ -1409,10 +1496,11 @@ class LeaseInfo(google.protobuf.message.Message):
     HOLDER_NAME_FIELD_NUMBER: builtins.int
     AGE_S_FIELD_NUMBER: builtins.int
     RUN_ID_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
     state: global___LeaseState.ValueType
     """Granted, bound, or being revoked."""
     tokens: builtins.int
-    """Tokens that it holds."""
+    """Tokens that it holds; 0: it runs within those of its parent."""
     request_id: builtins.str
     """Id of its acquire."""
     tenant: builtins.str
@@ -1429,6 +1517,10 @@ class LeaseInfo(google.protobuf.message.Message):
     def lease(self) -> global___Lease:
         """The lease."""
 
+    @property
+    def parent(self) -> global___Lease:
+        """The lease within whose tokens it was granted. Unset: it holds its own."""
+
     def __init__(
         self,
         *,
@@ -1441,9 +1533,10 @@ class LeaseInfo(google.protobuf.message.Message):
         holder_name: builtins.str = ...,
         age_s: builtins.float = ...,
         run_id: builtins.str = ...,
+        parent: global___Lease | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "holder_name", b"holder_name", "holder_session_id", b"holder_session_id", "lease", b"lease", "request_id", b"request_id", "run_id", b"run_id", "state", b"state", "tenant", b"tenant", "tokens", b"tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["lease", b"lease", "parent", b"parent"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "holder_name", b"holder_name", "holder_session_id", b"holder_session_id", "lease", b"lease", "parent", b"parent", "request_id", b"request_id", "run_id", b"run_id", "state", b"state", "tenant", b"tenant", "tokens", b"tokens"]) -> None: ...
 
 global___LeaseInfo = LeaseInfo
 
@@ -1512,6 +1605,7 @@ class QueueEntry(google.protobuf.message.Message):
     TENANT_FIELD_NUMBER: builtins.int
     WAITED_S_FIELD_NUMBER: builtins.int
     CONNECTED_FIELD_NUMBER: builtins.int
+    PARENT_FIELD_NUMBER: builtins.int
     bucket: builtins.str
     """Its bucket."""
     request_id: builtins.str
@@ -1532,6 +1626,12 @@ class QueueEntry(google.protobuf.message.Message):
     def ticket(self) -> global___Ticket:
         """Its ticket."""
 
+    @property
+    def parent(self) -> global___Lease:
+        """The lease within whose tokens it will be granted, as soon as no other child of it has a lease. Unset: it waits in the
+        queue.
+        """
+
     def __init__(
         self,
         *,
@@ -1544,9 +1644,10 @@ class QueueEntry(google.protobuf.message.Message):
         tenant: builtins.str = ...,
         waited_s: builtins.float = ...,
         connected: builtins.bool = ...,
+        parent: global___Lease | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["ticket", b"ticket"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["bucket", b"bucket", "connected", b"connected", "request_id", b"request_id", "session_id", b"session_id", "session_name", b"session_name", "tenant", b"tenant", "ticket", b"ticket", "tokens", b"tokens", "waited_s", b"waited_s"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["parent", b"parent", "ticket", b"ticket"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["bucket", b"bucket", "connected", b"connected", "parent", b"parent", "request_id", b"request_id", "session_id", b"session_id", "session_name", b"session_name", "tenant", b"tenant", "ticket", b"ticket", "tokens", b"tokens", "waited_s", b"waited_s"]) -> None: ...
 
 global___QueueEntry = QueueEntry
 

@@ -263,7 +263,9 @@ class LimiterAdminServiceServicer(object):
 
     def ConfigureBucket(self, request, context):
         """Creates a bucket or changes its configuration. Lowering a limit never revokes: nothing is granted until the
-        leases in hand have fallen below it. Errors: ABORTED when `expected_version` is not the current one.
+        leases in hand have fallen below it. What is set here lasts as long as this process leads, so put it into the
+        configuration file too. Errors: ABORTED when `expected_version` is not the current one, INVALID_ARGUMENT with every
+        field that is not acceptable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -205,7 +205,9 @@ class LimiterAdminServiceStub:
         limiter.v1.limiter_pb2.ConfigureBucketResponse,
     ]
     """Creates a bucket or changes its configuration. Lowering a limit never revokes: nothing is granted until the
-    leases in hand have fallen below it. Errors: ABORTED when `expected_version` is not the current one.
+    leases in hand have fallen below it. What is set here lasts as long as this process leads, so put it into the
+    configuration file too. Errors: ABORTED when `expected_version` is not the current one, INVALID_ARGUMENT with every
+    field that is not acceptable.
     """
 
     RevokeLease: grpc.UnaryUnaryMultiCallable[
@@ -251,7 +253,9 @@ class LimiterAdminServiceAsyncStub:
         limiter.v1.limiter_pb2.ConfigureBucketResponse,
     ]
     """Creates a bucket or changes its configuration. Lowering a limit never revokes: nothing is granted until the
-    leases in hand have fallen below it. Errors: ABORTED when `expected_version` is not the current one.
+    leases in hand have fallen below it. What is set here lasts as long as this process leads, so put it into the
+    configuration file too. Errors: ABORTED when `expected_version` is not the current one, INVALID_ARGUMENT with every
+    field that is not acceptable.
     """
 
     RevokeLease: grpc.aio.UnaryUnaryMultiCallable[
@@ -307,7 +311,9 @@ class LimiterAdminServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[limiter.v1.limiter_pb2.ConfigureBucketResponse, collections.abc.Awaitable[limiter.v1.limiter_pb2.ConfigureBucketResponse]]:
         """Creates a bucket or changes its configuration. Lowering a limit never revokes: nothing is granted until the
-        leases in hand have fallen below it. Errors: ABORTED when `expected_version` is not the current one.
+        leases in hand have fallen below it. What is set here lasts as long as this process leads, so put it into the
+        configuration file too. Errors: ABORTED when `expected_version` is not the current one, INVALID_ARGUMENT with every
+        field that is not acceptable.
         """
 
     @abc.abstractmethod

@@ -1,0 +1,92 @@
+"""What a session's machine keeps of a request that waits, and what it tells its owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from limiter.client.lease import BindOutcome, Lease
+from limiter.core.reasons import RejectReason
+
+__all__ = ["Bound", "GoneAway", "Granted", "Lost", "Near", "News", "Refused", "Wanted", "Welcomed"]
+
+
+@dataclass(slots=True)
+class Wanted:
+    """A request that waits."""
+
+    request_id: str
+    attempt: int
+    bucket: str
+    tokens: int
+    tenant: str
+    deadline: float
+    """When its queue timeout runs out."""
+    ticket: tuple[int, int] | None = None
+    """(epoch, seq), once the limiter has said it."""
+    parent: Lease | None = None
+    """Lease within whose tokens it is to be granted."""
+    hold: float = 0.0
+    """Above 0: the lease will not be bound, and ends after this time."""
+    standby: bool = False
+    """Whether to be told when the grant is near; false again once told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcomed:
+    """The session is open."""
+
+    epoch: int
+    resumed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """The grant of a request is near."""
+
+    request_id: str
+    position: int
+    """Requests before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A request has its lease."""
+
+    request_id: str
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request has failed."""
+
+    request_id: str
+    reason: RejectReason
+    message: str
+    retry_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A bind was answered."""
+
+    outcome: BindOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A lease that was held is not any more; work under it must end."""
+
+    lease: Lease
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GoneAway:
+    """The limiter ends this stream."""
+
+    reason: str
+    retry_after: float
+
+
+News = Welcomed | Near | Granted | Refused | Bound | Lost | GoneAway
