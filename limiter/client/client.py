@@ -12,7 +12,7 @@ from types import TracebackType
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
 from limiter.client.grpc_transport import GrpcTransport
-from limiter.client.lease import Lease
+from limiter.client.lease import Lease, LeaseLike
 from limiter.client.machine import SessionMachine
 from limiter.client.session import SessionRunner
 from limiter.client.transport import Transport
@@ -68,9 +68,13 @@ class LimiterClient:
         tenant: str = "",
         request_id: str = "",
         on_standby: Callable[[int], None] | None = None,
+        parent: LeaseLike | None = None,
     ) -> LeaseContext:
         """Waits its turn, first in, first out, and yields a Lease. `queue_timeout` is in seconds, at most 86,400.
         `on_standby` is called at most once, from the event loop, when the grant is near: with how many are before it.
+
+        `parent` is the lease that the asking program itself runs under: the new one is of the same bucket, whatever
+        `bucket` says, and is granted within its tokens, so that a program that waits for its children can't deadlock.
 
         An executor binds the lease when it runs the work, within the bucket's `start_by`; then only the executor frees
         it. Leaving the block gives back a lease that was not bound. Raises QueueTimeout, QueueFull, UnknownBucket,
@@ -79,12 +83,13 @@ class LimiterClient:
         check_wait(bucket, tokens, queue_timeout)
         acquire = partial(
             self._runner.acquire,
-            bucket=bucket,
+            bucket=bucket if parent is None else parent.bucket,
             tokens=tokens,
             queue_timeout=queue_timeout,
             tenant=tenant,
             request_id=request_id,
             on_standby=on_standby,
+            parent=None if parent is None else Lease.of(parent),
         )
         return LeaseContext(self._runner, acquire)
 

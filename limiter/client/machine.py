@@ -43,6 +43,8 @@ class SessionMachine:
         self.waiting: dict[str, Wanted] = {}
         self.held: dict[Lease, int] = {}
         """Leases in hand, in the order in which they came; their tokens when bound here, 0 before."""
+        self._details: dict[Lease, pb.HeldDetail] = {}
+        """What a restarted limiter must know of some of them beyond their names."""
         self._say_hello = False
         self._serial = 0
         self._ttl = 0.0
@@ -94,6 +96,7 @@ class SessionMachine:
             return
         binding = lease in self._binding
         self._binding.pop(lease, None)
+        self._details.pop(lease, None)
         if self.held.pop(lease, None) is not None or binding:
             self._releases.append((lease, outcome))
 
@@ -218,6 +221,7 @@ class SessionMachine:
             held=[lease_message(lease) for lease in self.held],
             held_tokens=self.held.values() if self.kind is SessionKind.EXECUTOR else (),
             local_cap=self.local_cap,
+            details=self._details.values(),
         )
         for wanted in self.waiting.values():
             fill_acquire(hello.queued.add(), wanted, now)
@@ -246,12 +250,16 @@ class SessionMachine:
         del self._binding[lease]
         if status is BindStatus.BOUND:
             self.held[lease] = result.tokens or 1
+            if result.HasField("parent"):
+                message = lease_message(lease)
+                self._details[lease] = pb.HeldDetail(lease=message, parent=result.parent, family=result.family)
         news.append(Bound(BindOutcome(lease, status, result.owner)))
 
     def _lose(self, lease: Lease, reason: str, news: list[News]) -> None:
         """A client drops a lost lease; an executor counts it as held until its work is dead and released."""
         if not self.held[lease]:
             del self.held[lease]
+            self._details.pop(lease, None)
         news.append(Lost(lease, reason))
 
     def _beat(self, frame: pb.SessionRequest, now: float) -> None:

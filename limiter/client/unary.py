@@ -29,7 +29,8 @@ from limiter.client.errors import (
     QueueTimeout,
     UnknownBucket,
 )
-from limiter.client.lease import Lease
+from limiter.client.lease import Lease, LeaseLike
+from limiter.client.wire import lease_message
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 
@@ -66,18 +67,25 @@ class UnaryLimiterClient:
 
     @contextlib.asynccontextmanager
     async def lease(
-        self, bucket: str = "code", tokens: int = 1, *, queue_timeout: float = 60.0, unbound_ttl: float = 60.0
+        self,
+        bucket: str = "code",
+        tokens: int = 1,
+        *,
+        queue_timeout: float = 60.0,
+        unbound_ttl: float = 60.0,
+        parent: LeaseLike | None = None,
     ) -> AsyncIterator[Lease]:
         """As `LimiterClient.lease()`; a lease that no executor binds within `unbound_ttl` seconds ends."""
         check_wait(bucket, tokens, min(queue_timeout, _MAX_QUEUE_TIMEOUT_S))
         request_id = str(next(self._numbers))
         request = pb.AcquireTokenRequest(
-            bucket=bucket,
+            bucket=bucket if parent is None else parent.bucket,
             tokens=tokens,
             client_id=self.client_id,
             request_id=request_id,
             queue_timeout_s=queue_timeout,
             unbound_ttl_s=unbound_ttl,
+            parent=None if parent is None else lease_message(Lease.of(parent)),
         )
         try:
             response = await self._stub.AcquireToken(request, timeout=queue_timeout + _BACKSTOP_S)

@@ -186,7 +186,8 @@ class LimiterCore:
         order = bucket.limits.order
         bucket.configure(limits, now)
         for request in ledger.waiting_for(bucket):
-            refusal = limits.refusal(request.tokens, request.count, request.partial, 0.0)
+            tokens = request.tokens if request.parent is None else 1  # a parent's tokens are in hand
+            refusal = limits.refusal(tokens, request.count, request.partial, 0.0)
             if refusal:
                 ledger.reject(request, RejectReason.INVALID, refusal)
         if limits.order is not order:

@@ -11,7 +11,9 @@ from limiter.core.reasons import LeaseState
 
 if TYPE_CHECKING:
     from limiter.core.bucket import Bucket
+    from limiter.core.family import Family, Line
     from limiter.core.session import Session
+    from limiter.core.waiting import Queue
 
 __all__ = ["Lease", "Request"]
 
@@ -34,6 +36,10 @@ class Request:
     """When it was asked for."""
     standby: bool = False
     """Whether it has yet to be told that its grant is near."""
+    parent: LeaseId | None = None
+    """Lease within whose tokens it is granted."""
+    line: Line | None = None
+    """Where it waits, with a parent."""
     waiting: bool = False
     leases: list[Lease] = field(default_factory=list)
     deadline: float = NEVER
@@ -44,6 +50,11 @@ class Request:
         """Tokens that must be free for it to be granted."""
         return self.tokens if self.partial else self.tokens * self.count
 
+    @property
+    def queue(self) -> Queue:
+        """Where it waits, or would."""
+        return self.bucket.queue if self.line is None else self.line.queue
+
 
 @dataclass(slots=True, eq=False)
 class Lease:
@@ -52,6 +63,7 @@ class Lease:
     lease_id: LeaseId
     bucket: Bucket
     tokens: int
+    """What it counts in the books: 0 where another lease of its family carries the tokens of both."""
     client_session_id: str
     """Session that it was granted to; an executor presents it to bind the lease."""
     holder: Session
@@ -61,5 +73,9 @@ class Lease:
     granted_at: float
     state: LeaseState = LeaseState.GRANTED
     run_id: str = ""
+    parent: LeaseId | None = None
+    """Lease within whose tokens it was granted; it may have ended."""
+    family: Family | None = None
+    """Leases that share its tokens; None while there is no other."""
     deadline: float = NEVER
     """While it is granted: when it ends unless bound."""

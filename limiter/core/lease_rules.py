@@ -56,8 +56,13 @@ class LeaseRules:
             status, owner = BindStatus.BOUND_ELSEWHERE, lease.holder.name
         else:
             status = BindStatus.BOUND if lease.state is LeaseState.BOUND else BindStatus.UNKNOWN_LEASE
-        tokens = lease.tokens if lease is not None and status is BindStatus.BOUND else 0
-        ledger.effects.append(BindAnswered(event.session_id, event.lease, status, owner, tokens))
+        if lease is None or status is not BindStatus.BOUND:
+            ledger.effects.append(BindAnswered(event.session_id, event.lease, status, owner))
+            return
+        family, parent = lease.family, lease.parent
+        tokens = lease.tokens if family is None else family.tokens
+        root = family.root if family is not None and parent is not None else None
+        ledger.effects.append(BindAnswered(event.session_id, event.lease, status, "", tokens, parent, root))
 
     def revoke(self, event: Revoke, now: float) -> None:
         ledger = self._ledger

@@ -14,6 +14,7 @@ from itertools import islice
 from limiter.core.bucket import Bucket
 from limiter.core.deadlines import Deadlines
 from limiter.core.effects import Effect, Granted, Queued, Rejected, Revoked, Standby
+from limiter.core.family import Families
 from limiter.core.ids import LeaseId
 from limiter.core.lease import Lease, Request
 from limiter.core.reasons import LeaseState, RejectReason, ReleaseOutcome, SessionKind
@@ -55,6 +56,7 @@ class Ledger:
         self.sessions: dict[str, Session] = {}
         self.leases: dict[LeaseId, Lease] = {}
         self.deadlines: Deadlines[Request | Lease | Session | Tombstone | Recovery | Bucket] = Deadlines()
+        self.families = Families()
         self.tombstones: dict[tuple[str, str], Tombstone] = {}
         self.effects: list[Effect] = []
         self.last_ticket = 0
@@ -68,6 +70,9 @@ class Ledger:
         """Takes in a new request with a fresh ticket: grants it if nothing is before it, queues it otherwise."""
         bucket, session = request.bucket, request.session
         session.requests[request.request_id] = request
+        if request.parent is not None:
+            self._admit_child(request, request.parent, now, timeout)
+            return
         ready = not bucket.queue and not self.recovery.active and bucket.fits(request)
         if ready and (bucket.rate is None or bucket.ready_at(request) <= now):
             self._grant(request, now)
@@ -86,18 +91,18 @@ class Ledger:
         """Takes in a request that comes with its ticket; `pump` grants it when it is its turn."""
         request.session.requests[request.request_id] = request
         self._wait(request, deadline)
-        request.bucket.queue.put_back(request)
+        self.put_back(request)
 
     def park(self, session: Session) -> None:
         """Takes the session's waiting requests out of turn; they keep their tickets."""
         for request in session.requests.values():
             if request.waiting:
-                request.bucket.queue.remove(request)
+                request.queue.remove(request)
 
     def drop(self, request: Request) -> None:
         """Ends a waiting request without a grant."""
-        bucket, session = request.bucket, request.session
-        bucket.queue.remove(request)
+        session = request.session
+        request.queue.remove(request)
         self._stop_waiting(request)
         self._forget(request, session)
 
@@ -113,6 +118,8 @@ class Ledger:
         """Grants from the head of the queue for as long as it fits: no request passes a bigger one."""
         if self.recovery.active:
             return
+        if bucket.stirred:
+            self._grant_children(bucket, now)
         self._grant_heads(bucket, now)
         if bucket.untold:
             for position, request in enumerate(islice(bucket.queue, bucket.next_in_line())):
@@ -151,7 +158,7 @@ class Ledger:
     def repeat(self, request: Request, now: float) -> None:
         """Says again what became of a request that waits or was granted."""
         if request.waiting:
-            position = request.bucket.queue.position(request)
+            position = request.queue.position(request)
             session_id = request.session.session_id
             self.effects.append(Queued(session_id, request.request_id, request.ticket, position, 0.0))
         else:
@@ -164,9 +171,17 @@ class Ledger:
         del self.leases[lease.lease_id]
         self.deadlines.clear(lease)
         bucket = lease.bucket
-        bucket.held -= lease.tokens
+        heir = self.families.leave(lease) if lease.family is not None else None
         if lease.state is not LeaseState.GRANTED:
             bucket.bound -= lease.tokens
+        if heir is None:
+            bucket.held -= lease.tokens
+        else:
+            heir.tokens = lease.tokens
+            if heir.state is not LeaseState.GRANTED:
+                bucket.bound += heir.tokens
+        if self.families.lines:
+            bucket.stirred += [lease.lease_id] if lease.parent is None else [lease.lease_id, lease.parent]
         lease.holder.leases.pop(lease.lease_id, None)
         request = lease.request
         if request is not None:
@@ -197,8 +212,10 @@ class Ledger:
         lease.run_id = run_id
         lease.bucket.bound += lease.tokens
 
-    def adopt(self, lease: Lease) -> None:
-        """Takes in a lease of an earlier epoch that an executor says it is running under."""
+    def adopt(self, lease: Lease, root: LeaseId | None = None) -> None:
+        """Takes in a lease of an earlier epoch that an executor says it is running under; `root` is the first of its
+        family, where it has a parent."""
+        self.families.adopt(lease, root, self.leases)
         self.leases[lease.lease_id] = lease
         lease.holder.leases[lease.lease_id] = lease
         lease.bucket.held += lease.tokens
@@ -245,21 +262,74 @@ class Ledger:
     # Internal
 
     def _grant(self, request: Request, now: float) -> None:
-        bucket, session = request.bucket, request.session
+        bucket = request.bucket
         count = bucket.count_for(request, now)
         for _ in range(count):
-            self.last_lease += 1
-            lease_id = LeaseId(self.epoch, self.last_lease)
-            lease = Lease(lease_id, bucket, request.tokens, session.session_id, session, request, now)
-            self.leases[lease_id] = lease
-            session.leases[lease_id] = lease
-            request.leases.append(lease)
-            self.deadlines.set(lease, now + request.start_by)
+            self._make_lease(request, request.tokens, now)
         bucket.held += request.tokens * count
         bucket.granted_total += count
         if bucket.rate is not None:
             bucket.rate.take(count, now)
         waited = now - request.since
+        bucket.meter.record(now, waited)
+        self._tell_grant(request, now, waited)
+
+    def _make_lease(self, request: Request, tokens: int, now: float) -> Lease:
+        session = request.session
+        self.last_lease += 1
+        lease_id = LeaseId(self.epoch, self.last_lease)
+        lease = Lease(lease_id, request.bucket, tokens, session.session_id, session, request, now)
+        self.leases[lease_id] = lease
+        session.leases[lease_id] = lease
+        request.leases.append(lease)
+        self.deadlines.set(lease, now + request.start_by)
+        return lease
+
+    # Children
+
+    def put_back(self, request: Request) -> None:
+        """Puts a waiting request into its place by its ticket."""
+        if request.parent is not None:
+            request.line = self.families.line(request.parent)
+            request.bucket.stirred.append(request.parent)
+        request.queue.put_back(request)
+
+    def _admit_child(self, request: Request, parent_id: LeaseId, now: float, timeout: float) -> None:
+        bucket, session = request.bucket, request.session
+        line = request.line = self.families.line(parent_id)
+        self._wait(request, now + timeout)
+        position = line.queue.append(request)
+        bucket.stirred.append(parent_id)
+        if not self.recovery.active:
+            self._grant_children(bucket, now)
+        if request.waiting:
+            self.effects.append(Queued(session.session_id, request.request_id, request.ticket, position, 0.0))
+
+    def _grant_children(self, bucket: Bucket, now: float) -> None:
+        """Grants within the tokens of parents that have no child with a lease; those that wait for a parent that has
+        ended are refused."""
+        stirred, bucket.stirred = bucket.stirred, []
+        for parent_id in stirred:
+            line, parent = self.families.lines.get(parent_id), self.leases.get(parent_id)
+            if line is None:
+                continue
+            if parent is None:
+                message = f"parent is {bucket.limits.name}/{parent_id}, which has ended"
+                for request in list(line.queue):
+                    self.reject(request, RejectReason.INVALID, message)
+                if line.running is None:
+                    del self.families.lines[parent_id]
+            elif line.running is None and parent.state is not LeaseState.REVOKING:
+                head = line.queue.head()
+                if head is not None:
+                    line.queue.pop(head)
+                    self._stop_waiting(head)
+                    self._grant_child(head, parent, now)
+
+    def _grant_child(self, request: Request, parent: Lease, now: float) -> None:
+        bucket, waited = request.bucket, now - request.since
+        self.families.join(self._make_lease(request, 0, now), parent)
+        bucket.granted_total += 1
         bucket.meter.record(now, waited)
         self._tell_grant(request, now, waited)
 

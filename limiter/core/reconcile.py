@@ -47,7 +47,9 @@ def _holds(ledger: Ledger, session: Session, held: HeldLease, now: float) -> boo
     bucket = ledger.buckets.get(held.bucket)
     if session.kind is not SessionKind.EXECUTOR or bucket is None or held.lease.epoch >= ledger.epoch:
         return False
-    ledger.adopt(Lease(held.lease, bucket, held.tokens, held.client_session_id, session, None, now, LeaseState.BOUND))
+    lease = Lease(held.lease, bucket, held.tokens, held.client_session_id, session, None, now, LeaseState.BOUND)
+    lease.parent = held.parent
+    ledger.adopt(lease, held.family)
     return True
 
 
@@ -65,8 +67,8 @@ def reconcile_requests(ledger: Ledger, session: Session, hello: Hello) -> tuple[
             ledger.drop(request)
         else:
             request.attempt = acquire.attempt
-            request.bucket.queue.remove(request)
-            request.bucket.queue.put_back(request)
+            request.queue.remove(request)
+            ledger.put_back(request)
     known = [acquire for acquire in listed.values() if acquire.request_id not in session.requests]
     last = Ticket(ledger.epoch, ledger.last_ticket)
     known.sort(key=lambda acquire: acquire.ticket or Ticket(last.epoch + 1, 0))
@@ -92,5 +94,6 @@ def place(ledger: Ledger, session: Session, acquire: Acquire, bucket: Bucket, no
         start_by,
         ticket,
         now,
-        acquire.standby,
+        acquire.standby and acquire.parent is None,
+        acquire.parent,
     )

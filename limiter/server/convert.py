@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain, repeat
 
 from limiter.core import (
@@ -31,8 +32,10 @@ __all__ = [
     "acquire_event",
     "bucket_message",
     "hello_event",
+    "lease_id",
     "lease_info_message",
     "lease_message",
+    "parent_problem",
     "queue_entry_message",
     "session_message",
 ]
@@ -95,8 +98,8 @@ def acquire_event(session_id: str, message: pb.Acquire) -> Acquire | Rejected:
         problem = f"queue_timeout_s is {timeout}, must be from 0 to {_MAX_QUEUE_TIMEOUT_S}"
     elif len(message.tenant) > 128:
         problem = f"tenant has {len(message.tenant)} characters, must have at most 128"
-    elif message.HasField("parent"):
-        problem = "parent is set, which this version does not support"
+    elif message.HasField("parent") and (wrong := parent_problem(message.parent)):
+        problem = f"parent{wrong}"
     if problem:
         return Rejected(session_id, request_id[:128], message.attempt, RejectReason.INVALID, problem)
     return Acquire(
@@ -109,7 +112,33 @@ def acquire_event(session_id: str, message: pb.Acquire) -> Acquire | Rejected:
         tenant=message.tenant,
         ticket=Ticket(message.ticket.epoch, message.ticket.seq) if message.HasField("ticket") else None,
         standby=message.want_standby,
+        parent=lease_id(message.parent) if message.HasField("parent") else None,
+        parent_client=message.parent.client_session_id,
     )
+
+
+def parent_problem(message: pb.Lease) -> str:
+    """What is wrong with a lease that is named as a parent, to be put behind the field's name; "" when nothing is."""
+    if not message.epoch or not message.seq:
+        return f" is {message.epoch}.{message.seq}, must be as in the lease that was granted"
+    if not IDENTIFIER.fullmatch(message.client_session_id):
+        return f".client_session_id is {message.client_session_id[:40]!r}, must be as in the lease that was granted"
+    return ""
+
+
+def lease_id(message: pb.Lease) -> LeaseId:
+    """The name of a lease."""
+    return LeaseId(message.epoch, message.seq)
+
+
+def _held(message: pb.Hello) -> Iterator[HeldLease]:
+    details = {lease_id(detail.lease): detail for detail in message.details}
+    for lease, tokens in zip(message.held, chain(message.held_tokens, repeat(0)), strict=False):
+        detail = details.get(lease_id(lease))
+        parent = family = None
+        if detail is not None and detail.HasField("parent") and detail.HasField("family"):
+            parent, family = lease_id(detail.parent), lease_id(detail.family)
+        yield HeldLease(lease_id(lease), lease.bucket, lease.client_session_id, tokens or 1, parent, family)
 
 
 def hello_event(message: pb.Hello) -> tuple[Hello, list[Rejected]]:
@@ -121,7 +150,11 @@ def hello_event(message: pb.Hello) -> tuple[Hello, list[Rejected]]:
     if message.kind not in _KINDS:
         fields.refuse("hello.kind", "is not set, must be SESSION_KIND_CLIENT or SESSION_KIND_EXECUTOR")
     fields.text("hello.name", message.name, longest=256)
-    for name, count in (("held", len(message.held)), ("queued", len(message.queued))):
+    for name, count in (
+        ("held", len(message.held)),
+        ("queued", len(message.queued)),
+        ("details", len(message.details)),
+    ):
         if count > MAX_HELLO_ITEMS:
             fields.refuse(f"hello.{name}", f"has {count} entries, must have at most {MAX_HELLO_ITEMS}")
     if len(message.held_tokens) > len(message.held):
@@ -135,10 +168,7 @@ def hello_event(message: pb.Hello) -> tuple[Hello, list[Rejected]]:
         session_id,
         _KINDS[message.kind],
         message.name or session_id,
-        tuple(
-            HeldLease(LeaseId(lease.epoch, lease.seq), lease.bucket, lease.client_session_id, tokens or 1)
-            for lease, tokens in zip(message.held, chain(message.held_tokens, repeat(0)), strict=False)
-        ),
+        tuple(_held(message)),
         tuple(each for each in converted if isinstance(each, Acquire)),
     )
     return hello, [each for each in converted if isinstance(each, Rejected)]
@@ -193,6 +223,7 @@ def lease_info_message(info: LeaseInfo) -> pb.LeaseInfo:
         holder_name=info.holder_name,
         age_s=info.age,
         run_id=info.run_id,
+        parent=_parent(info.parent, info.bucket),
     )
 
 
@@ -208,4 +239,9 @@ def queue_entry_message(info: QueueInfo) -> pb.QueueEntry:
         tenant=info.tenant,
         waited_s=info.waited,
         connected=info.connected,
+        parent=_parent(info.parent, info.bucket),
     )
+
+
+def _parent(parent: LeaseId | None, bucket: str) -> pb.Lease | None:
+    return None if parent is None else pb.Lease(bucket=bucket, epoch=parent.epoch, seq=parent.seq)

@@ -145,9 +145,12 @@ class PeerStream:
             )
         elif isinstance(effect, BindAnswered):
             lease = self._leases.pop(effect.lease)
-            self._frame().bind_results.add(
+            result = self._frame().bind_results.add(
                 lease=lease, status=BIND_STATUSES[effect.status], owner=effect.owner, tokens=effect.tokens
             )
+            if effect.parent is not None and effect.family is not None:
+                result.parent.CopyFrom(_lease(effect.parent, lease.bucket, ""))
+                result.family.CopyFrom(_lease(effect.family, lease.bucket, ""))
         elif isinstance(effect, Rejected):
             self._frame().rejects.add(
                 request_id=effect.request_id,

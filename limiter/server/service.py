@@ -16,7 +16,7 @@ from fairbox.grpc_errors import abort_exhausted, abort_fields
 from limiter.core import LeaseId, RejectReason
 from limiter.core.effects import Effect, Granted, Rejected, Released
 from limiter.core.events import Acquire, Cancel, Release
-from limiter.server.convert import DEFAULT_BUCKET, OUTCOMES, UNARY_PREFIX, lease_message
+from limiter.server.convert import DEFAULT_BUCKET, OUTCOMES, UNARY_PREFIX, lease_id, lease_message, parent_problem
 from limiter.server.fields import Fields
 from limiter.server.peer import PeerStream
 from limiter.server.seat import Seat
@@ -83,11 +83,16 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
         try:
             event, client_id = _acquire_event(request)
             fields = Fields()
-            tokens = fields.count("tokens", request.tokens, default=1, most=1_000_000)
+            event = replace(event, tokens=fields.count("tokens", request.tokens, default=1, most=1_000_000))
+            if request.HasField("parent"):
+                if problem := parent_problem(request.parent):
+                    name, _, problem = f"parent{problem}".partition(" ")
+                    fields.refuse(name, problem)
+                event = replace(event, parent=lease_id(request.parent), parent_client=request.parent.client_session_id)
             fields.check()
         except FieldErrors as errors:
             await abort_fields(context, errors)
-        granted = await self._acquire(replace(event, tokens=tokens), context)
+        granted = await self._acquire(event, context)
         return pb.AcquireTokenResponse(
             lease=lease_message(granted.leases[0], granted.bucket, granted.session_id),
             client_id=client_id,
