@@ -22,6 +22,8 @@ __all__ = ["LeaseContext", "LimiterClient", "check_wait", "process_name"]
 
 MAX_QUEUE_TIMEOUT_S = 86_400.0
 """The longest wait that a limiter accepts."""
+MAX_HOLD_S = 86_400.0
+"""The longest hold time that a limiter accepts."""
 
 
 class LimiterClient:
@@ -69,6 +71,7 @@ class LimiterClient:
         request_id: str = "",
         on_standby: Callable[[int], None] | None = None,
         parent: LeaseLike | None = None,
+        hold: float = 0.0,
     ) -> LeaseContext:
         """Waits its turn, first in, first out, and yields a Lease. `queue_timeout` is in seconds, at most 86,400.
         `on_standby` is called at most once, from the event loop, when the grant is near: with how many are before it.
@@ -77,10 +80,14 @@ class LimiterClient:
         `bucket` says, and is granted within its tokens, so that a program that waits for its children can't deadlock.
 
         An executor binds the lease when it runs the work, within the bucket's `start_by`; then only the executor frees
-        it. Leaving the block gives back a lease that was not bound. Raises QueueTimeout, QueueFull, UnknownBucket,
-        LeaseRefused or LimiterUnavailable on entering; FieldErrors at once for a bad argument.
+        it. With `hold`, in seconds, nobody has to: that is for work where no executor can bind, such as a sandbox
+        behind HTTP. The lease then ends when the block is left, or after that time, whatever becomes of this client;
+        the limit holds if the work ends by then too. Leaving the block gives back a lease that was not bound.
+
+        Raises QueueTimeout, QueueFull, UnknownBucket, LeaseRefused or LimiterUnavailable on entering; FieldErrors at
+        once for a bad argument.
         """
-        check_wait(bucket, tokens, queue_timeout)
+        check_wait(bucket, tokens, queue_timeout, hold)
         acquire = partial(
             self._runner.acquire,
             bucket=bucket if parent is None else parent.bucket,
@@ -90,8 +97,16 @@ class LimiterClient:
             request_id=request_id,
             on_standby=on_standby,
             parent=None if parent is None else Lease.of(parent),
+            hold=hold,
         )
         return LeaseContext(self._runner, acquire)
+
+    def release(self, lease: LeaseLike, outcome: ReleaseOutcome = ReleaseOutcome.OK) -> None:
+        """Gives a lease back before its block is left, and says how the work under it ended: an adaptive limit goes by
+        that. Returns at once; idempotent. A bound lease is its executor's to release, and is left alone."""
+        known = Lease.of(lease)
+        if known in self._runner.machine.held:
+            self._runner.release(known, outcome)
 
     @property
     def connected(self) -> bool:
@@ -131,7 +146,7 @@ class LeaseContext:
             self._runner.release(lease, ReleaseOutcome.OK)
 
 
-def check_wait(bucket: str, tokens: int, queue_timeout: float) -> None:
+def check_wait(bucket: str, tokens: int, queue_timeout: float, hold: float = 0.0) -> None:
     """Raises FieldErrors unless the arguments can be sent."""
     errors = []
     if not bucket:
@@ -140,6 +155,8 @@ def check_wait(bucket: str, tokens: int, queue_timeout: float) -> None:
         errors.append(FieldError("tokens", f"is {tokens}, must be from 1 to 1000000"))
     if not 0 < queue_timeout <= MAX_QUEUE_TIMEOUT_S:
         errors.append(FieldError("queue_timeout", f"is {queue_timeout}, must be above 0 and at most 86400 seconds"))
+    if not 0 <= hold <= MAX_HOLD_S:
+        errors.append(FieldError("hold", f"is {hold}, must be from 0 to 86400 seconds"))
     if errors:
         raise FieldErrors(errors)
 

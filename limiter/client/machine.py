@@ -45,6 +45,8 @@ class SessionMachine:
         """Leases in hand, in the order in which they came; their tokens when bound here, 0 before."""
         self._details: dict[Lease, pb.HeldDetail] = {}
         """What a restarted limiter must know of some of them beyond their names."""
+        self._holds: dict[Lease, tuple[float, int]] = {}
+        """Those that nobody will bind: the end of the hold time, and the tokens."""
         self._say_hello = False
         self._serial = 0
         self._ttl = 0.0
@@ -97,6 +99,7 @@ class SessionMachine:
         binding = lease in self._binding
         self._binding.pop(lease, None)
         self._details.pop(lease, None)
+        self._holds.pop(lease, None)
         if self.held.pop(lease, None) is not None or binding:
             self._releases.append((lease, outcome))
 
@@ -105,6 +108,10 @@ class SessionMachine:
         if lease not in self._binding:
             self._binding[lease] = None
             self._binds[lease] = run_id
+
+    def idle(self) -> list[Lease]:
+        """Leases in hand under which nothing can be running: neither bound nor held without."""
+        return [lease for lease, tokens in self.held.items() if not tokens and lease not in self._holds]
 
     # What the connection does
 
@@ -147,6 +154,8 @@ class SessionMachine:
                 continue
             del self.waiting[grant.request_id]
             self.held[lease] = 0
+            if wanted.hold:
+                self._holds[lease] = (now + wanted.hold, wanted.tokens)
             news.append(Granted(grant.request_id, lease))
         for reject in frame.rejects:
             wanted = self.waiting.get(reject.request_id)
@@ -223,6 +232,8 @@ class SessionMachine:
             local_cap=self.local_cap,
             details=self._details.values(),
         )
+        for lease, (until, tokens) in self._holds.items():
+            hello.details.add(lease=lease_message(lease), hold_s=max(0.001, until - now), tokens=tokens)
         for wanted in self.waiting.values():
             fill_acquire(hello.queued.add(), wanted, now)
         frame = pb.SessionRequest(hello=hello)
@@ -260,6 +271,7 @@ class SessionMachine:
         if not self.held[lease]:
             del self.held[lease]
             self._details.pop(lease, None)
+            self._holds.pop(lease, None)
         news.append(Lost(lease, reason))
 
     def _beat(self, frame: pb.SessionRequest, now: float) -> None:

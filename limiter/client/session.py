@@ -87,14 +87,14 @@ class SessionRunner:
         self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
-        """Gives back everything that is waited for or was granted, and ends the session. Idempotent."""
+        """Gives back what is waited for and what was granted and not bound, and ends the session. Leases with a hold
+        time stay: work may run under them. Idempotent."""
         self._closing.set()
         task, self._task = self._task, None
         for request_id in list(self._requests):
             self.machine.abandon(request_id)
-        for lease, bound in list(self.machine.held.items()):
-            if not bound:
-                self.machine.release(lease, ReleaseOutcome.UNUSED)
+        for lease in self.machine.idle():
+            self.machine.release(lease, ReleaseOutcome.UNUSED)
         self._fail_all("this client was closed")
         self._dirty.set()
         if task is not None:

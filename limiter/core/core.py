@@ -6,7 +6,8 @@ The rules, with the names that docs/limiter.md gives them:
 
 R1   Only the head of a queue is granted. A waiter whose stream is lost is skipped and keeps its ticket for the grace.
 R2   A granted lease can be taken back at any time: its client is gone for longer than the grace, `start_by` has passed,
-     or the request was cancelled. An executor that comes later is refused.
+     or the request was cancelled. An executor that comes later is refused. One that is held without a bind ends by its
+     release, its hold time or an operator alone.
 R3   A bind succeeds only for a granted lease of the session that the executor presents; repeating it is harmless.
 R6   A bound lease is freed by its executor's release, by a hello of that executor that omits it, or when that executor
      has been silent for so long that it has provably killed its work. Never by a disconnect.
@@ -187,7 +188,7 @@ class LimiterCore:
         bucket.configure(limits, now)
         for request in ledger.waiting_for(bucket):
             tokens = request.tokens if request.parent is None else 1  # a parent's tokens are in hand
-            refusal = limits.refusal(tokens, request.count, request.partial, 0.0)
+            refusal = limits.refusal(tokens, request.count, request.partial, request.hold)
             if refusal:
                 ledger.reject(request, RejectReason.INVALID, refusal)
         if limits.order is not order:
@@ -201,7 +202,7 @@ class LimiterCore:
         ledger = self._ledger
         while (item := ledger.deadlines.pop_due(now)) is not None:
             if isinstance(item, Lease):
-                ledger.revoke(item, "no executor bound it in time")
+                ledger.revoke(item, "its hold time has passed" if item.soft else "no executor bound it in time")
                 ledger.pump(item.bucket, now)
             elif isinstance(item, Request):
                 message = f"{now - item.since:.1f} s in the queue of bucket {item.bucket.limits.name} were not enough"

@@ -48,6 +48,8 @@ class Acquire:
     """The longest wait in the queue."""
     start_by: float | None = None
     """The lease ends unless bound within this time. None: the bucket's value."""
+    hold: float = 0.0
+    """Above 0: nobody will bind the lease; it ends after this time, and not before by the end of its session."""
     tenant: str = ""
     ticket: Ticket | None = None
     """A place given earlier, presented again in a hello."""
@@ -104,6 +106,8 @@ class HeldLease:
     parent: LeaseId | None = None
     family: LeaseId | None = None
     """The first parent of all; only with `parent`."""
+    hold: float = 0.0
+    """What is left of its hold time, where a client has it to hold."""
 
 
 @dataclass(frozen=True, slots=True)

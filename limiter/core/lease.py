@@ -40,6 +40,8 @@ class Request:
     """Lease within whose tokens it is granted."""
     line: Line | None = None
     """Where it waits, with a parent."""
+    hold: float = 0.0
+    """Above 0: nobody will bind its lease, which ends after this time."""
     waiting: bool = False
     leases: list[Lease] = field(default_factory=list)
     deadline: float = NEVER
@@ -77,5 +79,7 @@ class Lease:
     """Lease within whose tokens it was granted; it may have ended."""
     family: Family | None = None
     """Leases that share its tokens; None while there is no other."""
+    soft: bool = False
+    """Work may run under it although nobody binds it: the end of its session does not end it."""
     deadline: float = NEVER
-    """While it is granted: when it ends unless bound."""
+    """While it is granted: when it ends unless bound; the end of its hold time, where it has one."""

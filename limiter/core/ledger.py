@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from limiter.core.bucket import Bucket
-from limiter.core.deadlines import Deadlines
+from limiter.core.deadlines import NEVER, Deadlines
 from limiter.core.effects import Effect, Granted, Queued, Rejected, Revoked, Standby
 from limiter.core.family import Families
 from limiter.core.ids import LeaseId
@@ -183,6 +183,8 @@ class Ledger:
         if self.families.lines:
             bucket.stirred += [lease.lease_id] if lease.parent is None else [lease.lease_id, lease.parent]
         lease.holder.leases.pop(lease.lease_id, None)
+        if lease.soft:
+            self._end_if_gone(lease.holder)
         request = lease.request
         if request is not None:
             request.leases.remove(lease)
@@ -206,6 +208,9 @@ class Ledger:
         """Moves a granted lease from its client to the executor that runs work under it."""
         self.deadlines.clear(lease)
         lease.holder.leases.pop(lease.lease_id, None)
+        if lease.soft:
+            lease.soft = False
+            self._end_if_gone(lease.holder)
         lease.holder = executor
         executor.leases[lease.lease_id] = lease
         lease.state = LeaseState.BOUND
@@ -213,28 +218,41 @@ class Ledger:
         lease.bucket.bound += lease.tokens
 
     def adopt(self, lease: Lease, root: LeaseId | None = None) -> None:
-        """Takes in a lease of an earlier epoch that an executor says it is running under; `root` is the first of its
+        """Takes in a lease of an earlier epoch that a session says work is running under; `root` is the first of its
         family, where it has a parent."""
         self.families.adopt(lease, root, self.leases)
         self.leases[lease.lease_id] = lease
         lease.holder.leases[lease.lease_id] = lease
         lease.bucket.held += lease.tokens
-        lease.bucket.bound += lease.tokens
+        if lease.state is LeaseState.BOUND:
+            lease.bucket.bound += lease.tokens
 
     # Sessions
 
     def drop_unbound(self, session: Session, reason: str, now: float) -> None:
-        """Ends what the session waits for and what it was granted but nobody has bound."""
+        """Ends what the session waits for and what it was granted but nobody has bound, unless it is held without."""
         touched: dict[Bucket, None] = {}
         for request in [each for each in session.requests.values() if each.waiting]:
             touched[request.bucket] = None
             request.bucket.cancelled_total += 1
             self.drop(request)
-        for lease in [each for each in session.leases.values() if each.state is LeaseState.GRANTED]:
+        for lease in [each for each in session.leases.values() if each.state is LeaseState.GRANTED and not each.soft]:
             touched[lease.bucket] = None
             self.revoke(lease, reason)
         for bucket in touched:
             self.pump(bucket, now)
+
+    def end_client(self, session: Session, reason: str, now: float) -> None:
+        """Ends a client's session and what it waits for and holds. Leases that nobody binds stay, because work may run
+        under them, and the session with them until the last of them has ended."""
+        self.deadlines.clear(session)
+        self.drop_unbound(session, reason, now)
+        self._end_if_gone(session)
+
+    def _end_if_gone(self, session: Session) -> None:
+        """Takes a client out of the books that is gone for good and has nothing left."""
+        if not (session.leases or session.connected) and session.deadline == NEVER:
+            self.sessions.pop(session.session_id, None)
 
     def end_session(self, session: Session, reason: str, now: float) -> None:
         """Ends a session and everything it waits for or holds, bound leases included."""
@@ -282,6 +300,7 @@ class Ledger:
         self.leases[lease_id] = lease
         session.leases[lease_id] = lease
         request.leases.append(lease)
+        lease.soft = request.hold > 0
         self.deadlines.set(lease, now + request.start_by)
         return lease
 

@@ -19,7 +19,7 @@ __all__ = ["place", "reconcile_leases", "reconcile_requests"]
 
 
 def reconcile_leases(ledger: Ledger, session: Session, hello: Hello, now: float) -> tuple[LeaseId, ...]:
-    """Frees what the hello omits, adopts what an executor runs since an earlier epoch, and returns what is unknown.
+    """Frees what the hello omits, adopts what has run since an earlier epoch, and returns what is unknown.
 
     Requests whose grants were lost wait again, with the tickets they had. Nothing is granted here.
     """
@@ -45,10 +45,16 @@ def _holds(ledger: Ledger, session: Session, held: HeldLease, now: float) -> boo
         by_client = session.kind is SessionKind.CLIENT and lease.client_session_id == session.session_id
         return lease.holder is session or by_client
     bucket = ledger.buckets.get(held.bucket)
-    if session.kind is not SessionKind.EXECUTOR or bucket is None or held.lease.epoch >= ledger.epoch:
+    if bucket is None or held.lease.epoch >= ledger.epoch:
         return False
     lease = Lease(held.lease, bucket, held.tokens, held.client_session_id, session, None, now, LeaseState.BOUND)
     lease.parent = held.parent
+    if session.kind is not SessionKind.EXECUTOR:
+        hold = min(held.hold, bucket.limits.max_hold)
+        if hold <= 0 or held.client_session_id != session.session_id:
+            return False
+        lease.state, lease.soft = LeaseState.GRANTED, True
+        ledger.deadlines.set(lease, now + hold)
     ledger.adopt(lease, held.family)
     return True
 
@@ -81,7 +87,7 @@ def place(ledger: Ledger, session: Session, acquire: Acquire, bucket: Bucket, no
     if ticket is None or ticket > (ledger.epoch, ledger.last_ticket) or ticket.seq < 1 or ticket.epoch < 1:
         ledger.last_ticket += 1
         ticket = Ticket(ledger.epoch, ledger.last_ticket)
-    start_by = bucket.limits.start_by if acquire.start_by is None else acquire.start_by
+    start_by = acquire.hold or (bucket.limits.start_by if acquire.start_by is None else acquire.start_by)
     return Request(
         session,
         acquire.request_id,
@@ -96,4 +102,5 @@ def place(ledger: Ledger, session: Session, acquire: Acquire, bucket: Bucket, no
         now,
         acquire.standby and acquire.parent is None,
         acquire.parent,
+        hold=acquire.hold,
     )

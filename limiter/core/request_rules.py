@@ -86,6 +86,8 @@ class RequestRules:
         if bucket is None:
             reason = RejectReason.UNKNOWN_BUCKET
             message = f"bucket is {event.bucket!r}, must be one of {', '.join(sorted(ledger.buckets))}"
+        elif event.hold and session.kind is SessionKind.EXECUTOR:
+            message = f"hold_s is {event.hold:g}, must be 0 on an executor's session, which binds"
         elif refusal := self._refusal(event, bucket):
             message = refusal
         elif bucket.waiting >= bucket.limits.max_queued:
@@ -110,7 +112,7 @@ class RequestRules:
         """Why the request can never be granted; "" when it can. The first word is the field."""
         ledger, parent_id = self._ledger, event.parent
         if parent_id is None:
-            return bucket.limits.refusal(event.tokens, event.count, event.partial, 0.0)
+            return bucket.limits.refusal(event.tokens, event.count, event.partial, event.hold)
         parent = ledger.leases.get(parent_id)
         name = f"parent is {event.bucket}/{parent_id}"
         if parent is None and ledger.recovery.active and parent_id.epoch < ledger.epoch:
@@ -124,7 +126,7 @@ class RequestRules:
         tokens = parent.tokens if parent.family is None else parent.family.tokens
         if event.tokens > tokens:
             return f"tokens is {event.tokens}, must be at most {tokens}, which is what the parent holds"
-        return bucket.limits.refusal(1, 1, False, 0.0)
+        return bucket.limits.refusal(1, 1, False, event.hold)
 
     def _reject(self, event: Acquire, reason: RejectReason, message: str, retry_after: float = 0.0) -> None:
         rejected = Rejected(event.session_id, event.request_id, event.attempt, reason, message, retry_after)

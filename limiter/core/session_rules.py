@@ -127,7 +127,7 @@ class SessionRules:
         """Ends a client that has been gone for the grace, and an executor that has been silent for its time."""
         ledger, timing = self._ledger, self._timing
         if session.kind is not SessionKind.EXECUTOR:
-            ledger.end_session(session, "its client has gone", now)
+            ledger.end_client(session, "its client has gone", now)
             return
         silent_at = session.last_heard + timing.executor_silence
         if silent_at <= now:

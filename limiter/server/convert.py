@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, repeat
 
 from limiter.core import (
@@ -46,6 +47,7 @@ UNARY_PREFIX = "unary:"
 _MAX_TOKENS = 1_000_000
 _QUEUE_TIMEOUT_S = 3600.0
 _MAX_QUEUE_TIMEOUT_S = 86_400.0
+_MAX_HOLD_S = 86_400.0
 MAX_HELLO_ITEMS = 200_000
 """Leases and requests that one hello may list: more than any client can have within default bounds."""
 
@@ -96,6 +98,8 @@ def acquire_event(session_id: str, message: pb.Acquire) -> Acquire | Rejected:
         problem = f"tokens is {tokens}, must be from 1 to {_MAX_TOKENS}"
     elif not 0.0 <= timeout <= _MAX_QUEUE_TIMEOUT_S:  # NaN is refused too
         problem = f"queue_timeout_s is {timeout}, must be from 0 to {_MAX_QUEUE_TIMEOUT_S}"
+    elif not 0.0 <= message.hold_s <= _MAX_HOLD_S:
+        problem = f"hold_s is {message.hold_s}, must be from 0 to {_MAX_HOLD_S}"
     elif len(message.tenant) > 128:
         problem = f"tenant has {len(message.tenant)} characters, must have at most 128"
     elif message.HasField("parent") and (wrong := parent_problem(message.parent)):
@@ -109,6 +113,7 @@ def acquire_event(session_id: str, message: pb.Acquire) -> Acquire | Rejected:
         message.bucket or DEFAULT_BUCKET,
         tokens,
         queue_timeout=timeout or _QUEUE_TIMEOUT_S,
+        hold=message.hold_s,
         tenant=message.tenant,
         ticket=Ticket(message.ticket.epoch, message.ticket.seq) if message.HasField("ticket") else None,
         standby=message.want_standby,
@@ -135,10 +140,12 @@ def _held(message: pb.Hello) -> Iterator[HeldLease]:
     details = {lease_id(detail.lease): detail for detail in message.details}
     for lease, tokens in zip(message.held, chain(message.held_tokens, repeat(0)), strict=False):
         detail = details.get(lease_id(lease))
-        parent = family = None
-        if detail is not None and detail.HasField("parent") and detail.HasField("family"):
-            parent, family = lease_id(detail.parent), lease_id(detail.family)
-        yield HeldLease(lease_id(lease), lease.bucket, lease.client_session_id, tokens or 1, parent, family)
+        held = HeldLease(lease_id(lease), lease.bucket, lease.client_session_id, tokens or 1)
+        if detail is not None:
+            held = replace(held, tokens=tokens or detail.tokens or 1, hold=detail.hold_s)
+            if detail.HasField("parent") and detail.HasField("family"):
+                held = replace(held, parent=lease_id(detail.parent), family=lease_id(detail.family))
+        yield held
 
 
 def hello_event(message: pb.Hello) -> tuple[Hello, list[Rejected]]:
@@ -162,6 +169,10 @@ def hello_event(message: pb.Hello) -> tuple[Hello, list[Rejected]]:
     for index, tokens in enumerate(message.held_tokens):
         if tokens > _MAX_TOKENS:
             fields.refuse(f"hello.held_tokens[{index}]", f"is {tokens}, must be at most {_MAX_TOKENS}")
+    for index, detail in enumerate(message.details):
+        if detail.tokens > _MAX_TOKENS:
+            fields.refuse(f"hello.details[{index}].tokens", f"is {detail.tokens}, must be at most {_MAX_TOKENS}")
+        fields.duration(f"hello.details[{index}].hold_s", detail.hold_s, default=0.0, longest=_MAX_HOLD_S)
     fields.check()
     converted = [acquire_event(session_id, each) for each in message.queued]
     hello = Hello(

@@ -1,0 +1,193 @@
+"""Leases that nobody binds: for work where no executor can, such as a sandbox behind HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from fairbox.errors import FieldErrors
+from limiter import ExecutorSession, LeaseRefused, LimiterClient, ReleaseOutcome
+from limiter.config import AdaptiveConfig, BucketConfig, LimiterConfig
+from limiter.core import BucketLimits, LeaseId, LimiterCore, SessionKind
+from limiter.core.effects import Granted, Rejected, Released, Revoked
+from limiter.core.events import Acquire, Bind, Cancel, Configure, Disconnect, HeldLease, Hello, Release, Revoke, Tick
+from limiter.server import LimiterServer
+from tests.limiter.cores import acquire, granted, lease_of, make_core, only
+from tests.limiter.servers import ANYWHERE, until
+
+
+def soft_core(limit: int = 1) -> LimiterCore:
+    return make_core(limit, max_hold=60.0)
+
+
+def hold(core: LimiterCore, seconds: float = 30.0, session: str = "c") -> LeaseId:
+    return lease_of(core.handle(Acquire(session, "soft", hold=seconds), 0.0))
+
+
+def test_it_outlives_start_by_and_ends_after_its_hold_time() -> None:
+    core = soft_core()
+    lease = hold(core)
+    core.handle(Tick(), 29.9)
+    assert core.statistics(29.9).held == 1
+    revoked = only(Revoked, core.handle(Tick(), 30.0))
+    assert (revoked.lease, revoked.reason) == (lease, "its hold time has passed")
+    assert core.statistics(30.0).held == 0
+
+
+def test_it_outlives_its_client_and_takes_the_session_with_it() -> None:
+    core = soft_core()
+    hold(core)
+    core.handle(Acquire("c", "waits"), 0.0)
+    core.handle(Disconnect("c"), 1.0)
+    assert core.handle(Tick(), 20.0) != []
+    statistics = core.statistics(20.0)
+    assert (statistics.held, statistics.queued, statistics.sessions) == (1, 0, 2)
+    core.handle(Tick(), 30.0)
+    assert (core.statistics(30.0).held, core.statistics(30.0).sessions) == (0, 1)
+
+
+def test_a_client_that_returns_late_finds_it_and_releases_it() -> None:
+    core = soft_core()
+    lease = hold(core)
+    core.handle(Disconnect("c"), 1.0)
+    core.handle(Tick(), 10.0)
+    core.handle(Hello("c", SessionKind.CLIENT, held=(HeldLease(lease, "code", "c"),)), 11.0)
+    assert only(Released, core.handle(Release("c", lease), 12.0)).released
+    assert core.statistics(12.0).held == 0
+
+
+def test_a_hello_that_omits_it_frees_it() -> None:
+    core = soft_core()
+    hold(core)
+    core.handle(Disconnect("c"), 1.0)
+    core.handle(Tick(), 10.0)
+    core.handle(Hello("c", SessionKind.CLIENT), 11.0)
+    assert core.statistics(11.0).held == 0
+
+
+def test_an_operator_ends_it() -> None:
+    core = soft_core()
+    lease = hold(core)
+    core.handle(Disconnect("c"), 0.0)
+    core.handle(Tick(), 3.0)
+    assert core.statistics(3.0).sessions == 3
+    core.handle(Revoke(lease), 3.0)
+    assert (core.statistics(3.0).held, core.statistics(3.0).sessions) == (0, 2)
+
+
+def test_an_executor_that_can_bind_makes_it_an_ordinary_lease() -> None:
+    core = soft_core()
+    lease = hold(core)
+    core.handle(Disconnect("c"), 0.0)
+    core.handle(Tick(), 3.0)
+    core.handle(Bind("x", lease, "c"), 3.0)
+    assert core.statistics(3.0).sessions == 2, "nothing is left of its client"
+    assert core.statistics(3.0).bound == 1
+    core.handle(Tick(), 9.0)
+    assert core.statistics(9.0).held == 1
+    core.handle(Tick(), 9.3)
+    assert core.statistics(9.3).held == 0, "its executor was silent"
+
+
+def test_it_is_refused_where_it_is_not_offered() -> None:
+    rejected = only(Rejected, make_core().handle(Acquire("c", "a", hold=1.0), 0.0))
+    assert rejected.message == "hold_s is 1, but leases of code have to be bound: its max_hold_s is 0"
+    rejected = only(Rejected, soft_core().handle(Acquire("c", "a", hold=61.0), 0.0))
+    assert rejected.message == "hold_s is 61, must be at most 60, the max_hold_s of code"
+    rejected = only(Rejected, soft_core().handle(Acquire("x", "a", hold=1.0), 0.0))
+    assert rejected.message == "hold_s is 1, must be 0 on an executor's session, which binds"
+
+
+def test_a_bucket_that_no_longer_offers_it_refuses_those_that_wait() -> None:
+    core = soft_core()
+    acquire(core, "c", "held")
+    core.handle(Acquire("d", "soft", hold=5.0), 0.0)
+    assert only(Rejected, core.handle(Configure(BucketLimits("code", 1), 1), 0.0)).request_id == "soft"
+
+
+def test_a_grant_that_its_client_no_longer_wants_is_given_back() -> None:
+    core = soft_core()
+    hold(core)
+    core.handle(Cancel("c", "soft"), 0.0)
+    assert core.statistics(0.0).held == 0
+
+
+def test_a_restarted_limiter_counts_it_for_what_is_left() -> None:
+    core = LimiterCore(9, [BucketLimits("code", 4, max_hold=10.0)], now=0.0)
+    old = LeaseId(5, 1)
+    held = (
+        HeldLease(old, "code", "c", 3, hold=20.0),
+        HeldLease(LeaseId(5, 2), "code", "c"),
+        HeldLease(LeaseId(5, 3), "code", "z", hold=5.0),
+    )
+    welcomed = core.handle(Hello("c", SessionKind.CLIENT, held=held), 0.0)[0]
+    assert getattr(welcomed, "unknown", None) == (LeaseId(5, 2), LeaseId(5, 3))
+    assert (core.statistics(0.0).held, core.statistics(0.0).bound) == (3, 0)
+    assert granted(core.handle(Acquire("c", "two", tokens=2), 0.0)) == []
+    assert only(Revoked, core.handle(Tick(), 10.0)).lease == old
+    assert only(Granted, core.handle(Acquire("c", "x"), 10.0))
+
+
+def _config(listen: str = ANYWHERE) -> LimiterConfig:
+    bucket = BucketConfig(max_in_flight=4, max_hold_s=60.0, start_by_s=0.2, adaptive=AdaptiveConfig(True, backoff=0.5))
+    return LimiterConfig(
+        listen=listen,
+        admin_listen=ANYWHERE,
+        health_listen=ANYWHERE,
+        buckets={"code": bucket},
+        grace_s=0.1,
+        fresh=True,
+    )
+
+
+async def test_over_the_network_it_lasts_until_the_block_is_left() -> None:
+    async with LimiterServer(_config()) as server, LimiterClient(server.address) as client:
+        async with client.lease(hold=30.0):
+            await asyncio.sleep(0.5)
+            assert server.statistics().held == 1
+        await until(lambda: server.statistics().held == 0)
+        with pytest.raises(LeaseRefused, match=r"hold_s is 61, must be at most 60"):
+            await client.lease(hold=61.0).__aenter__()
+        for bad in (-1.0, float("nan"), 1e9):
+            with pytest.raises(FieldErrors, match="hold is"):
+                client.lease(hold=bad)
+
+
+async def test_a_client_that_closes_in_the_middle_leaves_it_to_its_hold_time() -> None:
+    async with LimiterServer(_config()) as server:
+        async with LimiterClient(server.address) as client:
+            await client.lease(hold=1.0).__aenter__()
+        await asyncio.sleep(0.4)
+        assert server.statistics().held == 1
+        await until(lambda: server.statistics().held == 0, within=3)
+        await until(lambda: server.statistics().sessions == 0)
+
+
+async def test_the_outcome_of_a_release_lowers_an_adaptive_limit() -> None:
+    async with LimiterServer(_config()) as server, LimiterClient(server.address) as client:
+        async with client.lease(hold=5.0) as lease:
+            client.release(lease, ReleaseOutcome.OVERLOADED)
+            await until(lambda: server.statistics().bucket().effective_limit == 2)
+        assert server.statistics().bucket().released_total == 1
+        async with ExecutorSession(server.address) as executor, client.lease() as bound:
+            assert (await executor.bind(bound)).bound
+            client.release(bound)
+            await asyncio.sleep(0.1)
+            assert server.statistics().bound == 1
+            executor.release(bound)
+
+
+async def test_it_is_counted_again_after_a_restart() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    async with LimiterClient(listen) as client:
+        async with LimiterServer(_config(listen)):
+            context = client.lease(tokens=3, hold=30.0)
+            await context.__aenter__()
+        async with LimiterServer(_config(listen)) as server:
+            await until(lambda: server.statistics().held == 3)
+            await context.__aexit__(None, None, None)
+            await until(lambda: server.statistics().held == 0)
