@@ -73,7 +73,6 @@ def reconcile_requests(ledger: Ledger, session: Session, hello: Hello) -> tuple[
             ledger.drop(request)
         else:
             request.attempt = acquire.attempt
-            request.queue.remove(request)
             ledger.put_back(request)
     known = [acquire for acquire in listed.values() if acquire.request_id not in session.requests]
     last = Ticket(ledger.epoch, ledger.last_ticket)

@@ -35,7 +35,7 @@ class Queue(Protocol):
         ...
 
     def put_back(self, request: Request) -> None:
-        """Adds a request by its ticket."""
+        """Adds a request by its ticket; nothing happens when it is here."""
         ...
 
     def remove(self, request: Request) -> None:
@@ -95,6 +95,8 @@ class WaitQueue:
         return before
 
     def put_back(self, request: Request) -> None:
+        if request in self._fresh or request in self._returned:
+            return
         self._count += 1
         self._returned[request] = None
         heapq.heappush(self._heap, (*request.ticket, self._count, request))
@@ -164,8 +166,10 @@ class FairQueue:
         return before
 
     def put_back(self, request: Request) -> None:
-        self._line(request.tenant).put_back(request)
-        self._count += 1
+        line = self._line(request.tenant)
+        before = len(line)
+        line.put_back(request)
+        self._count += len(line) - before
 
     def remove(self, request: Request) -> None:
         queue = self._round.get(request.tenant)

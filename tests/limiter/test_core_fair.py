@@ -86,6 +86,16 @@ def test_requests_of_a_lost_stream_are_skipped_and_return_by_their_tickets() -> 
     assert drain(core, lease, "d") == ["a1", "b1", "a2", "a3"]
 
 
+def test_a_hello_of_a_stream_that_was_not_lost_costs_nobody_a_turn() -> None:
+    core = make_core(1, **FAIR)
+    lease = only(Granted, ask(core, "x", session="d")).leases[0]
+    tickets = {name: only(Queued, ask(core, name)).ticket for name in ("a1", "b1")}
+    ask(core, "b2", session="d")
+    back = tuple(Acquire("c", name, tenant=name[0], ticket=ticket) for name, ticket in tickets.items())
+    core.handle(Hello("c", SessionKind.CLIENT, queued=back), 0.5)
+    assert drain(core, lease, "d") == ["a1", "b1", "b2"]
+
+
 def test_a_restarted_limiter_serves_each_tenant_in_its_old_order() -> None:
     core = make_core(1, epoch=9, **FAIR)
     core.handle(Hello("x", SessionKind.EXECUTOR, held=(HeldLease(LeaseId(5, 1), "code", "gone"),)), 0.0)
