@@ -191,7 +191,11 @@ class SessionMachine:
         room = MAX_FRAME_ITEMS
         while self._releases and room:
             released, outcome = self._releases.popleft()
-            frame.releases.add(lease=lease_message(released), outcome=OUTCOMES[outcome])
+            release = frame.releases.add()  # cheaper than a message that is copied in
+            release.outcome = OUTCOMES[outcome]
+            message = release.lease
+            message.bucket, message.epoch, message.seq = released.bucket, released.epoch, released.seq
+            message.client_session_id = released.client_session_id
             room -= 1
         while self._cancels and room:
             cancelled = self._cancels.popleft()

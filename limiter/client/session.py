@@ -132,18 +132,19 @@ class SessionRunner:
         )
         if on_standby is not None:
             self._standbys[request_id] = on_standby
-        future: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Lease] = loop.create_future()
         self._requests[request_id] = future
         self._dirty.set()
+        # A plain timer: asyncio.timeout() costs more than everything else that is done here for one lease.
+        backstop = loop.call_later(queue_timeout + _QUEUE_BACKSTOP_S, self._overdue, request_id, future)
         delivered = False
         try:
-            async with asyncio.timeout(queue_timeout + _QUEUE_BACKSTOP_S):
-                lease = await future
+            lease = await future
             delivered = True
             return lease
-        except TimeoutError:
-            raise LimiterUnavailable(f"limiter {self._transport.target} did not answer in time") from None
         finally:
+            backstop.cancel()
             if self._requests.get(request_id) is future:
                 del self._requests[request_id]
             self._standbys.pop(request_id, None)
@@ -179,6 +180,13 @@ class SessionRunner:
             self._binds.pop(lease, None)
             if not answered:
                 self.release(lease, ReleaseOutcome.UNUSED)
+
+    def _overdue(self, request_id: str, future: asyncio.Future[Lease]) -> None:
+        """The limiter should have answered the queue timeout long ago."""
+        if not future.done():
+            self.machine.abandon(request_id)
+            self._dirty.set()
+            future.set_exception(LimiterUnavailable(f"limiter {self._transport.target} did not answer in time"))
 
     def _withdraw(self, request_id: str, future: asyncio.Future[Lease]) -> None:
         """Leaves nothing behind of a wait that ended without handing its lease over."""

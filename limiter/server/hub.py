@@ -7,7 +7,7 @@ that said hello last, or to the unary calls; nothing here waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from fairbox.clock import Clock
@@ -16,8 +16,10 @@ from limiter.core.effects import (
     Configured,
     Effect,
     Granted,
+    Queued,
     Refused,
     Rejected,
+    Released,
     RevokeAnswered,
     RosterChanged,
     SteppedDown,
@@ -88,18 +90,20 @@ class Hub:
 
     def apply(self, event: Event) -> list[Effect]:
         """Applies one event now, tells everybody, and returns what was decided."""
-        now = self.clock.now()
-        if self._lead_until is not None and (until := self._lead_until()) != self._led:
-            self._led = until
-            for effect in self.core.handle(LeadUntil(until), now):
-                self._tell(effect)
+        now = self._now()
         effects = self.core.handle(event, now)
         for effect in effects:
             self._tell(effect)
-        deadline = self.core.next_deadline()
-        if deadline is not None and deadline < self._timer_at:
-            self._set_timer(deadline)
+        self._watch()
         return effects
+
+    def apply_all(self, events: Iterable[Event]) -> None:
+        """The same for all events of one frame, which happen at one instant: cheaper than one by one."""
+        now, handle, tell = self._now(), self.core.handle, self._tell
+        for event in events:
+            for effect in handle(event, now):
+                tell(effect)
+        self._watch()
 
     def open(self, hello: Hello, sink: Sink) -> None:
         """Opens or resumes a session with `sink` as its stream; an older stream is closed. A refusal is told to `sink`
@@ -131,8 +135,28 @@ class Hub:
         if self.unary is not None:
             self.unary.close()
 
+    def _now(self) -> float:
+        """The time, after the core was told for how long it may lead."""
+        now = self.clock.now()
+        if self._lead_until is not None and (until := self._lead_until()) != self._led:
+            self._led = until
+            for effect in self.core.handle(LeadUntil(until), now):
+                self._tell(effect)
+        return now
+
+    def _watch(self) -> None:
+        """Sees to it that the timer rings in time."""
+        deadline = self.core.next_deadline()
+        if deadline is not None and deadline < self._timer_at:
+            self._set_timer(deadline)
+
     def _tell(self, effect: Effect) -> None:
-        if isinstance(effect, (RevokeAnswered, Configured)):
+        if isinstance(effect, (Granted, Queued)):  # most are one of these
+            sink = self._sinks.get(effect.session_id)
+            if sink is not None:
+                sink.deliver(effect)
+                return
+        if isinstance(effect, (RevokeAnswered, Configured, Released)):
             return
         if isinstance(effect, RosterChanged):
             if self._on_roster is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
 
 from fairbox.errors import FieldError, FieldErrors
 from limiter.core import LeaseId, ReleaseOutcome, SessionKind
@@ -24,8 +25,8 @@ from limiter.core.effects import (
     Standby,
     Welcomed,
 )
-from limiter.core.events import Bind, Cancel, Heartbeat, Release
-from limiter.server.convert import BIND_STATUSES, OUTCOMES, REJECT_REASONS, acquire_event, hello_event
+from limiter.core.events import Bind, Cancel, Event, Heartbeat, Release
+from limiter.server.convert import BIND_STATUSES, OUTCOMES, REJECT_REASONS, acquire_event, hello_event, lease_message
 from limiter.server.fields import IDENTIFIER
 from limiter.server.hub import Hub
 from limiter.v1 import limiter_pb2 as pb
@@ -61,26 +62,32 @@ class PeerStream:
             return
         if not self._session_id:
             raise FieldErrors([FieldError("hello", "is not set, must be in the first frame")])
-        apply, session_id = self._hub.apply, self._session_id
+        if frame.binds and not self._executor:
+            raise FieldErrors([FieldError("binds", "has entries, which only an executor's session may send")])
+        self._hub.apply_all(self._events(frame))
+
+    def _events(self, frame: pb.SessionRequest) -> Iterator[Event]:
+        """What the frame asks for, in order. What can't be asked for is rejected on the way."""
+        session_id = self._session_id
         for release in frame.releases:
-            lease = LeaseId(release.lease.epoch, release.lease.seq)
-            apply(Release(session_id, lease, OUTCOMES.get(release.outcome, ReleaseOutcome.OK)))
+            lease = release.lease
+            outcome = OUTCOMES.get(release.outcome, ReleaseOutcome.OK)
+            yield Release(session_id, LeaseId(lease.epoch, lease.seq), outcome)
         for cancel in frame.cancels:
-            apply(Cancel(session_id, cancel.request_id, cancel.attempt))
+            yield Cancel(session_id, cancel.request_id, cancel.attempt)
         for acquire in frame.acquires:
             event = acquire_event(session_id, acquire)
             if isinstance(event, Rejected):
                 self.deliver(event)
             else:
-                apply(event)
-        if frame.binds and not self._executor:
-            raise FieldErrors([FieldError("binds", "has entries, which only an executor's session may send")])
+                yield event
         for bind in frame.binds:
             run_id = bind.run_id if IDENTIFIER.fullmatch(bind.run_id) else ""
-            self._leases[LeaseId(bind.lease.epoch, bind.lease.seq)] = bind.lease
-            apply(Bind(session_id, LeaseId(bind.lease.epoch, bind.lease.seq), bind.lease.client_session_id, run_id))
+            lease_id = LeaseId(bind.lease.epoch, bind.lease.seq)
+            self._leases[lease_id] = bind.lease
+            yield Bind(session_id, lease_id, bind.lease.client_session_id, run_id)
         if frame.heartbeat:
-            apply(Heartbeat(session_id, frame.heartbeat))
+            yield Heartbeat(session_id, frame.heartbeat)
 
     def _hello(self, message: pb.Hello) -> bool:
         """Opens the session; False when that was refused."""
@@ -131,26 +138,30 @@ class PeerStream:
         """Adds one effect to the frame that is being collected."""
         if self._closing:
             return
+        # Setting fields is cheaper than naming them in a constructor, and these two are most of what is said.
         if isinstance(effect, Granted):
-            self._frame().grants.add(
-                request_id=effect.request_id,
-                attempt=effect.attempt,
-                lease=_lease(effect.leases[0], effect.bucket, effect.session_id),
-                start_by_s=effect.start_by,
-            )
+            grant = self._frame().grants.add()
+            grant.request_id = effect.request_id
+            grant.attempt = effect.attempt
+            grant.start_by_s = effect.start_by
+            lease = grant.lease
+            lease.bucket = effect.bucket
+            lease.epoch, lease.seq = effect.leases[0]
+            lease.client_session_id = effect.session_id
         elif isinstance(effect, Queued):
-            ticket = pb.Ticket(epoch=effect.ticket.epoch, seq=effect.ticket.seq)
-            self._frame().queued.add(
-                request_id=effect.request_id, ticket=ticket, position=effect.position, eta_s=effect.eta
-            )
+            queued = self._frame().queued.add()
+            queued.request_id = effect.request_id
+            queued.position = effect.position
+            queued.eta_s = effect.eta
+            queued.ticket.epoch, queued.ticket.seq = effect.ticket
         elif isinstance(effect, BindAnswered):
-            lease = self._leases.pop(effect.lease)
+            bound = self._leases.pop(effect.lease)
             result = self._frame().bind_results.add(
-                lease=lease, status=BIND_STATUSES[effect.status], owner=effect.owner, tokens=effect.tokens
+                lease=bound, status=BIND_STATUSES[effect.status], owner=effect.owner, tokens=effect.tokens
             )
             if effect.parent is not None and effect.family is not None:
-                result.parent.CopyFrom(_lease(effect.parent, lease.bucket, ""))
-                result.family.CopyFrom(_lease(effect.family, lease.bucket, ""))
+                result.parent.CopyFrom(lease_message(effect.parent, bound.bucket, ""))
+                result.family.CopyFrom(lease_message(effect.family, bound.bucket, ""))
         elif isinstance(effect, Rejected):
             self._frame().rejects.add(
                 request_id=effect.request_id,
@@ -160,12 +171,13 @@ class PeerStream:
                 retry_after_s=effect.retry_after,
             )
         elif isinstance(effect, Revoked):
-            lease = _lease(effect.lease, effect.bucket, effect.client_session_id)
-            self._frame().revokes.add(lease=lease, reason=effect.reason)
-        elif isinstance(effect, Standby):
-            self._frame().standbys.add(request_id=effect.request_id, position=effect.position)
+            self._frame().revokes.add(
+                lease=lease_message(effect.lease, effect.bucket, effect.client_session_id), reason=effect.reason
+            )
         elif isinstance(effect, HeartbeatAcked):
             self._frame().heartbeat_ack = effect.number
+        elif isinstance(effect, Standby):
+            self._frame().standbys.add(request_id=effect.request_id, position=effect.position)
         else:
             self._deliver_session(effect)
 
@@ -197,7 +209,3 @@ class PeerStream:
             self._ready.set()
         self._room -= 1
         return self._frames[-1]
-
-
-def _lease(lease: LeaseId, bucket: str, client_session_id: str) -> pb.Lease:
-    return pb.Lease(bucket=bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=client_session_id)
