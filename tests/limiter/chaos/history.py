@@ -1,0 +1,145 @@
+"""What happened in a run, as the processes themselves wrote it down: facts for the checker, and how they are read.
+
+Times are nanoseconds of CLOCK_MONOTONIC, which all processes of one machine share. What executors ran is known from
+executors alone, never from the limiter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.limiter.chaos.journal import Steps
+
+__all__ = ["Grant", "History", "Request", "Run", "read_history"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A program that an executor ran under a lease."""
+
+    executor: str
+    bucket: str
+    tokens: int
+    lease: tuple[int, int]
+    """Epoch and number."""
+    start: int
+    stop: int
+    """The last instant at which it ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A grant that reached its client."""
+
+    client: str
+    request: str
+    bucket: str
+    lease: tuple[int, int]
+    """Epoch and number; a limiter numbers its grants in their order."""
+    asked: int
+    """When the request was made."""
+    queued: int | None = None
+    """When the client knew that the limiter had it in its queue, on the stream that the grant came by. So the limiter
+    saw its session connected from then on. None: it was never told that on this stream."""
+    ticket: tuple[int, int] | None = None
+    """The ticket that it was told on that stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request and all of its ends."""
+
+    client: str
+    request: str
+    ends: tuple[str, ...]
+    """Each of granted, rejected, timed out, cancelled, unavailable."""
+    survived: bool = True
+    """Whether its process lived until it had written everything down."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One run of the cluster."""
+
+    limits: dict[str, int]
+    runs: tuple[Run, ...]
+    requests: tuple[Request, ...]
+    grants: tuple[Grant, ...]
+
+
+def read_history(folder: Path, limits: dict[str, int]) -> History:
+    """Reads the journals of all executors and clients in `folder`."""
+    runs: list[Run] = []
+    requests: list[Request] = []
+    grants: list[Grant] = []
+    for path in sorted(folder.glob("executor-*.jsonl")):
+        runs += _runs(path)
+    for path in sorted(folder.glob("client-*.jsonl")):
+        _read_client(path, requests, grants)
+    return History(limits, tuple(runs), tuple(requests), tuple(grants))
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text(encoding="ascii").splitlines():
+        yield json.loads(line)
+
+
+def _runs(path: Path) -> Iterator[Run]:
+    """A run that did not come to its end, because its executor was killed, ended with its last step."""
+    started: dict[int, dict[str, Any]] = {}
+    stopped: dict[int, int] = {}
+    for event in _events(path):
+        if event["kind"] == "start":
+            started[event["run"]] = event
+        elif event["kind"] == "stop":
+            stopped[event["run"]] = event["at"]
+    steps = Steps.read(path.with_suffix(".steps"))
+    for number, event in started.items():
+        stop = stopped.get(number) or max(steps[number], event["at"])
+        lease = (event["epoch"], event["seq"])
+        yield Run(path.stem, event["bucket"], event["tokens"], lease, event["at"], stop)
+
+
+def _read_client(path: Path, requests: list[Request], grants: list[Grant]) -> None:
+    made: dict[str, dict[str, Any]] = {}
+    ends: dict[str, list[str]] = {}
+    queued: dict[str, tuple[int, int]] = {}
+    """By request: stream, and when it was known to be queued."""
+    tickets: dict[str, tuple[int, tuple[int, int]]] = {}
+    resumed: set[str] = set()
+    """They came to their stream with a ticket, and may rightly have been passed while they had none."""
+    survived = False
+    for event in _events(path):
+        kind, request = event["kind"], event.get("request", "")
+        if kind == "request":
+            made[request] = event
+        elif kind == "end":
+            ends.setdefault(request, []).append(event["outcome"])
+        elif kind == "queued":
+            queued.setdefault(request, (event["stream"], event["at"]))
+            if request not in resumed:
+                tickets[request] = (event["stream"], (event["epoch"], event["seq"]))
+        elif kind == "placed":
+            resumed.add(request)
+            queued[request] = (event["stream"], event["at"])
+        elif kind == "granted":
+            stream, since = queued.pop(request, (-1, 0))
+            named, ticket = tickets.pop(request, (-1, (0, 0)))
+            grants.append(
+                Grant(
+                    path.stem,
+                    request,
+                    made[request]["bucket"],
+                    (event["epoch"], event["seq"]),
+                    made[request]["at"],
+                    since if stream == event["stream"] else None,
+                    ticket if named == event["stream"] else None,
+                )
+            )
+        elif kind == "bye":
+            survived = True
+    requests += [Request(path.stem, name, tuple(ends.get(name, ())), survived) for name in made]
