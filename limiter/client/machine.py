@@ -215,8 +215,8 @@ class SessionMachine:
     # What time does
 
     def next_deadline(self) -> float | None:
-        """When a heartbeat is due; None while there is none to send."""
-        return None if self._next_heartbeat == float("inf") else self._next_heartbeat
+        """When a heartbeat is due; None while there is none to send, as before the welcome."""
+        return self._next_heartbeat if self.welcomed and self._next_heartbeat < float("inf") else None
 
     def stalled(self, now: float) -> bool:
         """Whether an acknowledgement is so late that the connection must be taken for dead."""

@@ -158,6 +158,18 @@ def test_missing_acknowledgements_mean_a_dead_connection() -> None:
     assert not machine.stalled(9.0)
 
 
+def test_executor_that_is_not_welcomed_yet_has_no_heartbeat_to_send() -> None:
+    machine = open_machine(SessionKind.EXECUTOR)
+    assert machine.next_deadline() == 1.5
+    machine.disconnected()
+    machine.connected(1.0)
+    frame(machine, now=1.0)
+    assert machine.take_frame(4.0) is None
+    assert machine.next_deadline() is None, "a writer that waits for it would run in circles"
+    machine.received(welcome(heartbeat_ack=2), 4.0)
+    assert machine.next_deadline() == 5.5
+
+
 def test_lost_lease_is_dropped_by_a_client_and_listed_by_an_executor_until_its_work_is_dead() -> None:
     client = open_machine()
     grant(client, ask(client))
