@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import uuid
 from collections.abc import Awaitable, Callable
@@ -41,15 +42,17 @@ class LimiterClient:
         unavailable_after: float = 10.0,
         clock: Clock | None = None,
         transport: Transport | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         """`name` is what operators see. Waits end with LimiterUnavailable once the limiter has not been reachable for
-        `unavailable_after` seconds."""
+        `unavailable_after` seconds. `rng` spreads reconnections."""
         self.session_id = uuid.uuid4().hex
         self._runner = SessionRunner(
             SessionMachine(SessionKind.CLIENT, self.session_id, name or process_name()),
             transport or GrpcTransport(target),
             clock or MonotonicClock(),
             unavailable_after=unavailable_after,
+            rng=rng,
         )
 
     async def __aenter__(self) -> LimiterClient:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import uuid
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
@@ -47,6 +48,7 @@ class ExecutorSession:
         unavailable_after: float = 10.0,
         clock: Clock | None = None,
         transport: Transport | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self.target = target
         self.executor_id = executor_id or process_name()
@@ -68,6 +70,7 @@ class ExecutorSession:
             unavailable_after=unavailable_after,
             on_lost=self._on_lost,
             on_frame=self._on_frame,
+            rng=rng,
         )
 
     async def __aenter__(self) -> ExecutorSession:
