@@ -180,6 +180,8 @@ class SessionRunner:
             self._binds.pop(lease, None)
             if not answered:
                 self.release(lease, ReleaseOutcome.UNUSED)
+            if future.done() and not future.cancelled():
+                future.exception()  # nobody else may have looked at it
 
     def _overdue(self, request_id: str, future: asyncio.Future[Lease]) -> None:
         """The limiter should have answered the queue timeout long ago."""
