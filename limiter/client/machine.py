@@ -49,6 +49,7 @@ class SessionMachine:
         """Those that nobody will bind: the end of the hold time, and the tokens."""
         self._say_hello = False
         self._serial = 0
+        self._connection = 0
         self._ttl = 0.0
         self._heartbeat = 0
         self._next_heartbeat = float("inf")
@@ -118,6 +119,7 @@ class SessionMachine:
     def connected(self, now: float) -> None:
         """A stream is open; the next frame is the hello."""
         self._say_hello, self.welcomed = True, False
+        self._connection += 1
 
     def disconnected(self) -> list[Lease]:
         """The stream has ended. Returns the leases whose binds will not be answered."""
@@ -235,6 +237,7 @@ class SessionMachine:
             held_tokens=self.held.values() if self.kind is SessionKind.EXECUTOR else (),
             local_cap=self.local_cap,
             details=self._details.values(),
+            connection=self._connection,
         )
         for lease, (until, tokens) in self._holds.items():
             hello.details.add(lease=lease_message(lease), hold_s=max(0.001, until - now), tokens=tokens)

@@ -119,6 +119,8 @@ class Hello:
     name: str = ""
     held: tuple[HeldLease, ...] = ()
     queued: tuple[Acquire, ...] = ()
+    connection: int = 0
+    """Grows with each connection of the session; a lower one than before is late and refused. 0: not said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,4 +32,6 @@ class Session:
     """What it holds now: granted to it, or bound by it."""
     waiting: dict[str, int] = field(default_factory=dict)
     """By bucket: how many of its requests wait."""
+    connection: int = 0
+    """Number of the newest connection that has said hello."""
     deadline: float = NEVER

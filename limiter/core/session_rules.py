@@ -23,7 +23,10 @@ class SessionRules:
         self._timing = timing
 
     def hello(self, event: Hello, now: float) -> None:
-        if event.kind is SessionKind.EXECUTOR and not self._ledger.roster.admits(event.session_id):
+        session = self._ledger.sessions.get(event.session_id)
+        if session is not None and 0 < event.connection < session.connection:
+            self._ledger.effects.append(_late(event))
+        elif event.kind is SessionKind.EXECUTOR and not self._ledger.roster.admits(event.session_id):
             self._join(event, now)
         else:
             self._open(event, now)
@@ -69,6 +72,7 @@ class SessionRules:
             ledger.effects.append(_other_kind(event, session))
             return
         session.connected, session.gone_at = True, float("inf")
+        session.connection = max(session.connection, event.connection)
         session.name, session.last_heard = event.name, now
         if session.kind is SessionKind.EXECUTOR:
             ledger.deadlines.set(session, now + self._timing.executor_silence)
@@ -138,6 +142,11 @@ class SessionRules:
         if session.gone_at + timing.grace <= now:
             ledger.drop_unbound(session, "the executor that asked for it has gone", now)
         ledger.deadlines.set(session, silent_at)
+
+
+def _late(event: Hello) -> Refused:
+    """What it omits may be in use by now: it must not be believed."""
+    return Refused(event.session_id, "a later connection of this session has said hello already")
 
 
 def _other_kind(event: Hello, session: Session) -> Refused:

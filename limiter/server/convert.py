@@ -181,6 +181,7 @@ def hello_event(message: pb.Hello) -> tuple[Hello, list[Rejected]]:
         message.name or session_id,
         tuple(_held(message)),
         tuple(each for each in converted if isinstance(each, Acquire)),
+        message.connection,
     )
     return hello, [each for each in converted if isinstance(each, Rejected)]
 

@@ -30,6 +30,7 @@ from limiter.core.events import Disconnect, Event, Hello, LeadUntil, Tick
 __all__ = ["Hub", "Sink", "UnarySink"]
 
 _RESUMED = "another stream has resumed this session"
+_LATE = "a later connection of this session has said hello already"
 
 
 class Sink(Protocol):
@@ -81,8 +82,8 @@ class Hub:
         self._on_roster = on_roster
         self._on_stepped_down = on_stepped_down
         self._sinks: dict[str, Sink] = {}
-        self._opening: dict[str, Sink] = {}
-        """Streams whose hello has not been answered."""
+        self._opening: dict[str, tuple[Sink, int]] = {}
+        """Streams whose hello has not been answered, and the numbers of their connections."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -108,15 +109,18 @@ class Hub:
     def open(self, hello: Hello, sink: Sink) -> None:
         """Opens or resumes a session with `sink` as its stream; an older stream is closed. A refusal is told to `sink`
         and changes nothing. The answer may take a while: an executor has to be on the roster first."""
-        old = self._opening.get(hello.session_id)
-        self._opening[hello.session_id] = sink
+        old, newest = self._opening.get(hello.session_id, (None, 0))
+        if 0 < hello.connection < newest:
+            sink.close(_LATE, 0.0)
+            return
+        self._opening[hello.session_id] = (sink, hello.connection)
         if old is not None:
             old.close(_RESUMED, 0.0)
         self.apply(hello)
 
     def detach(self, session_id: str, sink: Sink) -> None:
         """The stream has ended. Does nothing when it is not the session's stream any more."""
-        if self._opening.get(session_id) is sink:
+        if self._opening.get(session_id, (None, 0))[0] is sink:
             del self._opening[session_id]
             if session_id not in self._sinks:
                 self.apply(Disconnect(session_id))
@@ -130,7 +134,7 @@ class Hub:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = float("-inf")
-        for sink in [*self._sinks.values(), *self._opening.values()]:
+        for sink in [*self._sinks.values(), *(opening for opening, _ in self._opening.values())]:
             sink.close(reason, retry_after)
         if self.unary is not None:
             self.unary.close()
@@ -177,7 +181,7 @@ class Hub:
 
     def _opened(self, effect: Welcomed | Refused) -> bool:
         """A hello was answered: a welcome makes its stream the session's. Whether that was all."""
-        sink = self._opening.pop(effect.session_id, None)
+        sink, _ = self._opening.pop(effect.session_id, (None, 0))
         if sink is None:
             return False
         if isinstance(effect, Refused):

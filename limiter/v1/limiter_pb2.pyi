@@ -290,6 +290,7 @@ class Hello(google.protobuf.message.Message):
     LOCAL_CAP_FIELD_NUMBER: builtins.int
     HELD_TOKENS_FIELD_NUMBER: builtins.int
     DETAILS_FIELD_NUMBER: builtins.int
+    CONNECTION_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     """Chosen by the peer, unique per process and event loop (a UUID)."""
     kind: global___SessionKind.ValueType
@@ -298,6 +299,11 @@ class Hello(google.protobuf.message.Message):
     """For people: host, process, pod. Appears in status and as the owner in refusals. At most 256 characters."""
     local_cap: builtins.int
     """Executor only: the most runs that it will ever run at once, a second safety net. 0: not said."""
+    connection: builtins.int
+    """Number of this connection within the session: higher than that of every connection before it, from 1. A hello with
+    a lower number than one that has arrived is late, from a connection that its peer has given up; it is refused,
+    because what it omits may be in use by now. 0: not said, taken for the newest.
+    """
     @property
     def held(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Lease]:
         """Leases in hand. For a client: granted and not yet bound. For an executor: bound and running."""
@@ -327,8 +333,9 @@ class Hello(google.protobuf.message.Message):
         local_cap: builtins.int = ...,
         held_tokens: collections.abc.Iterable[builtins.int] | None = ...,
         details: collections.abc.Iterable[global___HeldDetail] | None = ...,
+        connection: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["details", b"details", "held", b"held", "held_tokens", b"held_tokens", "kind", b"kind", "local_cap", b"local_cap", "name", b"name", "queued", b"queued", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["connection", b"connection", "details", b"details", "held", b"held", "held_tokens", b"held_tokens", "kind", b"kind", "local_cap", b"local_cap", "name", b"name", "queued", b"queued", "session_id", b"session_id"]) -> None: ...
 
 global___Hello = Hello
 
@@ -404,8 +411,8 @@ class Acquire(google.protobuf.message.Message):
     queue_timeout_s: builtins.float
     """The longest wait in the queue. 0: 3600 s. At most 86400 s."""
     want_standby: builtins.bool
-    """Ask for one STANDBY frame when the request is among the next in its queue, to prepare the work: among as many as the
-    bucket's effective limit, at most 64. Not with `parent`.
+    """Ask for one STANDBY frame when the request is among the next in its queue, to prepare the work: among as many as
+    the bucket's effective limit, at most 64. Not with `parent`.
     """
     hold_s: builtins.float
     """Above 0: the lease is not meant to be bound. It ends when it is released, after this time, or when an operator
@@ -1156,10 +1163,10 @@ global___AcquireBatchResponse = AcquireBatchResponse
 
 @typing.final
 class AdaptiveConfig(google.protobuf.message.Message):
-    """The adaptive limit: additive increase, multiplicative decrease, always at or below max_in_flight. It falls when a lease
-    is released with OVERLOADED or TIMEOUT, once for all leases that were granted before the last fall, and rises by about
-    1 for as many releases with OK as it counts, while at least half of it is in use. A request that is heavier than it is
-    granted alone.
+    """The adaptive limit: additive increase, multiplicative decrease, always at or below max_in_flight. It falls when a
+    lease is released with OVERLOADED or TIMEOUT, once for all leases that were granted before the last fall, and rises
+    by about 1 for as many releases with OK as it counts, while at least half of it is in use. A request that is heavier
+    than it is granted alone.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1628,8 +1635,8 @@ class QueueEntry(google.protobuf.message.Message):
 
     @property
     def parent(self) -> global___Lease:
-        """The lease within whose tokens it will be granted, as soon as no other child of it has a lease. Unset: it waits in the
-        queue.
+        """The lease within whose tokens it will be granted, as soon as no other child of it has a lease. Unset: it waits in
+        the queue.
         """
 
     def __init__(

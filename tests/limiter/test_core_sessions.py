@@ -51,6 +51,20 @@ def test_client_gone_for_longer_than_the_grace_loses_its_place_and_its_unbound_l
     assert [session.session_id for session in core.sessions(2.5, 10)] == ["x", "d"]
 
 
+def test_late_hello_of_a_connection_that_was_given_up_changes_nothing() -> None:
+    core = make_core(1)
+    core.handle(Hello("x", SessionKind.EXECUTOR, connection=2), 0.0)
+    lease = lease_of(acquire(core, "c", "a"))
+    core.handle(Bind("x", lease, "c"), 0.0)
+    (effect,) = core.handle(Hello("x", SessionKind.EXECUTOR, connection=1), 0.5)
+    assert isinstance(effect, Refused)
+    assert core.statistics(0.5).held == 1, "the late hello omits what was bound since"
+    assert core.handle(Heartbeat("x", 9), 0.5) == [HeartbeatAcked("x", 9)]
+    held = (HeldLease(lease, "code", "c"),)
+    assert only(Welcomed, core.handle(Hello("x", SessionKind.EXECUTOR, held=held, connection=3), 1.0)).resumed
+    assert core.statistics(1.0).held == 1
+
+
 def test_lost_grant_is_found_by_the_hello_and_granted_again_from_the_front() -> None:
     core = make_core(1)
     hold = lease_of(acquire(core, "d", "hold"))

@@ -66,6 +66,14 @@ def test_hello_lists_what_is_held_and_what_waits_with_its_ticket_and_the_time_le
     assert [(each.request_id, each.ticket, each.queue_timeout_s) for each in hello.queued] == [(waits, ticket, 6.0)]
 
 
+def test_each_hello_has_a_higher_number_than_those_before() -> None:
+    machine = open_machine(SessionKind.EXECUTOR)
+    for number in (2, 3):
+        machine.disconnected()
+        machine.connected(1.0)
+        assert frame(machine).hello.connection == number
+
+
 def test_request_that_is_abandoned_before_it_was_sent_is_not_sent() -> None:
     machine = open_machine()
     machine.abandon(ask(machine))
