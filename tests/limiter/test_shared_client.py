@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
 from limiter import LimiterClient, LimiterUnavailable, shared_client
-from tests.limiter.servers import limiter_server, program, until
-
-FORKS = """
-import asyncio, os, sys, threading
-from limiter import shared_client
-async def use(target):
-    async with shared_client(target) as client:
-        return client.session_id
-async def parent(target):
-    async with shared_client(target) as client:
-        async with client.lease(queue_timeout=30): pass
-        if os.fork() == 0:
-            child = threading.Thread(target=lambda: print(asyncio.run(use(target)) != client.session_id, flush=True))
-            child.start()
-            child.join()
-            os._exit(0)
-        os.wait()
-print("READY", flush=True)
-asyncio.run(parent(sys.argv[1]))
-"""
+from tests.limiter.servers import limiter_server, until
 
 
 async def test_all_tasks_of_a_loop_share_one_session() -> None:
@@ -71,8 +53,9 @@ async def test_targets_are_apart() -> None:
         assert first is not second
 
 
-async def test_a_forked_child_is_not_given_its_parents_client() -> None:
-    async with limiter_server() as server, program(FORKS, server.address) as process:
-        assert process.stdout is not None
-        async with asyncio.timeout(60):
-            assert (await process.stdout.readline()).strip() == b"True"
+async def test_what_was_made_before_a_fork_is_given_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with limiter_server() as server, shared_client(server.address) as ours:
+        monkeypatch.setattr(os, "getpid", lambda: 1)
+        async with shared_client(server.address) as childs, childs.lease():
+            assert childs is not ours
+        monkeypatch.undo()
