@@ -100,6 +100,29 @@ async def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, text: str,
     await after.resign()
 
 
+async def test_a_roster_outlives_terms_that_keep_nothing(tmp_path: Path) -> None:
+    first = FileLeadership(tmp_path / "state")
+    await first.campaign()
+    await first.store(ROSTER)
+    await first.resign()
+    for _ in range(2):
+        leadership = FileLeadership(tmp_path / "state")
+        assert (await leadership.campaign()).roster == ROSTER
+        await leadership.resign()
+
+
+def test_a_file_system_of_another_machine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = tmp_path.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    kinds = {words[words.index("-") + 1] for words in mounts if words[2] == number}
+    if not kinds:
+        pytest.skip("Linux does not list the device of the temporary folder")
+    monkeypatch.setattr("limiter.leadership.file._REMOTE", frozenset(kinds))
+    with pytest.raises(ConfigError, match=f"state is on {kinds.pop()}: a lock there can be lost"):
+        asyncio.run(FileLeadership(tmp_path / "state").campaign())
+
+
 async def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent/state: state\.lock can't be made: No such file"):
         await FileLeadership(tmp_path / "absent" / "state").campaign()
