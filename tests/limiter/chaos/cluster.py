@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, cast
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, cast
 import grpc.aio
 
 from fairbox.channels import open_channel
-from limiter.config import LimiterConfig
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 from tests.limiter.chaos.proxy import Proxy
@@ -31,10 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GRACE_S", "LIMIT", "ONE_OF_MANY", "TTL_S", "Cluster", "free_ports"]
 
-ONE_OF_MANY = ["health_listen=127.0.0.1:0"]
+ONE_OF_MANY = ["health_listen=127.0.0.1:0", "metrics_listen="]
 """Settings of a limiter that is not the only one on its machine."""
-if any(field.name == "metrics_listen" for field in fields(LimiterConfig)):
-    ONE_OF_MANY.append("metrics_listen=")
 
 LIMIT = 6
 TTL_S = 3.0
