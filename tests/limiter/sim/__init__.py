@@ -1,0 +1,1 @@
+"""The limiter under simulation: production code on virtual time and a simulated network, replayed by seed."""

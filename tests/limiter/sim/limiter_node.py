@@ -1,0 +1,126 @@
+"""The limiter as a simulated process: production reign, core and hub behind the simulated network."""
+
+from __future__ import annotations
+
+import asyncio
+
+from limiter.leadership import Alone, Elector, Leadership, LeadershipLost, Term
+from limiter.server.hub import Hub
+from limiter.server.reign import Reign
+from tests.limiter.sim.connection import End
+from tests.limiter.sim.records import SimRecords
+from tests.limiter.sim.transport import serve_session
+from tests.limiter.sim.watch import watch
+from tests.limiter.sim.world import LIMITER, ProcessClock, World
+
+__all__ = ["LimiterNode"]
+
+_DRAIN_S = 1.0
+_FORGOTTEN_WITHIN_S = 1.0
+"""A service routes to a process that is not ready any more for this long."""
+
+
+class SimAlone(Alone):
+    """`leader=none` with epochs that do not come from the wall clock."""
+
+    def __init__(self, world: World, *, fresh: bool) -> None:
+        super().__init__(fresh=fresh)
+        self._life = world.life()
+
+    async def campaign(self) -> Term:
+        """At once."""
+        term = await super().campaign()
+        return Term(self._life, term.roster)
+
+
+class LimiterNode:
+    """One limiter."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.process = world.process(name)
+        self.hub: Hub | None = None
+        self._world = world
+        self._leaving = asyncio.Event()
+        self._streams: dict[asyncio.Task[None], None] = {}
+        self._rng = world.rng(f"limiter {world.life()}")
+
+    @property
+    def leads(self) -> bool:
+        """Whether it decides anything."""
+        return self.hub is not None and not self.hub.closed
+
+    async def run(self) -> None:
+        world, process, scenario = self._world, self.process, self._world.scenario
+        reign = Reign(
+            self._leadership(),
+            ProcessClock(world.loop, process),
+            buckets=scenario.buckets,
+            timing=scenario.timing,
+            on_hub=self._lead,
+        )
+        world.network.listen(process, self._accept)
+        term = asyncio.create_task(reign.run())
+        leaving = asyncio.create_task(self._leaving.wait())
+        try:
+            await asyncio.wait([term, leaving], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            term.cancel()
+            world.loop.after(self._rng.uniform(0.0, _FORGOTTEN_WITHIN_S), self._forgotten)
+            await asyncio.wait([term])
+            world.network.unlisten(process)
+            if self._streams and not process.dead:
+                await asyncio.wait(list(self._streams), timeout=_DRAIN_S)
+            for stream in list(self._streams):
+                stream.cancel()
+                await asyncio.wait([stream])
+        if not term.cancelled() and (error := term.exception()) is not None:
+            if not isinstance(error, LeadershipLost):
+                raise error
+            world.checker.count("lost the lead")
+            world.loop.after(self._rng.uniform(0.0, 1.0), world.restart, self)
+
+    def leave(self) -> None:
+        self._leaving.set()
+
+    def died(self) -> None:
+        """Nothing is left of it."""
+
+    def _leadership(self) -> Leadership:
+        world, scenario = self._world, self._world.scenario
+        if scenario.limiters == 0:
+            return SimAlone(world, fresh=world.loop.true_time == 0.0)
+        clock = ProcessClock(world.loop, self.process)
+        return Elector(
+            SimRecords(world.network, self.process),
+            clock,
+            identity=self.process.name,
+            duration=scenario.lead,
+            fresh=True,
+            jitter=self._rng,
+        )
+
+    def _lead(self, hub: Hub) -> None:
+        self.hub = hub
+        self._world.checker.count("leads")
+        watch(hub.core, self._world, self.process)
+        self._world.network.offer(LIMITER, self.process.name, offered=True)
+
+    def _forgotten(self) -> None:
+        """Whoever runs under this name by then is asked again when it leads."""
+        node = self._world.nodes.get(self.process.name)
+        if node is None or node is self or not (isinstance(node, LimiterNode) and node.leads):
+            self._world.network.offer(LIMITER, self.process.name, offered=False)
+
+    def _accept(self, end: End) -> None:
+        if self.hub is None or self.hub.closed:
+            end.abort()
+            return
+        task = asyncio.create_task(serve_session(end, self.hub))
+        self._streams[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._streams.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._world.checker.violated("error", f"a stream of {self.process} has failed: {error!r}")

@@ -1,0 +1,156 @@
+"""What one seed stands for: how many take part, how fast they work, and which few faults they meet.
+
+A subset of the faults finds more than all of them at once, and programs that run for longer than a session lasts find
+what short ones don't.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from limiter.core import BucketLimits, Timing
+
+__all__ = ["Fault", "Scenario", "draw"]
+
+
+class Fault(StrEnum):
+    """What can befall the simulated cluster."""
+
+    CLIENT_CRASH = "client-crash"
+    """A client is killed, and started again."""
+    CLIENT_LEAVE = "client-leave"
+    """A client shuts down in order, whatever it waits for, and is started again."""
+    CLIENT_PAUSE = "client-pause"
+    """A client is stopped for a time and goes on with everything it had buffered."""
+    EXECUTOR_CRASH = "executor-crash"
+    """An executor is killed with its programs, and started again."""
+    EXECUTOR_LEAVE = "executor-leave"
+    """An executor kills its programs, shuts down in order, and is started again."""
+    EXECUTOR_HICCUP = "executor-hiccup"
+    """An executor and its watchdog are stopped for less than its promise allows."""
+    EXECUTOR_STOP = "executor-stop"
+    """An executor and its watchdog, not its programs, are stopped for long: the limit can't hold for those."""
+    LIMITER_CRASH = "limiter-crash"
+    """The limiter is killed, and started again."""
+    LIMITER_LEAVE = "limiter-leave"
+    """The limiter shuts down in order, and is started again."""
+    LIMITER_PAUSE = "limiter-pause"
+    """The limiter is stopped for a time and goes on with everything it had buffered."""
+    STORE_PAUSE = "store-pause"
+    """The store of the record of who leads does not answer for a time."""
+    MACHINE_LOSS = "machine-loss"
+    """A client, executor or limiter is lost with its machine, so that nobody is told, and started again."""
+    RESET = "reset"
+    """A connection breaks; what is on its way is lost."""
+    PARTITION = "partition"
+    """Two machines do not reach each other for a time."""
+    ONE_WAY = "one-way"
+    """One machine does not reach another for a time; the other way works."""
+    SLOW_WAY = "slow-way"
+    """What one machine sends to another takes up to seconds for a time."""
+    FADING = "fading"
+    """The answers to an executor get slow, and then the limiter does not hear it any more, for longer than its session
+    lasts."""
+    DEPOSED = "deposed"
+    """The leader and the store do not reach each other, for longer than a lead lasts."""
+    REVOKE = "revoke"
+    """An operator takes a lease back, by force."""
+
+
+_DECEIVING = (
+    Fault.CLIENT_PAUSE,
+    Fault.EXECUTOR_STOP,
+    Fault.LIMITER_PAUSE,
+    Fault.STORE_PAUSE,
+    Fault.MACHINE_LOSS,
+    Fault.PARTITION,
+    Fault.ONE_WAY,
+    Fault.SLOW_WAY,
+    Fault.FADING,
+    Fault.DEPOSED,
+)
+"""After these a connection can look alive for a while although nothing gets through."""
+
+
+_NETWORK = (Fault.RESET, Fault.PARTITION, Fault.ONE_WAY, Fault.SLOW_WAY, Fault.FADING, Fault.MACHINE_LOSS)
+_LEADERS = (
+    Fault.LIMITER_CRASH,
+    Fault.LIMITER_LEAVE,
+    Fault.LIMITER_PAUSE,
+    Fault.STORE_PAUSE,
+    Fault.DEPOSED,
+    Fault.PARTITION,
+    Fault.RESET,
+    Fault.EXECUTOR_CRASH,
+)
+_PROMPT = tuple(fault for fault in Fault if fault not in _DECEIVING)
+_POOLS = (tuple(Fault), tuple(Fault), _NETWORK, _LEADERS, _PROMPT)
+"""What a seed draws its faults from: related ones meet more often than by chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Times are in seconds."""
+
+    seed: int
+    faults: tuple[Fault, ...]
+    fault_every: float
+    """Mean time between faults."""
+    cut: float
+    """Mean time for which a way is blocked."""
+    busy: float
+    """Until when clients ask and faults happen; then all becomes quiet."""
+    clients: int
+    executors: int
+    limiters: int
+    """How many stand for election; 0: one leads without asking anybody."""
+    lead: float
+    """Duration of a lead without renewal."""
+    buckets: tuple[BucketLimits, ...]
+    heavy: bool
+    """Whether some requests need more than one token."""
+    program: float
+    """Mean time that programs run."""
+    setup: float
+    """Longest time that an executor takes between its bind and the program's start."""
+    think: float
+    """Mean time between requests of one of a client's tasks."""
+    unavailable_after: float
+    timing: Timing
+
+    @property
+    def prompt(self) -> bool:
+        """Whether whoever is connected is heard within a second."""
+        return not any(fault in _DECEIVING for fault in self.faults)
+
+
+def draw(seed: int, faults: Sequence[Fault] | None = None) -> Scenario:
+    """The scenario of a seed; `faults` narrows down what is drawn from."""
+    rng = random.Random(f"{seed}/scenario")
+    start_by = rng.choice([5.0, 5.0, 1.0])
+    buckets = [BucketLimits("code", 4, start_by=start_by)]
+    if rng.random() < 0.25:
+        buckets.append(BucketLimits("heavy", 2, start_by=start_by))
+    pool = rng.choice(_POOLS) if faults is None else faults
+    chosen = rng.sample(pool, min(len(pool), rng.choice([1, 2, 2, 3, 4])))
+    return Scenario(
+        seed=seed,
+        faults=tuple(chosen),
+        fault_every=rng.choice([0.2, 0.5, 1.0, 2.5]),
+        cut=rng.choice([0.3, 2.0, 8.0]),
+        busy=40.0,
+        clients=rng.choice([3, 10, 10]),
+        executors=3,
+        limiters=rng.choice([0, 1, 2, 2]),
+        lead=rng.choice([2.0, 6.0]),
+        buckets=tuple(buckets),
+        heavy=rng.random() < 0.3,
+        program=rng.choice([0.2, 1.0, 4.0, 8.0]),
+        setup=rng.choice([0.3, 3.0]),
+        think=rng.choice([0.2, 1.0]),
+        unavailable_after=rng.choice([2.0, 10.0, 60.0]),
+        timing=Timing(executor_ttl=rng.choice([2.0, 6.0]), grace=rng.choice([0.5, 1.5])),
+    )
