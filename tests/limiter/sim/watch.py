@@ -44,5 +44,5 @@ def _check_order(core: LimiterCore, world: World, effect: Granted, now: float) -
 def _check_idle(core: LimiterCore, world: World) -> None:
     for bucket in core._ledger.buckets.values():
         head = bucket.queue.head()
-        if head is not None and head.needed <= bucket.free:
-            world.checker.violated("idle", f"{bucket.free} tokens are free, and {head.request_id} waits")
+        if head is not None and bucket.fits(head) and bucket.rate is None:
+            world.checker.violated("idle", f"{bucket.cap - bucket.held} tokens are free, and {head.request_id} waits")
