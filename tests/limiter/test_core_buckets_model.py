@@ -198,10 +198,10 @@ class BucketMachine(RuleBasedStateMachine):
         if asked.parent is not None:
             parent = self.held[asked.parent]
             assert all(held.asked.parent != asked.parent for held in self.held.values()), "two children at a time"
-            assert self.eligible(asked.parent)[:1] in ([], [want]), "a child was passed"
+            assert next(iter(self.eligible(asked.parent)), want) is want, "a child was passed"
             self.held[lease] = Held(asked, effect.session_id, parent.root, parent.tokens, self.now)
         else:
-            assert self.in_order()[:1] in ([], [want]), "granted out of order"
+            assert next(iter(self.in_order()), want) is want, "granted out of order"
             assert self.fits(asked.tokens), "granted above the limit, or while paused"
             if self.limits.rate_per_s:
                 self.fill()
