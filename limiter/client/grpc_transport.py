@@ -52,6 +52,9 @@ class GrpcConnection:
         """Writes one frame."""
         try:
             await self._call.write(frame)
+        except asyncio.CancelledError:
+            self._raise_if_cancelled()
+            raise ConnectionLost("the stream was closed by this side") from None
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
             raise ConnectionLost(await self._reason(error)) from None
 
@@ -59,6 +62,9 @@ class GrpcConnection:
         """Reads one frame."""
         try:
             frame = await self._call.read()
+        except asyncio.CancelledError:
+            self._raise_if_cancelled()
+            raise ConnectionLost("the stream was closed by this side") from None
         except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
             raise ConnectionLost(await self._reason(error)) from None
         if isinstance(frame, pb.SessionResponse):
@@ -73,6 +79,12 @@ class GrpcConnection:
     async def close(self) -> None:
         """Cancels the stream if it is still open."""
         self._call.cancel()
+
+    def _raise_if_cancelled(self) -> None:
+        """grpc.aio raises CancelledError too when `close()` has cancelled the call and nobody the task that uses it."""
+        task = asyncio.current_task()
+        if not self._call.cancelled() or task is None or task.cancelling():
+            raise asyncio.CancelledError
 
     async def _reason(self, error: Exception | None) -> str:
         if isinstance(error, grpc.aio.AioRpcError):
