@@ -39,6 +39,8 @@ GRACE_S = 0.5
 _TASKS = 8
 _MAX_QUEUED_PER_CLIENT = 7
 """One fewer than a client has tasks, so that some requests are rejected."""
+_RETURN_WITHIN_S = 15.0
+"""After the last fault: connections are tried again every second, and a killed process needs one to start."""
 _END_WITHIN_S = 40.0
 """A task waits for a grant at most 20 s, and for its executor at most 15 s."""
 _EMPTY_WITHIN_S = 15.0
@@ -115,6 +117,16 @@ class Cluster:
         self._processes[name].send_signal(signal.SIGCONT)
 
     # The end
+
+    async def returned(self) -> list[str]:
+        """Waits until every client and executor has its session again; says who has not."""
+        try:
+            async with asyncio.timeout(_RETURN_WITHIN_S):
+                await self.ready()
+        except TimeoutError:
+            known = {session.name.partition(".")[0] for session in (await self.status()).sessions if session.connected}
+            return [f"{name} did not come back" for name in self.proxies if name not in known]
+        return []
 
     async def end_clients(self) -> list[str]:
         """Lets every client end what it does; says who could not."""

@@ -53,7 +53,7 @@ class Executor:
         try:
             outcome = await session.bind(lease, timeout=_BIND_WITHIN_S)
         except LimiterError as error:
-            return type(error).__name__
+            return f"{type(error).__name__}: {error}"
         if not outcome.bound:
             return outcome.status.value
         lost = asyncio.Event()
