@@ -317,6 +317,8 @@ class SessionRunner:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
+        if not self._closing.is_set():
+            _LOG.error("the session with limiter %s has ended by itself: %r", self._transport.target, error)
         self._fail_all("this client was closed" if error is None else f"its session has failed: {error!r}")
 
     def _fail_all(self, why: str) -> None:

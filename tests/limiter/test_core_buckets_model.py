@@ -238,7 +238,8 @@ class BucketMachine(RuleBasedStateMachine):
         self.version += 1
         self.level = min(self.level, float(limits.most_at_once)) if had_rate and limits.rate_per_s else 0.0
         if limits.order is not order:
-            self.turns = list(dict.fromkeys(want.asked.tenant for want in self.eligible()))
+            stay = [want for want in self.eligible() if not self.unacceptable(want.asked)]
+            self.turns = list(dict.fromkeys(want.asked.tenant for want in stay))
 
     # Rules
 
@@ -343,8 +344,7 @@ class BucketMachine(RuleBasedStateMachine):
     def configure(self, limits: BucketLimits) -> None:
         self.send(Tick())
         before = set(self.held)
-        effects = self.send(Configure(limits, self.version))
-        assert Configured("code", self.version, True) in effects
+        assert Configured("code", self.version + 1, True) in self.send(Configure(limits, self.version))
         assert before <= set(self.held), "a change of the bucket ended a lease"
 
     # What always holds
