@@ -46,7 +46,7 @@ from limiter.core.events import (
 )
 from limiter.core.lease import Lease, Request
 from limiter.core.lease_rules import LeaseRules
-from limiter.core.ledger import Ledger, Tombstone
+from limiter.core.ledger import Ledger
 from limiter.core.reasons import RejectReason
 from limiter.core.recovery import Recovery
 from limiter.core.request_rules import RequestRules
@@ -63,6 +63,7 @@ from limiter.core.statistics import (
     snapshot,
 )
 from limiter.core.timing import Timing
+from limiter.core.tombstones import Tombstone
 
 __all__ = ["LimiterCore"]
 
@@ -211,7 +212,7 @@ class LimiterCore:
             elif isinstance(item, Bucket):
                 ledger.pump(item, now)
             elif isinstance(item, Tombstone):
-                del ledger.tombstones[item.key]
+                ledger.tombstones.forget(item)
             elif isinstance(item, Recovery):
                 self._session_rules.recover(now)
             else:

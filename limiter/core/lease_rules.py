@@ -30,7 +30,7 @@ class LeaseRules:
                 released = True
                 request = lease.request
                 if request is not None and request.session.kind is SessionKind.UNARY:
-                    ledger.bury(request.session.session_id, request.request_id, request.attempt, now)
+                    ledger.tombstones.bury(request.session.session_id, request.request_id, request.attempt, now)
                 ledger.release(lease, event.outcome, now)
             else:
                 bound = not granted

@@ -12,28 +12,18 @@ from collections.abc import Iterable
 from itertools import islice
 
 from limiter.core.bucket import Bucket
+from limiter.core.children import Children
 from limiter.core.deadlines import NEVER, Deadlines
 from limiter.core.effects import Effect, Granted, Queued, Rejected, Revoked, Standby
-from limiter.core.family import Families
 from limiter.core.ids import LeaseId
 from limiter.core.lease import Lease, Request
 from limiter.core.reasons import LeaseState, RejectReason, ReleaseOutcome, SessionKind
 from limiter.core.recovery import Recovery
 from limiter.core.roster import Roster
 from limiter.core.session import Session
+from limiter.core.tombstones import Tombstone, Tombstones
 
-__all__ = ["Ledger", "Tombstone"]
-
-
-class Tombstone:
-    """Remembers a unary request that ended, so that a late or repeated message about it finds nothing to do."""
-
-    __slots__ = ("attempt", "deadline", "key")
-
-    def __init__(self, key: tuple[str, str], attempt: int) -> None:
-        self.key = key
-        self.attempt = attempt
-        self.deadline = float("inf")
+__all__ = ["Ledger"]
 
 
 class Ledger:
@@ -56,13 +46,12 @@ class Ledger:
         self.sessions: dict[str, Session] = {}
         self.leases: dict[LeaseId, Lease] = {}
         self.deadlines: Deadlines[Request | Lease | Session | Tombstone | Recovery | Bucket] = Deadlines()
-        self.families = Families()
-        self.tombstones: dict[tuple[str, str], Tombstone] = {}
+        self.children = Children(self)
+        self.families = self.children.families
+        self.tombstones = Tombstones(self.deadlines, ttl=tombstone_ttl, most=max_tombstones)
         self.effects: list[Effect] = []
         self.last_ticket = 0
         self.last_lease = 0
-        self._tombstone_ttl = tombstone_ttl
-        self._max_tombstones = max_tombstones
 
     # Requests
 
@@ -71,14 +60,14 @@ class Ledger:
         bucket, session = request.bucket, request.session
         session.requests[request.request_id] = request
         if request.parent is not None:
-            self._admit_child(request, request.parent, now, timeout)
+            self.children.admit(request, request.parent, now, timeout)
             return
         ready = not bucket.queue and not self.recovery.active and bucket.fits(request)
         if ready and (bucket.rate is None or bucket.ready_at(request) <= now):
             self._grant(request, now)
             return
         pace = bucket.pace(now)
-        self._wait(request, now + timeout)
+        self.wait(request, now + timeout)
         position = bucket.queue.append(request)
         if bucket.rate is not None and position == 0:
             self.pump(bucket, now)  # sets the deadline
@@ -90,8 +79,14 @@ class Ledger:
     def readmit(self, request: Request, deadline: float) -> None:
         """Takes in a request that comes with its ticket; `pump` grants it when it is its turn."""
         request.session.requests[request.request_id] = request
-        self._wait(request, deadline)
+        self.wait(request, deadline)
         self.put_back(request)
+
+    def put_back(self, request: Request) -> None:
+        """Puts a waiting request into its place by its ticket."""
+        if request.parent is not None:
+            self.children.find_line(request, request.parent)
+        request.queue.put_back(request)
 
     def park(self, session: Session) -> None:
         """Takes the session's waiting requests out of turn; they keep their tickets."""
@@ -103,7 +98,7 @@ class Ledger:
         """Ends a waiting request without a grant."""
         session = request.session
         request.queue.remove(request)
-        self._stop_waiting(request)
+        self.stop_waiting(request)
         self._forget(request, session)
 
     def reject(self, request: Request, reason: RejectReason, message: str, retry_after: float = 0.0) -> None:
@@ -119,7 +114,7 @@ class Ledger:
         if self.recovery.active:
             return
         if bucket.stirred:
-            self._grant_children(bucket, now)
+            self.children.grant(bucket, now)
         self._grant_heads(bucket, now)
         if bucket.untold:
             for position, request in enumerate(islice(bucket.queue, bucket.next_in_line())):
@@ -137,7 +132,7 @@ class Ledger:
                     self.deadlines.set(bucket, when)
                 return
             queue.pop(request)
-            self._stop_waiting(request)
+            self.stop_waiting(request)
             self._grant(request, now)
 
     def _announce(self, request: Request, position: int) -> None:
@@ -162,7 +157,7 @@ class Ledger:
             session_id = request.session.session_id
             self.effects.append(Queued(session_id, request.request_id, request.ticket, position, 0.0))
         else:
-            self._tell_grant(request, now, request.leases[0].granted_at - request.since)
+            self.tell_grant(request, now, request.leases[0].granted_at - request.since)
 
     # Leases
 
@@ -181,7 +176,7 @@ class Ledger:
             if heir.state is not LeaseState.GRANTED:
                 bucket.bound += heir.tokens
         if self.families.lines:
-            bucket.stirred += [lease.lease_id] if lease.parent is None else [lease.lease_id, lease.parent]
+            self.children.ended(lease)
         lease.holder.leases.pop(lease.lease_id, None)
         if lease.soft:
             self._end_if_gone(lease.holder)
@@ -266,33 +261,23 @@ class Ledger:
         for bucket in touched:
             self.pump(bucket, now)
 
-    def bury(self, session_id: str, request_id: str, attempt: int, now: float) -> None:
-        """Remembers for a while that this unary request and attempt has ended."""
-        key = (session_id, request_id)
-        old = self.tombstones.pop(key, None)
-        if old is not None:
-            self.deadlines.clear(old)
-        elif len(self.tombstones) >= self._max_tombstones:
-            self.deadlines.clear(self.tombstones.pop(next(iter(self.tombstones))))
-        stone = self.tombstones[key] = Tombstone(key, attempt)
-        self.deadlines.set(stone, now + self._tombstone_ttl)
-
-    # Internal
+    # Steps
 
     def _grant(self, request: Request, now: float) -> None:
         bucket = request.bucket
         count = bucket.count_for(request, now)
         for _ in range(count):
-            self._make_lease(request, request.tokens, now)
+            self.make_lease(request, request.tokens, now)
         bucket.held += request.tokens * count
         bucket.granted_total += count
         if bucket.rate is not None:
             bucket.rate.take(count, now)
         waited = now - request.since
         bucket.meter.record(now, waited)
-        self._tell_grant(request, now, waited)
+        self.tell_grant(request, now, waited)
 
-    def _make_lease(self, request: Request, tokens: int, now: float) -> Lease:
+    def make_lease(self, request: Request, tokens: int, now: float) -> Lease:
+        """A lease in the books. What it counts is the caller's."""
         session = request.session
         self.last_lease += 1
         lease_id = LeaseId(self.epoch, self.last_lease)
@@ -304,55 +289,8 @@ class Ledger:
         self.deadlines.set(lease, now + request.start_by)
         return lease
 
-    # Children
-
-    def put_back(self, request: Request) -> None:
-        """Puts a waiting request into its place by its ticket."""
-        if request.parent is not None:
-            request.line = self.families.line(request.parent)
-            request.bucket.stirred.append(request.parent)
-        request.queue.put_back(request)
-
-    def _admit_child(self, request: Request, parent_id: LeaseId, now: float, timeout: float) -> None:
-        bucket, session = request.bucket, request.session
-        line = request.line = self.families.line(parent_id)
-        self._wait(request, now + timeout)
-        position = line.queue.append(request)
-        bucket.stirred.append(parent_id)
-        if not self.recovery.active:
-            self._grant_children(bucket, now)
-        if request.waiting:
-            self.effects.append(Queued(session.session_id, request.request_id, request.ticket, position, 0.0))
-
-    def _grant_children(self, bucket: Bucket, now: float) -> None:
-        """Grants within the tokens of parents that have no child with a lease; those that wait for a parent that has
-        ended are refused."""
-        stirred, bucket.stirred = bucket.stirred, []
-        for parent_id in stirred:
-            line, parent = self.families.lines.get(parent_id), self.leases.get(parent_id)
-            if line is None:
-                continue
-            if parent is None:
-                message = f"parent is {bucket.limits.name}/{parent_id}, which has ended"
-                for request in list(line.queue):
-                    self.reject(request, RejectReason.INVALID, message)
-                if line.running is None:
-                    del self.families.lines[parent_id]
-            elif line.running is None and parent.state is not LeaseState.REVOKING:
-                head = line.queue.head()
-                if head is not None:
-                    line.queue.pop(head)
-                    self._stop_waiting(head)
-                    self._grant_child(head, parent, now)
-
-    def _grant_child(self, request: Request, parent: Lease, now: float) -> None:
-        bucket, waited = request.bucket, now - request.since
-        self.families.join(self._make_lease(request, 0, now), parent)
-        bucket.granted_total += 1
-        bucket.meter.record(now, waited)
-        self._tell_grant(request, now, waited)
-
-    def _tell_grant(self, request: Request, now: float, waited: float) -> None:
+    def tell_grant(self, request: Request, now: float, waited: float) -> None:
+        """Says what a request was granted."""
         first = request.leases[0]
         start_by = max(0.0, first.deadline - now) if first.state is LeaseState.GRANTED else 0.0
         leases = tuple([lease.lease_id for lease in request.leases])
@@ -360,7 +298,8 @@ class Ledger:
         session_id = request.session.session_id
         self.effects.append(Granted(session_id, request.request_id, request.attempt, name, leases, start_by, waited))
 
-    def _wait(self, request: Request, deadline: float) -> None:
+    def wait(self, request: Request, deadline: float) -> None:
+        """Counts a request among those that wait."""
         name = request.bucket.limits.name
         request.waiting = True
         request.bucket.waiting += 1
@@ -368,7 +307,8 @@ class Ledger:
         request.session.waiting[name] = request.session.waiting.get(name, 0) + 1
         self.deadlines.set(request, deadline)
 
-    def _stop_waiting(self, request: Request) -> None:
+    def stop_waiting(self, request: Request) -> None:
+        """It waits no more."""
         request.waiting = False
         request.bucket.waiting -= 1
         request.bucket.untold -= request.standby

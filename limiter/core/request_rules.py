@@ -97,7 +97,7 @@ class RequestRules:
             reason, after = RejectReason.QUEUE_FULL, bucket.retry_after(now)
             message = f"{session.waiting[event.bucket]} requests of this client wait for bucket {event.bucket}, "
             message += "which is all that may"
-        elif ledger.tombstones and (stone := ledger.tombstones.get((event.session_id, event.request_id))) is not None:
+        elif ledger.tombstones and (stone := ledger.tombstones.find(event.session_id, event.request_id)) is not None:
             if event.attempt > stone.attempt:
                 return None
             reason = RejectReason.CANCELLED
@@ -150,7 +150,7 @@ class RequestRules:
                 ledger.pump(request.bucket, now)
         newest = request is None or event.attempt >= request.attempt
         if newest and (session is None or session.kind is SessionKind.UNARY):
-            ledger.bury(event.session_id, event.request_id, event.attempt, now)
+            ledger.tombstones.bury(event.session_id, event.request_id, event.attempt, now)
         ledger.effects.append(Released(event.session_id, released, bound))
 
     def _withdraw(self, request: Request, now: float) -> None:

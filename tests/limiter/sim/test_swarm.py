@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,13 @@ _ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
+def quiet() -> Iterator[None]:
     """Clients log each loss; there are thousands."""
-    logging.getLogger("limiter").setLevel(logging.CRITICAL)
+    logger = logging.getLogger("limiter")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(before)
 
 
 def swarm(seeds: range) -> Counter[str]:
