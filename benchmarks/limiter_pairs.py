@@ -1,5 +1,5 @@
 """What an acquire and its release cost, the ways taking turns: unary calls, the session stream, a plain TCP server of
-the same messages, and the seed's Ray actor."""
+the same messages, and verl's Ray actor."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import contextlib
 import time
 from dataclasses import dataclass
 
-from benchmarks import limiter_seed
+from benchmarks import limiter_verl
 from benchmarks.limiter_floor import floor_server
 from benchmarks.limiter_rows import Pair, Row, Slice, figure, measure, median, skipped
-from benchmarks.limiter_seed import SeedLimiter, seed_limiter
 from benchmarks.limiter_server import LIMIT, running
+from benchmarks.limiter_verl import VerlLimiter, verl_limiter
 from limiter import LimiterClient
 from limiter.client.unary import UnaryLimiterClient
 from limiter.core import BucketLimits, LimiterCore, SessionKind
@@ -24,15 +24,15 @@ _ROUNDS = 5
 _SLICE_S = 1.0
 _WARM_UP_S = 0.3
 _TASKS = 64
-_SEED = "seed's Ray actor"
+_VERL = "verl's Ray actor"
 
 _MOST_STREAM_US = 60.0
 """Server CPU per pair over one coalescing stream with 64 tasks: what a small share of one core can pay for thousands of
 pairs per second."""
 _MOST_OF_UNARY = 0.2
 _MOST_OF_FLOOR = 2.5
-_LEAST_PAIRS_OF_SEED = 14.0
-_MOST_CPU_OF_SEED = 1 / 28
+_LEAST_PAIRS_OF_VERL = 14.0
+_MOST_CPU_OF_VERL = 1 / 28
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ async def rows() -> list[Row]:
         stream = await stack.enter_async_context(LimiterClient(server.address, unavailable_after=30))
         unary = await stack.enter_async_context(UnaryLimiterClient(server.address))
         floor_pid, floor_pair = await stack.enter_async_context(floor_server())
-        seed = None if limiter_seed.WHY_NOT else stack.enter_context(seed_limiter(_TASKS))
+        verl = None if limiter_verl.WHY_NOT else stack.enter_context(verl_limiter(_TASKS))
 
         async def stream_pair() -> None:
             async with stream.lease():
@@ -67,12 +67,12 @@ async def rows() -> list[Row]:
             ways.append(_Way("unary", tasks, server.pid, unary_pair))
             ways.append(_Way("stream", tasks, server.pid, stream_pair))
             ways.append(_Way("floor", tasks, floor_pid, floor_pair))
-        if seed is not None:
-            ways.append(_Way(_SEED, _TASKS, seed.pid, seed.pair))
-        return _figures(await _rounds(ways, seed))
+        if verl is not None:
+            ways.append(_Way(_VERL, _TASKS, verl.pid, verl.pair))
+        return _figures(await _rounds(ways, verl))
 
 
-async def _rounds(ways: list[_Way], seed: SeedLimiter | None) -> dict[tuple[str, int], list[Slice]]:
+async def _rounds(ways: list[_Way], verl: VerlLimiter | None) -> dict[tuple[str, int], list[Slice]]:
     for way in ways:
         await measure(way.pair, way.tasks, way.server, _WARM_UP_S)
     taken: dict[tuple[str, int], list[Slice]] = {}
@@ -80,9 +80,9 @@ async def _rounds(ways: list[_Way], seed: SeedLimiter | None) -> dict[tuple[str,
         for way in ways:
             found = await measure(way.pair, way.tasks, way.server, _SLICE_S)
             taken.setdefault((way.name, way.tasks), []).append(found)
-        if seed is not None:
-            found = await seed.measure_threads(_TASKS, _SLICE_S)
-            taken.setdefault((f"{_SEED} without a hop", _TASKS), []).append(found)
+        if verl is not None:
+            found = await verl.measure_threads(_TASKS, _SLICE_S)
+            taken.setdefault((f"{_VERL} without a hop", _TASKS), []).append(found)
     return taken
 
 
@@ -107,12 +107,12 @@ def _figures(taken: dict[tuple[str, int], list[Slice]]) -> list[Row]:
     found.append(figure("stream/unary: server CPU", ratio("unary"), "x", most=_MOST_OF_UNARY, against="unary calls"))
     against = "plain TCP and protobuf"
     found.append(figure("stream/floor: server CPU", ratio("floor"), "x", most=_MOST_OF_FLOOR, against=against))
-    if (_SEED, _TASKS) not in taken:
-        return [*found, skipped("stream/seed", limiter_seed.WHY_NOT)]
-    against = f"the {_SEED}"
-    pairs, cpu = ratio(_SEED, pairs=True), ratio(_SEED)
-    found.append(figure("stream/seed: pairs", pairs, "x", least=_LEAST_PAIRS_OF_SEED, against=against))
-    found.append(figure("stream/seed: server CPU", cpu, "x", most=_MOST_CPU_OF_SEED, against=against))
+    if (_VERL, _TASKS) not in taken:
+        return [*found, skipped("stream/verl", limiter_verl.WHY_NOT)]
+    against = _VERL
+    pairs, cpu = ratio(_VERL, pairs=True), ratio(_VERL)
+    found.append(figure("stream/verl: pairs", pairs, "x", least=_LEAST_PAIRS_OF_VERL, against=against))
+    found.append(figure("stream/verl: server CPU", cpu, "x", most=_MOST_CPU_OF_VERL, against=against))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the limiter is compared against: the seed's Ray actor, built as its design document has it.
+"""What the limiter is compared against: verl's Ray actor for its sandbox tool, built as designed.
 
 `TokenBucketWorker` and `ExecutionWorker` are as designed, faults included: a token leaks when its caller dies, and an
 exception in `acquire` releases what was not held. Callers hand their functions to a threaded `ExecutionWorker`, because
@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.limiter_rows import Slice, cpu_of
 from benchmarks.limiter_server import LIMIT
 
-__all__ = ["WHY_NOT", "SeedLimiter", "seed_limiter"]
+__all__ = ["WHY_NOT", "VerlLimiter", "verl_limiter"]
 
 WHY_NOT = "" if importlib.util.find_spec("ray") else "ray is not installed"
 """Why it can't be measured here; empty: it can."""
@@ -28,7 +28,7 @@ _OBJECT_STORE_BYTES = 100 * 1024 * 1024
 
 
 class TokenBucketWorker:
-    """The seed's counter."""
+    """verl's counter."""
 
     def __init__(self, rate_limit: int) -> None:
         self.rate_limit = rate_limit
@@ -51,7 +51,7 @@ class TokenBucketWorker:
 
 
 class ExecutionWorker:
-    """The seed's threaded worker, and a loop that keeps it busy."""
+    """verl's threaded worker, and a loop that keeps it busy."""
 
     def __init__(self, rate_limiter: Any) -> None:
         self.rate_limit_worker = rate_limiter
@@ -84,7 +84,7 @@ class ExecutionWorker:
         return sum(done), time.monotonic() - started, time.process_time() - cpu
 
 
-class SeedLimiter:
+class VerlLimiter:
     """The two actors."""
 
     def __init__(self, worker: Any, pid: int) -> None:
@@ -108,7 +108,7 @@ def _nothing() -> None:
 
 
 @contextlib.contextmanager
-def seed_limiter(tasks: int) -> Iterator[SeedLimiter]:
+def verl_limiter(tasks: int) -> Iterator[VerlLimiter]:
     """A Ray of its own with both actors, the worker with a thread for each task; gone at the end."""
     import ray
 
@@ -120,7 +120,7 @@ def seed_limiter(tasks: int) -> Iterator[SeedLimiter]:
         object_store_memory=_OBJECT_STORE_BYTES,
     )
     try:
-        # As the decorators of the design document.
+        # As the decorators there.
         ray.method(concurrency_group="acquire")(TokenBucketWorker.acquire)
         ray.method(concurrency_group="release")(TokenBucketWorker.release)
         groups = {"acquire": 1, "release": 10}
@@ -128,6 +128,6 @@ def seed_limiter(tasks: int) -> Iterator[SeedLimiter]:
         counter = counter.options(name="rate-limiter", get_if_exists=True)
         limiter = counter.remote(LIMIT)
         worker = ray.remote(ExecutionWorker).options(max_concurrency=tasks).remote(limiter)
-        yield SeedLimiter(worker, ray.get(limiter.pid.remote()))
+        yield VerlLimiter(worker, ray.get(limiter.pid.remote()))
     finally:
         ray.shutdown()
