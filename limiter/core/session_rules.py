@@ -43,8 +43,13 @@ class SessionRules:
             self._tell_roster()
 
     def roster_kept(self, event: RosterKept, now: float) -> None:
-        for hello in self._ledger.roster.kept_at(event.version):
-            self._open(hello, now)
+        """All that waited come in at once, and before anything is granted: their tickets decide, not their hellos."""
+        ready = self._ledger.roster.kept_at(event.version)
+        for hello in ready:
+            self._open(hello, now, pump=False)
+        if ready:
+            for bucket in self._ledger.buckets.values():
+                self._ledger.pump(bucket, now)
 
     def _leave(self, session_id: str) -> None:
         """An executor runs nothing, and never will under this session."""
@@ -57,7 +62,8 @@ class SessionRules:
             return  # at its end
         self._ledger.effects.append(RosterChanged(roster.members, roster.version))
 
-    def _open(self, event: Hello, now: float) -> None:
+    def _open(self, event: Hello, now: float, *, pump: bool = True) -> None:
+        """`pump`: what can be granted then is granted."""
         ledger = self._ledger
         session = ledger.sessions.get(event.session_id)
         resumed = session is not None
@@ -86,7 +92,7 @@ class SessionRules:
         if session.kind is SessionKind.EXECUTOR:
             ledger.recovery.returned(session.session_id)
             self.recover(now)
-        for bucket in touched:
+        for bucket in touched if pump else ():
             ledger.pump(bucket, now)
 
     def recover(self, now: float) -> None:

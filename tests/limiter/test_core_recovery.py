@@ -10,6 +10,7 @@ from limiter.core import BucketLimits, LimiterCore, Member, SessionKind, Ticket,
 from limiter.core.effects import (
     BindAnswered,
     Effect,
+    Granted,
     HeartbeatAcked,
     Queued,
     Refused,
@@ -142,6 +143,18 @@ def test_an_older_roster_lets_nobody_in_who_is_not_on_it() -> None:
     assert only(Welcomed, core.handle(RosterKept(first.version), 100.1)).session_id == "x"
     assert core.handle(RosterKept(first.version), 100.1) == []
     assert only(Welcomed, core.handle(RosterKept(second.version), 100.2)).session_id == "y"
+
+
+def test_of_executors_that_are_let_in_at_once_the_tickets_decide() -> None:
+    core = restarted((), limit=1, keeps=True)
+    first, second = (
+        Hello(member.session_id, SessionKind.EXECUTOR, queued=(Acquire(member.session_id, "a", ticket=Ticket(6, seq)),))
+        for member, seq in ((X, 9), (Y, 2))
+    )
+    core.handle(first, 100.0)
+    change = only(RosterChanged, core.handle(second, 100.0))
+    effects = core.handle(RosterKept(change.version), 100.1)
+    assert [effect.session_id for effect in effects if isinstance(effect, Granted)] == ["y"]
 
 
 def test_who_is_on_the_roster_is_welcomed_at_once() -> None:
