@@ -31,7 +31,7 @@ class _Stream:
 
 
 class Streams:
-    """All streams of one hub. Make it inside the running loop; `close()` it."""
+    """All streams of one hub. Make it inside the running loop; `close_all()` it."""
 
     def __init__(self, hub: Hub, *, poll: float, silence: float, max_streams: int) -> None:
         self._hub = hub
