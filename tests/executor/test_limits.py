@@ -57,6 +57,16 @@ while True:
     killed(result, Outcome.CPU_LIMIT)
 
 
+async def test_what_a_short_program_uses_is_counted_while_the_processors_are_busy(executor: ExecutorClient) -> None:
+    """Whatever ran first, the init that begins to count or the worker that is set up, is taken off no program."""
+    busy = "import time\nend = time.monotonic() + 3\nwhile time.monotonic() < end: pass"
+    hogs = [asyncio.create_task(executor.execute(busy)) for _ in range(3)]
+    for _ in range(60):
+        assert (await executor.execute("print('hello')")).cpu_time_s > 0
+    for hog in hogs:
+        assert (await hog).ok
+
+
 async def test_memory_of_one_process(executor: ExecutorClient) -> None:
     code = "x = []\nwhile True: x.append(bytearray(1 << 20))"
     result = await executor.execute(code, limits=Limits(memory_bytes=64 * MIB))

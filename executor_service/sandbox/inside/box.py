@@ -146,6 +146,7 @@ class Box:
         ours, streams = self._streams()
         if self._last_pid is not None:
             os.pwrite(self._last_pid, b"1", 0)  # the worker is always process 2: nothing tells how many came before
+        self._meters.begin()
         pid = self._fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)

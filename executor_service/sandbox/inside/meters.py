@@ -53,16 +53,19 @@ class Meters:
         """Whether a control group, and not the caller, keeps the memory limit."""
         return self._oom >= 0
 
-    def begin(self, poll: select.poll) -> None:
-        """Counts from here, and wakes `poll` when a fork is denied."""
+    def begin(self) -> None:
+        """Counts from here: before the fork of the worker, which says what it has used since it is there."""
         self._oom_before, self._denied_before = _value(self._oom, b"oom_kill"), _value(self._processes, b"max")
         self._waited_before = _waited_s()
         self._cpu_before = 0.0
         self._cpu_before = self._cpu_s() if self._cpu >= 0 else 0.0
-        if self._processes >= 0:
-            poll.register(self._processes, select.POLLPRI)
         if self._peak >= 0:
             os.pwrite(self._peak, b"0", 0)
+
+    def wake(self, poll: select.poll) -> None:
+        """When a fork is denied."""
+        if self._processes >= 0:
+            poll.register(self._processes, select.POLLPRI)
 
     def baseline(self, used_s: float | None) -> None:
         """CPU time used so far is not the program's: `used_s` since `begin()`; None: all that can be seen now."""
@@ -105,7 +108,9 @@ class Meters:
     def _cpu_s(self) -> float:
         """CPU seconds since the baseline: of a control group, or of all processes that live or were waited for."""
         if self._cpu >= 0:
-            return int(os.pread(self._cpu, 64, 0)) / 1e9 - time.process_time() - self._cpu_before
+            # In this order: asking for the own time brings the group's up to date with it, which else lags by a tick.
+            own = time.process_time()
+            return int(os.pread(self._cpu, 64, 0)) / 1e9 - own - self._cpu_before
         return _waited_s() - self._waited_before + sum(map(_process_cpu_s, self.pids())) - self._cpu_before
 
 

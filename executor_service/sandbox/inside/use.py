@@ -87,7 +87,7 @@ class Use:
     def run(self) -> None:
         for handle in (self._control.fileno(), self._wakeup):
             self._poll.register(handle, select.POLLIN)
-        self._meters.begin(self._poll)
+        self._meters.wake(self._poll)
         while self._reason is None:
             self._step()
         self._finish()
