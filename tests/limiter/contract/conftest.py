@@ -41,7 +41,7 @@ def ray_limiter(cluster: RayCluster) -> Host:
     from limiter.ray import RayLimiter, RaySettings
 
     async def make() -> None:
-        async with RayLimiter(name="contract", settings=RaySettings(buckets(), TIMING, poll=0.5, silence=0.5)):
+        async with RayLimiter(name="contract", settings=RaySettings(buckets(), TIMING, poll=0.5, silence=2.0)):
             pass
 
     # In a thread: this one may be running a loop.

@@ -25,7 +25,7 @@ from limiter.v1 import limiter_pb2_grpc
 from tests.limiter.contract.network import Cuttable
 from tests.limiter.servers import ROOT
 
-TIMING = Timing(grace=0.5, executor_ttl=1.6)
+TIMING = Timing(grace=3.0, executor_ttl=4.0)
 EACH = 12
 """Buckets of each kind."""
 LIMITS = (1, 2, 3)
