@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fairbox.config import setting
 from fairbox.errors import ConfigError, FieldError, FieldErrors
 from rollout.engines.base import SamplingParams
+from rollout.loop.groups import Schedule
 from rollout.loop.limits import Limits
 from rollout.tools.code_interpreter import CodeInterpreterConfig
 
@@ -48,6 +49,11 @@ class RolloutConfig:
     data: str | None = setting(None, help="Problems, .jsonl or .parquet (GSM8K's or verl's rows); none: built-in ones.")
     n: int = setting(8, help="How many problems, from the beginning of the data.")
     samples_per_prompt: int = setting(1, help="Trajectories per problem; together they are a group.")
+    extra_samples: int = setting(
+        0, help="Trajectories per problem beyond those; the first to end are kept, which favours short ones."
+    )
+    keep_groups: int | None = setting(None, help="End when so many groups are complete, drop the rest; none: all.")
+    time_limit_s: float | None = setting(None, help="Longest time of the run, seconds; what has not ended is dropped.")
     model: str = setting("smollm2", help="Folder of a model in the layout of the Hugging Face hub, or smollm2.")
     out: str | None = setting(None, help="Folder of the dump; none: a new one below out/, named by date and time.")
     step: int = setting(1, help="Training step; the dump is {step}.jsonl.")
@@ -67,7 +73,7 @@ class RolloutConfig:
 
     def validate(self) -> None:
         """ConfigError or FieldErrors for what types can't say."""
-        positive = ("n", "samples_per_prompt", "concurrency", "max_parallel_calls")
+        positive = ("n", "max_parallel_calls")
         least = dict.fromkeys(positive, 1) | {"step": 0, "infra_retries": 0, "infra_retries_total": 0}
         for name, bound in least.items():
             if getattr(self, name) < bound:
@@ -76,5 +82,16 @@ class RolloutConfig:
             value = getattr(self.engine, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"engine.{name} is {value}, must be positive")
+        self.schedule()
         self.sampling.params()
         self.tool.validate()
+
+    def schedule(self) -> Schedule:
+        """What runs when, and what is kept. Raises FieldErrors."""
+        return Schedule(
+            concurrency=self.concurrency,
+            samples_per_prompt=self.samples_per_prompt,
+            extra_samples=self.extra_samples,
+            keep_groups=self.keep_groups,
+            time_limit_s=self.time_limit_s,
+        )

@@ -25,8 +25,9 @@ from rollout.dump import DumpWriter, record_of
 from rollout.engines.model_store import find_model
 from rollout.envs.gsm8k import EXAMPLES, Gsm8kEnvironment
 from rollout.loop.agent_loop import AgentLoop
+from rollout.loop.groups import RetryBudget
 from rollout.loop.results import TrajectoryResult
-from rollout.loop.runner import RetryBudget, RolloutRunner
+from rollout.loop.runner import RolloutRunner
 from rollout.loop.task import Task
 from rollout.report import RunProgress, closing_table
 from rollout.stack import LocalStack
@@ -105,7 +106,7 @@ async def _roll(
 ) -> bool:
     summary = RunSummary([example.code for example in EXAMPLES])
     began = time.monotonic()
-    planned = len(tasks) * config.samples_per_prompt
+    planned = min(len(tasks), config.keep_groups or len(tasks)) * config.samples_per_prompt
     with RunProgress(console, planned) as progress:
 
         def sink(result: TrajectoryResult, task: Task) -> None:
@@ -118,9 +119,8 @@ async def _roll(
             loop,
             environment.score,
             sink,
-            concurrency=config.concurrency,
+            schedule=config.schedule(),
             retries=RetryBudget(config.infra_retries, config.infra_retries_total),
-            samples_per_prompt=config.samples_per_prompt,
             seed=config.sampling.seed,
         )
         complete = await _unless(stop, runner.run(tasks))

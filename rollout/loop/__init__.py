@@ -1,23 +1,29 @@
 """The life of a trajectory: its state machine, its limits, the loop that plays it and the runner of many."""
 
 from rollout.loop.agent_loop import AgentLoop
+from rollout.loop.groups import DropReason, GroupEnded, GroupScheduler, RetryBudget, Schedule
 from rollout.loop.limits import Limits, StopReason, Usage
 from rollout.loop.results import PhaseTimes, ToolCallRecord, TrajectoryResult
-from rollout.loop.runner import RetryBudget, RolloutRunner, RunnerStatistics
+from rollout.loop.runner import GroupSummary, RolloutRunner, RunnerStatistics
 from rollout.loop.state import CallTools, Finish, Generate, RequestState, TrajectoryMachine
 from rollout.loop.task import Task
 
 __all__ = [
     "AgentLoop",
     "CallTools",
+    "DropReason",
     "Finish",
     "Generate",
+    "GroupEnded",
+    "GroupScheduler",
+    "GroupSummary",
     "Limits",
     "PhaseTimes",
     "RequestState",
     "RetryBudget",
     "RolloutRunner",
     "RunnerStatistics",
+    "Schedule",
     "StopReason",
     "Task",
     "ToolCallRecord",

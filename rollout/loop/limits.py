@@ -10,8 +10,11 @@ Limits are checked in this order, and the first one reached names the stop reaso
    charged, because the model does not cause them; they have deadlines of their own, and missing one is INFRA.
 
 They are checked before each turn, whose budget is clamped to what is left, and after it, before its tool calls are run:
-a call whose answer could not be used is not run. `max_turn_tokens` bounds one turn and is no reason to stop by itself:
-a turn that it cuts off goes on if it holds a tool call.
+a call whose answer could not be used is not run. `max_turn_tokens` and `max_turn_time_s` bound one turn and are no
+reason to stop by themselves: a trajectory whose turn they cut off goes on if that turn holds a tool call.
+
+Deadlines form layers: a tool call has its tool's (`default_timeout`), a turn `max_turn_time_s`, a trajectory
+`max_wall_time_s`, and the run `time_limit_s` (see `Schedule`), which drops what has not ended.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ class StopReason(StrEnum):
     """The model ended its turn without a tool call."""
     TURN_LENGTH = "turn_length"
     """A turn without a tool call was cut off by `max_turn_tokens`."""
+    TURN_TIME = "turn_time"
+    """A turn without a tool call was cut off by `max_turn_time_s`."""
     RESPONSE_LENGTH = "response_length"
     """`max_response_tokens` is reached, or the tools' answers would exceed it."""
     MODEL_LENGTH = "model_length"
@@ -59,6 +64,7 @@ class Limits:
     max_tool_calls: int | None = setting(8, help="Tool calls, malformed ones included.")
     max_wall_time_s: float | None = setting(300.0, help="Seconds of generation and tools, without waits in queues.")
     max_turn_tokens: int | None = setting(256, help="Tokens of one turn.")
+    max_turn_time_s: float | None = setting(None, help="Seconds of generating one turn.")
 
     def __post_init__(self) -> None:
         errors = [
@@ -88,6 +94,13 @@ class Limits:
         if self.max_model_tokens is not None:
             lefts.append(self.max_model_tokens - usage.prompt_tokens - usage.response_tokens)
         return min((left for left in lefts if left is not None), default=None)
+
+    def turn_time_s(self, usage: Usage) -> tuple[float | None, bool]:
+        """Longest time of the next turn, None when nothing bounds it, and whether the turn's own limit is that."""
+        left, own = self.time_left_s(usage), self.max_turn_time_s
+        if own is not None and (left is None or own < left):
+            return own, True
+        return left, False
 
     def time_left_s(self, usage: Usage) -> float | None:
         """Time that may still be charged; None when nothing bounds it."""

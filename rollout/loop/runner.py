@@ -1,45 +1,34 @@
-"""Runs many trajectories at once and hands over each as it ends.
+"""Runs many trajectories at once, group by group, and hands over each that is kept.
 
-Invariants: at most `concurrency` run; no failure of one reaches another; a trajectory that failed by the service is
-run again from its prompt, with a new id, within its own and the run's budget, and is else handed over masked. Running
-it again is safe because nothing of the failed attempt was handed over, and programs leave nothing behind.
+`GroupScheduler` decides which run, are kept, are run again and are dropped; this does it. Invariants: no failure of one
+trajectory reaches another; `sink` is called once for each that is kept; everything that was started has ended when
+`run` returns or raises.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from executor_service import Cause
-from fairbox.errors import ConfigError
+from fairbox.clock import Clock, MonotonicClock
 from rollout.loop.agent_loop import AgentLoop, turn_seed
+from rollout.loop.groups import Cancel, Decision, GroupEnded, GroupScheduler, HandOver, RetryBudget, Schedule, Start
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.rewards.base import Reward
 
-__all__ = ["RetryBudget", "RolloutRunner", "RunnerStatistics"]
+__all__ = ["GroupSummary", "RolloutRunner", "RunnerStatistics"]
 
 _LOG = logging.getLogger("fairbox.rollout")
-_RETRY_AFTER_S = 0.5
-"""Lets a service that is being restarted come back; doubled with each attempt."""
 
-
-@dataclass(slots=True)
-class RetryBudget:
-    """How often failed trajectories are run again: `per_trajectory`, and `total` over the run, which ends retries
-    when the service is down rather than stumbling."""
-
-    per_trajectory: int
-    total: int
-
-    def take(self, attempt: int) -> bool:
-        """Whether a trajectory whose `attempt`-th attempt failed is run again; takes one from the total if so."""
-        if attempt > self.per_trajectory or self.total <= 0:
-            return False
-        self.total -= 1
-        return True
+Score = Callable[[Task, TrajectoryResult], Reward]
+Sink = Callable[[TrajectoryResult, Task], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,72 +36,137 @@ class RunnerStatistics:
     """Where a run is."""
 
     planned: int
+    """Trajectories to be handed over, if nothing fails or is cut short."""
     running: int
     finished: int
+    """Handed over."""
     masked: int
+    """Of those, without a score."""
     retried: int
+    dropped: int
+    """Started and not handed over: stragglers, and what a limit of the run ended."""
+    groups: int
+    """Complete groups."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    index: int
-    task: Task
+class GroupSummary:
+    """What a group amounts to. Mean and deviation are of the scored ones; None without any."""
+
+    uid: str
+    ended: GroupEnded
+    mean: float | None
+    std: float | None
+    """Of the population, in the units of the score."""
 
 
 class RolloutRunner:
-    """`samples_per_prompt` trajectories of each task. `sink` is called once for each, as they end.
-
-    `score` is called for those that are not masked.
-    """
+    """Trajectories of each task, as `schedule` says. `score` is called for those that are not masked, `sink` for each
+    that is kept, and `on_group` when a group has ended."""
 
     def __init__(
         self,
         loop: AgentLoop,
-        score: Callable[[Task, TrajectoryResult], Reward],
-        sink: Callable[[TrajectoryResult, Task], None],
+        score: Score,
+        sink: Sink,
         *,
-        concurrency: int,
+        schedule: Schedule,
         retries: RetryBudget,
-        samples_per_prompt: int = 1,
         seed: int | None = None,
+        on_group: Callable[[GroupSummary], None] = lambda group: None,
+        clock: Clock | None = None,
     ) -> None:
-        if concurrency < 1 or samples_per_prompt < 1:
-            raise ConfigError(
-                f"concurrency is {concurrency} and samples_per_prompt is {samples_per_prompt}, both must be at least 1"
-            )
         self._loop = loop
         self._score = score
         self._sink = sink
-        self._concurrency = concurrency
+        self._schedule = schedule
         self._retries = retries
-        self._samples = samples_per_prompt
         self._seed = seed
-        self._planned = self._running = self._finished = self._masked = self._retried = 0
+        self._on_group = on_group
+        self._clock = clock or MonotonicClock()
+        self._planned = self._finished = self._masked = self._retried = self._dropped = self._groups = 0
+        self._scheduler: GroupScheduler | None = None
+        """Of the run that goes on."""
+        self._tasks: Sequence[Task] = ()
+        self._running: dict[int, asyncio.Task[TrajectoryResult]] = {}
+        self._results: dict[int, TrajectoryResult] = {}
+        """Ended, and neither handed over nor dropped yet."""
+        self._scores: dict[int, list[float]] = {}
+        """Of what was handed over, by group, until the group ends."""
+        self._news = asyncio.Event()
 
     def statistics(self) -> RunnerStatistics:
-        return RunnerStatistics(self._planned, self._running, self._finished, self._masked, self._retried)
+        live = self._scheduler
+        return RunnerStatistics(
+            planned=self._planned,
+            running=live.running if live else 0,
+            finished=self._finished,
+            masked=self._masked,
+            retried=self._retried + (live.retried if live else 0),
+            dropped=self._dropped,
+            groups=self._groups,
+        )
 
     async def run(self, tasks: Sequence[Task]) -> None:
-        """Runs everything. Cancelling it cancels what runs; what has ended has been handed over."""
-        each = [task for task in tasks for _ in range(self._samples)]
-        plans = [_Plan(index, task) for index, task in enumerate(each)]
-        self._planned += len(plans)
-        queue = iter(plans)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(self._concurrency, len(plans))):
-                group.create_task(self._work(queue))
+        """Runs everything, one run at a time. Cancelling it cancels what runs; what was handed over stays so."""
+        assert self._scheduler is None, "a run goes on"
+        groups = len(tasks) if self._schedule.keep_groups is None else min(len(tasks), self._schedule.keep_groups)
+        self._planned += groups * self._schedule.samples_per_prompt
+        self._tasks = tasks
+        self._scheduler = GroupScheduler(self._schedule, len(tasks), self._retries, now=self._clock.now())
+        try:
+            async with asyncio.TaskGroup() as group:
+                await self._play(self._scheduler, group)
+        finally:
+            self._retried += self._scheduler.retried
+            self._scheduler = None
+            self._results.clear()
+            self._scores.clear()
 
-    async def _work(self, queue: Iterator[_Plan]) -> None:
-        for plan in queue:
-            self._running += 1
-            try:
-                result = await self._attempts(plan)
-            finally:
-                self._running -= 1
-            result = self._scored(plan.task, result)
-            self._finished += 1
-            self._masked += result.masked
-            self._sink(result, plan.task)
+    async def _play(self, scheduler: GroupScheduler, group: asyncio.TaskGroup) -> None:
+        while True:
+            self._news.clear()
+            for decision in scheduler.poll(self._clock.now()):
+                self._do(decision, group)
+            if scheduler.done:
+                return
+            wake_at = scheduler.wake_at
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if wake_at is None else max(0.0, wake_at - self._clock.now())):
+                    await self._news.wait()
+
+    def _do(self, decision: Decision, group: asyncio.TaskGroup) -> None:
+        match decision:
+            case Start():
+                task = group.create_task(self._one(decision), name=f"trajectory {decision.index}")
+                self._running[decision.index] = task
+                task.add_done_callback(partial(self._ended, decision.index))
+            case Cancel():
+                self._running[decision.index].cancel()
+            case HandOver():
+                self._hand_over(decision)
+            case GroupEnded():
+                self._group_ended(decision)
+
+    async def _one(self, start: Start) -> TrajectoryResult:
+        task = self._tasks[start.group]
+        seed = turn_seed(self._seed, start.index)
+        return await self._loop.run(task, index=start.index, seed=seed, attempt=start.attempt)
+
+    def _ended(self, index: int, task: asyncio.Task[TrajectoryResult]) -> None:
+        del self._running[index]
+        scheduler = self._scheduler
+        if scheduler is None:
+            return  # the run was cancelled
+        if task.cancelled() or task.exception() is not None:
+            scheduler.cancelled(index)
+        else:
+            result = task.result()
+            scored = self._scored(self._tasks[scheduler.group_of(index)], result)
+            self._results[index] = scored
+            # A grader that breaks would break again: only what the service lost is run again.
+            scheduler.ended(index, masked=scored.masked, again=result.masked, now=self._clock.now())
+        self._news.set()
 
     def _scored(self, task: Task, result: TrajectoryResult) -> TrajectoryResult:
         if result.masked:
@@ -123,13 +177,20 @@ class RolloutRunner:
             _LOG.exception("trajectory %s of %s could not be scored", result.trajectory_id, task.where)
             return replace(result, cause=Cause.INFRA, error=f"scoring: {type(error).__name__}: {error}")
 
-    async def _attempts(self, plan: _Plan) -> TrajectoryResult:
-        seed = turn_seed(self._seed, plan.index)
-        attempt = 1
-        while True:
-            result = await self._loop.run(plan.task, index=plan.index, seed=seed, attempt=attempt)
-            if not result.masked or not self._retries.take(attempt):
-                return result
-            self._retried += 1
-            await asyncio.sleep(_RETRY_AFTER_S * 2 ** (attempt - 1))
-            attempt += 1
+    def _hand_over(self, decision: HandOver) -> None:
+        result = self._results.pop(decision.index)
+        self._finished += 1
+        self._masked += result.masked
+        if result.reward is not None:
+            self._scores.setdefault(decision.group, []).append(result.reward.value)
+        self._sink(result, self._tasks[decision.group])
+
+    def _group_ended(self, ended: GroupEnded) -> None:
+        for index in [index for index in self._results if index in ended.indices]:
+            del self._results[index]
+        self._dropped += ended.dropped
+        self._groups += ended.complete
+        scores = self._scores.pop(ended.group, [])
+        mean = statistics.fmean(scores) if scores else None
+        std = statistics.pstdev(scores) if scores else None
+        self._on_group(GroupSummary(self._tasks[ended.group].uid, ended, mean, std))

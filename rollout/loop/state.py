@@ -65,6 +65,8 @@ class TrajectoryMachine:
         self._limits = replace(limits, max_model_tokens=model_tokens)
         self.usage = Usage(prompt_tokens)
         self.state = RequestState.PENDING
+        self._turn_timed = False
+        """Whether the turn's own time limit is the one that the engine was given."""
 
     def start(self) -> Generate | Finish:
         """The first decision."""
@@ -81,10 +83,10 @@ class TrajectoryMachine:
             response_tokens=used.response_tokens + tokens,
             charged_s=used.charged_s + charged_s,
         )
-        if finish is FinishReason.ABORT:
+        if finish is FinishReason.ABORT and not self._turn_timed:
             return self._finish(StopReason.WALL_TIME)
         if calls == 0:
-            return self._finish(StopReason.ANSWERED if finish is FinishReason.STOP else self._cut_off())
+            return self._finish(StopReason.ANSWERED if finish is FinishReason.STOP else self._cut_off(finish))
         reached = self._limits.reached(self.usage)
         if reached is not None:
             return self._finish(reached)
@@ -121,10 +123,13 @@ class TrajectoryMachine:
         budget = self._limits.turn_budget(self.usage)
         assert budget is not None  # the model's length always bounds it
         self.state = RequestState.RUNNING
-        return Generate(budget, self._limits.time_left_s(self.usage))
+        limit_s, self._turn_timed = self._limits.turn_time_s(self.usage)
+        return Generate(budget, limit_s)
 
-    def _cut_off(self) -> StopReason:
-        """Which budget ended a turn that reached its length: a trajectory's limit, or else the turn's own."""
+    def _cut_off(self, finish: FinishReason) -> StopReason:
+        """Which budget ended a turn that was cut off: a trajectory's limit, or else the turn's own."""
+        if finish is FinishReason.ABORT:
+            return StopReason.TURN_TIME
         lengths = replace(self.usage, turns=0, tool_calls=0, charged_s=0.0)
         return self._limits.reached(lengths) or StopReason.TURN_LENGTH
 

@@ -13,10 +13,13 @@ from executor_service import Cause
 from rollout.engines import EngineUnavailable, GenerationRequest, SamplingParams
 from rollout.loop import (
     AgentLoop,
+    DropReason,
+    GroupSummary,
     Limits,
     RequestState,
     RetryBudget,
     RolloutRunner,
+    Schedule,
     StopReason,
     Task,
     TrajectoryResult,
@@ -173,8 +176,9 @@ def runner(loop: AgentLoop, sink: Sink, *, retries: RetryBudget | None = None, *
         loop,
         lambda task, result: Reward(1.0),
         lambda result, task: sink.append((result, task)),
+        schedule=Schedule(**{"concurrency": 4} | options),
         retries=retries or RetryBudget(0, 0),
-        **{"concurrency": 4, "seed": 1} | options,
+        seed=1,
     )
 
 
@@ -248,7 +252,11 @@ async def test_defect_of_a_tool_or_a_reward_masks_one_trajectory_and_is_logged(
     loop, _, _ = make_loop(["#### 6"])
     sink: Sink = []
     await RolloutRunner(
-        loop, score, lambda result, task: sink.append((result, task)), concurrency=1, retries=RetryBudget(0, 0)
+        loop,
+        score,
+        lambda result, task: sink.append((result, task)),
+        schedule=Schedule(concurrency=1),
+        retries=RetryBudget(0, 0),
     ).run([TASK])
     assert (sink[0][0].masked, sink[0][0].reward) == (True, None)
     assert "no rule" in str(sink[0][0].error)
@@ -279,3 +287,43 @@ async def test_cancelled_run_has_handed_over_what_ended(make_loop: MakeLoop) -> 
     with pytest.raises(asyncio.CancelledError):
         await running
     assert 3 <= len(sink) <= 4
+
+
+async def test_stragglers_are_ended_when_their_group_is_full(make_loop: MakeLoop) -> None:
+    stuck = asyncio.Event()
+
+    async def answer_late(trajectory_id: str, **options: Any) -> None:
+        tool.events.append(f"create {trajectory_id}")
+        if len(tool.events) == 1:
+            await stuck.wait()
+
+    loop, engine, tool = make_loop(["#### 6"])
+    tool.create = answer_late  # type: ignore[method-assign]
+    sink: Sink = []
+    groups: list[GroupSummary] = []
+    run = RolloutRunner(
+        loop,
+        lambda task, result: Reward(float(result.index)),
+        lambda result, task: sink.append((result, task)),
+        schedule=Schedule(concurrency=3, samples_per_prompt=2, extra_samples=1),
+        retries=RetryBudget(0, 0),
+        on_group=groups.append,
+    )
+    await run.run([TASK])
+    assert [result.index for result, _ in sink] == [1, 2]
+    ((group),) = groups
+    assert (group.uid, group.mean, group.std, group.ended.why) == (TASK.uid, 1.5, 0.5, DropReason.STRAGGLER)
+    assert (run.statistics().dropped, run.statistics().groups, run.statistics().running) == (1, 1, 0)
+    assert sum(event.startswith("release") for event in tool.events) == 3
+    assert engine.statistics().running == 0
+
+
+async def test_the_runs_time_limit_ends_what_hangs(make_loop: MakeLoop) -> None:
+    loop, engine, tool = make_loop(["#### 6"], delay_s=60.0)
+    sink: Sink = []
+    run = runner(loop, sink, time_limit_s=0.2)
+    await run.run([TASK] * 9)
+    assert sink == []
+    assert (run.statistics().planned, run.statistics().dropped, run.statistics().running) == (9, 4, 0)
+    assert (engine.statistics().running, engine.statistics().aborted) == (0, 4)
+    assert sum(event.startswith("release") for event in tool.events) == 4
