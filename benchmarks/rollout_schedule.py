@@ -1,0 +1,68 @@
+"""How long a batch takes, against the best that any schedule could do, and against turns in lockstep.
+
+Lengths and tool times are drawn from real trajectories (`rollout_replay`), and time runs faster. The ideal is the
+larger of all work divided by the places, and the longest trajectory: no schedule is below it. In lockstep, as in
+batched generation, every turn of a batch waits for its slowest member; this is computed from the same draws.
+"""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.limiter_rows import Row, figure
+from benchmarks.rollout_loop import replay_loop, tasks
+from benchmarks.rollout_replay import Played, draws
+from rollout.engines import find_model
+from rollout.loop import RetryBudget, RolloutRunner, Schedule
+from rollout.rewards import Reward
+from rollout.tokens import ChatTemplate, HubTokenizer
+
+__all__ = ["rows"]
+
+TRAJECTORIES = 2_048
+PLACES = 128
+RUN_S = 25.0
+"""What the ideal schedule is made to take."""
+
+
+def _work(played: Played) -> float:
+    return sum(turn.engine_s + (turn.tool_s or 0.0) for turn in played)
+
+
+def _ideal(trajectories: list[Played]) -> float:
+    works = [_work(played) for played in trajectories]
+    return max(sum(works) / PLACES, *works)
+
+
+def _lockstep(trajectories: list[Played]) -> float:
+    total = 0.0
+    for start in range(0, len(trajectories), PLACES):
+        batch = trajectories[start : start + PLACES]
+        for number in range(max(map(len, batch))):
+            turns = [played[number] for played in batch if number < len(played)]
+            total += max(turn.engine_s for turn in turns) + max(turn.tool_s or 0.0 for turn in turns)
+    return total
+
+
+async def rows() -> list[Row]:
+    tokenizer = HubTokenizer(find_model("smollm2"))
+    chat = ChatTemplate(tokenizer)
+    trajectories = draws(TRAJECTORIES, seed=1)
+    ideal = _ideal(trajectories)
+    scale = RUN_S / ideal
+    loop, _ = replay_loop(tokenizer, chat, trajectories, scale=scale)
+    runner = RolloutRunner(
+        loop,
+        lambda task, result: Reward(1.0),
+        lambda result, task: None,
+        schedule=Schedule(concurrency=PLACES),
+        retries=RetryBudget(0, 0),
+    )
+    before = time.monotonic()
+    await runner.run(tasks(TRAJECTORIES))
+    took = (time.monotonic() - before) / scale
+    where = f"{TRAJECTORIES} trajectories, {PLACES} at once, {1 / scale:.0f} times faster than real"
+    return [
+        figure("schedule: makespan / ideal", took / ideal, "x", most=1.05, against=where),
+        figure("schedule: lockstep / makespan", _lockstep(trajectories) / took, "x", least=2.0, against=where),
+    ]
