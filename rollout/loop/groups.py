@@ -225,7 +225,9 @@ class GroupScheduler:
         if self._deadline is not None and now >= self._deadline:
             self._end_all(DropReason.DEADLINE)
         while self._out:
-            yield self._out.popleft()
+            decision = self._out.popleft()
+            if not (isinstance(decision, Cancel) and decision.index not in self._attempts):  # else it was faster
+                yield decision
         while len(self._attempts) < self._schedule.concurrency and (start := self._next(now)) is not None:
             self._attempts[start.index] = start.attempt
             self._groups[start.group].running.add(start.index)

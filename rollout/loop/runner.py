@@ -14,18 +14,28 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 from executor_service import Cause
 from fairbox.clock import Clock, MonotonicClock
-from rollout.loop.agent_loop import AgentLoop, turn_seed
+from rollout.loop.agent_loop import turn_seed
 from rollout.loop.groups import Cancel, Decision, GroupEnded, GroupScheduler, HandOver, RetryBudget, Schedule, Start
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.rewards.base import Reward
 
-__all__ = ["GroupSummary", "RolloutRunner", "RunnerStatistics"]
+__all__ = ["GroupSummary", "Loop", "RolloutRunner", "RunnerStatistics"]
 
 _LOG = logging.getLogger("fairbox.rollout")
+
+
+class Loop(Protocol):
+    """What plays a trajectory: an `AgentLoop`, or many behind the face of one."""
+
+    async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
+        """Ends masked where the service failed, and raises nothing but cancellation."""
+        ...
+
 
 Score = Callable[[Task, TrajectoryResult], Reward]
 Sink = Callable[[TrajectoryResult, Task], None]
@@ -66,7 +76,7 @@ class RolloutRunner:
 
     def __init__(
         self,
-        loop: AgentLoop,
+        loop: Loop,
         score: Score,
         sink: Sink,
         *,

@@ -51,10 +51,11 @@ class World:
             case GroupEnded():
                 self.groups.append(decision)
 
-    def end(self, index: int, *, masked: bool = False, again: bool = False) -> None:
+    def end(self, index: int, *, masked: bool = False, again: bool = False, poll: bool = True) -> None:
         self.running.remove(index)
         self.scheduler.ended(index, masked=masked, again=again, now=self.now)
-        self.poll()
+        if poll:
+            self.poll()
 
     def end_cancelled(self) -> None:
         for index in [index for index in self.running if index in self.cancelled]:
@@ -90,6 +91,13 @@ def test_a_straggler_that_ends_before_it_is_cancelled_is_not_kept() -> None:
     world.end(1)
     world.end(0)
     assert (world.kept, world.scheduler.done) == ([1], True)
+
+
+def test_one_that_ended_before_it_could_be_told_to_is_not_told() -> None:
+    world = World(1, extra_samples=1)
+    world.end(1, poll=False)
+    world.end(0)
+    assert (world.kept, world.cancelled, world.scheduler.done) == ([1], [], True)
 
 
 def test_a_masked_one_is_kept_only_when_nothing_can_fill_its_place() -> None:
@@ -224,7 +232,8 @@ def test_whatever_happens_complete_groups_are_whole_and_everything_ends(data: st
         if index in world.cancelled and draw(st.booleans()):
             world.end_cancelled()
         else:
-            world.end(index, masked=draw(st.booleans()), again=draw(st.booleans()))
+            poll = len(world.running) == 1 or draw(st.booleans())
+            world.end(index, masked=draw(st.booleans()), again=draw(st.booleans()), poll=poll)
     assert world.scheduler.done
     assert sorted(ended.group for ended in world.groups) == list(range(tasks))
     of_group = Counter(world.scheduler.group_of(index) for index in world.kept)

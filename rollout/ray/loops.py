@@ -1,0 +1,276 @@
+"""Agent loops spread over a Ray cluster, behind the face of one.
+
+Invariants: a worker or a node that dies costs the trajectories that it ran, which come back masked (cause INFRA) and
+are run again by whoever runs them, under new ids; every wait has a deadline; leaving ends every worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self
+
+from executor_service import Cause
+from fairbox.clock import Clock, MonotonicClock
+from fairbox.errors import FairboxError, FieldError, FieldErrors
+from rollout.engines.base import SamplingParams
+from rollout.loop.limits import StopReason
+from rollout.loop.results import TrajectoryResult
+from rollout.loop.state import RequestState
+from rollout.loop.task import Task
+from rollout.ray.actor import LoopFactory, RolloutActor
+from rollout.ray.workers import WorkersStatistics, WorkerTable
+from rollout.tokens.segment import Segment, SegmentKind
+from rollout.tokens.trajectory import Trajectory
+
+__all__ = ["RayLoops", "RaySpread"]
+
+_LOG = logging.getLogger("fairbox.rollout.ray")
+_STOP_WITHIN_S = 20.0
+"""For a worker to release what its trajectories hold; then it is killed."""
+_EXTRA_CALLS = 16
+"""Calls of a worker beside its trajectories: serve, opened, ping, stop."""
+
+
+@dataclass(frozen=True)
+class RaySpread:
+    """How loops are spread. Raises FieldErrors."""
+
+    workers: int = 2
+    """Actors; Ray spreads them over the nodes."""
+    capacity: int = 64
+    """Trajectories that a worker runs at once."""
+    num_cpus: float = 1.0
+    """Processors that Ray keeps for a worker."""
+    num_gpus: float = 0.0
+    """The same for GPUs: 0 where engines are servers of their own."""
+    restarts: int = 8
+    """How often workers are started again over the whole run."""
+    start_within_s: float = 600.0
+    """Longest time from asking Ray for a worker until it is ready: placement, and loading the model."""
+    ping_every_s: float = 5.0
+    ping_within_s: float = 60.0
+    """A worker that does not answer for so long is killed and counts as lost."""
+    wait_s: float = 600.0
+    """Longest wait of a trajectory for a worker; then it is masked."""
+
+    def __post_init__(self) -> None:
+        errors = [
+            FieldError(name, f"is {getattr(self, name)}, must be at least {least}")
+            for name, least in (("workers", 1), ("capacity", 1), ("restarts", 0), ("num_cpus", 0), ("num_gpus", 0))
+            if not getattr(self, name) >= least
+        ]
+        errors += [
+            FieldError(name, f"is {getattr(self, name)}, must be positive")
+            for name in ("start_within_s", "ping_every_s", "ping_within_s", "wait_s")
+            if not 0 < getattr(self, name) < float("inf")
+        ]
+        if errors:
+            raise FieldErrors(errors)
+
+
+class RayLoops:
+    """`async with RayLoops(factory, spread, prompt=..., sampling=...) as loops:`, then `loops.run(task, ...)` as of an
+    `AgentLoop`, or a `RolloutRunner` over it.
+
+    `factory` opens a loop in each worker. `prompt` gives the prompt's ids of a task and `sampling` how ids are chosen:
+    both are recorded with trajectories that are lost. Ray must be initialised. Needs the extra `ray`.
+    """
+
+    def __init__(
+        self,
+        factory: LoopFactory,
+        spread: RaySpread,
+        *,
+        prompt: Callable[[Task], tuple[int, ...]],
+        sampling: SamplingParams,
+        clock: Clock | None = None,
+    ) -> None:
+        self._factory = factory
+        self._spread = spread
+        self._prompt = prompt
+        self._sampling = sampling
+        self._clock = clock or MonotonicClock()
+        self._table = WorkerTable(
+            spread.workers, capacity=spread.capacity, restarts=spread.restarts, now=self._clock.now()
+        )
+        self._actors: dict[int, Any] = {}
+        self._changed = asyncio.Event()
+        """Set, and replaced, when a worker changes or a place becomes free."""
+        self._keeper: asyncio.Task[None] | None = None
+
+    def statistics(self) -> WorkersStatistics:
+        """The workers now."""
+        return self._table.statistics()
+
+    async def __aenter__(self) -> Self:
+        import ray
+
+        if not ray.is_initialized():
+            raise FairboxError("Ray is not initialised: call ray.init() before")
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._keeper is not None
+        self._keeper.cancel()
+        await asyncio.shield(asyncio.gather(self._keeper, return_exceptions=True))
+
+    async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
+        """One trajectory of a task, on the worker that runs the fewest."""
+        taken = await self._take()
+        if taken is None:
+            why = f"no worker took it within {self._spread.wait_s:.0f} s"
+            return self._lost(task, index, seed, attempt, f"{why}: {self._table.why}" if self._table.why else why)
+        number, life = taken
+        try:
+            return await self._call(number, life, task, index, seed, attempt)
+        finally:
+            self._table.give_back(number, life)
+            self._tell()
+
+    async def _call(
+        self, number: int, life: int, task: Task, index: int, seed: int | None, attempt: int
+    ) -> TrajectoryResult:
+        import ray
+        from ray.exceptions import RayActorError, RayError
+
+        reference = self._actors[number].run.remote(task, index, seed, attempt)
+        try:
+            result: TrajectoryResult = await reference
+        except asyncio.CancelledError:
+            ray.cancel(reference)
+            raise
+        except RayActorError as error:
+            self._worker_lost(number, life, _sentence(error))
+            return self._lost(task, index, seed, attempt, f"worker {number} was lost: {_sentence(error)}")
+        except RayError as error:
+            return self._lost(task, index, seed, attempt, f"worker {number}: {_sentence(error)}")
+        return result
+
+    async def _take(self) -> tuple[int, int] | None:
+        """A place at a worker; None: there was none in time, or never will be."""
+        try:
+            async with asyncio.timeout(self._spread.wait_s):
+                while (taken := self._table.take()) is None:
+                    if self._table.hopeless:
+                        return None
+                    await self._changed.wait()
+                return taken
+        except TimeoutError:
+            return None
+
+    async def _keep(self) -> None:
+        """Starts workers, and starts them again. Cancelled at the end; then it ends them all."""
+        try:
+            async with asyncio.TaskGroup() as lives:
+                while True:
+                    for number, life in self._table.due(self._clock.now()):
+                        lives.create_task(self._live(number, life))
+                    wake_at = self._table.wake_at
+                    pause = None if wake_at is None else max(0.0, wake_at - self._clock.now())
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(pause):
+                            await self._changed.wait()
+        finally:
+            self._actors.clear()
+
+    async def _live(self, number: int, life: int) -> None:
+        """One life of a worker, from asking Ray for it to its end."""
+        import ray
+
+        spread = self._spread
+        actor = (
+            ray.remote(RolloutActor)
+            .options(
+                num_cpus=spread.num_cpus,
+                num_gpus=spread.num_gpus,
+                max_concurrency=spread.capacity + _EXTRA_CALLS,
+                max_restarts=0,
+                scheduling_strategy="SPREAD",
+            )
+            .remote(self._factory)
+        )
+        serving = asyncio.ensure_future(_awaited(actor.serve.remote()))
+        watching = asyncio.ensure_future(self._watch(number, life, actor))
+        try:
+            await asyncio.wait({serving, watching}, return_when=asyncio.FIRST_COMPLETED)
+            ended = serving if serving.done() else watching
+            error = ended.exception()
+            self._worker_lost(number, life, "it ended" if error is None else _sentence(error))
+        finally:
+            watching.cancel()
+            await asyncio.shield(_end(actor, serving))
+
+    async def _watch(self, number: int, life: int, actor: Any) -> None:
+        """Raises TimeoutError when the worker is not ready in time, or does not answer."""
+        async with asyncio.timeout(self._spread.start_within_s):
+            await actor.opened.remote()
+        self._actors[number] = actor
+        self._table.ready(number, life)
+        self._tell()
+        while True:
+            await asyncio.sleep(self._spread.ping_every_s)
+            async with asyncio.timeout(self._spread.ping_within_s):
+                await actor.ping.remote()
+
+    def _worker_lost(self, number: int, life: int, why: str) -> None:
+        if self._table.lost(number, life, why, now=self._clock.now()):
+            _LOG.warning("worker %d of the rollouts was lost: %s", number, why)
+            self._tell()
+
+    def _tell(self) -> None:
+        """Wakes those that wait for a change."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _lost(self, task: Task, index: int, seed: int | None, attempt: int, why: str) -> TrajectoryResult:
+        """What is known of a trajectory whose worker is gone: its prompt, and that the service failed."""
+        return TrajectoryResult(
+            trajectory_id=uuid.uuid4().hex,
+            uid=task.uid,
+            index=index,
+            trajectory=Trajectory((Segment(SegmentKind.PROMPT, self._prompt(task)),)),
+            messages=task.messages,
+            tool_calls=(),
+            state=RequestState.FAILED,
+            stop_reason=StopReason.INFRA,
+            cause=Cause.INFRA,
+            turns=0,
+            sampling=replace(self._sampling, seed=seed),
+            attempts=attempt,
+            error=why,
+        )
+
+
+async def _end(actor: Any, serving: asyncio.Future[None]) -> None:
+    """Lets a worker close what it holds, and ends it."""
+    import ray
+
+    if not serving.done():
+        with contextlib.suppress(Exception):  # the boundary to a process that may be gone: it is killed below
+            async with asyncio.timeout(_STOP_WITHIN_S):
+                await actor.stop.remote()
+                await asyncio.wait({serving})
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    ray.kill(actor)
+
+
+async def _awaited(reference: Any) -> None:
+    await reference
+
+
+def _sentence(error: BaseException) -> str:
+    """The first line of what Ray says, which is pages long, and its kind."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Of an exception in the worker the last line says which.
+    line = (lines[-1] if type(error).__name__.startswith("RayTaskError") else lines[0]) if lines else ""
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
