@@ -104,12 +104,14 @@ class Bucket:
             count = min(count, int(self.rate.available(now)))
         return max(1, count)
 
-    def count_outcome(self, outcome: ReleaseOutcome, lease: LeaseId, newest: LeaseId) -> None:
-        """Work under `lease` has ended, and its tokens are still counted; `newest` was granted last."""
+    def count_outcome(self, outcome: ReleaseOutcome) -> None:
+        """Work under a lease has ended."""
         self.released_total += 1
         self.outcomes[outcome] += 1
-        if self.adaptive is None:
-            return
+
+    def adapt(self, outcome: ReleaseOutcome, lease: LeaseId, newest: LeaseId) -> None:
+        """The same, where the limit adapts: its tokens are still counted; `newest` was granted last."""
+        assert self.adaptive is not None
         if outcome is ReleaseOutcome.OK:
             self.adaptive.good(self.held)
         elif outcome in (ReleaseOutcome.OVERLOADED, ReleaseOutcome.TIMEOUT):

@@ -51,6 +51,12 @@ class Deadlines(Generic[T]):
             self._live -= 1
             item.deadline = NEVER
 
+    def due(self, now: float) -> bool:
+        """Whether one may have come. Looks at stale entries too, which `next()` would take out one by one: far more
+        than half of all deadlines never come, and `set()` drops those together, for less (1.5 us of a pair)."""
+        heap = self._heap
+        return bool(heap) and heap[0][0] <= now
+
     def next(self) -> float | None:
         """The earliest deadline, or None."""
         heap = self._heap

@@ -5,8 +5,7 @@ Each names the session that it is for, where it is for one. Times are durations 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from limiter.core.facts import fact
 from limiter.core.ids import LeaseId, Ticket
 from limiter.core.reasons import BindStatus, LeaseState, RejectReason
 from limiter.core.roster import Member
@@ -31,7 +30,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Granted:
     """A request was granted."""
 
@@ -47,7 +46,7 @@ class Granted:
     """Time spent in the queue."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Queued:
     """A request has its place in the queue."""
 
@@ -60,7 +59,7 @@ class Queued:
     """Estimated wait from the recent rate of grants; 0: unknown."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Standby:
     """The grant of a request that asked for this word is near. Told once."""
 
@@ -70,7 +69,7 @@ class Standby:
     """Requests before it."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Rejected:
     """A request will not be granted."""
 
@@ -83,7 +82,7 @@ class Rejected:
     """When asking again makes sense; 0: it does not."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class BindAnswered:
     """Answer to a bind."""
 
@@ -100,7 +99,7 @@ class BindAnswered:
     """With BOUND and a parent: the first parent of all."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Released:
     """Answer to a release or a cancel."""
 
@@ -111,7 +110,7 @@ class Released:
     """Whether an executor has bound the lease, so that only the executor frees it."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Revoked:
     """A lease was taken back from the session that held it."""
 
@@ -122,7 +121,7 @@ class Revoked:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Welcomed:
     """A session is open. Comes before everything else that is for the session."""
 
@@ -133,7 +132,7 @@ class Welcomed:
     """Leases that the hello listed and that are not held for this session; work under them must end."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Refused:
     """A hello was refused; the stream has to end."""
 
@@ -143,7 +142,7 @@ class Refused:
     """When trying again makes sense; 0: it does not."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class HeartbeatAcked:
     """A heartbeat counts."""
 
@@ -151,7 +150,7 @@ class HeartbeatAcked:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SessionEnded:
     """A session has ended although its stream may be open; the stream has to end, so that its peer starts afresh."""
 
@@ -159,7 +158,7 @@ class SessionEnded:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class RevokeAnswered:
     """Answer to a revoke: the state of the lease before it, None when there is no such lease."""
 
@@ -167,7 +166,7 @@ class RevokeAnswered:
     was: LeaseState | None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Configured:
     """Answer to a configure."""
 
@@ -178,7 +177,7 @@ class Configured:
     """False when the expected version was another one."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class RosterChanged:
     """The roster has to be kept for the next leader; answered by `RosterKept`, of this version or a later one."""
 
@@ -186,7 +185,7 @@ class RosterChanged:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SteppedDown:
     """Another limiter may lead. Nothing is decided any more; every stream has to end."""
 

@@ -6,8 +6,7 @@ Times are durations in seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from limiter.core.facts import fact
 from limiter.core.ids import LeaseId, Ticket
 from limiter.core.limits import BucketLimits
 from limiter.core.reasons import ReleaseOutcome, SessionKind
@@ -30,7 +29,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Acquire:
     """A session asks for tokens. A repeat of (request_id, attempt) is answered with the same ticket or grant."""
 
@@ -63,7 +62,7 @@ class Acquire:
     """Make the session if it does not exist."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Cancel:
     """A session withdraws a request, waiting or granted; answered by `Released`. Older attempts than the newest are
     ignored, so that a late cancel can't hit a later attempt."""
@@ -73,7 +72,7 @@ class Cancel:
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Release:
     """A session gives a lease back; answered by `Released`."""
 
@@ -84,7 +83,7 @@ class Release:
     """Said by somebody who has only seen the lease, so that it must not free what an executor has bound."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Bind:
     """An executor claims a lease for a run; answered by `BindAnswered`."""
 
@@ -94,7 +93,7 @@ class Bind:
     run_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class HeldLease:
     """A lease that a hello lists, with what is needed to adopt it from an earlier epoch."""
 
@@ -110,7 +109,7 @@ class HeldLease:
     """What is left of its hold time, where a client has it to hold."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Hello:
     """A stream opens or resumes a session. What it lists is kept, what it omits is freed. Answered by `Welcomed`."""
 
@@ -123,14 +122,14 @@ class Hello:
     """Grows with each connection of the session; a lower one than before is late and refused. 0: not said."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Disconnect:
     """A session's stream ended. Frees nothing by itself."""
 
     session_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Heartbeat:
     """An executor is alive; answered by `HeartbeatAcked`."""
 
@@ -138,7 +137,7 @@ class Heartbeat:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Revoke:
     """An operator takes a lease back; answered by `RevokeAnswered`."""
 
@@ -148,7 +147,7 @@ class Revoke:
     reason: str = "revoked by an operator"
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Configure:
     """Creates a bucket or changes its limits; answered by `Configured`. Lowering a limit never revokes."""
 
@@ -157,21 +156,21 @@ class Configure:
     """Version that the change is based on; 0: the bucket must not exist yet; None: whatever it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class LeadUntil:
     """Nobody else can lead before this time. Once it has come, nothing may be decided any more."""
 
     until: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class RosterKept:
     """A version of the roster is where the next leader will find it; lets in the executors that waited for it."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Tick:
     """Time has passed: `next_deadline()` was reached."""
 

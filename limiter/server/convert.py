@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain, repeat
 
 from limiter.core import (
@@ -91,21 +90,27 @@ _STATES = {
 def acquire_event(session_id: str, message: pb.Acquire) -> Acquire | Rejected:
     """The event, or the rejection that names the field that is wrong."""
     request_id, tokens, timeout = message.request_id, message.tokens or 1, message.queue_timeout_s
-    problem = ""
+    hold, tenant = message.hold_s, message.tenant
+    ticket = parent = None
+    problem = parent_client = ""
     if not IDENTIFIER.fullmatch(request_id):
         problem = f"request_id is {request_id[:40]!r}, must be 1 to 128 characters of visible ASCII"
     elif tokens > _MAX_TOKENS:
         problem = f"tokens is {tokens}, must be from 1 to {_MAX_TOKENS}"
     elif not 0.0 <= timeout <= _MAX_QUEUE_TIMEOUT_S:  # NaN is refused too
         problem = f"queue_timeout_s is {timeout}, must be from 0 to {_MAX_QUEUE_TIMEOUT_S}"
-    elif not 0.0 <= message.hold_s <= _MAX_HOLD_S:
-        problem = f"hold_s is {message.hold_s}, must be from 0 to {_MAX_HOLD_S}"
-    elif len(message.tenant) > 128:
-        problem = f"tenant has {len(message.tenant)} characters, must have at most 128"
-    elif message.HasField("parent") and (wrong := parent_problem(message.parent)):
-        problem = f"parent{wrong}"
+    elif not 0.0 <= hold <= _MAX_HOLD_S:
+        problem = f"hold_s is {hold}, must be from 0 to {_MAX_HOLD_S}"
+    elif len(tenant) > 128:
+        problem = f"tenant has {len(tenant)} characters, must have at most 128"
+    elif message.HasField("parent"):
+        if wrong := parent_problem(message.parent):
+            problem = f"parent{wrong}"
+        parent, parent_client = lease_id(message.parent), message.parent.client_session_id
     if problem:
         return Rejected(session_id, request_id[:128], message.attempt, RejectReason.INVALID, problem)
+    if message.HasField("ticket"):
+        ticket = Ticket(message.ticket.epoch, message.ticket.seq)
     return Acquire(
         session_id,
         request_id,
@@ -113,12 +118,12 @@ def acquire_event(session_id: str, message: pb.Acquire) -> Acquire | Rejected:
         message.bucket or DEFAULT_BUCKET,
         tokens,
         queue_timeout=timeout or _QUEUE_TIMEOUT_S,
-        hold=message.hold_s,
-        tenant=message.tenant,
-        ticket=Ticket(message.ticket.epoch, message.ticket.seq) if message.HasField("ticket") else None,
+        hold=hold,
+        tenant=tenant,
+        ticket=ticket,
         standby=message.want_standby,
-        parent=lease_id(message.parent) if message.HasField("parent") else None,
-        parent_client=message.parent.client_session_id,
+        parent=parent,
+        parent_client=parent_client,
     )
 
 
@@ -140,12 +145,13 @@ def _held(message: pb.Hello) -> Iterator[HeldLease]:
     details = {lease_id(detail.lease): detail for detail in message.details}
     for lease, tokens in zip(message.held, chain(message.held_tokens, repeat(0)), strict=False):
         detail = details.get(lease_id(lease))
-        held = HeldLease(lease_id(lease), lease.bucket, lease.client_session_id, tokens or 1)
+        parent = family = None
+        hold = 0.0
         if detail is not None:
-            held = replace(held, tokens=tokens or detail.tokens or 1, hold=detail.hold_s)
+            tokens, hold = tokens or detail.tokens, detail.hold_s
             if detail.HasField("parent") and detail.HasField("family"):
-                held = replace(held, parent=lease_id(detail.parent), family=lease_id(detail.family))
-        yield held
+                parent, family = lease_id(detail.parent), lease_id(detail.family)
+        yield HeldLease(lease_id(lease), lease.bucket, lease.client_session_id, tokens or 1, parent, family, hold)
 
 
 def hello_event(message: pb.Hello) -> tuple[Hello, list[Rejected]]:

@@ -47,6 +47,9 @@ class PeerStream:
         self._session_id = ""
         self._executor = False
         self._leases: dict[LeaseId, pb.Lease] = {}
+        """Those that the hello lists, until it is answered."""
+        self._binding: dict[LeaseId, pb.Lease] = {}
+        """Those that the frame at hand binds."""
         self._frames: deque[pb.SessionResponse] = deque()
         self._room = 0
         self._ready = asyncio.Event()
@@ -65,6 +68,7 @@ class PeerStream:
         if frame.binds and not self._executor:
             raise FieldErrors([FieldError("binds", "has entries, which only an executor's session may send")])
         self._hub.apply_all(self._events(frame))
+        self._binding.clear()
 
     def _events(self, frame: pb.SessionRequest) -> Iterator[Event]:
         """What the frame asks for, in order. What can't be asked for is rejected on the way."""
@@ -84,7 +88,7 @@ class PeerStream:
         for bind in frame.binds:
             run_id = bind.run_id if IDENTIFIER.fullmatch(bind.run_id) else ""
             lease_id = LeaseId(bind.lease.epoch, bind.lease.seq)
-            self._leases[lease_id] = bind.lease
+            self._binding[lease_id] = bind.lease
             yield Bind(session_id, lease_id, bind.lease.client_session_id, run_id)
         if frame.heartbeat:
             yield Heartbeat(session_id, frame.heartbeat)
@@ -155,7 +159,7 @@ class PeerStream:
             queued.eta_s = effect.eta
             queued.ticket.epoch, queued.ticket.seq = effect.ticket
         elif isinstance(effect, BindAnswered):
-            bound = self._leases.pop(effect.lease)
+            bound = self._binding[effect.lease]
             result = self._frame().bind_results.add(
                 lease=bound, status=BIND_STATUSES[effect.status], owner=effect.owner, tokens=effect.tokens
             )

@@ -239,6 +239,20 @@ def test_revoke_ends_a_granted_lease_and_only_asks_for_a_bound_one() -> None:
     assert only(RevokeAnswered, core.handle(Revoke(bound), 0.0)).was is None
 
 
+def test_events_of_one_instant_are_answered_as_one_by_one() -> None:
+    lease = LeaseId(5, 1)
+    events = [Acquire("c", "a"), Acquire("d", "b", queue_timeout=1.0), Release("c", lease), Bind("x", lease, "c")]
+    events += [Acquire("c", "nowhere", bucket="no"), Cancel("d", "b"), Acquire("c", "e"), Tick()]
+    alone, together = make_core(1), make_core(1)
+    later = [Acquire("d", "late", queue_timeout=2.0), Release("c", LeaseId(5, 3))]
+    # The grant of "e" has run out by then, which is told before what happens at that instant.
+    for now, instant in ((0.5, events), (9.0, later)):
+        one_by_one = [effect for event in instant for effect in alone.handle(event, now)]
+        assert together.handle_all(instant, now) == one_by_one
+        assert alone.statistics(now) == together.statistics(now)
+    assert isinstance(one_by_one[0], Revoked)
+
+
 def test_stale_deadlines_do_not_pile_up() -> None:
     core = make_core(1)
     for number in range(5000):
