@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from limiter.core.reasons import BindStatus
 
@@ -23,9 +23,11 @@ class LeaseLike(Protocol):
     def client_session_id(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The right to run one program now. Pass its four fields to the executor, as fields of the request."""
+class Lease(NamedTuple):
+    """The right to run one program now. Pass its four fields to the executor, as fields of the request.
+
+    A named tuple because it is a dictionary key wherever it goes: a tuple hashes and compares in C.
+    """
 
     bucket: str
     epoch: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from limiter.client.lease import BindOutcome, Lease
 from limiter.core.reasons import RejectReason
@@ -48,9 +49,9 @@ class Near:
     """Requests before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """A request has its lease."""
+class Granted(NamedTuple):
+    """A request has its lease. A named tuple: there is one for every lease, and a frozen dataclass costs three times as
+    much to make."""
 
     request_id: str
     lease: Lease

@@ -50,7 +50,9 @@ def fill_acquire(message: pb.Acquire, wanted: Wanted, now: float) -> None:
         message.tenant = wanted.tenant
     if wanted.parent is not None:
         message.parent.CopyFrom(lease_message(wanted.parent))
-    message.hold_s = wanted.hold
-    message.want_standby = wanted.standby
+    if wanted.hold:
+        message.hold_s = wanted.hold
+    if wanted.standby:
+        message.want_standby = True
     if wanted.ticket is not None:
         message.ticket.epoch, message.ticket.seq = wanted.ticket
