@@ -1,5 +1,5 @@
-"""What an acquire and its release cost, the ways taking turns: unary calls, the session stream, a plain TCP server of
-the same messages, and verl's Ray actor."""
+"""What an acquire and its release cost, the ways taking turns: unary calls, the session stream, the same stream without
+any rules behind it (transport), a plain TCP server of the same messages, and verl's Ray actor."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from benchmarks import limiter_verl
 from benchmarks.limiter_floor import floor_server
 from benchmarks.limiter_rows import Pair, Row, Slice, figure, measure, median, skipped
 from benchmarks.limiter_server import LIMIT, running
+from benchmarks.limiter_transport import transport_server
 from benchmarks.limiter_verl import VerlLimiter, verl_limiter
 from limiter import LimiterClient
 from limiter.client.unary import UnaryLimiterClient
@@ -51,11 +52,17 @@ async def rows() -> list[Row]:
         server = await stack.enter_async_context(running())
         stream = await stack.enter_async_context(LimiterClient(server.address, unavailable_after=30))
         unary = await stack.enter_async_context(UnaryLimiterClient(server.address))
+        bare_pid, bare_address = await stack.enter_async_context(transport_server())
+        bare = await stack.enter_async_context(LimiterClient(bare_address, unavailable_after=30))
         floor_pid, floor_pair = await stack.enter_async_context(floor_server())
         verl = None if limiter_verl.WHY_NOT else stack.enter_context(verl_limiter(_TASKS))
 
         async def stream_pair() -> None:
             async with stream.lease():
+                pass
+
+        async def bare_pair() -> None:
+            async with bare.lease():
                 pass
 
         async def unary_pair() -> None:
@@ -66,6 +73,7 @@ async def rows() -> list[Row]:
         for tasks in (1, _TASKS):
             ways.append(_Way("unary", tasks, server.pid, unary_pair))
             ways.append(_Way("stream", tasks, server.pid, stream_pair))
+            ways.append(_Way("transport", tasks, bare_pid, bare_pair))
             ways.append(_Way("floor", tasks, floor_pid, floor_pair))
         if verl is not None:
             ways.append(_Way(_VERL, _TASKS, verl.pid, verl.pair))
@@ -96,10 +104,9 @@ def _figures(taken: dict[tuple[str, int], list[Slice]]) -> list[Row]:
             figure(f"{name}: server CPU per pair", median([each.server_us for each in slices]), "us", most=most)
         )
         found.append(figure(f"{name}: client CPU per pair", median([each.client_us for each in slices]), "us"))
-    stream = taken["stream", _TASKS]
 
-    def ratio(other: str, *, pairs: bool = False) -> float:
-        both = list(zip(stream, taken[other, _TASKS], strict=True))
+    def ratio(other: str, *, of: str = "stream", pairs: bool = False) -> float:
+        both = list(zip(taken[of, _TASKS], taken[other, _TASKS], strict=True))
         if pairs:
             return median([mine.pairs_per_s / theirs.pairs_per_s for mine, theirs in both])
         return median([mine.server_us / theirs.server_us for mine, theirs in both])
@@ -107,10 +114,13 @@ def _figures(taken: dict[tuple[str, int], list[Slice]]) -> list[Row]:
     found.append(figure("stream/unary: server CPU", ratio("unary"), "x", most=_MOST_OF_UNARY, against="unary calls"))
     against = "plain TCP and protobuf"
     found.append(figure("stream/floor: server CPU", ratio("floor"), "x", most=_MOST_OF_FLOOR, against=against))
+    found.append(figure("transport/floor: server CPU", ratio("floor", of="transport"), "x", against=against))
+    found.append(figure("stream/transport: server CPU", ratio("transport"), "x", against="gRPC without any rules"))
     if (_VERL, _TASKS) not in taken:
         return [*found, skipped("stream/verl", limiter_verl.WHY_NOT)]
     against = _VERL
     pairs, cpu = ratio(_VERL, pairs=True), ratio(_VERL)
+    found.append(figure("transport/verl: server CPU", ratio(_VERL, of="transport"), "x", against=against))
     found.append(figure("stream/verl: pairs", pairs, "x", least=_LEAST_PAIRS_OF_VERL, against=against))
     found.append(figure("stream/verl: server CPU", cpu, "x", most=_MOST_CPU_OF_VERL, against=against))
     return found
