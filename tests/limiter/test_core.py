@@ -258,7 +258,7 @@ def test_stale_deadlines_do_not_pile_up() -> None:
     for number in range(5000):
         lease = lease_of(acquire(core, "c", f"r{number}", number / 1e4))
         core.handle(Release("c", lease), number / 1e4)
-    assert len(core._ledger.deadlines._heap) < 200
+    assert len(core._ledger.deadlines) < 200
 
 
 class Thing:
@@ -275,6 +275,20 @@ def test_deadlines_come_in_order_and_only_once() -> None:
     assert deadlines.pop_due(2.9) is None
     assert [deadlines.pop_due(9.0), deadlines.pop_due(9.0), deadlines.pop_due(9.0)] == [things[0], things[1], None]
     assert deadlines.next() is None
+
+
+def test_deadlines_of_several_types_come_in_one_order() -> None:
+    class Other(Thing):
+        pass
+
+    deadlines: Deadlines[Thing] = Deadlines()
+    things = [Thing(), Other(), Thing(), Other()]
+    for thing, when in zip(things, (2.0, 1.0, 1.0, 2.0), strict=True):
+        deadlines.set(thing, when)
+    assert (deadlines.next(), deadlines.due(0.9), deadlines.due(1.0)) == (1.0, False, True)
+    order = [things.index(each) for each in iter(lambda: deadlines.pop_due(2.0), None)]
+    assert order == [1, 2, 0, 3]  # at the same instant the one set first
+    assert not deadlines.due(9.0)
 
 
 def test_statistics_show_rates_and_waits() -> None:
