@@ -1,4 +1,8 @@
-"""Sessions over gRPC: one channel, one stream at a time."""
+"""Sessions over gRPC: one channel, one stream at a time.
+
+A stream that this side had to give up may lie on a connection that is dead without gRPC knowing: it would put the next
+stream on it too, until its keepalive has noticed. So the next stream gets a new channel then.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +31,17 @@ class GrpcTransport:
     def __init__(self, target: str) -> None:
         self.target = target
         self._channel: grpc.aio.Channel | None = None
+        self._connection: GrpcConnection | None = None
 
     async def connect(self) -> GrpcConnection:
         """Opens a stream; an unreachable server shows at the first frame."""
+        if self._connection is not None and self._connection.given_up:
+            await self.close()
         if self._channel is None:
             self._channel = open_channel(self.target)
         stub = cast("Stub", limiter_pb2_grpc.LimiterServiceStub(self._channel))
-        return GrpcConnection(stub.Session())
+        self._connection = GrpcConnection(stub.Session())
+        return self._connection
 
     async def close(self) -> None:
         """Closes the channel."""
@@ -47,6 +55,8 @@ class GrpcConnection:
 
     def __init__(self, call: Call) -> None:
         self._call = call
+        self.given_up = False
+        """Whether this side has ended it, and not the limiter or gRPC."""
 
     async def send(self, frame: pb.SessionRequest) -> None:
         """Writes one frame."""
@@ -78,7 +88,7 @@ class GrpcConnection:
 
     async def close(self) -> None:
         """Cancels the stream if it is still open."""
-        self._call.cancel()
+        self.given_up = self._call.cancel() or self.given_up
 
     def _raise_if_cancelled(self) -> None:
         """grpc.aio raises CancelledError too when `close()` has cancelled the call and nobody the task that uses it."""

@@ -12,6 +12,7 @@ from collections import deque
 
 from limiter.client.lease import BindOutcome, Lease
 from limiter.client.news import Bound, GoneAway, Granted, Lost, Near, News, Refused, Wanted, Welcomed
+from limiter.client.pulse import Pulse
 from limiter.client.wire import KINDS, OUTCOMES, REASONS, STATUSES, fill_acquire, lease_message
 from limiter.core.reasons import BindStatus, RejectReason, ReleaseOutcome, SessionKind
 from limiter.core.timing import CLOCK_RATE_ERROR
@@ -54,6 +55,7 @@ class SessionMachine:
         self._heartbeat = 0
         self._next_heartbeat = float("inf")
         self._unacked: dict[int, float] = {}
+        self._pulse = Pulse() if kind is SessionKind.CLIENT else None
         self._releases: deque[tuple[Lease, ReleaseOutcome]] = deque()
         self._cancels: deque[Wanted] = deque()
         self._acquires: dict[str, Wanted] = {}
@@ -126,6 +128,8 @@ class SessionMachine:
         self._say_hello = self.welcomed = False
         self._next_heartbeat = float("inf")
         self._unacked.clear()
+        if self._pulse is not None:
+            self._pulse.closed()
         # The next hello says all of this by what it lists and omits.
         self._releases.clear()
         self._cancels.clear()
@@ -139,6 +143,8 @@ class SessionMachine:
         news: list[News] = []
         if frame.HasField("welcome"):
             self._welcome(frame.welcome, now, news)
+        elif self._pulse is not None:
+            self._pulse.heard(now)
         for queued in frame.queued:
             wanted = self.waiting.get(queued.request_id)
             if wanted is not None:
@@ -186,7 +192,7 @@ class SessionMachine:
             return self._hello(now)
         if not self.welcomed:
             return None
-        beat = now >= self._next_heartbeat
+        beat = now >= self._beat_at()
         if not (self._releases or self._cancels or self._acquires or self._binds or beat):
             return None
         frame = pb.SessionRequest()
@@ -217,11 +223,19 @@ class SessionMachine:
     # What time does
 
     def next_deadline(self) -> float | None:
-        """When a heartbeat is due; None while there is none to send, as before the welcome."""
-        return self._next_heartbeat if self.welcomed and self._next_heartbeat < float("inf") else None
+        """When a heartbeat is due, or the answer to one; None while there is none, as before the welcome. A client's
+        may come earlier when it begins to wait for something."""
+        if not self.welcomed:
+            return None
+        deadline = self._beat_at()
+        if self._pulse is not None:
+            deadline = min(deadline, self._pulse.give_up_at())
+        return deadline if deadline < float("inf") else None
 
     def stalled(self, now: float) -> bool:
         """Whether an acknowledgement is so late that the connection must be taken for dead."""
+        if self._pulse is not None:
+            return self.welcomed and self._pulse.dead(now)
         oldest = next(iter(self._unacked.values()), None)
         return self.welcomed and oldest is not None and now - oldest > self._ttl * _STALLED_SHARE
 
@@ -252,6 +266,8 @@ class SessionMachine:
         self.welcomed, self.epoch, self._ttl = True, welcome.epoch, welcome.ttl_s
         if self.kind is SessionKind.EXECUTOR:
             self._next_heartbeat = now + self._ttl / _HEARTBEATS_PER_TTL
+        if self._pulse is not None:
+            self._pulse.opened(now, welcome.quiet_s)
         news.append(Welcomed(welcome.epoch, welcome.resumed))
         for unknown in welcome.unknown:
             lease = Lease.of(unknown)
@@ -281,9 +297,17 @@ class SessionMachine:
             self._holds.pop(lease, None)
         news.append(Lost(lease, reason))
 
+    def _beat_at(self) -> float:
+        if self._pulse is None:
+            return self._next_heartbeat
+        return self._pulse.beat_at() if self.waiting or self.held else float("inf")
+
     def _beat(self, frame: pb.SessionRequest, now: float) -> None:
         self._heartbeat += 1
         frame.heartbeat = self._heartbeat
+        if self._pulse is not None:
+            self._pulse.beat(now)
+            return
         self._unacked[self._heartbeat] = now
         self._next_heartbeat = now + self._ttl / _HEARTBEATS_PER_TTL if self._ttl else float("inf")
 

@@ -8,13 +8,13 @@ simulated network and clock can run it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import random
 from collections.abc import Callable
 
 from fairbox.clock import Clock
+from limiter.client.alarm import Alarm
 from limiter.client.errors import (
     LeaseRefused,
     LimiterError,
@@ -251,6 +251,7 @@ class SessionRunner:
     async def _write(self, connection: Connection) -> None:
         """Writes what the machine has to say. While one frame is on its way, everything else is collected."""
         machine, dirty = self.machine, self._dirty
+        alarm = Alarm(dirty)
         try:
             while True:
                 now = self.clock.now()
@@ -265,15 +266,14 @@ class SessionRunner:
                     return
                 dirty.clear()
                 deadline = machine.next_deadline()
-                if deadline is None:
-                    await dirty.wait()
-                    continue
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.0, deadline - now)):
-                        await dirty.wait()
+                if deadline is not None:
+                    alarm.set(now, deadline)
+                await dirty.wait()
         except ConnectionLost:
             await connection.close()  # so that the reader notices
             raise
+        finally:
+            alarm.cancel()
 
     def _handle(self, news: list[News]) -> None:
         for item in news:

@@ -150,6 +150,11 @@ class LimiterCore:
         """Whether nothing is granted yet, because programs of an earlier leader may be running uncounted."""
         return self._ledger.recovery.active
 
+    @property
+    def open_sessions(self) -> int:
+        """How many sessions there are, of any kind."""
+        return len(self._ledger.sessions)
+
     def statistics(self, now: float) -> LimiterStatistics:
         """The state of every bucket at one instant."""
         return snapshot(self._ledger, now, now - self._started)

@@ -131,7 +131,7 @@ class Disconnect:
 
 @fact
 class Heartbeat:
-    """An executor is alive; answered by `HeartbeatAcked`."""
+    """A session is alive; answered by `HeartbeatAcked`."""
 
     session_id: str
     number: int

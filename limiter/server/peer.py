@@ -31,10 +31,14 @@ from limiter.server.fields import IDENTIFIER
 from limiter.server.hub import Hub
 from limiter.v1 import limiter_pb2 as pb
 
-__all__ = ["MAX_FRAME_ITEMS", "PeerStream"]
+__all__ = ["MAX_FRAME_ITEMS", "PeerStream", "quiet_for"]
 
 MAX_FRAME_ITEMS = 512
 """Items in one frame: keeps frames far below gRPC's message limit and the peer's work per frame short."""
+_QUIET_S = 1.5
+"""A client that has waited for so long in silence asks whether it is still heard."""
+_HEARTBEATS_PER_S = 500
+"""Of all clients together, about: a tenth of a processor."""
 _MAX_FRAMES = 512
 """Frames that wait to be written: a peer with its whole share of the queue granted at once still fits."""
 
@@ -195,6 +199,7 @@ class PeerStream:
                 resumed=effect.resumed,
                 recovering=self._hub.core.recovering,
                 unknown=[self._leases[lease] for lease in effect.unknown],
+                quiet_s=quiet_for(self._hub.core.open_sessions),
             )
             self._leases.clear()
             self._frame().welcome.CopyFrom(welcome)
@@ -213,3 +218,8 @@ class PeerStream:
             self._ready.set()
         self._room -= 1
         return self._frames[-1]
+
+
+def quiet_for(sessions: int) -> float:
+    """How long a client waits in silence before it sends a heartbeat, seconds, so that all together don't send many."""
+    return max(_QUIET_S, sessions / _HEARTBEATS_PER_S)

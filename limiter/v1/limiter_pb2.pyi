@@ -542,7 +542,9 @@ class SessionRequest(google.protobuf.message.Message):
     HEARTBEAT_FIELD_NUMBER: builtins.int
     heartbeat: builtins.int
     """Number of this heartbeat, growing from 1; 0: none in this frame. An executor sends one every quarter of its ttl,
-    and may run bound work only until the sending time of the last acknowledged one plus the ttl (less 2 %).
+    and may run bound work only until the sending time of the last acknowledged one plus the ttl (less 2 %). A client
+    that waits for or holds something sends one when it has heard nothing for `quiet_s` of the welcome, and gives the
+    connection up when it hears nothing for as long again; nothing else depends on it.
     """
     @property
     def hello(self) -> global___Hello:
@@ -591,6 +593,7 @@ class Welcome(google.protobuf.message.Message):
     RESUMED_FIELD_NUMBER: builtins.int
     RECOVERING_FIELD_NUMBER: builtins.int
     UNKNOWN_FIELD_NUMBER: builtins.int
+    QUIET_S_FIELD_NUMBER: builtins.int
     epoch: builtins.int
     """Epoch of this limiter. A client drops leases of other epochs."""
     ttl_s: builtins.float
@@ -601,6 +604,8 @@ class Welcome(google.protobuf.message.Message):
     """True when the session was known and went on; false when it is new to this limiter."""
     recovering: builtins.bool
     """True while the limiter waits for executors to report after a restart: requests queue, nothing is granted."""
+    quiet_s: builtins.float
+    """For a client: how long to hear nothing before it sends a heartbeat. Longer the more sessions there are. 0: 1.5 s."""
     @property
     def unknown(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Lease]:
         """Leases of `hello` that this limiter does not hold for this session; work under them must end."""
@@ -614,8 +619,9 @@ class Welcome(google.protobuf.message.Message):
         resumed: builtins.bool = ...,
         recovering: builtins.bool = ...,
         unknown: collections.abc.Iterable[global___Lease] | None = ...,
+        quiet_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "grace_s", b"grace_s", "recovering", b"recovering", "resumed", b"resumed", "ttl_s", b"ttl_s", "unknown", b"unknown"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "grace_s", b"grace_s", "quiet_s", b"quiet_s", "recovering", b"recovering", "resumed", b"resumed", "ttl_s", b"ttl_s", "unknown", b"unknown"]) -> None: ...
 
 global___Welcome = Welcome
 

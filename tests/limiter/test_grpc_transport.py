@@ -8,6 +8,8 @@ import pytest
 
 from limiter.client.grpc_transport import GrpcTransport
 from limiter.client.transport import ConnectionLost
+from limiter.v1 import limiter_pb2 as pb
+from tests.limiter.chaos.proxy import Proxy
 from tests.limiter.servers import limiter_server
 
 
@@ -34,3 +36,19 @@ async def test_reader_that_is_cancelled_is_cancelled() -> None:
             await reader
         await connection.close()
         await transport.close()
+
+
+async def test_stream_after_one_that_was_given_up_does_not_take_its_connection() -> None:
+    hello = pb.SessionRequest(hello=pb.Hello(session_id="s", kind=pb.SESSION_KIND_CLIENT))
+    async with limiter_server() as server, Proxy(int(server.address.rpartition(":")[2])) as proxy:
+        transport = GrpcTransport(proxy.address)
+        try:
+            for _ in range(2):
+                connection = await transport.connect()
+                await connection.send(hello)
+                answer = await asyncio.wait_for(connection.receive(), 8.0)  # keepalive takes 14 s
+                assert answer.HasField("welcome")
+                proxy.lose()
+                await connection.close()
+        finally:
+            await transport.close()

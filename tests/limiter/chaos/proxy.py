@@ -64,6 +64,12 @@ class Proxy:
         if self._serving:
             await asyncio.wait(self._serving)
 
+    def lose(self) -> None:
+        """What is open carries nothing any more and is not reset, as when a machine is lost; new connections work."""
+        self.up.open.clear()
+        self.down.open.clear()
+        self.up, self.down = Direction(), Direction()
+
     def heal(self) -> None:
         """Everything passes at once."""
         for direction in (self.up, self.down):
