@@ -166,10 +166,11 @@ class SessionRunner:
         answered = False
         try:
             async with asyncio.timeout(timeout):
-                while not self.machine.welcomed:
+                while not (self.machine.welcomed or future.done()):
                     await self._open.wait()
-                self.machine.bind(lease, run_id)
-                self._dirty.set()
+                if not future.done():
+                    self.machine.bind(lease, run_id)
+                    self._dirty.set()
                 outcome = await future
             answered = True
             return outcome
@@ -331,6 +332,9 @@ class SessionRunner:
         for future in futures:
             if not future.done():
                 future.set_exception(LimiterUnavailable(message))
+        if not self.machine.welcomed:  # binds that wait for a connection look again
+            self._open.set()
+            self._open.clear()
 
     def _check_usable(self) -> None:
         if self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
