@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from executor_service import Cause, ExecutionResult, ExecutorClient, InvalidRequest, Limits
+from executor_service import Cause, ExecutionResult, ExecutorClient, ExecutorError, InvalidRequest, Limits
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.config import setting
 from fairbox.errors import ConfigError, FairboxError
 from limiter import LeaseLike, LimiterClient
 from rollout.tools.base import InfraError, ToolOutcome, ToolResponse
+from rollout.tools.cooldown import Cooldown
 from rollout.tools.program_text import describe
 from rollout.tools.schema import ParameterSchema, ToolSchema
 
@@ -84,6 +86,7 @@ class CodeInterpreter:
         workers = config.num_workers if self._limiter else min(config.num_workers, config.rate_limit)
         self._workers = asyncio.Semaphore(workers)
         self._stack = contextlib.AsyncExitStack()
+        self._cooldown = Cooldown()
         self.schema = ToolSchema(
             name="code_interpreter",
             description="A tool for executing code.",
@@ -135,7 +138,7 @@ class CodeInterpreter:
         raise AssertionError("the last attempt returns or raises")
 
     async def _attempt(self, trajectory_id: str, code: str, timeout: float) -> ToolResponse:
-        began = self._clock.now()
+        began = started = self._clock.now()
         try:
             async with self._slot() as lease:
                 started = self._clock.now()
@@ -155,9 +158,13 @@ class CodeInterpreter:
                 return ToolResponse(f"Error: {text}.", ToolOutcome.BAD_ARGUMENTS)
             raise InfraError(str(error)) from error
         except FairboxError as error:
+            if isinstance(error, ExecutorError):
+                self._cooldown.failed(started, self._clock.now())
             raise InfraError(str(error)) from error
         if result.cause is Cause.INFRA:
+            self._cooldown.failed(started, self._clock.now())
             raise InfraError(f"the executor reports {result.outcome}: {result.message}")
+        self._cooldown.succeeded()
         return self._response(result, wait_s=started - began, run_s=ended - started)
 
     def _response(self, result: ExecutionResult, *, wait_s: float, run_s: float) -> ToolResponse:
@@ -181,6 +188,8 @@ class CodeInterpreter:
         except TimeoutError:
             raise InfraError(f"waited {limit:g} s for one of {self._config.num_workers} workers") from None
         try:
+            # Before the lease, which nobody else could use meanwhile. Spread, so that not all try again at once.
+            await asyncio.sleep(self._cooldown.pause(self._clock.now()) * random.uniform(0.5, 1.0))  # noqa: S311
             if self._limiter is None:
                 yield None
             else:
