@@ -58,7 +58,7 @@ class RolloutConfig:
     out: str | None = setting(None, help="Folder of the dump; none: a new one below out/, named by date and time.")
     step: int = setting(1, help="Training step; the dump is {step}.jsonl.")
     up: bool = setting(False, help="Start limiter and executor for this run, on free ports.")
-    limiter: str = setting("127.0.0.1:50052", help="Address of the limiter; not used with up.")
+    limiter: str = setting("127.0.0.1:50052", help="Address of the limiter, or several, with commas; not used with up.")
     executor: str = setting("127.0.0.1:50051", help="Address of the executor; not used with up.")
     concurrency: int = setting(16, help="Trajectories that run at once.")
     max_parallel_calls: int = setting(4, help="Tool calls of one turn that run at once.")

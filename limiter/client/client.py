@@ -117,6 +117,11 @@ class LimiterClient:
         return self._runner.machine.welcomed
 
     @property
+    def epoch(self) -> int:
+        """Epoch of the limiter that answered last; 0 before the first."""
+        return self._runner.machine.epoch
+
+    @property
     def waiting(self) -> int:
         """How many requests wait."""
         return len(self._runner.machine.waiting)

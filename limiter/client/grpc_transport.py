@@ -1,4 +1,4 @@
-"""Sessions over gRPC: one channel, one stream at a time.
+"""Sessions over gRPC: one channel, one stream at a time, to whichever limiter leads.
 
 A stream that this side had to give up may lie on a connection that is dead without gRPC knowing: it would put the next
 stream on it too, until its keepalive has noticed. So the next stream gets a new channel then.
@@ -13,11 +13,13 @@ import grpc
 import grpc.aio
 
 from fairbox.channels import open_channel
+from limiter.client.targets import Targets
 from limiter.client.transport import ConnectionLost
+from limiter.metadata import LEADER_ADDRESS_METADATA
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 
-__all__ = ["GrpcTransport"]
+__all__ = ["GrpcTransport", "leader_address"]
 
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterServiceAsyncStub as Stub
@@ -26,21 +28,33 @@ if TYPE_CHECKING:
 
 
 class GrpcTransport:
-    """Opens its channel at the first `connect()`, inside the loop that uses it."""
+    """`target` is HOST:PORT, or several with commas between, of limiters of which one leads. It opens its channel at
+    the first `connect()`, inside the loop that uses it."""
 
     def __init__(self, target: str) -> None:
         self.target = target
+        self._targets = Targets(target)
         self._channel: grpc.aio.Channel | None = None
+        self._address = ""
         self._connection: GrpcConnection | None = None
+
+    @property
+    def address(self) -> str:
+        """Where the next stream goes."""
+        return self._targets.current
 
     async def connect(self) -> GrpcConnection:
         """Opens a stream; an unreachable server shows at the first frame."""
-        if self._connection is not None and self._connection.given_up:
+        last, self._connection = self._connection, None
+        if last is not None:
+            last.lost("")
+        if self._address != self._targets.current or (last is not None and last.given_up):
             await self.close()
         if self._channel is None:
-            self._channel = open_channel(self.target)
+            self._address = self._targets.current
+            self._channel = open_channel(self._address)
         stub = cast("Stub", limiter_pb2_grpc.LimiterServiceStub(self._channel))
-        self._connection = GrpcConnection(stub.Session())
+        self._connection = GrpcConnection(stub.Session(), self._targets)
         return self._connection
 
     async def close(self) -> None:
@@ -53,8 +67,12 @@ class GrpcTransport:
 class GrpcConnection:
     """One stream of the channel."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, targets: Targets) -> None:
         self._call = call
+        self._targets = targets
+        self._worked = False
+        self._go_on: bool | None = None
+        """Once it is lost: whether another address is to be tried at once."""
         self.given_up = False
         """Whether this side has ended it, and not the limiter or gRPC."""
 
@@ -66,7 +84,7 @@ class GrpcConnection:
             self._raise_if_cancelled()
             raise ConnectionLost("the stream was closed by this side") from None
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
-            raise ConnectionLost(await self._reason(error)) from None
+            raise await self._loss(error) from None
 
     async def receive(self) -> pb.SessionResponse:
         """Reads one frame."""
@@ -76,10 +94,11 @@ class GrpcConnection:
             self._raise_if_cancelled()
             raise ConnectionLost("the stream was closed by this side") from None
         except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
-            raise ConnectionLost(await self._reason(error)) from None
+            raise await self._loss(error) from None
         if isinstance(frame, pb.SessionResponse):
+            self._worked = True
             return frame
-        raise ConnectionLost(await self._reason(None))
+        raise await self._loss(None)
 
     async def finish(self) -> None:
         """Half-closes the stream."""
@@ -90,15 +109,31 @@ class GrpcConnection:
         """Cancels the stream if it is still open."""
         self.given_up = self._call.cancel() or self.given_up
 
+    def lost(self, leader: str) -> bool:
+        """It has ended, and the limiter has named that address instead, or none. Whether another address is to be tried
+        at once. Idempotent."""
+        if self._go_on is None:
+            self._go_on = self._targets.lost(worked=self._worked, leader=leader)
+        return self._go_on
+
     def _raise_if_cancelled(self) -> None:
         """grpc.aio raises CancelledError too when `close()` has cancelled the call and nobody the task that uses it."""
         task = asyncio.current_task()
         if not self._call.cancelled() or task is None or task.cancelling():
             raise asyncio.CancelledError
 
-    async def _reason(self, error: Exception | None) -> str:
+    async def _loss(self, error: Exception | None) -> ConnectionLost:
+        text, leader = "the stream has ended", ""
         if isinstance(error, grpc.aio.AioRpcError):
-            return f"{error.code().name}: {error.details()}"
-        if self._call.done():
-            return f"{(await self._call.code()).name}: {await self._call.details()}"
-        return "the stream has ended"
+            text = f"{error.code().name}: {error.details()}"
+            leader = leader_address(error.trailing_metadata())
+        elif self._call.done():
+            text = f"{(await self._call.code()).name}: {await self._call.details()}"
+            leader = leader_address(await self._call.trailing_metadata())
+        return ConnectionLost(text, go_on=self.lost(leader))
+
+
+def leader_address(metadata: grpc.aio.Metadata | None) -> str:
+    """Where a limiter that does not lead has sent its caller; "" where it did not."""
+    found = metadata.get(LEADER_ADDRESS_METADATA, "") if metadata is not None else ""
+    return found if isinstance(found, str) else ""

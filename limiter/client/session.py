@@ -205,6 +205,7 @@ class SessionRunner:
         backoff = _BACKOFF_FIRST_S
         while not self._closing.is_set():
             self._gone_away, self._retry_after = "", 0.0
+            go_on = False
             try:
                 connection = await self._transport.connect()
                 try:
@@ -212,7 +213,7 @@ class SessionRunner:
                 finally:
                     await connection.close()
             except ConnectionLost as error:
-                self._trouble = self._gone_away or str(error)
+                self._trouble, go_on = self._gone_away or str(error), error.go_on
             self._open.clear()
             if self.machine.welcomed:
                 backoff, self._down_since = _BACKOFF_FIRST_S, self.clock.now()
@@ -225,6 +226,8 @@ class SessionRunner:
             if self._closing.is_set():
                 return
             # Safe to repeat: a hello says what is held and waited for, and changes nothing else.
+            if go_on:
+                continue
             await asyncio.sleep(max(self._retry_after, backoff) * self._rng.uniform(0.5, 1.0))
             backoff = min(2 * backoff, _BACKOFF_LAST_S)
 

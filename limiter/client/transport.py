@@ -12,6 +12,11 @@ __all__ = ["Connection", "ConnectionLost", "Transport"]
 class ConnectionLost(Exception):  # noqa: N818 - a fact about the network
     """The stream has ended or could not be opened; the text says why."""
 
+    def __init__(self, why: str, *, go_on: bool = False) -> None:
+        """`go_on`: there is another place to connect to, without waiting."""
+        super().__init__(why)
+        self.go_on = go_on
+
 
 class Connection(Protocol):
     """One stream. Frames arrive in order or not at all."""
@@ -34,7 +39,7 @@ class Connection(Protocol):
 
 
 class Transport(Protocol):
-    """Opens streams to one limiter."""
+    """Opens streams to the limiter that leads."""
 
     @property
     def target(self) -> str:

@@ -3,6 +3,9 @@
 The queue timeout travels in the request, and the server answers it. Whatever ends a call on this side instead, a
 deadline, a cancellation, a lost connection, is followed by a release by (client_id, request_id, attempt), because the
 grant may be on its way. Safe to repeat: a release is idempotent, and names one attempt.
+
+An acquire that could not be asked for, because a limiter is not there or does not lead, is asked of the next one, once
+around. Safe to repeat: the request_id makes a second one of the same limiter join the first.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ from limiter.client.errors import (
     QueueTimeout,
     UnknownBucket,
 )
+from limiter.client.grpc_transport import leader_address
 from limiter.client.lease import Lease, LeaseLike
+from limiter.client.targets import Targets
 from limiter.client.wire import lease_message
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
@@ -46,24 +51,28 @@ _MAX_QUEUE_TIMEOUT_S = 3600.0
 
 
 class UnaryLimiterClient:
-    """`async with UnaryLimiterClient(target) as limiter: async with limiter.lease() as lease: ...`"""
+    """`async with UnaryLimiterClient(target) as limiter: async with limiter.lease() as lease: ...`
+
+    `target` is HOST:PORT, or several with commas between, of limiters of which one leads.
+    """
 
     def __init__(self, target: str, *, client_id: str = "") -> None:
         self.target = target
         self.client_id = client_id or uuid.uuid4().hex
-        self._channel: grpc.aio.Channel | None = None
+        self._address = Targets(target).current
+        """Where a limiter has answered last."""
+        self._channels: dict[str, grpc.aio.Channel] = {}
         self._numbers = itertools.count(1)
 
     async def __aenter__(self) -> UnaryLimiterClient:
-        self._channel = open_channel(self.target)
-        self._stub = cast("Stub", limiter_pb2_grpc.LimiterServiceStub(self._channel))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._channel is not None:
-            await self._channel.close()
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
 
     @contextlib.asynccontextmanager
     async def lease(
@@ -74,9 +83,11 @@ class UnaryLimiterClient:
         queue_timeout: float = 60.0,
         unbound_ttl: float = 60.0,
         parent: LeaseLike | None = None,
+        hold: float = 0.0,
     ) -> AsyncIterator[Lease]:
-        """As `LimiterClient.lease()`; a lease that no executor binds within `unbound_ttl` seconds ends."""
-        check_wait(bucket, tokens, min(queue_timeout, _MAX_QUEUE_TIMEOUT_S))
+        """As `LimiterClient.lease()`; a lease that no executor binds within `unbound_ttl` seconds ends, unless it has a
+        `hold` time."""
+        check_wait(bucket, tokens, min(queue_timeout, _MAX_QUEUE_TIMEOUT_S), hold)
         request_id = str(next(self._numbers))
         request = pb.AcquireTokenRequest(
             bucket=bucket if parent is None else parent.bucket,
@@ -86,19 +97,39 @@ class UnaryLimiterClient:
             queue_timeout_s=queue_timeout,
             unbound_ttl_s=unbound_ttl,
             parent=None if parent is None else lease_message(Lease.of(parent)),
+            hold_s=hold,
         )
+        targets = Targets(self.target, self._address)
         try:
-            response = await self._stub.AcquireToken(request, timeout=queue_timeout + _BACKSTOP_S)
-            yield Lease.of(response.lease)
-        except grpc.aio.AioRpcError as error:
-            raise _error(error, self.target) from None
+            yield Lease.of((await self._acquire(targets, request, queue_timeout + _BACKSTOP_S)).lease)
         finally:
-            await asyncio.shield(self._release(request_id))
+            await asyncio.shield(self._release(targets.current, request_id))
 
-    async def _release(self, request_id: str) -> None:
+    async def _acquire(
+        self, targets: Targets, request: pb.AcquireTokenRequest, timeout: float
+    ) -> pb.AcquireTokenResponse:
+        """Asks the limiter at `targets.current`, and those that are next. LimiterError when the last one refuses."""
+        while True:
+            try:
+                response = await self._stub(targets.current).AcquireToken(request, timeout=timeout)
+            except grpc.aio.AioRpcError as error:
+                unavailable = error.code() is grpc.StatusCode.UNAVAILABLE
+                if not unavailable or not targets.lost(worked=False, leader=leader_address(error.trailing_metadata())):
+                    raise _error(error, self.target) from None
+                continue
+            self._address = targets.current
+            return response
+
+    def _stub(self, address: str) -> Stub:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(address)
+        return cast("Stub", limiter_pb2_grpc.LimiterServiceStub(channel))
+
+    async def _release(self, address: str, request_id: str) -> None:
         """Gives the lease back or withdraws the request, whichever it is by now; a bound lease is left alone."""
-        with contextlib.suppress(grpc.aio.AioRpcError):  # the lease then ends by its unbound_ttl
-            await self._stub.ReleaseToken(
+        with contextlib.suppress(grpc.aio.AioRpcError):  # the lease then ends by its unbound_ttl, or its hold time
+            await self._stub(address).ReleaseToken(
                 pb.ReleaseTokenRequest(client_id=self.client_id, request_id=request_id), timeout=_RELEASE_WITHIN_S
             )
 

@@ -145,7 +145,13 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
     async def _status(self, wanted: str, context: Context) -> pb.GetStatusResponse:
         hub = self._seat.hub
         if hub is None:
-            return pb.GetStatusResponse(version=self._version, insecure=self._insecure)
+            leadership = self._seat.leadership
+            return pb.GetStatusResponse(
+                version=self._version,
+                insecure=self._insecure,
+                leader_name=leadership.leader,
+                leader_address=leadership.leader_address,
+            )
         core, now = hub.core, hub.clock.now()
         statistics = core.statistics(now)
         buckets = [bucket for bucket in statistics.buckets if wanted in ("", bucket.limits.name)]
@@ -162,6 +168,8 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
             uptime_s=statistics.uptime,
             version=self._version,
             insecure=self._insecure,
+            leader_name=self._seat.leadership.leader if self._seat.leads else "",
+            leader_address=self._seat.leadership.leader_address if self._seat.leads else "",
         )
 
 

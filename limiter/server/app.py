@@ -33,6 +33,8 @@ from limiter.v1 import limiter_pb2_grpc
 __all__ = ["LimiterServer", "serve"]
 
 _LOG = logging.getLogger("limiter")
+_ANYWHERE = ("", "*", "0.0.0.0", "[::]", "::")  # noqa: S104 - it is looked for, not listened on
+"""Hosts that name no address."""
 
 
 class LimiterServer:
@@ -46,7 +48,7 @@ class LimiterServer:
         self._config = config
         self._stack = contextlib.AsyncExitStack()
         self._clock = MonotonicClock()
-        self._seat = Seat(open_leadership(config, self._clock))
+        self._seat = Seat(open_leadership(config, self._clock, self._advertised))
         self._reign = Reign(
             self._seat.leadership,
             self._clock,
@@ -153,6 +155,11 @@ class LimiterServer:
         if self._term is not None:
             self._term.cancel()
             await asyncio.wait([self._term])
+
+    def _advertised(self) -> str:
+        """Where clients reach it; empty where its address does not say."""
+        host = self.address.rpartition(":")[0]
+        return self._config.advertise or ("" if host in _ANYWHERE else self.address)
 
     def _take_seat(self, hub: Hub) -> None:
         self._seat.hub = hub

@@ -46,7 +46,7 @@ UNARY_PREFIX = "unary:"
 _MAX_TOKENS = 1_000_000
 _QUEUE_TIMEOUT_S = 3600.0
 _MAX_QUEUE_TIMEOUT_S = 86_400.0
-_MAX_HOLD_S = 86_400.0
+MAX_HOLD_S = 86_400.0
 MAX_HELLO_ITEMS = 200_000
 """Leases and requests that one hello may list: more than any client can have within default bounds."""
 
@@ -99,8 +99,8 @@ def acquire_event(session_id: str, message: pb.Acquire) -> Acquire | Rejected:
         problem = f"tokens is {tokens}, must be from 1 to {_MAX_TOKENS}"
     elif not 0.0 <= timeout <= _MAX_QUEUE_TIMEOUT_S:  # NaN is refused too
         problem = f"queue_timeout_s is {timeout}, must be from 0 to {_MAX_QUEUE_TIMEOUT_S}"
-    elif not 0.0 <= hold <= _MAX_HOLD_S:
-        problem = f"hold_s is {hold}, must be from 0 to {_MAX_HOLD_S}"
+    elif not 0.0 <= hold <= MAX_HOLD_S:
+        problem = f"hold_s is {hold}, must be from 0 to {MAX_HOLD_S}"
     elif len(tenant) > 128:
         problem = f"tenant has {len(tenant)} characters, must have at most 128"
     elif message.HasField("parent"):
@@ -178,7 +178,7 @@ def hello_event(message: pb.Hello) -> tuple[Hello, list[Rejected]]:
     for index, detail in enumerate(message.details):
         if detail.tokens > _MAX_TOKENS:
             fields.refuse(f"hello.details[{index}].tokens", f"is {detail.tokens}, must be at most {_MAX_TOKENS}")
-        fields.duration(f"hello.details[{index}].hold_s", detail.hold_s, default=0.0, longest=_MAX_HOLD_S)
+        fields.duration(f"hello.details[{index}].hold_s", detail.hold_s, default=0.0, longest=MAX_HOLD_S)
     fields.check()
     converted = [acquire_event(session_id, each) for each in message.queued]
     hello = Hello(

@@ -8,12 +8,12 @@ import grpc
 import grpc.aio
 
 from limiter.leadership import Leadership
+from limiter.metadata import LEADER_ADDRESS_METADATA, LEADER_METADATA
 from limiter.server.hub import Hub
 
-__all__ = ["LEADER_METADATA", "Seat"]
+__all__ = ["Seat"]
 
-LEADER_METADATA = "limiter-leader"
-"""Trailing metadata of what a limiter refuses that does not lead: who leads, as far as it knows."""
+_Metadata = tuple[tuple[str, str], ...]
 
 
 class Seat:
@@ -32,11 +32,14 @@ class Seat:
         """The hub; ends the call with UNAVAILABLE where there is none, or it was closed."""
         hub = self.hub
         if hub is None:
-            leader = self.leadership.leader
-            metadata = ((LEADER_METADATA, leader),) if leader else ()
-            text = f"this limiter does not lead; {leader or 'nobody it knows of'} does"
-            await context.abort(grpc.StatusCode.UNAVAILABLE, text, metadata)
+            text = f"this limiter does not lead; {self.leadership.leader or 'nobody it knows of'} does"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text, self._leader_metadata())
             raise AssertionError("abort() does not return")
         if hub.closed:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the limiter is shutting down")
         return hub
+
+    def _leader_metadata(self) -> _Metadata:
+        leader, address = self.leadership.leader, self.leadership.leader_address
+        found = ((LEADER_METADATA, leader), (LEADER_ADDRESS_METADATA, address))
+        return tuple((key, value) for key, value in found if value)

@@ -16,7 +16,15 @@ from fairbox.grpc_errors import abort_exhausted, abort_fields
 from limiter.core import LeaseId, RejectReason
 from limiter.core.effects import Effect, Granted, Rejected, Released
 from limiter.core.events import Acquire, Cancel, Release
-from limiter.server.convert import DEFAULT_BUCKET, OUTCOMES, UNARY_PREFIX, lease_id, lease_message, parent_problem
+from limiter.server.convert import (
+    DEFAULT_BUCKET,
+    MAX_HOLD_S,
+    OUTCOMES,
+    UNARY_PREFIX,
+    lease_id,
+    lease_message,
+    parent_problem,
+)
 from limiter.server.fields import Fields
 from limiter.server.peer import PeerStream
 from limiter.server.seat import Seat
@@ -83,7 +91,11 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
         try:
             event, client_id = _acquire_event(request)
             fields = Fields()
-            event = replace(event, tokens=fields.count("tokens", request.tokens, default=1, most=1_000_000))
+            event = replace(
+                event,
+                tokens=fields.count("tokens", request.tokens, default=1, most=1_000_000),
+                hold=fields.duration("hold_s", request.hold_s, default=0.0, longest=MAX_HOLD_S),
+            )
             if request.HasField("parent"):
                 if problem := parent_problem(request.parent):
                     name, _, problem = f"parent{problem}".partition(" ")

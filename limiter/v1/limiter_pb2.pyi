@@ -945,6 +945,7 @@ class AcquireTokenRequest(google.protobuf.message.Message):
     TENANT_FIELD_NUMBER: builtins.int
     UNBOUND_TTL_S_FIELD_NUMBER: builtins.int
     PARENT_FIELD_NUMBER: builtins.int
+    HOLD_S_FIELD_NUMBER: builtins.int
     bucket: builtins.str
     """Name of the bucket. Empty: `code`."""
     tokens: builtins.int
@@ -961,6 +962,10 @@ class AcquireTokenRequest(google.protobuf.message.Message):
     """Who the work is for, where the bucket is fair by tenant."""
     unbound_ttl_s: builtins.float
     """The lease ends unless an executor binds it within this time. 0: 60 s. At most 3600 s."""
+    hold_s: builtins.float
+    """As in Acquire: above 0 the lease lasts until it is released, or for this time, and `unbound_ttl_s` does not count.
+    After a restart of the limiter nobody reports it, so it is not counted any more.
+    """
     @property
     def parent(self) -> global___Lease:
         """As in Acquire."""
@@ -977,9 +982,10 @@ class AcquireTokenRequest(google.protobuf.message.Message):
         tenant: builtins.str = ...,
         unbound_ttl_s: builtins.float = ...,
         parent: global___Lease | None = ...,
+        hold_s: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["parent", b"parent"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "client_id", b"client_id", "parent", b"parent", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "tokens", b"tokens", "unbound_ttl_s", b"unbound_ttl_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "client_id", b"client_id", "hold_s", b"hold_s", "parent", b"parent", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "tokens", b"tokens", "unbound_ttl_s", b"unbound_ttl_s"]) -> None: ...
 
 global___AcquireTokenRequest = AcquireTokenRequest
 
@@ -1407,6 +1413,8 @@ class GetStatusResponse(google.protobuf.message.Message):
     UPTIME_S_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
     INSECURE_FIELD_NUMBER: builtins.int
+    LEADER_NAME_FIELD_NUMBER: builtins.int
+    LEADER_ADDRESS_FIELD_NUMBER: builtins.int
     epoch: builtins.int
     """Epoch of this limiter."""
     leader: builtins.bool
@@ -1421,6 +1429,10 @@ class GetStatusResponse(google.protobuf.message.Message):
     """Version of fairbox."""
     insecure: builtins.bool
     """True when it listens beyond loopback without token or TLS."""
+    leader_name: builtins.str
+    """Who leads, as far as this process knows: for people. Empty: it knows of nobody."""
+    leader_address: builtins.str
+    """Where clients reach who leads, HOST:PORT. Empty: not known, or told in another way (with leader=k8s by the Service)."""
     @property
     def missing_executors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """When recovering: names of the executors that have not reported."""
@@ -1446,8 +1458,10 @@ class GetStatusResponse(google.protobuf.message.Message):
         uptime_s: builtins.float = ...,
         version: builtins.str = ...,
         insecure: builtins.bool = ...,
+        leader_name: builtins.str = ...,
+        leader_address: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["buckets", b"buckets", "epoch", b"epoch", "insecure", b"insecure", "leader", b"leader", "missing_executors", b"missing_executors", "recovering", b"recovering", "recovering_for_s", b"recovering_for_s", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["buckets", b"buckets", "epoch", b"epoch", "insecure", b"insecure", "leader", b"leader", "leader_address", b"leader_address", "leader_name", b"leader_name", "missing_executors", b"missing_executors", "recovering", b"recovering", "recovering_for_s", b"recovering_for_s", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
 

@@ -53,7 +53,8 @@ class LimiterServiceStub:
     answers it with DEADLINE_EXCEEDED: give the call itself a deadline at least 10 s longer, because a grant that races
     with the caller's own deadline is only found again through `unbound_ttl_s`.
     Errors: NOT_FOUND for an unknown bucket, RESOURCE_EXHAUSTED with google.rpc.RetryInfo and QuotaFailure when the
-    queue is full, DEADLINE_EXCEEDED when the queue timeout ran out, UNAVAILABLE when this process does not lead.
+    queue is full, DEADLINE_EXCEEDED when the queue timeout ran out, UNAVAILABLE when this process does not lead; where
+    it knows who does, the trailing metadata `limiter-leader-address` says where to ask, and `limiter-leader` who it is.
     Repeating a call with the same client_id, request_id and attempt joins the first one and returns its lease.
     """
 
@@ -96,7 +97,8 @@ class LimiterServiceAsyncStub:
     answers it with DEADLINE_EXCEEDED: give the call itself a deadline at least 10 s longer, because a grant that races
     with the caller's own deadline is only found again through `unbound_ttl_s`.
     Errors: NOT_FOUND for an unknown bucket, RESOURCE_EXHAUSTED with google.rpc.RetryInfo and QuotaFailure when the
-    queue is full, DEADLINE_EXCEEDED when the queue timeout ran out, UNAVAILABLE when this process does not lead.
+    queue is full, DEADLINE_EXCEEDED when the queue timeout ran out, UNAVAILABLE when this process does not lead; where
+    it knows who does, the trailing metadata `limiter-leader-address` says where to ask, and `limiter-leader` who it is.
     Repeating a call with the same client_id, request_id and attempt joins the first one and returns its lease.
     """
 
@@ -143,7 +145,8 @@ class LimiterServiceServicer(metaclass=abc.ABCMeta):
         answers it with DEADLINE_EXCEEDED: give the call itself a deadline at least 10 s longer, because a grant that races
         with the caller's own deadline is only found again through `unbound_ttl_s`.
         Errors: NOT_FOUND for an unknown bucket, RESOURCE_EXHAUSTED with google.rpc.RetryInfo and QuotaFailure when the
-        queue is full, DEADLINE_EXCEEDED when the queue timeout ran out, UNAVAILABLE when this process does not lead.
+        queue is full, DEADLINE_EXCEEDED when the queue timeout ran out, UNAVAILABLE when this process does not lead; where
+        it knows who does, the trailing metadata `limiter-leader-address` says where to ask, and `limiter-leader` who it is.
         Repeating a call with the same client_id, request_id and attempt joins the first one and returns its lease.
         """
 
@@ -180,7 +183,7 @@ class LimiterAdminServiceStub:
         limiter.v1.limiter_pb2.GetStatusRequest,
         limiter.v1.limiter_pb2.GetStatusResponse,
     ]
-    """The state of the limiter and of each bucket at one instant."""
+    """The state of the limiter and of each bucket at one instant. One that does not lead answers too, and says who does."""
 
     WatchStatus: grpc.UnaryStreamMultiCallable[
         limiter.v1.limiter_pb2.WatchStatusRequest,
@@ -228,7 +231,7 @@ class LimiterAdminServiceAsyncStub:
         limiter.v1.limiter_pb2.GetStatusRequest,
         limiter.v1.limiter_pb2.GetStatusResponse,
     ]
-    """The state of the limiter and of each bucket at one instant."""
+    """The state of the limiter and of each bucket at one instant. One that does not lead answers too, and says who does."""
 
     WatchStatus: grpc.aio.UnaryStreamMultiCallable[
         limiter.v1.limiter_pb2.WatchStatusRequest,
@@ -278,7 +281,7 @@ class LimiterAdminServiceServicer(metaclass=abc.ABCMeta):
         request: limiter.v1.limiter_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> typing.Union[limiter.v1.limiter_pb2.GetStatusResponse, collections.abc.Awaitable[limiter.v1.limiter_pb2.GetStatusResponse]]:
-        """The state of the limiter and of each bucket at one instant."""
+        """The state of the limiter and of each bucket at one instant. One that does not lead answers too, and says who does."""
 
     @abc.abstractmethod
     def WatchStatus(

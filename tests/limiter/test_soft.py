@@ -9,6 +9,7 @@ import pytest
 
 from fairbox.errors import FieldErrors
 from limiter import ExecutorSession, LeaseRefused, LimiterClient, ReleaseOutcome
+from limiter.client.unary import UnaryLimiterClient
 from limiter.config import AdaptiveConfig, BucketConfig, LimiterConfig
 from limiter.core import BucketLimits, LeaseId, LimiterCore, SessionKind
 from limiter.core.effects import Granted, Rejected, Released, Revoked
@@ -153,6 +154,21 @@ async def test_over_the_network_it_lasts_until_the_block_is_left() -> None:
         for bad in (-1.0, float("nan"), 1e9):
             with pytest.raises(FieldErrors, match="hold is"):
                 client.lease(hold=bad)
+
+
+async def test_a_unary_client_has_them_too() -> None:
+    async with LimiterServer(_config()) as server, UnaryLimiterClient(server.address) as client:
+        async with client.lease(hold=30.0, unbound_ttl=0.2):
+            await asyncio.sleep(0.5)
+            assert server.statistics().held == 1
+        assert server.statistics().held == 0
+        with pytest.raises(LeaseRefused, match=r"hold_s is 61, must be at most 60"):
+            await client.lease(hold=61.0).__aenter__()
+        with pytest.raises(FieldErrors, match="hold is"):
+            await client.lease(hold=-1.0).__aenter__()
+        await client.lease(hold=0.3).__aenter__()
+        assert server.statistics().held == 1
+        await until(lambda: (server.statistics().held, server.statistics().sessions) == (0, 0))
 
 
 async def test_a_client_that_closes_in_the_middle_leaves_it_to_its_hold_time() -> None:
