@@ -83,9 +83,7 @@ class ExecutorConfig:
         18.0, help="Longest wait in the queues of its requests, seconds; less where their timeouts leave less."
     )
     gateway_max_body_bytes: int = setting(32 * _MIB, help="Largest body that it takes.")
-    limiter: str = setting(
-        "none", help="Address of the limiter, HOST:PORT, or several, with commas; none: no limit."
-    )
+    limiter: str = setting("none", help="Address of the limiter, HOST:PORT, or several, with commas; none: no limit.")
     limiter_bucket: str = setting("code", help="Bucket for requests that bring no lease.")
     limiter_timeout_s: float = setting(10.0, help="Longest wait for the limiter to bind a lease, seconds.")
     max_concurrent: int = setting(factory=lambda: 4 * (os.cpu_count() or 1), help="Most programs at once.")

@@ -75,6 +75,7 @@ class LimiterClient:
         on_standby: Callable[[int], None] | None = None,
         parent: LeaseLike | None = None,
         hold: float = 0.0,
+        instead_of: LeaseLike | None = None,
     ) -> LeaseContext:
         """Waits its turn, first in, first out, and yields a Lease. `queue_timeout` is in seconds, at most 86,400.
         `on_standby` is called at most once, from the event loop, when the grant is near: with how many are before it.
@@ -86,6 +87,10 @@ class LimiterClient:
         it. With `hold`, in seconds, nobody has to: that is for work where no executor can bind, such as a sandbox
         behind HTTP. The lease then ends when the block is left, or after that time, whatever becomes of this client;
         the limit holds if the work ends by then too. Leaving the block gives back a lease that was not bound.
+
+        `instead_of` is a lease that this client was granted and that no executor could bind any more. If that is
+        because the limiter was restarted, the request has the place that the lease had, before all that have waited
+        since; otherwise it goes to the end of the queue, as any other.
 
         Raises QueueTimeout, QueueFull, UnknownBucket, LeaseRefused or LimiterUnavailable on entering; FieldErrors at
         once for a bad argument.
@@ -101,6 +106,7 @@ class LimiterClient:
             on_standby=on_standby,
             parent=None if parent is None else Lease.of(parent),
             hold=hold,
+            instead_of=None if instead_of is None else Lease.of(instead_of),
         )
         return LeaseContext(self._runner, acquire)
 

@@ -23,6 +23,8 @@ __all__ = ["Bound", "GoneAway", "Granted", "Lost", "Near", "News", "Refused", "S
 MAX_FRAME_ITEMS = 512
 """Items in one frame."""
 _HEARTBEATS_PER_TTL = 4
+_MAX_PLACES = 10_000
+"""Tickets of leases that are remembered: of those that nobody asks to replace too."""
 _STALLED_SHARE = 0.5
 """An acknowledgement that is overdue by this share of the ttl means that the connection is dead."""
 
@@ -44,6 +46,8 @@ class SessionMachine:
         self.waiting: dict[str, Wanted] = {}
         self.held: dict[Lease, int] = {}
         """Leases in hand, in the order in which they came; their tokens when bound here, 0 before."""
+        self._places: dict[Lease, tuple[int, int]] = {}
+        """Tickets of leases in hand, and of those that may have been lost with a limiter, oldest first."""
         self._details: dict[Lease, pb.HeldDetail] = {}
         """What a restarted limiter must know of some of them beyond their names."""
         self._holds: dict[Lease, tuple[float, int]] = {}
@@ -76,6 +80,7 @@ class SessionMachine:
         parent: Lease | None = None,
         hold: float = 0.0,
         standby: bool = False,
+        instead_of: Lease | None = None,
     ) -> str:
         """Asks for a lease and returns the request's id. ValueError when that id is waiting already."""
         self._serial += 1
@@ -85,6 +90,8 @@ class SessionMachine:
         # Attempts grow over all requests of a session, so that an id can be used again at any time.
         wanted = Wanted(request_id, self._serial, bucket, tokens, tenant, now + queue_timeout)
         wanted.parent, wanted.hold, wanted.standby = parent, hold, standby
+        if instead_of is not None and (ticket := self._places.pop(instead_of, None)) is not None:
+            wanted.place = (instead_of.epoch, ticket)
         self.waiting[request_id] = self._acquires[request_id] = wanted
         return request_id
 
@@ -103,6 +110,8 @@ class SessionMachine:
         self._binding.pop(lease, None)
         self._details.pop(lease, None)
         self._holds.pop(lease, None)
+        if self.welcomed and lease.epoch == self.epoch:
+            self._places.pop(lease, None)
         if self.held.pop(lease, None) is not None or binding:
             self._releases.append((lease, outcome))
 
@@ -162,6 +171,7 @@ class SessionMachine:
                 continue
             del self.waiting[grant.request_id]
             self.held[lease] = 0
+            self._remember(lease, grant.ticket)
             if wanted.hold:
                 self._holds[lease] = (now + wanted.hold, wanted.tokens)
             news.append(Granted(grant.request_id, lease))
@@ -210,7 +220,10 @@ class SessionMachine:
             frame.cancels.add(request_id=cancelled.request_id, attempt=cancelled.attempt)
             room -= 1
         while self._acquires and room:
-            fill_acquire(frame.acquires.add(), self._acquires.pop(next(iter(self._acquires))), now)
+            wanted = self._acquires.pop(next(iter(self._acquires)))
+            if wanted.place is not None:
+                self._take_place(wanted, *wanted.place)
+            fill_acquire(frame.acquires.add(), wanted, now)
             room -= 1
         while self._binds and room:
             lease = next(iter(self._binds))
@@ -242,7 +255,8 @@ class SessionMachine:
     # Internal
 
     def _hello(self, now: float) -> pb.SessionRequest:
-        self._acquires.clear()
+        # Whether a place can be taken is known after the welcome only.
+        self._acquires = {name: wanted for name, wanted in self._acquires.items() if wanted.place is not None}
         hello = pb.Hello(
             session_id=self.session_id,
             kind=KINDS[self.kind],
@@ -256,7 +270,8 @@ class SessionMachine:
         for lease, (until, tokens) in self._holds.items():
             hello.details.add(lease=lease_message(lease), hold_s=max(0.001, until - now), tokens=tokens)
         for wanted in self.waiting.values():
-            fill_acquire(hello.queued.add(), wanted, now)
+            if wanted.place is None:
+                fill_acquire(hello.queued.add(), wanted, now)
         frame = pb.SessionRequest(hello=hello)
         if self.kind is SessionKind.EXECUTOR:
             self._beat(frame, now)
@@ -273,6 +288,17 @@ class SessionMachine:
             lease = Lease.of(unknown)
             if lease in self.held:
                 self._lose(lease, "the limiter does not know it any more", news)
+
+    def _remember(self, lease: Lease, ticket: pb.Ticket) -> None:
+        self._places[lease] = (ticket.epoch, ticket.seq)
+        if len(self._places) > _MAX_PLACES:
+            del self._places[next(iter(self._places))]
+
+    def _take_place(self, wanted: Wanted, epoch: int, ticket: tuple[int, int]) -> None:
+        """Nobody of this epoch was asked under that ticket, unless the limiter is still the one that granted it."""
+        wanted.place = None
+        if epoch < self.epoch and ticket > (0, 0):
+            wanted.ticket = ticket
 
     def _bound(self, result: pb.BindResult, news: list[News]) -> None:
         lease = Lease.of(result.lease)

@@ -24,6 +24,9 @@ class Wanted:
     """When its queue timeout runs out."""
     ticket: tuple[int, int] | None = None
     """(epoch, seq), once the limiter has said it."""
+    place: tuple[int, tuple[int, int]] | None = None
+    """Until it is sent: epoch and ticket of a lease that it is asked instead of. It takes that place if the limiter has
+    been restarted since."""
     parent: Lease | None = None
     """Lease within whose tokens it is to be granted."""
     hold: float = 0.0

@@ -115,6 +115,7 @@ class SessionRunner:
         parent: Lease | None = None,
         hold: float = 0.0,
         on_standby: Callable[[int], None] | None = None,
+        instead_of: Lease | None = None,
     ) -> Lease:
         """Waits for a lease. Raises a LimiterError; a cancelled or failed wait leaves nothing behind. `on_standby` is
         called once, with the requests before this one, when its grant is near."""
@@ -129,6 +130,7 @@ class SessionRunner:
             parent=parent,
             hold=hold,
             standby=on_standby is not None,
+            instead_of=instead_of,
         )
         if on_standby is not None:
             self._standbys[request_id] = on_standby

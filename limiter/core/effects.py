@@ -44,6 +44,8 @@ class Granted:
     """The leases end unless bound within this time."""
     waited: float
     """Time spent in the queue."""
+    ticket: Ticket
+    """The place that the request had."""
 
 
 @fact

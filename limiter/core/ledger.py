@@ -303,7 +303,9 @@ class Ledger:
         leases = (first.lease_id,) if request.count == 1 else tuple([lease.lease_id for lease in request.leases])
         name = request.bucket.limits.name
         session_id = request.session.session_id
-        self.effects.append(Granted(session_id, request.request_id, request.attempt, name, leases, start_by, waited))
+        self.effects.append(
+            Granted(session_id, request.request_id, request.attempt, name, leases, start_by, waited, request.ticket)
+        )
 
     def wait(self, request: Request, deadline: float) -> None:
         """Counts a request among those that wait."""

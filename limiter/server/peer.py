@@ -156,6 +156,7 @@ class PeerStream:
             lease.bucket = effect.bucket
             lease.epoch, lease.seq = effect.leases[0]
             lease.client_session_id = effect.session_id
+            grant.ticket.epoch, grant.ticket.seq = effect.ticket
         elif isinstance(effect, Queued):
             queued = self._frame().queued.add()
             queued.request_id = effect.request_id

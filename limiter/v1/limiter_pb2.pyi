@@ -421,7 +421,9 @@ class Acquire(google.protobuf.message.Message):
     """
     @property
     def ticket(self) -> global___Ticket:
-        """On reconnection: the ticket that the request was given. Unset for a new request."""
+        """On reconnection: the ticket that the request was given. Also that of a lease of an earlier epoch that nobody has
+        bound, for the request that takes its place. Otherwise unset.
+        """
 
     @property
     def parent(self) -> global___Lease:
@@ -690,6 +692,7 @@ class Grant(google.protobuf.message.Message):
     ATTEMPT_FIELD_NUMBER: builtins.int
     LEASE_FIELD_NUMBER: builtins.int
     START_BY_S_FIELD_NUMBER: builtins.int
+    TICKET_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """The request's id."""
     attempt: builtins.int
@@ -700,6 +703,12 @@ class Grant(google.protobuf.message.Message):
     def lease(self) -> global___Lease:
         """The lease."""
 
+    @property
+    def ticket(self) -> global___Ticket:
+        """The ticket that the request had: if the limiter is restarted before anybody has bound the lease, a request that is
+        asked instead takes this place.
+        """
+
     def __init__(
         self,
         *,
@@ -707,9 +716,10 @@ class Grant(google.protobuf.message.Message):
         attempt: builtins.int = ...,
         lease: global___Lease | None = ...,
         start_by_s: builtins.float = ...,
+        ticket: global___Ticket | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "lease", b"lease", "request_id", b"request_id", "start_by_s", b"start_by_s"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["lease", b"lease", "ticket", b"ticket"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "lease", b"lease", "request_id", b"request_id", "start_by_s", b"start_by_s", "ticket", b"ticket"]) -> None: ...
 
 global___Grant = Grant
 

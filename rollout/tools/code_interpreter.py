@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from executor_service import Cause, ExecutionResult, ExecutorClient, ExecutorError, InvalidRequest, Limits
+from executor_service import Cause, ExecutionResult, ExecutorClient, ExecutorError, InvalidRequest, LeaseRefused, Limits
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.config import setting
 from fairbox.errors import ConfigError, FairboxError
@@ -126,21 +126,25 @@ class CodeInterpreter:
         if problem is not None:
             return ToolResponse(f"Error: {problem}.", ToolOutcome.BAD_ARGUMENTS)
         timeout = min(self._config.default_timeout, time_limit_s or self._config.default_timeout)
+        refused: LeaseLike | None = None
         for attempt in range(1, self._config.infra_attempts + 1):
             try:
-                return await self._attempt(trajectory_id, code, timeout)
-            except InfraError:
+                return await self._attempt(trajectory_id, code, timeout, refused)
+            except InfraError as error:
                 if attempt == self._config.infra_attempts:
                     raise
+                refused = error.lease if isinstance(error, _LeaseRefusedError) else None
             # Again, under a new request_id and lease. Safe: a program reaches nothing outside its own sandbox, and
             # nobody has seen a result of the failed attempt.
             await asyncio.sleep(_RETRY_AFTER_S * 2 ** (attempt - 1))
         raise AssertionError("the last attempt returns or raises")
 
-    async def _attempt(self, trajectory_id: str, code: str, timeout: float) -> ToolResponse:
+    async def _attempt(self, trajectory_id: str, code: str, timeout: float, refused: LeaseLike | None) -> ToolResponse:
+        """`refused`: the lease of an attempt before, that could not be bound."""
+        lease: LeaseLike | None = None
         began = started = self._clock.now()
         try:
-            async with self._slot() as lease:
+            async with self._slot(refused) as lease:
                 started = self._clock.now()
                 result = await self._executor.execute(
                     code,
@@ -160,6 +164,8 @@ class CodeInterpreter:
         except FairboxError as error:
             if isinstance(error, ExecutorError):
                 self._cooldown.failed(started, self._clock.now())
+            if isinstance(error, LeaseRefused) and lease is not None:
+                raise _LeaseRefusedError(str(error), lease) from error
             raise InfraError(str(error)) from error
         if result.cause is Cause.INFRA:
             self._cooldown.failed(started, self._clock.now())
@@ -179,7 +185,7 @@ class CodeInterpreter:
         )
 
     @contextlib.asynccontextmanager
-    async def _slot(self) -> AsyncIterator[LeaseLike | None]:
+    async def _slot(self, refused: LeaseLike | None) -> AsyncIterator[LeaseLike | None]:
         """A worker of this process and, with the global limit, a lease. Raises InfraError when the wait is too long."""
         limit = self._config.queue_timeout
         try:
@@ -193,10 +199,18 @@ class CodeInterpreter:
             if self._limiter is None:
                 yield None
             else:
-                async with self._limiter.lease(bucket=BUCKET, queue_timeout=limit) as lease:
+                async with self._limiter.lease(bucket=BUCKET, queue_timeout=limit, instead_of=refused) as lease:
                     yield lease
         finally:
             self._workers.release()
+
+
+class _LeaseRefusedError(InfraError):
+    """No executor could bind the lease."""
+
+    def __init__(self, message: str, lease: LeaseLike) -> None:
+        super().__init__(message)
+        self.lease = lease
 
 
 def _code_problem(code: str) -> str | None:

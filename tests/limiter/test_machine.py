@@ -178,6 +178,38 @@ def test_executor_that_is_not_welcomed_yet_has_no_heartbeat_to_send() -> None:
     assert machine.next_deadline() == 5.5
 
 
+def place_of(machine: SessionMachine, lease: Lease, epoch: int) -> tuple[int, int]:
+    """Ticket under which a lease is asked for instead of another, of a limiter of that epoch."""
+    machine.disconnected()
+    machine.acquire(1.0, bucket="code", tokens=1, queue_timeout=10.0, instead_of=lease)
+    machine.connected(1.0)
+    for acquire in frame(machine, 1.0).hello.queued:
+        assert not acquire.HasField("ticket"), "whether it may take the place is not known yet"
+    machine.received(welcome(epoch), 1.0)
+    sent = machine.take_frame(1.0)
+    return (sent.acquires[0].ticket.epoch, sent.acquires[0].ticket.seq) if sent is not None else (0, 0)
+
+
+@pytest.mark.parametrize(("epoch", "place"), [(6, (5, 7)), (5, (0, 0))])
+def test_lease_that_is_void_after_a_restart_leaves_its_place(epoch: int, place: tuple[int, int]) -> None:
+    machine, lease = open_machine(), Lease.of(LEASE)
+    answer = pb.Grant(request_id=ask(machine), attempt=1, lease=LEASE, ticket=pb.Ticket(epoch=5, seq=7))
+    frame(machine)
+    machine.received(pb.SessionResponse(grants=[answer]), 0.0)
+    assert place_of(machine, lease, epoch) == place
+    again = machine.acquire(1.0, bucket="code", tokens=1, queue_timeout=10.0, instead_of=lease)
+    assert machine.waiting[again].place is None, "it is taken once"
+
+
+def test_lease_that_was_used_leaves_no_place() -> None:
+    machine, lease = open_machine(), Lease.of(LEASE)
+    answer = pb.Grant(request_id=ask(machine), attempt=1, lease=LEASE, ticket=pb.Ticket(epoch=5, seq=7))
+    frame(machine)
+    machine.received(pb.SessionResponse(grants=[answer]), 0.0)
+    machine.release(lease, ReleaseOutcome.OK)
+    assert place_of(machine, lease, 6) == (0, 0)
+
+
 def test_lost_lease_is_dropped_by_a_client_and_listed_by_an_executor_until_its_work_is_dead() -> None:
     client = open_machine()
     grant(client, ask(client))

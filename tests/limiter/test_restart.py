@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
 from fairbox.channels import open_channel
-from limiter import ExecutorSession, LimiterClient
+from limiter import BindStatus, ExecutorSession, Lease, LimiterClient
 from limiter.client.grpc_transport import GrpcConnection, GrpcTransport
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
@@ -103,6 +103,35 @@ async def test_restarted_limiter_counts_what_runs_and_serves_those_who_waited_in
             executor.release(running)
             await asyncio.wait_for(asyncio.gather(*waiters), 30)
             assert order == list(range(5))
+
+
+async def test_lease_that_nobody_had_bound_leaves_its_place_to_the_one_that_is_asked_instead() -> None:
+    port, admin = _free_ports()
+    target = f"127.0.0.1:{port}"
+    order: list[str] = []
+    async with (
+        LimiterClient(target, unavailable_after=60) as client,
+        LimiterClient(target, unavailable_after=60) as other,
+        ExecutorSession(target, unavailable_after=60) as executor,
+    ):
+
+        async def wait(who: str, limiter: LimiterClient, void: Lease | None = None) -> None:
+            async with limiter.lease(queue_timeout=120, instead_of=void):
+                order.append(who)
+
+        async with limiter_process(port, admin, fresh=True):
+            granted = client.lease()
+            void = await granted.__aenter__()
+            tasks = [asyncio.create_task(wait("other", other))]
+            while (await _bucket(admin)).queued < 1:
+                await asyncio.sleep(0.02)
+        await until(lambda: not executor.connected and not client.connected)
+        async with limiter_process(port, admin):
+            assert (await executor.bind(void, timeout=60)).status is BindStatus.WRONG_EPOCH
+            await granted.__aexit__(None, None, None)
+            tasks.append(asyncio.create_task(wait("instead", client, void)))
+            await asyncio.wait_for(asyncio.gather(*tasks), 60)
+            assert order == ["instead", "other"]
 
 
 async def test_restarted_limiter_counts_a_heavy_lease_with_its_weight() -> None:

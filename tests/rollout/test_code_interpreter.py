@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any, cast
@@ -19,6 +20,7 @@ from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.stack import LocalStack
 from rollout.tools import InfraError, ToolOutcome, ToolResponse
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from tests.limiter.servers import limiter_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -189,3 +191,18 @@ async def test_defaults_are_the_documented_ones() -> None:
     config = CodeInterpreterConfig()
     assert (config.rate_limit, config.default_timeout, config.default_language) == (10, 30.0, "python")
     assert (config.enable_global_rate_limit, config.sandbox_fusion_url) == (True, None)
+
+
+async def test_calls_whose_leases_no_executor_can_bind_ask_for_new_ones_slowly(stack: LocalStack) -> None:
+    config = CodeInterpreterConfig(num_workers=1, infra_attempts=1)
+    async with (
+        limiter_server(8) as other,
+        CodeInterpreter(config, executor=stack.ports.executor, limiter=other.address) as tool,
+    ):
+        began = time.monotonic()
+        calls = [asyncio.create_task(run(tool, "print(1)")) for _ in range(5)]
+        for call in calls:
+            with pytest.raises(InfraError, match="lease"):
+                await call
+        assert time.monotonic() - began > 0.5 * (0.1 + 0.2 + 0.4 + 0.8), "pauses, at their shortest"
+        assert tool._cooldown.failures == 5

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-
 import pytest
 
-from rollout.stack import LocalStack
-from rollout.tools import InfraError
-from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
 from rollout.tools.cooldown import Cooldown
-from tests.limiter.servers import limiter_server
 
 
 def test_pause_doubles_up_to_five_seconds_and_ends_with_a_success() -> None:
@@ -39,17 +32,3 @@ def test_attempts_that_were_under_way_together_count_as_one_failure() -> None:
     assert cooldown.pause(2.0) == pytest.approx(0.1)
     cooldown.failed(2.2, 2.6)
     assert cooldown.failures == 2
-
-
-async def test_calls_whose_leases_no_executor_can_bind_ask_for_new_ones_slowly() -> None:
-    config = CodeInterpreterConfig(num_workers=1, infra_attempts=1)
-    async with LocalStack() as stack, limiter_server(8) as other:
-        tool = CodeInterpreter(config, executor=stack.ports.executor, limiter=other.address)
-        async with tool:
-            began = time.monotonic()
-            calls = [asyncio.create_task(tool.execute("t", {"code": "print(1)"})) for _ in range(5)]
-            for call in calls:
-                with pytest.raises(InfraError, match="lease"):
-                    await call
-            assert time.monotonic() - began > 0.5 * (0.1 + 0.2 + 0.4 + 0.8), "pauses, at their shortest"
-            assert tool._cooldown.failures == 5
