@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 
 from limiter.core.effects import Granted, Rejected
-from limiter.core.events import Acquire, Cancel
+from limiter.core.events import Acquire, Cancel, Tick
 from limiter.core.reasons import RejectReason
 from limiter.server.hub import Hub
 
 __all__ = ["UnaryCalls"]
 
 _BACKSTOP_S = 5.0
-"""The core answers at the queue timeout; a call that waits for this much longer has found a defect."""
+"""The core answers at the queue timeout; a call that waits for this much longer looks itself."""
 
 Ending = Granted | Rejected
 
@@ -44,8 +44,10 @@ class UnaryCalls:
         delivered = False
         try:
             self.hub.apply(event)
-            async with asyncio.timeout(event.queue_timeout + _BACKSTOP_S):
-                ending = await future
+            await asyncio.wait([future], timeout=event.queue_timeout + _BACKSTOP_S)
+            if not future.done():
+                self.hub.apply(Tick())  # the process was stopped: what is due has not happened yet
+            ending = future.result()
             delivered = True
             return ending
         finally:
