@@ -1,6 +1,8 @@
 """What must hold in every history, judged from what really ran and from what the limiter decided, in true time.
 
-- Programs that run at one instant never need more tokens than their bucket has, over all executors and leaders.
+- Programs that run at one instant never need more tokens than their bucket has, over all executors and leaders. Where
+  somebody changes the bucket that is the most it had since the oldest of them can have been granted its lease.
+- A program and those that run within its lease count once, and one of the latter runs at a time.
 - Grants leave a bucket in ticket order among those that are connected; what fits at the head is granted at once.
 - Every request ends, within its timeout and what its client adds to it.
 - When all is quiet nothing is held or waited for, no task is left, and no task has failed.
@@ -19,6 +21,8 @@ from tests.limiter.sim.trace import Trace
 
 __all__ = ["Checker", "Program"]
 
+_START_WITHIN_S = 30.0
+"""Between the grant of a lease and the start of its program: `start_by`, the bind and the set-up of the sandbox."""
 _MOST_REPORTED = 5
 """Violations of one kind beyond this are only counted."""
 
@@ -31,6 +35,9 @@ class Program:
     executor: Process
     bucket: str
     tokens: int
+    family: str = ""
+    """Name of the program within whose lease this one runs, or that others run within this one's."""
+    started: float = 0.0
     excused: bool = False
 
 
@@ -44,7 +51,8 @@ class Checker:
         self.running: dict[Program, None] = {}
         self._loop = loop
         self._trace = trace
-        self._limits = limits
+        self._limits = {name: [(0.0, limit)] for name, limit in limits.items()}
+        """By bucket: since when which limit is in force."""
         self._reported: Counter[str] = Counter()
         self._excused: dict[Process, None] = {}
 
@@ -66,13 +74,37 @@ class Checker:
         self.running[program] = None
         self.counts["programs"] += 1
         self._trace.event(f"start {program.name} on {program.executor} ({program.tokens} of {program.bucket})")
+        program.started = self._loop.true_time
         together = [each for each in self.running if each.bucket == program.bucket and not each.excused]
-        tokens = sum(each.tokens for each in together)
-        if tokens > self._limits[program.bucket]:
+        tokens, limit = self._tokens(together), self._limit(program.bucket, together)
+        if tokens > limit:
             names = ", ".join(f"{each.name} on {each.executor}" for each in together)
-            self.violated(
-                "limit", f"{tokens} tokens of {program.bucket} run, {self._limits[program.bucket]} may: {names}"
-            )
+            self.violated("limit", f"{tokens} tokens of {program.bucket} run, {limit} may: {names}")
+
+    def configured(self, bucket: str, limit: int) -> None:
+        """A bucket has that limit from now on."""
+        history = self._limits.setdefault(bucket, [])
+        if not history or history[-1][1] != limit:
+            history.append((self._loop.true_time, limit))
+
+    def _limit(self, bucket: str, together: list[Program]) -> int:
+        """The highest limit since the oldest of these programs can have been granted its lease."""
+        since = min((each.started for each in together), default=0.0) - _START_WITHIN_S
+        history = self._limits[bucket]
+        ends = [*(began for began, _ in history[1:]), float("inf")]
+        return max(limit for (_, limit), end in zip(history, ends, strict=True) if end >= since)
+
+    def _tokens(self, together: list[Program]) -> int:
+        """A family counts once; within it one program is the first and one runs within it."""
+        families: dict[str, list[Program]] = {}
+        for program in together:
+            families.setdefault(program.family or f"/{program.name} on {program.executor}", []).append(program)
+        for name, family in families.items():
+            within = [each for each in family if each.name != name]
+            if len(family) > 1 and (len(within) > 1 or len(family) - len(within) > 1):
+                names = ", ".join(f"{each.name} on {each.executor}" for each in family)
+                self.violated("family", f"of one lease and those within it run at once: {names}")
+        return sum(max(each.tokens for each in family) for family in families.values())
 
     def stopped(self, program: Program) -> None:
         """User code is dead. Idempotent."""

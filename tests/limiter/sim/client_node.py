@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from limiter import Lease, LimiterClient, LimiterError
+from limiter import BindStatus, Lease, LimiterClient, LimiterError
 from tests.limiter.sim.connection import Broken, dial
+from tests.limiter.sim.loop import Process
 from tests.limiter.sim.transport import SimTransport
 from tests.limiter.sim.world import LIMITER, ProcessClock, World
 
-__all__ = ["ClientNode", "Execute"]
+__all__ = ["ClientNode", "Execute", "execute"]
 
 _TASKS = 2
 _ANSWER_BACKSTOP_S = 10.0
@@ -32,6 +34,8 @@ class Execute:
     """How long the program runs."""
     lease: Lease | None
     """None: the executor has to get one."""
+    family: str = ""
+    """Run id of the program within whose lease it runs, or whose own it is."""
 
 
 class ClientNode:
@@ -106,10 +110,13 @@ class ClientNode:
             return
         timeout = rng.choice([0.3, 3.0, 20.0, 20.0])
         patience = rng.choice([None, None, None, None, rng.uniform(0.0, 0.05), rng.uniform(0.0, 5.0)])
+        tenant = f"t{rng.randrange(world.scenario.tenants)}" if world.scenario.tenants else ""
         asked, stopped = world.loop.time(), self.process.stopped_for
         try:
             async with asyncio.timeout(patience) as changed:
-                async with self.client.lease(request.bucket, request.tokens, queue_timeout=timeout) as lease:
+                async with self.client.lease(
+                    request.bucket, request.tokens, queue_timeout=timeout, tenant=tenant
+                ) as lease:
                     if rng.random() < 0.9:
                         changed.reschedule(None)
                     self._check_wait(request, asked, stopped, timeout)
@@ -136,22 +143,62 @@ class ClientNode:
         if rng.random() < 0.05:
             return  # forgets to use it
         request = Execute(request.run_id, request.bucket, request.tokens, request.seconds, lease)
+        if self._world.scenario.families and rng.random() < 0.4:
+            await self._run_family(request, lease)
+            return
         answer = await self._execute(request)
         if answer == "lost" and rng.random() < 0.5:
             await self._execute(request)
+        if answer == BindStatus.WRONG_EPOCH and self._world.scenario.extended:
+            await self._replace(request, lease)
+
+    async def _replace(self, request: Execute, void: Lease) -> None:
+        """Asks for the place of a lease that nobody had bound when its limiter died."""
+        self._world.checker.count("asked instead")
+        async with self.client.lease(request.bucket, request.tokens, queue_timeout=5.0, instead_of=void) as lease:
+            await self._execute(replace(request, run_id=f"{request.run_id}.again", lease=lease))
+
+    async def _run_family(self, request: Execute, lease: Lease) -> None:
+        """Runs a program that has others run within its lease, and waits for all of them."""
+        request = replace(request, family=request.run_id)
+        children = [asyncio.create_task(self._run_within(request, lease, number)) for number in range(2)]
+        try:
+            await self._execute(request)
+            for child in children:
+                await child
+        finally:
+            for child in children:
+                child.cancel()
+            for child in children:
+                await asyncio.wait([child])
+
+    async def _run_within(self, request: Execute, lease: Lease, number: int) -> None:
+        rng, checker = self._rng, self._world.checker
+        await asyncio.sleep(rng.uniform(0.0, 1.0))
+        tokens = rng.randint(1, request.tokens)
+        try:
+            async with self.client.lease(request.bucket, tokens, queue_timeout=10.0, parent=lease) as own:
+                checker.count("child")
+                name = f"{request.run_id}.{number}"
+                await self._execute(replace(request, run_id=name, tokens=tokens, lease=own, seconds=rng.random()))
+        except LimiterError as error:
+            checker.count(f"child: {type(error).__name__}")
 
     async def _execute(self, request: Execute) -> str:
-        """Calls an executor; the request or the answer can be lost."""
-        world, rng = self._world, self._rng
-        target = f"executor{rng.randrange(world.scenario.executors)}"
-        end = dial(world.network, self.process, target)
-        try:
-            async with asyncio.timeout(request.seconds + rng.choice([1.0, 10.0])):
-                await end.send(request)
-                answer = str(await end.receive())
-        except (Broken, TimeoutError):
-            answer = "lost"
-        finally:
-            end.abort()
-        world.checker.count(f"answer: {answer}")
-        return answer
+        return await execute(self._world, self._rng, self.process, request)
+
+
+async def execute(world: World, rng: random.Random, process: Process, request: Execute) -> str:
+    """Calls an executor; the request or the answer can be lost."""
+    target = f"executor{rng.randrange(world.scenario.executors)}"
+    end = dial(world.network, process, target)
+    try:
+        async with asyncio.timeout(request.seconds + rng.choice([1.0, 10.0])):
+            await end.send(request)
+            answer = str(await end.receive())
+    except (Broken, TimeoutError):
+        answer = "lost"
+    finally:
+        end.abort()
+    world.checker.count(f"answer: {answer}")
+    return answer

@@ -80,6 +80,10 @@ class End:
             raise Broken("the stream has ended")
         return self._inbox.popleft()
 
+    def put_back(self, message: Any) -> None:
+        """The next message is this one, which was received."""
+        self._inbox.appendleft(message)
+
     def finish(self) -> None:
         """Nothing more will be sent. Idempotent."""
         if self.open and not self._finished:

@@ -47,6 +47,8 @@ class Defect:
     """Fields of the scenario that are set."""
     seeds: int = 10
     """It shows in one of so many."""
+    first: int = 0
+    """The first of them."""
 
     def scenario(self, seed: int) -> Scenario:
         """The scenario in which to look for it."""

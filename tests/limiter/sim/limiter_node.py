@@ -7,9 +7,11 @@ import asyncio
 from limiter.leadership import Alone, Elector, Leadership, LeadershipLost, Term
 from limiter.server.hub import Hub
 from limiter.server.reign import Reign
+from limiter.server.unary import UnaryCalls
 from tests.limiter.sim.connection import End
 from tests.limiter.sim.records import SimRecords
 from tests.limiter.sim.transport import serve_session
+from tests.limiter.sim.unary import serve_any
 from tests.limiter.sim.watch import watch
 from tests.limiter.sim.world import LIMITER, ProcessClock, World
 
@@ -39,6 +41,7 @@ class LimiterNode:
     def __init__(self, world: World, name: str) -> None:
         self.process = world.process(name)
         self.hub: Hub | None = None
+        self._calls: UnaryCalls
         self._world = world
         self._leaving = asyncio.Event()
         self._streams: dict[asyncio.Task[None], None] = {}
@@ -104,6 +107,9 @@ class LimiterNode:
         self.hub = hub
         self._world.checker.count("leads")
         watch(hub.core, self._world, self.process)
+        self._calls = UnaryCalls(hub)
+        for bucket in self._world.scenario.buckets:
+            self._world.checker.configured(bucket.name, bucket.max_in_flight)
         self._world.network.offer(LIMITER, self.process.name, offered=True)
 
     def _forgotten(self) -> None:
@@ -116,7 +122,10 @@ class LimiterNode:
         if self.hub is None or self.hub.closed:
             end.abort()
             return
-        task = asyncio.create_task(serve_session(end, self.hub))
+        if self._world.scenario.unary:
+            task = asyncio.create_task(serve_any(end, self.hub, self._calls))
+        else:
+            task = asyncio.create_task(serve_session(end, self.hub))
         self._streams[task] = None
         task.add_done_callback(self._ended)
 

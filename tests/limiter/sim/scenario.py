@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from limiter.core import BucketLimits, Timing
+from limiter.core import BucketLimits, BucketOrder, Timing
 
-__all__ = ["Fault", "Scenario", "draw"]
+__all__ = ["EXTENDED_FROM", "Fault", "Scenario", "draw"]
+
+EXTENDED_FROM = 100_000
+"""Seeds from here on have more in their world; those below stay what they are when that changes."""
 
 
 class Fault(StrEnum):
@@ -120,6 +123,16 @@ class Scenario:
     """Mean time between requests of one of a client's tasks."""
     unavailable_after: float
     timing: Timing
+    extended: bool = False
+    """Whether clients take the places of leases that a restart made void, and the rest of this is drawn."""
+    unary: int = 0
+    """Clients that use unary calls."""
+    tenants: int = 0
+    """Tenants that requests name; 0: they name none."""
+    families: bool = False
+    """Whether programs ask for leases within their own."""
+    operator: bool = False
+    """Whether somebody changes buckets all the time."""
 
     @property
     def prompt(self) -> bool:
@@ -129,6 +142,29 @@ class Scenario:
 
 def draw(seed: int, faults: Sequence[Fault] | None = None) -> Scenario:
     """The scenario of a seed; `faults` narrows down what is drawn from."""
+    scenario = _draw(seed, faults)
+    return _extend(scenario) if seed >= EXTENDED_FROM else scenario
+
+
+def _extend(scenario: Scenario) -> Scenario:
+    """More kinds of buckets, callers and requests in the same circumstances."""
+    rng = random.Random(f"{scenario.seed}/extended")
+    start_by = scenario.buckets[0].start_by
+    paced = BucketLimits("paced", 4, start_by=start_by, rate_per_s=rng.choice([4.0, 10.0]), burst=rng.choice([1, 4]))
+    shared = BucketLimits("shared", 3, start_by=start_by, order=BucketOrder.FAIR_BY_TENANT)
+    more = rng.choice([(), (paced,), (shared,), (paced, shared)])
+    return replace(
+        scenario,
+        extended=True,
+        buckets=(scenario.buckets[0], *more),
+        unary=rng.choice([0, 2, 4]),
+        tenants=3 if shared in more else 0,
+        families=rng.random() < 0.5,
+        operator=rng.random() < 0.4,
+    )
+
+
+def _draw(seed: int, faults: Sequence[Fault] | None) -> Scenario:
     rng = random.Random(f"{seed}/scenario")
     start_by = rng.choice([5.0, 5.0, 1.0])
     buckets = [BucketLimits("code", 4, start_by=start_by)]

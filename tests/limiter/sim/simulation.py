@@ -10,20 +10,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from limiter import LimiterError
+from limiter.core import SessionKind
 from tests.limiter.sim.audit import audit
 from tests.limiter.sim.client_node import ClientNode
 from tests.limiter.sim.executor_node import ExecutorNode
 from tests.limiter.sim.limiter_node import LimiterNode
 from tests.limiter.sim.loop import SimLoop
 from tests.limiter.sim.nemesis import Nemesis
+from tests.limiter.sim.operator import Operator
 from tests.limiter.sim.records import StoreNode
 from tests.limiter.sim.scenario import Scenario
+from tests.limiter.sim.unary_node import UNARY, UnaryNode
 from tests.limiter.sim.world import STORE, Node, World
 
 __all__ = ["Verdict", "simulate"]
 
 _RECONNECTED_WITHIN_S = 20.0
 """After the last fault every connection that looks alive is alive: dead ones are noticed within 14 s."""
+_WORKERS: tuple[type[Node], ...] = (ClientNode, UnaryNode, ExecutorNode)
 _QUIET_WITHIN_S = 120.0
 """True seconds after the last fault in which every request has to end: the longest queue timeout, backstop, program
 and partition together."""
@@ -73,6 +77,8 @@ def _make(world: World, name: str) -> Node:
         return StoreNode(world)
     if name.startswith("limiter"):
         return LimiterNode(world, name)
+    if name.startswith(UNARY):
+        return UnaryNode(world, name)
     return ExecutorNode(world, name) if name.startswith("executor") else ClientNode(world, name)
 
 
@@ -93,19 +99,25 @@ async def _history(world: World) -> None:
     names += [f"limiter{number}" for number in range(max(1, scenario.limiters))]
     names += [f"executor{number}" for number in range(scenario.executors)]
     names += [f"client{number}" for number in range(scenario.clients)]
+    names += [f"{UNARY}{number}" for number in range(scenario.unary)]
     for name in names:
         world.start(name)
     nemesis = world.loop.create_task(Nemesis(world).run())
     auditor = world.loop.create_task(audit(world))
+    operator = Operator(world) if scenario.operator else None
+    changes = world.loop.create_task(operator.run()) if operator is not None else None
     await asyncio.sleep(scenario.busy)
     world.busy = False
     await nemesis
+    if operator is not None and changes is not None:
+        await changes
+        operator.restore()
     auditor.cancel()
     if await _quiet(world):
         await _probe(world)
     await asyncio.sleep(0.5)
     _check_nothing_left(world)
-    for kind in (ClientNode, ExecutorNode, LimiterNode, StoreNode):
+    for kind in (UnaryNode, ClientNode, ExecutorNode, LimiterNode, StoreNode):
         for name in [name for name, node in world.nodes.items() if isinstance(node, kind)]:
             await world.leave(name)
     await world.ended()
@@ -122,10 +134,10 @@ async def _quiet(world: World) -> bool:
     """Whether everything that was asked for has ended in time."""
     deadline = world.loop.true_time + _QUIET_WITHIN_S
     while world.loop.true_time < deadline:
-        if all(node.idle for node in _of(world, ClientNode)) and all(node.idle for node in _of(world, ExecutorNode)):
+        if all(node.idle for kind in _WORKERS for node in _of(world, kind)):
             return True
         await asyncio.sleep(0.25)
-    for node in [*_of(world, ClientNode), *_of(world, ExecutorNode)]:
+    for node in [node for kind in _WORKERS for node in _of(world, kind)]:
         if not node.idle:
             world.checker.violated("stuck", f"{node.process} still waits {_QUIET_WITHIN_S:.0f} s after the last fault")
     return False
@@ -152,6 +164,9 @@ def _check_nothing_left(world: World) -> None:
         statistics = node.hub.core.statistics(node.hub.clock.now())
         if statistics.held or statistics.queued:
             checker.violated("leak", f"{statistics.held} tokens are held and {statistics.queued} requests wait")
+        for session in node.hub.core.sessions(node.hub.clock.now(), 1000):
+            if session.kind is SessionKind.UNARY:
+                checker.violated("leak", f"a session of unary calls is left: {session.session_id}")
     for node in _of(world, ClientNode):
         if node.client.waiting or node.client.held:
             checker.violated("leak", f"{node.process} waits for {node.client.waiting} and holds {node.client.held}")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.limiter.sim.defects import DEFECTS, Defect
+from tests.limiter.sim.extended_defects import EXTENDED_DEFECTS
 from tests.limiter.sim.simulation import simulate
 
 
@@ -22,13 +23,13 @@ def quiet() -> Iterator[None]:
 def found_at(defect: Defect) -> int | None:
     """The first seed that shows the mistake."""
     with defect.put_in():
-        for seed in range(defect.seeds):
+        for seed in range(defect.first, defect.first + defect.seeds):
             if {kind for kind, _ in simulate(defect.scenario(seed)).violations} & defect.finds:
                 return seed
     return None
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name.replace(" ", "-"))
+@pytest.mark.parametrize("defect", [*DEFECTS, *EXTENDED_DEFECTS], ids=lambda defect: defect.name.replace(" ", "-"))
 def test_defect_is_found(defect: Defect) -> None:
     seed = found_at(defect)
     assert seed is not None, f"{defect.seeds} seeds did not show it"

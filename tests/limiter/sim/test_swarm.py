@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.limiter.sim.scenario import Fault, draw
+from tests.limiter.sim.scenario import EXTENDED_FROM, Fault, draw
 from tests.limiter.sim.simulation import simulate
 
 _SEEDS = 200
@@ -56,10 +56,17 @@ def test_swarm(first: int) -> None:
     assert counts["leads"] > _AT_ONCE
 
 
+def test_swarm_with_more_kinds_of_buckets_and_callers() -> None:
+    counts = swarm(range(EXTENDED_FROM, EXTENDED_FROM + _AT_ONCE))
+    for what in ("unary: granted", "child", "bucket changed", "grants"):
+        assert counts[what] > _AT_ONCE, f"{what}: a simulation of nothing finds nothing"
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_long_swarm() -> None:
     swarm(range(_SOAK_FROM, _SOAK_FROM + _SOAK_SEEDS))
+    swarm(range(EXTENDED_FROM, EXTENDED_FROM + _SOAK_SEEDS))
 
 
 def test_every_fault_is_drawn_often() -> None:

@@ -1,0 +1,73 @@
+"""Known mistakes that show only where there are other buckets than plain ones, and leases within leases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from limiter.core.bucket import Bucket
+from limiter.core.children import Children
+from limiter.core.rate import RateBucket
+from limiter.core.waiting import FairQueue
+from tests.limiter.sim.defects import Defect
+from tests.limiter.sim.scenario import EXTENDED_FROM, Fault
+
+__all__ = ["EXTENDED_DEFECTS"]
+
+
+def _forget_the_rate(_: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, count, now: None
+
+
+def _stay_with_one_tenant(_: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, request: self.remove(request)
+
+
+def _count_by_fits(_: Callable[..., Any]) -> Callable[..., Any]:
+    """As if a lowered limit were looked at by new requests alone."""
+    return lambda self, request: request.needed <= 6 - self.held
+
+
+def _many_children(grant: Callable[..., Any]) -> Callable[..., Any]:
+    def wrong(self: Children, bucket: Any, now: float) -> None:
+        for line in self.families.lines.values():
+            line.running = None
+        grant(self, bucket, now)
+
+    return wrong
+
+
+EXTENDED_DEFECTS = (
+    Defect(
+        "grants do not count against the rate",
+        ((RateBucket, "take", _forget_the_rate),),
+        (Fault.RESET,),
+        frozenset({"rate"}),
+        {"program": 0.2, "think": 0.2},
+        first=EXTENDED_FROM,
+    ),
+    Defect(
+        "a tenant keeps its turn after a grant",
+        ((FairQueue, "pop", _stay_with_one_tenant),),
+        (Fault.RESET,),
+        frozenset({"fair"}),
+        {"think": 0.2, "clients": 10},
+        first=EXTENDED_FROM,
+    ),
+    Defect(
+        "a lowered limit does not keep back what waits",
+        ((Bucket, "fits", _count_by_fits),),
+        (Fault.RESET,),
+        frozenset({"limit"}),
+        {"program": 4.0, "think": 0.2, "clients": 10, "operator": True},
+        first=EXTENDED_FROM,
+    ),
+    Defect(
+        "all children of a parent are granted at once",
+        ((Children, "grant", _many_children),),
+        (Fault.RESET,),
+        frozenset({"family"}),
+        {"think": 0.2, "families": True},
+        first=EXTENDED_FROM,
+    ),
+)

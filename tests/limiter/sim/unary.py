@@ -1,0 +1,70 @@
+"""Unary calls over the simulated network, as service.py serves them over gRPC: the core's end of them is in use."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from limiter.core.effects import Granted, Released
+from limiter.core.events import Acquire, Cancel
+from limiter.server.hub import Hub
+from limiter.server.unary import UnaryCalls
+from limiter.v1 import limiter_pb2 as pb
+from tests.limiter.sim.connection import Broken, End
+from tests.limiter.sim.transport import serve_session
+
+__all__ = ["Answer", "serve_any"]
+
+_FIRST_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a call returns: a grant, or why there is none; nothing to a release."""
+
+    granted: Granted | None = None
+    refused: str = ""
+
+
+async def serve_any(end: End, hub: Hub, calls: UnaryCalls) -> None:
+    """Serves a session or one unary call, whichever comes first."""
+    try:
+        async with asyncio.timeout(_FIRST_WITHIN_S):
+            first = await end.receive()
+    except (Broken, TimeoutError):
+        end.abort()
+        return
+    if isinstance(first, pb.SessionRequest):
+        end.put_back(first)
+        await serve_session(end, hub)
+        return
+    try:
+        await end.send(await _call(first, end, hub, calls))
+        end.finish()
+        end.fail()
+    except Broken:
+        pass
+    finally:
+        end.abort()
+
+
+async def _call(call: Acquire | Cancel, end: End, hub: Hub, calls: UnaryCalls) -> Answer:
+    """Ends like a gRPC handler: cancelled when its caller goes away. Broken then."""
+    if hub.closed:
+        return Answer(refused="the limiter is shutting down")
+    if isinstance(call, Cancel):
+        answered = [effect for effect in hub.apply(call) if isinstance(effect, Released)]
+        return Answer(refused="" if answered else "the limiter does not lead")
+    acquiring, gone = asyncio.create_task(calls.acquire(call)), asyncio.create_task(end.receive())
+    try:
+        await asyncio.wait([acquiring, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not acquiring.done():
+            raise Broken("the caller has gone")
+        ending = acquiring.result()
+        return Answer(ending) if isinstance(ending, Granted) else Answer(refused=ending.reason)
+    finally:
+        for task in (acquiring, gone):
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()

@@ -1,0 +1,117 @@
+"""A client of unary calls as a simulated process: asks, runs under what it is granted, gives back by its own ids."""
+
+from __future__ import annotations
+
+import asyncio
+
+from limiter import Lease
+from limiter.core.effects import Granted
+from limiter.core.events import Acquire, Cancel
+from tests.limiter.sim.client_node import Execute, execute
+from tests.limiter.sim.connection import Broken, dial
+from tests.limiter.sim.unary import Answer
+from tests.limiter.sim.world import LIMITER, World
+
+__all__ = ["UNARY", "UnaryNode"]
+
+UNARY = "client-unary"
+"""How their names begin."""
+_UNBOUND_TTL_S = 5.0
+_BACKSTOP_S = 10.0
+_RELEASE_WITHIN_S = 5.0
+_SLACK_S = 0.5
+
+
+class UnaryNode:
+    """One client, one call at a time."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.process = world.process(name)
+        life = world.life()
+        self._world = world
+        self._client_id = f"unary:{name}.{life}"
+        self._rng = world.rng(f"unary {life}")
+        self._leaving = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._serial = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has nothing more to ask."""
+        return self._task is not None and self._task.done()
+
+    async def run(self) -> None:
+        task = self._task = asyncio.create_task(self._work())
+        try:
+            await self._leaving.wait()
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def leave(self) -> None:
+        self._leaving.set()
+
+    def died(self) -> None:
+        """Nothing is left of it."""
+
+    async def _work(self) -> None:
+        world, rng = self._world, self._rng
+        while world.busy:
+            await asyncio.sleep(rng.expovariate(1 / world.scenario.think))
+            if world.busy:
+                await self._one()
+
+    async def _one(self) -> None:
+        world, rng, checker = self._world, self._rng, self._world.checker
+        self._serial += 1
+        bucket = rng.choice(world.scenario.buckets).name
+        timeout = rng.choice([0.3, 3.0, 20.0])
+        patience = rng.choice([timeout + _BACKSTOP_S, timeout + _BACKSTOP_S, rng.uniform(0.0, 0.05), rng.random()])
+        ask = Acquire(
+            self._client_id,
+            str(self._serial),
+            bucket=bucket,
+            count=rng.choice([1, 1, 2]),
+            partial=rng.random() < 0.5,
+            queue_timeout=timeout,
+            start_by=_UNBOUND_TTL_S,
+            tenant=f"t{rng.randrange(world.scenario.tenants)}" if world.scenario.tenants else "",
+            unary=True,
+        )
+        asked, stopped = world.loop.time(), self.process.stopped_for
+        try:
+            answer = await self._call(ask, patience)
+            checker.count(f"unary: {answer.refused or 'granted'}")
+            took = world.loop.time() - asked - (self.process.stopped_for - stopped) * 1.02
+            if took > timeout + _BACKSTOP_S + _SLACK_S:
+                checker.violated("late", f"a unary call took {took:.1f} s, its queue timeout was {timeout}")
+            if answer.granted is not None:
+                await self._use(answer.granted)
+        finally:
+            if not self.process.dead:
+                await self._call(Cancel(self._client_id, ask.request_id, ask.attempt), _RELEASE_WITHIN_S)
+
+    async def _use(self, granted: Granted) -> None:
+        """Runs one program after the other under its leases."""
+        world, rng = self._world, self._rng
+        for lease_id in granted.leases:
+            if rng.random() < 0.1:
+                continue  # forgets to use it
+            lease = Lease(granted.bucket, lease_id.epoch, lease_id.seq, granted.session_id)
+            seconds = min(20.0, rng.expovariate(1 / world.scenario.program))
+            run_id = f"{self._client_id}.{self._serial}.{lease_id.seq}"
+            await execute(world, rng, self.process, Execute(run_id, granted.bucket, 1, seconds, lease))
+
+    async def _call(self, call: Acquire | Cancel, within: float) -> Answer:
+        """Calls the limiter; call or answer can be lost."""
+        end = dial(self._world.network, self.process, LIMITER)
+        try:
+            async with asyncio.timeout(within):
+                await end.send(call)
+                answer = await end.receive()
+                assert isinstance(answer, Answer)
+                return answer
+        except (Broken, TimeoutError):
+            return Answer(refused="lost")
+        finally:
+            end.abort()
