@@ -31,7 +31,7 @@ class _Stream:
 
 
 class Streams:
-    """All streams of one hub. Make it inside the running loop; `close_all()` it."""
+    """All streams of one hub. Make it inside the running loop; closing the hub ends them."""
 
     def __init__(self, hub: Hub, *, poll: float, silence: float, max_streams: int) -> None:
         self._hub = hub
@@ -107,11 +107,6 @@ class Streams:
             if stream.timer is not None:
                 stream.timer.cancel()
             stream.peer.end()
-
-    def close_all(self) -> None:
-        """Ends every stream."""
-        for stream_id in list(self._streams):
-            self.close(stream_id)
 
     def _watch(self, stream_id: str, stream: _Stream) -> None:
         if self._streams.get(stream_id) is stream:

@@ -81,6 +81,7 @@ async def test_lost_or_repeated_frame_ends_the_stream(streams: Streams) -> None:
 async def test_number_of_streams_is_bounded(streams: Streams) -> None:
     assert [streams.open(name) for name in ("a", "b", "c")] == ["", "", "2 streams are open, which is all that may"]
     assert streams.open("a") == "stream a is open already"
-    streams.close_all()
+    streams.close("a")
     assert streams.open("c") == ""
-    streams.close("c")
+    for name in ("b", "c"):
+        streams.close(name)
