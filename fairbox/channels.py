@@ -29,7 +29,7 @@ def client_options() -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 50),
-        ("grpc.min_reconnect_backoff_ms", 50),
+        ("grpc.min_reconnect_backoff_ms", 5_000),  # how long an attempt may take; gRPC waits by the other two
         ("grpc.max_reconnect_backoff_ms", 500),
         ("grpc.dns_min_time_between_resolutions_ms", 5_000),
         ("grpc.use_local_subchannel_pool", 1),
