@@ -22,6 +22,7 @@ from limiter.core.events import (
     Cancel,
     Configure,
     Disconnect,
+    Event,
     Hello,
     Release,
     Revoke,
@@ -241,10 +242,15 @@ def test_revoke_ends_a_granted_lease_and_only_asks_for_a_bound_one() -> None:
 
 def test_events_of_one_instant_are_answered_as_one_by_one() -> None:
     lease = LeaseId(5, 1)
-    events = [Acquire("c", "a"), Acquire("d", "b", queue_timeout=1.0), Release("c", lease), Bind("x", lease, "c")]
+    events: list[Event] = [
+        Acquire("c", "a"),
+        Acquire("d", "b", queue_timeout=1.0),
+        Release("c", lease),
+        Bind("x", lease, "c"),
+    ]
     events += [Acquire("c", "nowhere", bucket="no"), Cancel("d", "b"), Acquire("c", "e"), Tick()]
     alone, together = make_core(1), make_core(1)
-    later = [Acquire("d", "late", queue_timeout=2.0), Release("c", LeaseId(5, 3))]
+    later: list[Event] = [Acquire("d", "late", queue_timeout=2.0), Release("c", LeaseId(5, 3))]
     # The grant of "e" has run out by then, which is told before what happens at that instant.
     for now, instant in ((0.5, events), (9.0, later)):
         one_by_one = [effect for event in instant for effect in alone.handle(event, now)]
