@@ -123,10 +123,12 @@ class ScriptedTool:
         *,
         schema: ToolSchema | None = None,
         reward: float | None = None,
+        parallel: bool = True,
     ) -> None:
         self.schema = schema or ToolSchema(
             "echo", "Answers.", {"text": ParameterSchema("string", "What to say.")}, required=("text",)
         )
+        self.parallel = parallel
         self.calls: list[Mapping[str, Any]] = []
         self.events: list[str] = []
         self.running = 0

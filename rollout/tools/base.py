@@ -7,19 +7,33 @@ and `release` are called once for each trajectory that uses the tool, `release` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fairbox.errors import FairboxError
 from rollout.tools.schema import ToolSchema
+from rollout.tools.statistics import ToolStatistics
 
-__all__ = ["InfraError", "Tool", "ToolOutcome", "ToolResponse"]
+__all__ = [
+    "BranchRefused",
+    "BranchingTool",
+    "InfraError",
+    "MeasuredTool",
+    "Tool",
+    "ToolOutcome",
+    "ToolResponse",
+    "runs_in_parallel",
+]
 
 
 class InfraError(FairboxError):
     """A tool could not do its job, and the model could not have caused that. The trajectory's cause is INFRA."""
+
+
+class BranchRefused(FairboxError):  # noqa: N818 - a state of a trajectory or a tool
+    """What was to be branched can't be branched now, or never; the text says what and why. Nothing has changed."""
 
 
 class ToolOutcome(StrEnum):
@@ -70,10 +84,19 @@ class ToolResponse:
     """Time in queues."""
     run_s: float = 0.0
     """Time from leaving the queues to the result."""
+    unshown: Mapping[str, int] = field(default_factory=dict)
+    """MIME type -> bytes of what a program displayed and the model does not see: images, HTML."""
+    reward: float | None = None
+    """What the tool gives for this call; None where it gives nothing. It is recorded and part of no score by itself."""
 
 
 class Tool(Protocol):
-    """Something that the model can call. One object serves all trajectories at once."""
+    """Something that the model can call. One object serves all trajectories at once.
+
+    A tool whose calls of one trajectory must not run at once has an attribute `parallel` that is False: the calls of a
+    turn then run one after another in their order, beside those of other tools. One that can branch is a
+    `BranchingTool`, one that knows what it waits for is a `MeasuredTool`.
+    """
 
     @property
     def schema(self) -> ToolSchema: ...
@@ -98,3 +121,25 @@ class Tool(Protocol):
     async def release(self, trajectory_id: str) -> None:
         """Ends what `create` began. Idempotent."""
         ...
+
+
+@runtime_checkable
+class BranchingTool(Protocol):
+    """A tool whose state of a trajectory can be forked. One without state branches by doing nothing."""
+
+    async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
+        """Each of the trajectories `branches` has a copy of the state that `trajectory_id` has now, and is released
+        for itself. All or none. Called instead of `create`, while no call runs. Raises BranchRefused and InfraError."""
+        ...
+
+
+@runtime_checkable
+class MeasuredTool(Protocol):
+    """A tool that tells its waits apart."""
+
+    def statistics(self) -> ToolStatistics: ...
+
+
+def runs_in_parallel(tool: Tool) -> bool:
+    """Whether calls of one turn to this tool may run at once; tools that don't say are taken to be without state."""
+    return bool(getattr(tool, "parallel", True))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from executor_service import ExecutionResult, Outcome, Output
+from executor_service import Display, ExecutionResult, Outcome, Output
 from rollout.tools.base import ToolOutcome
-from rollout.tools.text import NO_OUTPUT, cut_end, cut_middle
+from rollout.tools.text import NO_OUTPUT, Keep, cut_text, marker
 
 __all__ = ["ProgramText", "describe"]
 
+_PLAIN = "text/plain"
 _OUTCOMES = {
     Outcome.FINISHED: ToolOutcome.OK,
     Outcome.NONZERO_EXIT: ToolOutcome.PROGRAM_ERROR,
@@ -33,30 +35,60 @@ class ProgramText:
     outcome: ToolOutcome
     truncated: bool
     total_bytes: int
-    """Of standard output and, where it is shown, standard error."""
+    """Of standard output, displayed texts and, where it is shown, standard error."""
+    unshown: Mapping[str, int] = field(default_factory=dict)
+    """MIME type -> bytes of displayed forms that are not in the text."""
 
 
-def describe(result: ExecutionResult, *, max_chars: int) -> ProgramText:
-    """Standard output; after a failure also the compiler's words or the end of standard error, and what happened. Never
-    empty.
+def describe(
+    result: ExecutionResult, *, max_chars: int, keep: Keep = Keep.ENDS, show_exit_code: bool = False
+) -> ProgramText:
+    """Standard output and displayed values; after a failure also the compiler's words or the end of standard error,
+    and what happened. Never empty.
 
-    Each of the streams is shown in at most `max_chars` characters; a cut is marked in the text.
+    Each of the streams, and the displayed values together, are shown in at most `max_chars` characters; a cut is marked
+    in the text. `show_exit_code`: say an exit code that is not 0 even where standard error says something.
     """
     outcome = _OUTCOMES[result.outcome]
-    output, cut = cut_middle(result.stdout.text, max_chars, result.stdout.total_bytes)
+    output, cut = cut_text(result.stdout.text, max_chars, total_bytes=result.stdout.total_bytes, keep=keep)
     if result.stdout.truncated and not cut:
-        output, cut = f"{output}\n[... cut: {result.stdout.total_bytes} bytes in all ...]", True
+        output, cut = f"{output}\n{marker(result.stdout.total_bytes)}", True
     parts, total = [output.rstrip("\n")], result.stdout.total_bytes
+    shown, unshown = _displayed(result.displays)
+    if shown:
+        size = len(shown.encode("utf-8", "replace"))
+        values, values_cut = cut_text(shown, max_chars, total_bytes=size, keep=keep)
+        parts.append(values)
+        cut, total = cut or values_cut or any(each.truncated for each in result.displays), total + size
     if outcome is not ToolOutcome.OK:
         for said in _compiler(result):
-            errors, errors_cut = cut_middle(said.text.strip("\n"), max_chars, said.total_bytes)
+            errors, errors_cut = cut_text(said.text.strip("\n"), max_chars, total_bytes=said.total_bytes)
             parts.append(errors)
             cut, total = cut or errors_cut or said.truncated, total + said.total_bytes
-        errors, errors_cut = cut_end(result.stderr.text.strip("\n"), max_chars)
-        parts += [errors, _failure(result)]
-        cut, total = cut or errors_cut or result.stderr.truncated, total + result.stderr.total_bytes
+        whole = result.stderr.total_bytes
+        errors, errors_cut = cut_text(result.stderr.text.strip("\n"), max_chars, total_bytes=whole, keep=Keep.END)
+        parts += [errors, _failure(result, show_exit_code)]
+        cut, total = cut or errors_cut or result.stderr.truncated, total + whole
     text = "\n".join(part for part in parts if part)
-    return ProgramText(text or NO_OUTPUT, outcome, cut, total)
+    return ProgramText(text or NO_OUTPUT, outcome, cut, total, unshown)
+
+
+def _displayed(displays: Sequence[Display]) -> tuple[str, dict[str, int]]:
+    """(what the model sees of displayed values, MIME type -> bytes of the forms that it does not see).
+
+    A value is shown by its plain text; one that has none by the names and sizes of its forms, so that the model knows
+    that something was displayed.
+    """
+    lines, unshown = [], dict[str, int]()
+    for display in displays:
+        rich = {kind: len(content) for kind, content in display.data.items() if kind != _PLAIN}
+        for kind, size in rich.items():
+            unshown[kind] = unshown.get(kind, 0) + size
+        if _PLAIN in display.data:
+            lines.append(display.text)
+        else:
+            lines.append("".join(f"[{kind}, {size} bytes, not shown]" for kind, size in sorted(rich.items())))
+    return "\n".join(line for line in lines if line), unshown
 
 
 def _compiler(result: ExecutionResult) -> tuple[Output, ...]:
@@ -66,10 +98,10 @@ def _compiler(result: ExecutionResult) -> tuple[Output, ...]:
     return (result.compilation.stdout, result.compilation.stderr)
 
 
-def _failure(result: ExecutionResult) -> str:
+def _failure(result: ExecutionResult, show_exit_code: bool) -> str:
     """One line on what happened, where standard error does not say it already."""
     if result.outcome is Outcome.NONZERO_EXIT:
-        return "" if result.stderr.data else f"[exit code {result.exit_code}]"
+        return "" if result.stderr.data and not show_exit_code else f"[exit code {result.exit_code}]"
     if result.outcome is Outcome.SIGNALED:
         return f"[ended by signal {result.signal}]"
     return f"[{result.message or result.outcome.lower().replace('_', ' ')}]"

@@ -25,7 +25,9 @@ class ParameterSchema:
     type: str
     """One of JSON schema's: string, integer, number, boolean, array, object."""
     description: str
-    enum: tuple[str, ...] | None = None
+    enum: tuple[Any, ...] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further keywords of JSON schema (`items`, `minimum`, ...): shown to the model, not checked."""
 
     def __post_init__(self) -> None:
         assert self.type in _TYPES
@@ -48,11 +50,7 @@ class ToolSchema:
 
     def openai(self) -> dict[str, Any]:
         """As chat templates and OpenAI-compatible servers take it."""
-        properties = {
-            name: {"type": parameter.type, "description": parameter.description}
-            | ({} if parameter.enum is None else {"enum": list(parameter.enum)})
-            for name, parameter in self.parameters.items()
-        }
+        properties = {name: _property(parameter) for name, parameter in self.parameters.items()}
         parameters = {"type": "object", "properties": properties, "required": list(self.required)}
         function = {"name": self.name, "description": self.description, "parameters": parameters, "strict": False}
         return {"type": "function", "function": function}
@@ -65,6 +63,12 @@ class ToolSchema:
         for name, value in arguments.items():
             parameter = self.parameters.get(name)
             if parameter is not None and not parameter.accepts(value):
-                allowed = parameter.type if parameter.enum is None else f"one of {', '.join(parameter.enum)}"
+                allowed = parameter.type if parameter.enum is None else f"one of {', '.join(map(str, parameter.enum))}"
                 return f'the argument "{name}" must be {allowed}'
         return None
+
+
+def _property(parameter: ParameterSchema) -> dict[str, Any]:
+    described = {"description": parameter.description} if parameter.description else {}
+    enum = {} if parameter.enum is None else {"enum": list(parameter.enum)}
+    return {"type": parameter.type, **described, **enum, **parameter.extra}

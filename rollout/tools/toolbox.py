@@ -1,38 +1,98 @@
-"""Answers the calls of a turn: in parallel under a cap, in the order in which they were made."""
+"""Answers the calls of a turn: in parallel under a cap, in the order in which they were made.
+
+Invariants: each call has one response, in its place; at most `max_parallel_calls` of a turn run at once, and start in
+their order (`rollout.tools.order`); no response is longer than `max_response_chars` and a marker.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import ConfigError
-from rollout.tools.base import Tool, ToolOutcome, ToolResponse
+from rollout.tools.base import (
+    BranchingTool,
+    BranchRefused,
+    MeasuredTool,
+    Tool,
+    ToolOutcome,
+    ToolResponse,
+    runs_in_parallel,
+)
 from rollout.tools.hermes import MalformedCall, ToolCall
+from rollout.tools.order import CallOrder
+from rollout.tools.statistics import CallBoard, CallPhase, ToolStatistics
+from rollout.tools.text import LEAST_CHARS, cut_text
 
 __all__ = ["Toolbox"]
+
+MAX_RESPONSE_CHARS = 65_536
+"""A guard against tools that cut nothing themselves; more than most contexts hold."""
+_SHORTEST_S = 0.001
+"""Left to a call whose trajectory has no time left: tools take positive times."""
 
 
 class Toolbox:
     """The tools that a model is offered. `max_parallel_calls` bounds the calls of one turn that run at once."""
 
-    def __init__(self, tools: Sequence[Tool], *, max_parallel_calls: int = 4) -> None:
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        *,
+        max_parallel_calls: int = 4,
+        max_response_chars: int = MAX_RESPONSE_CHARS,
+        clock: Clock | None = None,
+    ) -> None:
         if max_parallel_calls < 1:
             raise ConfigError(f"max_parallel_calls is {max_parallel_calls}, must be at least 1")
+        if max_response_chars < LEAST_CHARS:
+            raise ConfigError(f"max_response_chars is {max_response_chars}, must be at least {LEAST_CHARS}")
         self._tools = {tool.schema.name: tool for tool in tools}
         if len(self._tools) != len(tools):
             raise ConfigError("two tools have the same name")
         self._max_parallel_calls = max_parallel_calls
+        self._max_response_chars = max_response_chars
+        self._clock = clock or MonotonicClock()
+        self._boards = {name: CallBoard() for name in self._tools}
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
         """OpenAI function schemas, for the prompt."""
         return [tool.schema.openai() for tool in self._tools.values()]
 
+    def statistics(self) -> dict[str, ToolStatistics]:
+        """What the calls of each tool are doing, by its name."""
+        return {
+            name: tool.statistics() if isinstance(tool, MeasuredTool) else self._boards[name].statistics()
+            for name, tool in self._tools.items()
+        }
+
     async def create(self, trajectory_id: str, options: Mapping[str, Mapping[str, Any]]) -> None:
         """Prepares every tool for a trajectory; `options` by tool name."""
         for name, tool in self._tools.items():
             await tool.create(trajectory_id, **options.get(name, {}))
+
+    async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
+        """Forks the state that every tool has of a trajectory, for each of the trajectories `branches`. All or none.
+
+        Raises BranchRefused with the tool that can't and why, and InfraError.
+        """
+        for name, tool in self._tools.items():
+            if not isinstance(tool, BranchingTool):
+                raise BranchRefused(f"the tool {name} can't branch: {type(tool).__name__} has no method branch()")
+        try:
+            for tool in self._tools.values():
+                assert isinstance(tool, BranchingTool)
+                await tool.branch(trajectory_id, branches)
+        except BaseException:
+            for branch in branches:
+                with contextlib.suppress(Exception):  # the failure above is the one to be told
+                    await asyncio.shield(self.release(branch))
+            raise
 
     async def release(self, trajectory_id: str) -> None:
         """Releases every tool, whatever the others do. Idempotent."""
@@ -50,20 +110,45 @@ class Toolbox:
     async def answer(
         self, trajectory_id: str, calls: Sequence[ToolCall | MalformedCall], *, run: int, time_limit_s: float | None
     ) -> list[ToolResponse]:
-        """One response per call, in order. Only the first `run` calls are run. Raises the first InfraError."""
-        slots = asyncio.Semaphore(self._max_parallel_calls)
+        """One response per call, in order. Only the first `run` calls are run. Raises the first InfraError.
 
-        async def one(call: ToolCall | MalformedCall) -> ToolResponse:
-            async with slots:
-                return await self._answer(trajectory_id, call, time_limit_s)
+        `time_limit_s` is what the trajectory has left; in a lane of calls that run one after another, each has what
+        those before it left.
+        """
+        lanes = [self._lane(call) for call in calls[:run]]
+        order = CallOrder(lanes, most=self._max_parallel_calls)
+        responses: dict[int, ToolResponse] = {}
+
+        async def one(index: int) -> None:
+            limit = None if time_limit_s is None else max(_SHORTEST_S, time_limit_s - _used(lanes, responses, index))
+            responses[index] = await self._answer(trajectory_id, calls[index], limit)
+            order.ended(index)
+            start()
+
+        def start() -> None:
+            for index in order.start():
+                group.create_task(one(index))
 
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(call)) for call in calls[:run]]
+                start()
         except* Exception as failures:
             raise _first(failures) from None
         refused = ToolResponse("Error: not run, because no tool calls are left.", ToolOutcome.OVER_BUDGET)
-        return [task.result() for task in tasks] + [refused] * (len(calls) - len(tasks))
+        return [responses.get(index, refused) for index in range(len(calls))]
+
+    def charged_s(self, calls: Sequence[ToolCall | MalformedCall], responses: Sequence[ToolResponse]) -> float:
+        """Seconds of a turn's calls that the model caused: those of its longest lane; waits are not charged."""
+        times: dict[Any, float] = {}
+        for index, (call, response) in enumerate(zip(calls, responses, strict=True)):
+            key = self._lane(call) or index
+            times[key] = times.get(key, 0.0) + response.run_s
+        return max(times.values(), default=0.0)
+
+    def _lane(self, call: ToolCall | MalformedCall) -> str | None:
+        """The name of a tool whose calls run one after another; None for every other call."""
+        tool = self._tools.get(call.name) if isinstance(call, ToolCall) else None
+        return None if tool is None or runs_in_parallel(tool) else tool.schema.name
 
     async def _answer(
         self, trajectory_id: str, call: ToolCall | MalformedCall, time_limit_s: float | None
@@ -78,7 +163,35 @@ class Toolbox:
         problem = tool.schema.problem(call.arguments)
         if problem is not None:
             return ToolResponse(f"Error: {problem}.", ToolOutcome.BAD_ARGUMENTS)
-        return await tool.execute(trajectory_id, call.arguments, time_limit_s=time_limit_s)
+        return self._cut(await self._measured(tool, trajectory_id, call, time_limit_s))
+
+    async def _measured(
+        self, tool: Tool, trajectory_id: str, call: ToolCall, time_limit_s: float | None
+    ) -> ToolResponse:
+        board, key = self._boards[tool.schema.name], object()
+        board.moved(key, CallPhase.RUNNING, self._clock.now())
+        answered = False
+        try:
+            response = await tool.execute(trajectory_id, call.arguments, time_limit_s=time_limit_s)
+            answered = True
+            return response
+        finally:
+            board.ended(key, self._clock.now(), answered=answered)
+
+    def _cut(self, response: ToolResponse) -> ToolResponse:
+        # Tools cut their own output below this, where they know its size; what is longer has no marker yet.
+        text, cut = cut_text(response.text, self._max_response_chars)
+        if not cut:
+            return response
+        whole = max(response.total_bytes, len(response.text.encode("utf-8", "replace")))
+        return replace(response, text=text, truncated=True, total_bytes=whole)
+
+
+def _used(lanes: Sequence[str | None], responses: Mapping[int, ToolResponse], index: int) -> float:
+    """Seconds that the calls before this one in its lane took."""
+    if lanes[index] is None:
+        return 0.0
+    return sum(responses[each].run_s for each in range(index) if lanes[each] == lanes[index])
 
 
 def _first(group: BaseExceptionGroup[Exception]) -> Exception:

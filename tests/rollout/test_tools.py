@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from executor_service import Cause, Compilation, ExecutionResult, Outcome, Output
+from executor_service import Cause, Compilation, Display, ExecutionResult, Outcome, Output
 from fairbox.errors import ConfigError
 from rollout.testing import ScriptedTool
 from rollout.tools import InfraError, MalformedCall, ParameterSchema, ToolCall, ToolOutcome, ToolResponse, ToolSchema
 from rollout.tools.program_text import describe
-from rollout.tools.text import cut_end, cut_middle
+from rollout.tools.text import Keep, cut_text
 from rollout.tools.toolbox import Toolbox
 
 SCHEMA = ToolSchema(
@@ -63,12 +63,13 @@ def test_types_are_those_of_json() -> None:
 
 
 def test_cut_text_says_so_with_the_full_size() -> None:
-    assert cut_middle("abc", 3, 3) == ("abc", False)
-    text, cut = cut_middle("a" * 50 + "b" * 50, 30, 12_345)
+    assert cut_text("abc", 3) == ("abc", False)
+    text, cut = cut_text("a" * 50 + "b" * 50, 30, total_bytes=12_345)
     assert cut
     assert text == "a" * 20 + "\n[... cut: 12345 bytes in all ...]\n" + "b" * 10
-    assert cut_end("abcdef", 3) == ("[... cut ...]\ndef", True)
-    assert cut_end("abc", 3) == ("abc", False)
+    assert cut_text("abcdef", 3, keep=Keep.START) == ("abc\n[... cut: 6 bytes in all ...]", True)
+    assert cut_text("abcd\u2603\ud800", 3, keep=Keep.END) == ("[... cut: 8 bytes in all ...]\nd\u2603\ud800", True)
+    assert cut_text("abcd", 2)[0] == "ab\n[... cut: 4 bytes in all ...]\n"
 
 
 def result(outcome: Outcome, stdout: str = "", stderr: str = "", **fields: Any) -> ExecutionResult:
@@ -124,6 +125,24 @@ def test_long_output_and_long_errors_are_cut_visibly() -> None:
     assert "[... cut: 500 bytes in all ...]" in shown.text
     assert shown.text.endswith("eError: x")
     assert len(shown.text) < 300
+
+
+def test_displayed_values_are_shown_as_text_and_the_rest_is_counted() -> None:
+    displays = (
+        Display({"text/plain": b"   a\n0  1", "text/html": b"<table></table>"}),
+        Display({"image/png": bytes(2000)}),
+    )
+    shown = describe(result(Outcome.FINISHED, "said\n", displays=displays), max_chars=100)
+    assert shown.text == "said\n   a\n0  1\n[image/png, 2000 bytes, not shown]"
+    assert (shown.truncated, shown.unshown) == (False, {"text/html": 15, "image/png": 2000})
+    long = describe(result(Outcome.FINISHED, displays=(Display({"text/plain": b"x" * 500}),)), max_chars=30)
+    assert (long.truncated, long.total_bytes) == (True, 500)
+    assert "[... cut: 500 bytes in all ...]" in long.text
+
+
+def test_exit_code_is_said_beside_standard_error_where_it_is_asked_for() -> None:
+    failed = result(Outcome.NONZERO_EXIT, "1\n", "E: no\n", exit_code=2)
+    assert describe(failed, max_chars=100, show_exit_code=True).text == "1\nE: no\n[exit code 2]"
 
 
 def test_output_that_the_executor_cut_is_marked_even_when_it_is_short() -> None:

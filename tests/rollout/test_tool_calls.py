@@ -1,0 +1,196 @@
+"""The order in which a turn's calls start, what is counted while they run, and what the toolbox makes of both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbox.errors import ConfigError
+from fairbox.testing import ManualClock
+from rollout.testing import ScriptedTool
+from rollout.tools import BranchRefused, ToolCall, ToolOutcome, ToolResponse, ToolSchema, ToolStatistics
+from rollout.tools.order import CallOrder
+from rollout.tools.statistics import CallBoard, CallPhase
+from rollout.tools.toolbox import Toolbox
+
+
+def test_calls_start_in_their_order_and_a_lane_has_one_at_a_time() -> None:
+    order = CallOrder(["shell", None, "shell", None, None], most=3)
+    assert order.start() == [0, 1, 3]
+    assert (order.running, order.start()) == (3, [])
+    order.ended(1)
+    assert order.start() == [4]  # the second of the lane waits for the first, and holds nobody up
+    order.ended(0)
+    assert order.start() == [2]
+    for index in (2, 3, 4):
+        order.ended(index)
+    assert order.done
+
+
+@given(st.lists(st.sampled_from([None, "a", "b"]), max_size=12), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_every_call_starts_once_within_the_cap_and_lanes_keep_their_order(
+    lanes: list[str | None], most: int, random: Any
+) -> None:
+    order, running, started = CallOrder(lanes, most=most), list[int](), list[int]()
+    while True:
+        new = order.start()
+        assert new == sorted(new)
+        running += new
+        started += new
+        assert len(running) == order.running <= most
+        named = [lanes[index] for index in running if lanes[index] is not None]
+        assert len(named) == len(set(named))
+        assert order.start() == []
+        if not running:
+            break
+        order.ended(running.pop(random.randrange(len(running))))
+    assert order.done
+    assert sorted(started) == list(range(len(lanes)))
+    for lane in ("a", "b"):
+        assert [i for i in started if lanes[i] == lane] == [i for i in range(len(lanes)) if lanes[i] == lane]
+    free = [index for index in started if lanes[index] is None]
+    assert free == sorted(free)
+
+
+def test_board_knows_where_calls_are() -> None:
+    board = CallBoard(workers=2)
+    for call in "abc":
+        board.moved(call, CallPhase.WORKER, 0.0)
+    board.moved("a", CallPhase.LEASE, 1.0)
+    board.near("a", 7)
+    board.near("b", 1)  # waits for no lease
+    board.moved("b", CallPhase.LEASE, 1.0)
+    found = board.statistics()
+    assert (found.running, found.waiting_for_worker, found.waiting_for_lease, found.lease_position) == (0, 1, 2, 7)
+    assert found.expected_wait_s is None
+    board.moved("a", CallPhase.RUNNING, 2.0)
+    board.ended("a", 5.0, answered=True)
+    board.ended("a", 9.0, answered=True)
+    board.ended("b", 5.0, answered=False)
+    found = board.statistics(sessions=1)
+    assert found == ToolStatistics(
+        waiting_for_worker=1, workers=2, finished=1, failed=1, mean_run_s=3.0, lease_position=None, sessions=1
+    )
+
+
+def test_expected_wait_is_that_of_the_calls_before() -> None:
+    assert ToolStatistics().expected_wait_s == 0.0
+    assert ToolStatistics(running=3, workers=4).expected_wait_s == 0.0
+    assert ToolStatistics(running=4, workers=4).expected_wait_s is None
+    busy = ToolStatistics(running=4, waiting_for_lease=3, workers=8, mean_run_s=2.0)
+    assert busy.expected_wait_s == 4 * 2.0 / 4
+
+
+def test_mean_follows_the_last_hundred_runs() -> None:
+    board = CallBoard()
+    for number in range(300):
+        board.moved(number, CallPhase.RUNNING, 0.0)
+        board.ended(number, 1.0 if number < 200 else 5.0, answered=True)
+    assert board.statistics().mean_run_s == 5.0
+    assert board.statistics().finished == 300
+
+
+class Recorder(ScriptedTool):
+    """Notes when its calls begin and end, and takes `seconds` of a manual clock for each."""
+
+    def __init__(self, name: str, log: list[str], *, parallel: bool, seconds: float = 1.0) -> None:
+        super().__init__(lambda _: "", schema=ToolSchema(name, ""), parallel=parallel)
+        self.log = log
+        self.limits: list[float | None] = []
+        self._seconds = seconds
+
+    async def execute(
+        self, trajectory_id: str, arguments: Mapping[str, Any], *, time_limit_s: float | None = None
+    ) -> ToolResponse:
+        said = f"{self.schema.name}{arguments['n']}"
+        self.log.append(f"+{said}")
+        self.limits.append(time_limit_s)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.log.append(f"-{said}")
+        return ToolResponse(said, ToolOutcome.OK, run_s=self._seconds)
+
+
+def calls(*names: str) -> list[ToolCall]:
+    return [ToolCall(name, {"n": number}, "") for number, name in enumerate(names)]
+
+
+async def test_calls_of_a_tool_with_state_run_one_after_another_beside_others() -> None:
+    log: list[str] = []
+    shell, search = Recorder("shell", log, parallel=False), Recorder("search", log, parallel=True)
+    box = Toolbox([shell, search])
+    turn = calls("shell", "search", "shell", "search", "shell")
+    responses = await box.answer("t", turn, run=5, time_limit_s=2.5)
+    assert [response.text for response in responses] == ["shell0", "search1", "shell2", "search3", "shell4"]
+    assert log[:3] == ["+shell0", "+search1", "+search3"]
+    assert [entry for entry in log if "shell" in entry] == [
+        "+shell0",
+        "-shell0",
+        "+shell2",
+        "-shell2",
+        "+shell4",
+        "-shell4",
+    ]
+    assert shell.limits == [2.5, 1.5, 0.5]  # the trajectory's time is used up by the calls before
+    assert search.limits == [2.5, 2.5]
+    assert box.charged_s(turn, responses) == 3.0
+
+
+async def test_cap_holds_over_all_tools() -> None:
+    log: list[str] = []
+    box = Toolbox([Recorder("a", log, parallel=True), Recorder("b", log, parallel=False)], max_parallel_calls=1)
+    await box.answer("t", calls("a", "b", "a"), run=3, time_limit_s=None)
+    assert log == ["+a0", "-a0", "+b1", "-b1", "+a2", "-a2"]
+
+
+async def test_statistics_count_calls_of_tools_that_count_none() -> None:
+    clock = ManualClock()
+
+    def answer(arguments: Mapping[str, Any]) -> str | Exception:
+        clock.advance(2.0)
+        return ValueError("a defect") if arguments["text"] == "bad" else "ok"
+
+    box = Toolbox([ScriptedTool(answer)], clock=clock)
+    await box.answer("t", [ToolCall("echo", {"text": "a"}, "")], run=1, time_limit_s=None)
+    with pytest.raises(ValueError, match="a defect"):
+        await box.answer("t", [ToolCall("echo", {"text": "bad"}, "")], run=1, time_limit_s=None)
+    assert box.statistics() == {"echo": ToolStatistics(finished=1, failed=1, mean_run_s=2.0)}
+
+
+async def test_response_of_a_tool_that_cuts_nothing_is_cut_with_its_full_size() -> None:
+    box = Toolbox([ScriptedTool(lambda _: "a" * 5_000)], max_response_chars=300)
+    (response,) = await box.answer("t", [ToolCall("echo", {"text": "a"}, "")], run=1, time_limit_s=None)
+    assert (response.truncated, response.total_bytes) == (True, 5_000)
+    assert "[... cut: 5000 bytes in all ...]" in response.text
+    assert len(response.text) < 350
+
+
+async def test_tool_without_branch_refuses_with_its_name_and_nothing_is_forked() -> None:
+    class Branching(ScriptedTool):
+        async def branch(self, trajectory_id: str, branches: Any) -> None:
+            self.events.append(f"branch {trajectory_id} {','.join(branches)}")
+            if "bad" in branches:
+                raise BranchRefused("not now")
+
+    able, unable = Branching(lambda _: ""), ScriptedTool(lambda _: "", schema=ToolSchema("fixed", ""))
+    with pytest.raises(BranchRefused, match=r"the tool fixed can't branch: ScriptedTool has no method branch\(\)"):
+        await Toolbox([able, unable]).branch("t", ["a", "b"])
+    assert able.events == []
+    await Toolbox([able]).branch("t", ["a", "b"])
+    assert able.events == ["branch t a,b"]
+    first = Branching(lambda _: "", schema=ToolSchema("first", ""))
+    with pytest.raises(BranchRefused, match="not now"):
+        await Toolbox([first, able]).branch("t", ["c", "bad"])
+    assert first.events[-2:] == ["release c", "release bad"]
+
+
+def test_settings_of_the_toolbox_are_checked() -> None:
+    with pytest.raises(ConfigError, match="max_parallel_calls is 0"):
+        Toolbox([], max_parallel_calls=0)
+    with pytest.raises(ConfigError, match="max_response_chars is 3"):
+        Toolbox([], max_response_chars=3)
