@@ -8,19 +8,17 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from executor_service.v1 import executor_pb2, executor_pb2_grpc
-from fairbox.channels import open_channel
 from fairbox.errors import ConfigError
-from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.stack import LocalStack
 from rollout.tools import InfraError, ToolOutcome, ToolResponse
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
 from tests.limiter.servers import limiter_server
+from tests.rollout.services import executor_status, limiter_status
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -44,18 +42,6 @@ def interpreter(stack: LocalStack, **settings: Any) -> CodeInterpreter:
 
 async def run(tool: CodeInterpreter, code: str, **arguments: Any) -> ToolResponse:
     return await tool.execute("trajectory", {"code": code, **arguments})
-
-
-async def limiter_status(stack: LocalStack) -> limiter_pb2.GetStatusResponse:
-    async with open_channel(stack.ports.limiter_admin) as channel:
-        stub = cast("Any", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
-        return cast("limiter_pb2.GetStatusResponse", await stub.GetStatus(limiter_pb2.GetStatusRequest(), timeout=5))
-
-
-async def executor_status(stack: LocalStack) -> executor_pb2.GetStatusResponse:
-    async with open_channel(stack.ports.executor) as channel:
-        stub = cast("Any", executor_pb2_grpc.ExecutorServiceStub(channel))
-        return cast("executor_pb2.GetStatusResponse", await stub.GetStatus(executor_pb2.GetStatusRequest(), timeout=5))
 
 
 async def test_model_sees_what_its_program_printed(tool: CodeInterpreter) -> None:
@@ -179,6 +165,10 @@ async def test_executor_that_dies_is_never_text_for_the_model() -> None:
         ({"default_timeout": -1.0}, "tool.default_timeout is -1.0"),
         ({"default_timeout": float("nan")}, "tool.default_timeout is nan"),
         ({"queue_timeout": 86_401.0}, "tool.queue_timeout is 86401.0, must be above 0 and at most 86400 seconds"),
+        ({"mode": "cell"}, "tool.mode is 'cell', must be program or session"),
+        ({"keep_output": "middle"}, "tool.keep_output is 'middle', must be one of ends, start, end"),
+        ({"mode": "session", "default_language": "bash"}, "tool.default_language is 'bash', must be python where mode"),
+        ({"memory_limit_mb": 0}, "tool.memory_limit_mb is 0, must be at least 1"),
         ({"sandbox_fusion_url": "http://x/run_code"}, "tool.sandbox_fusion_url is 'http://x/run_code', but forwarding"),
     ],
 )

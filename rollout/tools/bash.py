@@ -1,0 +1,106 @@
+"""`bash`: runs the model's commands in the sandbox, in the task's workspace where it names one.
+
+Invariants: as for the code interpreter. Standard output and standard error are one text, in the order in which they
+were written; an exit code other than 0 is said. In mode `program` each command has a sandbox of its own, whose writes
+nobody else sees, so that the calls of a turn run in parallel: what code search needs. In mode `session` a trajectory
+has one sandbox: files and the current folder stay from call to call, variables of the shell don't.
+
+In a session a command is a cell that starts bash and waits for it; nothing of the cell's own is in its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairbox.config import setting
+from rollout.tools.base import ToolOutcome, ToolResponse
+from rollout.tools.executor_settings import ExecutorToolConfig
+from rollout.tools.executor_tool import ExecutorTool, text_problem
+from rollout.tools.schema import ParameterSchema, ToolSchema
+
+__all__ = ["BashConfig", "BashTool"]
+
+MAX_COMMAND_BYTES = 100_000
+"""In a session the command is one argument of bash, which Linux bounds at 128 KiB."""
+_PROGRAM = 'exec 2>&1; if [ -n "$FAIRBOX_WORKSPACE" ]; then cd -- "$FAIRBOX_WORKSPACE" || exit; fi; '
+"""In the command's first line, so that bash counts lines as the model does."""
+_CELL = """\
+def _fairbox_bash(command):
+    import os, signal, subprocess
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    script = f'trap "pwd -P >&{{writer}}" EXIT; eval "$1"'
+    try:
+        shell = subprocess.Popen(
+            ["bash", "-c", script, "bash", command],
+            stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, pass_fds=(writer,), start_new_session=True,
+        )
+        try:
+            code = shell.wait()
+        except KeyboardInterrupt:
+            os.killpg(shell.pid, signal.SIGKILL)
+            shell.wait()
+            return 130
+        try:
+            os.chdir(os.read(reader, 8192).decode("utf-8", "surrogateescape").rstrip("\\n"))
+        except OSError:
+            pass
+        return code if code >= 0 else 128 - code
+    finally:
+        os.close(reader)
+        os.close(writer)
+import os as _fairbox_os
+if "_fairbox_began" not in globals():
+    _fairbox_began = True
+    if _fairbox_os.environ.get("FAIRBOX_WORKSPACE"):
+        _fairbox_os.chdir(_fairbox_os.environ["FAIRBOX_WORKSPACE"])
+_fairbox_code = _fairbox_bash({command!r})
+if _fairbox_code:
+    raise SystemExit(_fairbox_code)
+"""
+"""bash writes its last folder to a pipe; the interpreter's own current folder keeps it, which branches take along."""
+
+
+@dataclass(frozen=True)
+class BashConfig(ExecutorToolConfig):
+    """Settings of the tool. More output than from code: listings and files are what it is for."""
+
+    max_output_chars: int = setting(8000, help="Characters of a command's output that the model sees; from 16.")
+
+    @property
+    def language(self) -> str:
+        return "bash"
+
+
+class BashTool(ExecutorTool):
+    """`async with BashTool(config, executor=..., limiter=...) as tool`. The targets are `host:port`."""
+
+    config_type = BashConfig
+    default_schema = ToolSchema(
+        name="bash",
+        description="Runs a bash command and returns its output.",
+        parameters={"command": ParameterSchema("string", "The command to run.")},
+        required=("command",),
+    )
+
+    async def execute(
+        self, trajectory_id: str, arguments: Mapping[str, Any], *, time_limit_s: float | None = None
+    ) -> ToolResponse:
+        """Runs `arguments["command"]`. Raises InfraError when the service failed in every attempt."""
+        command: str = arguments["command"]
+        problem = text_problem("command", command) or _command_problem(command)
+        if problem is not None:
+            return ToolResponse(f"Error: {problem}.", ToolOutcome.BAD_ARGUMENTS)
+        program = _PROGRAM + command if self.parallel else _CELL.format(command=command)
+        return await self._run(trajectory_id, program, time_limit_s, show_exit_code=True)
+
+
+def _command_problem(command: str) -> str | None:
+    if "\0" in command:
+        return f'the argument "command" holds a null character at position {command.index(chr(0))}'
+    size = len(command.encode())
+    if size > MAX_COMMAND_BYTES:
+        return f'the argument "command" has {size} bytes, at most {MAX_COMMAND_BYTES} are allowed'
+    return None

@@ -1,0 +1,164 @@
+"""What tools have in common that run a text at the executor: clients, places, programs or sessions, answers.
+
+Invariants: what the model could not have caused is an InfraError; no output is cut without the text saying so; when the
+block is left, no session of a trajectory is alive. One object serves all trajectories of a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from fairbox.clock import Clock, MonotonicClock
+from rollout.tools.base import ToolOutcome, ToolResponse
+from rollout.tools.executor_settings import ExecutorToolConfig
+from rollout.tools.places import Places
+from rollout.tools.program_text import describe
+from rollout.tools.runs import BadProgram, ProgramRuns, Ran, Runs
+from rollout.tools.schema import ToolSchema
+from rollout.tools.services import ToolServices
+from rollout.tools.sessions import SessionRuns
+from rollout.tools.statistics import ToolStatistics
+from rollout.tools.text import Keep
+
+__all__ = ["ExecutorTool", "text_problem"]
+
+_FRESH = "[The session had ended with an earlier call; this is a new one, and nothing of before is in it.]"
+"""Said before the answer of the first call after the model's own code has ended its session."""
+
+
+class ExecutorTool:
+    """`async with Tool(config, executor=..., limiter=...) as tool`. The targets are `host:port`.
+
+    With `services` it uses clients that are open already, and the targets are not looked at. `schema` replaces the
+    tool's own; it must have the parameters that the tool reads.
+    """
+
+    config_type: ClassVar[type[ExecutorToolConfig]]
+    default_schema: ClassVar[ToolSchema]
+
+    def __init__(
+        self,
+        config: ExecutorToolConfig,
+        *,
+        executor: str = "",
+        limiter: str = "",
+        services: ToolServices | None = None,
+        schema: ToolSchema | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        config.validate()
+        self.schema = schema or self.default_schema
+        self._settings = config
+        self._clock = clock or MonotonicClock()
+        self._shared = services
+        self._targets = (executor, limiter)
+        self._stack = contextlib.AsyncExitStack()
+        self._opened: Runs | None = None
+
+    @classmethod
+    def from_config(cls, config: ExecutorToolConfig, services: ToolServices, schema: ToolSchema | None) -> Self:
+        """As the registry makes it, with the clients that all tools share."""
+        return cls(config, services=services, schema=schema)
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as stack:
+            services = self._shared
+            if services is None:
+                executor, limiter = self._targets
+                services = await stack.enter_async_context(ToolServices(executor=executor, limiter=limiter))
+            config = self._settings
+            places = Places(
+                config.workers,
+                limiter=await services.open_limiter() if config.enable_global_rate_limit else None,
+                queue_timeout_s=config.queue_timeout,
+                clock=self._clock,
+            )
+            if config.mode == "session":
+                self._opened = SessionRuns(services.executor, places, config, clock=self._clock)
+            else:
+                self._opened = ProgramRuns(services.executor, places, config, clock=self._clock)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        runs, self._opened = self._opened, None
+        try:
+            if runs is not None:
+                await asyncio.shield(runs.close())
+        finally:
+            await self._stack.aclose()
+
+    @property
+    def parallel(self) -> bool:
+        """A session is one interpreter, so its calls run one after another."""
+        return self._settings.mode == "program"
+
+    def statistics(self) -> ToolStatistics:
+        """Where this process's calls are."""
+        runs = self._runs()
+        return runs.places.board.statistics(sessions=runs.sessions)
+
+    async def create(self, trajectory_id: str, **options: Any) -> None:
+        """Prepares the workspace where the task names one (`workspace=...`); other options are not looked at."""
+        await self._runs().create(trajectory_id, options)
+
+    async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
+        """Forks the trajectory's session; programs have nothing to fork. Raises BranchRefused and InfraError."""
+        await self._runs().branch(trajectory_id, branches)
+
+    async def calc_reward(self, trajectory_id: str) -> float | None:
+        """None: running code is worth nothing by itself."""
+        return None
+
+    async def release(self, trajectory_id: str) -> None:
+        """Ends the trajectory's session, where it has one. Idempotent."""
+        if self._opened is not None:
+            await self._opened.release(trajectory_id)
+
+    async def _run(
+        self, trajectory_id: str, code: str, time_limit_s: float | None, *, show_exit_code: bool
+    ) -> ToolResponse:
+        config = self._settings
+        timeout = min(config.default_timeout, time_limit_s or config.default_timeout)
+        try:
+            ran = await self._runs().run(trajectory_id, code, timeout)
+        except BadProgram as error:
+            return ToolResponse(f"Error: {error}.", ToolOutcome.BAD_ARGUMENTS)
+        return self._response(ran, show_exit_code)
+
+    def _response(self, ran: Ran, show_exit_code: bool) -> ToolResponse:
+        config = self._settings
+        shown = describe(
+            ran.result, max_chars=config.max_output_chars, keep=Keep(config.keep_output), show_exit_code=show_exit_code
+        )
+        return ToolResponse(
+            text=f"{_FRESH}\n{shown.text}" if ran.fresh else shown.text,
+            outcome=shown.outcome,
+            truncated=shown.truncated,
+            total_bytes=shown.total_bytes,
+            wait_s=ran.wait_s,
+            run_s=ran.run_s,
+            unshown=shown.unshown,
+        )
+
+    def _runs(self) -> Runs:
+        if self._opened is None:
+            raise RuntimeError(f"{type(self).__name__} is used outside its `async with` block")
+        return self._opened
+
+
+def text_problem(name: str, text: str) -> str | None:
+    """What keeps an argument from being a program, for the model."""
+    if not text.strip():
+        return f'the argument "{name}" is empty'
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f'the argument "{name}" holds half a surrogate pair at position {error.start}, which is no character'
+    return None

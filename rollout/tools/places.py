@@ -1,0 +1,76 @@
+"""A place to run: a worker of this process and, with the global limit, a lease of the limiter.
+
+Invariants: places are given first in, first out; a wait ends by its deadline; leaving the block, or being cancelled
+while waiting, gives everything back; the board shows where each call is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from fairbox.clock import Clock
+from limiter import LeaseLike, LimiterClient
+from rollout.tools.base import InfraError
+from rollout.tools.statistics import CallBoard, CallPhase
+
+__all__ = ["Place", "Places"]
+
+BUCKET = "code"
+"""The limiter's bucket for programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The right to run one program now."""
+
+    lease: LeaseLike | None
+    """None where this process alone bounds what runs."""
+    wait_s: float
+    """What it took to get it."""
+
+
+class Places:
+    """`async with places.take() as place`. With `limiter` None only `workers` bounds what runs."""
+
+    def __init__(self, workers: int, *, limiter: LimiterClient | None, queue_timeout_s: float, clock: Clock) -> None:
+        self.board = CallBoard(workers)
+        self._workers = asyncio.Semaphore(workers)
+        self._limiter = limiter
+        self._queue_timeout_s = queue_timeout_s
+        self._clock = clock
+
+    @contextlib.asynccontextmanager
+    async def take(self) -> AsyncIterator[Place]:
+        """Waits for a worker, then for a lease, each at most `queue_timeout_s`. Raises InfraError and LimiterError."""
+        board, call, began, answered = self.board, object(), self._clock.now(), False
+        board.moved(call, CallPhase.WORKER, began)
+        try:
+            async with contextlib.AsyncExitStack() as held:
+                await self._worker(held)
+                lease = None
+                if self._limiter is not None:
+                    board.moved(call, CallPhase.LEASE, self._clock.now())
+                    waiting = self._limiter.lease(
+                        bucket=BUCKET,
+                        queue_timeout=self._queue_timeout_s,
+                        on_standby=lambda position: board.near(call, position),
+                    )
+                    lease = await held.enter_async_context(waiting)
+                now = self._clock.now()
+                board.moved(call, CallPhase.RUNNING, now)
+                yield Place(lease, now - began)
+            answered = True
+        finally:
+            board.ended(call, self._clock.now(), answered=answered)
+
+    async def _worker(self, held: contextlib.AsyncExitStack) -> None:
+        limit = self._queue_timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                await self._workers.acquire()
+        except TimeoutError:
+            raise InfraError(f"waited {limit:g} s for one of {self.board.workers} workers") from None
+        held.callback(self._workers.release)
