@@ -24,7 +24,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from fairbox.errors import ConfigError
 from fairbox.settings import Leaf, leaves, setting
 
-__all__ = ["config_files", "load", "read_tree", "setting"]
+__all__ = ["config_files", "from_tree", "load", "read_tree", "setting"]
 
 T = TypeVar("T")
 
@@ -64,6 +64,30 @@ def load(
         if key != "config":
             config = _set(config, key, value, source, known)
     return _build(cls, config)
+
+
+def from_tree(cls: type[T], tree: Mapping[str, Any], *, path: str) -> T:
+    """An instance of the dataclass `cls` from what a file says at `path`. ConfigError with the path of the key.
+
+    `validate()` is the caller's to call.
+    """
+    known, config = list(leaves(cls)), OmegaConf.structured(cls)
+    _unlock(config)
+    for key, value in tree.items():
+        if not any(leaf.path.partition(".")[0] == key for leaf in known):
+            near = difflib.get_close_matches(str(key), [leaf.path for leaf in known], n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(leaf.path for leaf in known)}"
+            raise ConfigError(f"{path}.{key} is not a setting; {hint}")
+        try:
+            config = OmegaConf.merge(config, {key: value})
+        except OmegaConfBaseException as error:
+            raise ConfigError(f"{path}.{key} is {value!r}: {_first_line(error)}") from None
+    missing = OmegaConf.missing_keys(config)
+    if missing:
+        raise ConfigError(f"{path}.{min(missing)} is not set and has no default")
+    result = OmegaConf.to_object(config)
+    assert isinstance(result, cls)
+    return result
 
 
 def config_files(cls: type[Any], argv: Sequence[str] | None = None) -> list[Path]:

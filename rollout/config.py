@@ -61,6 +61,7 @@ class RolloutConfig:
     limiter: str = setting("127.0.0.1:50052", help="Address of the limiter, or several, with commas; not used with up.")
     executor: str = setting("127.0.0.1:50051", help="Address of the executor; not used with up.")
     concurrency: int = setting(16, help="Trajectories that run at once.")
+    tools: str | None = setting(None, help="File of tools in verl's format; none: the code interpreter of tool.*.")
     max_parallel_calls: int = setting(4, help="Tool calls of one turn that run at once.")
     infra_retries: int = setting(1, help="How often a trajectory that failed by the service is run again.")
     infra_retries_total: int = setting(
@@ -85,6 +86,8 @@ class RolloutConfig:
         self.schedule()
         self.sampling.params()
         self.tool.validate()
+        if self.tools is not None and self.tool != CodeInterpreterConfig():
+            raise ConfigError(f"tools is {self.tools!r}, whose entries have settings of their own; leave tool.* out")
 
     def schedule(self) -> Schedule:
         """What runs when, and what is kept. Raises FieldErrors."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from rollout.engines.base import EngineStatistics
 from rollout.summary import RunSummary
+from rollout.tools.statistics import ToolStatistics
 
 __all__ = ["RunProgress", "closing_table"]
 
@@ -54,7 +56,15 @@ class RunProgress:
         self._progress.update(self._task, completed=summary.trajectories, note=note)
 
 
-def closing_table(summary: RunSummary, *, planned: int, wall_s: float, dump: Path, engine: EngineStatistics) -> Table:
+def closing_table(
+    summary: RunSummary,
+    *,
+    planned: int,
+    wall_s: float,
+    dump: Path,
+    engine: EngineStatistics,
+    tools: Mapping[str, ToolStatistics] | None = None,
+) -> Table:
     """Score, tokens, turns, tool calls by outcome, time by phase."""
     table = Table(title=f"{summary.trajectories} of {planned} rollouts in {wall_s:.0f} s", title_justify="left")
     table.add_column("what")
@@ -66,6 +76,9 @@ def closing_table(summary: RunSummary, *, planned: int, wall_s: float, dump: Pat
     table.add_row("stopped by", _counts(summary.stop_reasons))
     table.add_row("turns", f"{summary.turns}, {summary.turns / count:.1f} a rollout")
     table.add_row("tool calls", _counts(summary.tool_outcomes))
+    for name, figures in (tools or {}).items():
+        mean = "" if figures.mean_run_s is None else f", the last ones {figures.mean_run_s:.2f} s each"
+        table.add_row(f"tool {name}", f"{figures.finished} calls answered, {figures.failed} failed{mean}")
     table.add_row("ran code of their own", f"{summary.own_code} rollouts")
     cached = f"{engine.cached_tokens} of {engine.prompt_tokens} context tokens not computed again"
     table.add_row(

@@ -35,6 +35,9 @@ from rollout.summary import RunSummary
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.tokenizer import HubTokenizer
 from rollout.tools.code_interpreter import CodeInterpreter
+from rollout.tools.executor_settings import ExecutorToolConfig
+from rollout.tools.registry import ToolSpec, common_rate_limit, load_tools, open_tools
+from rollout.tools.services import ToolServices
 from rollout.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
@@ -51,12 +54,13 @@ def main(argv: Sequence[str]) -> int:
     """Entry point; 0 when every trajectory ended, masked ones included, 130 after Ctrl-C."""
     config = load(RolloutConfig, prefix="ROLLOUT", prog="fairbox rollout", description=__doc__ or "", argv=argv)
     rows = read_rows(None if config.data is None else Path(config.data), config.n)
+    specs = _tool_specs(config)
     model_dir = find_model(config.model)
     console = Console(file=sys.stderr)
     finished: list[bool] = []
 
     async def serve(stop: asyncio.Event) -> None:
-        finished.append(await _run(config, rows, model_dir, console, stop))
+        finished.append(await _run(config, rows, specs, model_dir, console, stop))
 
     code = run_service(serve, name="fairbox rollout")
     if code == EXIT_INTERRUPTED or finished == [True]:
@@ -64,7 +68,23 @@ def main(argv: Sequence[str]) -> int:
     return code or EXIT_FAILURE
 
 
-async def _run(config: RolloutConfig, rows: list[Row], model_dir: Path, console: Console, stop: asyncio.Event) -> bool:
+def _tool_specs(config: RolloutConfig) -> tuple[ToolSpec, ...]:
+    """Those of the file, or the code interpreter alone."""
+    if config.tools is None:
+        return (ToolSpec("tool", CodeInterpreter, config.tool),)
+    specs = load_tools(Path(config.tools))
+    common_rate_limit(specs)
+    return specs
+
+
+async def _run(
+    config: RolloutConfig,
+    rows: list[Row],
+    specs: tuple[ToolSpec, ...],
+    model_dir: Path,
+    console: Console,
+    stop: asyncio.Event,
+) -> bool:
     """Whether every trajectory ended; False after a signal."""
     from rollout.engines.transformers import TransformersEngine  # torch
 
@@ -76,14 +96,15 @@ async def _run(config: RolloutConfig, rows: list[Row], model_dir: Path, console:
         max_model_tokens=config.engine.max_model_tokens,
     )
     async with contextlib.AsyncExitStack() as stack:
-        limiter, executor = await stack.enter_async_context(_services(config, console))
-        tool = await stack.enter_async_context(CodeInterpreter(config.tool, executor=executor, limiter=limiter))
+        limiter, executor = await stack.enter_async_context(_services(config, specs, console))
+        services = await stack.enter_async_context(ToolServices(executor=executor, limiter=limiter))
+        tools = await stack.enter_async_context(open_tools(specs, services))
         console.print(f"loading {model_dir.name}")
         await stack.enter_async_context(engine)
         loop = AgentLoop(
             engine=engine,
             chat=ChatTemplate(HubTokenizer(model_dir)),
-            tools=Toolbox([tool], max_parallel_calls=config.max_parallel_calls),
+            tools=Toolbox(tools, max_parallel_calls=config.max_parallel_calls),
             limits=config.limits,
             sampling=config.sampling.params(),
             queue_timeout_s=config.engine.queue_timeout_s,
@@ -126,7 +147,12 @@ async def _roll(
         complete = await _unless(stop, runner.run(tasks))
     wall_s = time.monotonic() - began
     out = Console()
-    out.print(closing_table(summary, planned=planned, wall_s=wall_s, dump=dump.path, engine=engine.statistics()))
+    engine_figures, tool_figures = engine.statistics(), loop.tools.statistics()
+    out.print(
+        closing_table(
+            summary, planned=planned, wall_s=wall_s, dump=dump.path, engine=engine_figures, tools=tool_figures
+        )
+    )
     out.print(f"every token, mask and logprob: {dump.path} (docs/rollout.md describes it)", soft_wrap=True)
     out.print(f"check it against an independent forward pass: fairbox check-dump dump={dump.path}", soft_wrap=True)
     if not complete:
@@ -150,14 +176,18 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def _services(config: RolloutConfig, console: Console) -> AsyncIterator[tuple[str, str]]:
+async def _services(
+    config: RolloutConfig, specs: tuple[ToolSpec, ...], console: Console
+) -> AsyncIterator[tuple[str, str]]:
     """(limiter, executor): those of the configuration, or a pair that lives as long as the run."""
     if not config.up:
-        await _probe(config.executor)
+        if any(isinstance(spec.config, ExecutorToolConfig) for spec in specs):
+            await _probe(config.executor)
         yield config.limiter, config.executor
         return
     console.print("starting limiter and executor")
-    async with LocalStack(limiter_args=[f"buckets.code.max_in_flight={config.tool.rate_limit}"]) as services:
+    limit = common_rate_limit(specs) or config.tool.rate_limit
+    async with LocalStack(limiter_args=[f"buckets.code.max_in_flight={limit}"]) as services:
         yield services.ports.limiter, services.ports.executor
 
 

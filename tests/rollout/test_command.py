@@ -41,6 +41,8 @@ def fairbox(*words: str, env: dict[str, str] | None = None) -> subprocess.Comple
         (["tool.default_timeout=0"], "tool.default_timeout is 0.0, must be above 0 and at most 86400 seconds"),
         (["tool.sandbox_fusion_url=http://x/run_code"], "forwarding to another sandbox service is not part"),
         (["executor=127.0.0.1:1"], "no executor on 127.0.0.1:1"),
+        (["tools=absent.yaml"], "absent.yaml: No such file or directory"),
+        (["tools=x.yaml", "tool.num_workers=3"], "tools is 'x.yaml', whose entries have settings of their own"),
     ],
 )
 def test_every_mistake_is_one_sentence(words: list[str], sentence: str, model_dir: Path) -> None:

@@ -32,11 +32,22 @@ def ran_own_code(record: dict[str, Any]) -> bool:
     return any(call["outcome"] in RAN and call["arguments"]["code"] not in known for call in record["tool_calls"])
 
 
+SESSIONS = """
+tools:
+  - class_name: rollout.tools.code_interpreter.CodeInterpreter
+    config: {mode: session, rate_limit: 4}
+"""
+
+
 @pytest.mark.parametrize("data", ["built-in", "gsm8k"])
 def test_model_calls_tools_in_the_sandbox_and_every_token_is_exact(
     tmp_path: Path, model_dir: Path, data: str, request: pytest.FixtureRequest
 ) -> None:
-    chosen = [] if data == "built-in" else [f"data={request.getfixturevalue('gsm8k_test')}", "n=8"]
+    (tmp_path / "tools.yaml").write_text(SESSIONS)
+    if data == "built-in":
+        chosen = [f"tools={tmp_path / 'tools.yaml'}"]
+    else:
+        chosen = [f"data={request.getfixturevalue('gsm8k_test')}", "n=8"]
     words = command("--up", f"out={tmp_path / 'out'}", *chosen)
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
