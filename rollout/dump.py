@@ -83,6 +83,8 @@ def record_of(result: TrajectoryResult, task: Task, *, step: int, model: str, de
         "masked": result.masked,
         "error": result.error,
         "attempts": result.attempts,
+        "parent_id": result.parent_id,
+        "branch_point": None if result.branch_point is None else dataclasses.asdict(result.branch_point),
         "timings": dataclasses.asdict(result.times),
         "model": model,
         "sampling": dataclasses.asdict(result.sampling),

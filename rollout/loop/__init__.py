@@ -3,13 +3,15 @@
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.groups import DropReason, GroupEnded, GroupScheduler, RetryBudget, Schedule
 from rollout.loop.limits import Limits, StopReason, Usage
-from rollout.loop.results import PhaseTimes, ToolCallRecord, TrajectoryResult
+from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, TrajectoryResult
+from rollout.loop.run import TrajectoryRun
 from rollout.loop.runner import GroupSummary, RolloutRunner, RunnerStatistics
 from rollout.loop.state import CallTools, Finish, Generate, RequestState, TrajectoryMachine
 from rollout.loop.task import Task
 
 __all__ = [
     "AgentLoop",
+    "BranchPoint",
     "CallTools",
     "DropReason",
     "Finish",
@@ -29,5 +31,6 @@ __all__ = [
     "ToolCallRecord",
     "TrajectoryMachine",
     "TrajectoryResult",
+    "TrajectoryRun",
     "Usage",
 ]

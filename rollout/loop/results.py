@@ -14,7 +14,7 @@ from rollout.tokens.tokenizer import Message
 from rollout.tokens.trajectory import Trajectory
 from rollout.tools.base import ToolOutcome
 
-__all__ = ["PhaseTimes", "ToolCallRecord", "TrajectoryResult"]
+__all__ = ["BranchPoint", "PhaseTimes", "ToolCallRecord", "TrajectoryResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,19 @@ class ToolCallRecord:
     total_bytes: int = 0
     wait_s: float = 0.0
     run_s: float = 0.0
+    unshown: dict[str, int] = field(default_factory=dict)
+    """MIME type -> bytes of what was displayed and is not in the text."""
+    reward: float | None = None
+    """What the tool gave for this call; None: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchPoint:
+    """Where a trajectory was forked from its parent: what they have in common."""
+
+    turns: int
+    response_tokens: int
+    """Ids after the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +95,10 @@ class TrajectoryResult:
     reward: Reward | None = None
     """None when it is masked."""
     tool_rewards: dict[str, float] = field(default_factory=dict)
+    parent_id: str | None = None
+    """The trajectory that it was forked from; None: it was not. Tokens, calls and times of the part that they have in
+    common are in both results."""
+    branch_point: BranchPoint | None = None
 
     @property
     def masked(self) -> bool:

@@ -7,6 +7,7 @@ It holds counts, never tokens or text, and reads no clock.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -67,6 +68,10 @@ class TrajectoryMachine:
         self.state = RequestState.PENDING
         self._turn_timed = False
         """Whether the turn's own time limit is the one that the engine was given."""
+
+    def fork(self) -> TrajectoryMachine:
+        """Another machine in the same state, with the same usage."""
+        return copy.copy(self)  # everything that it holds is immutable
 
     def start(self) -> Generate | Finish:
         """The first decision."""

@@ -7,6 +7,7 @@ decoded and encoded again, `response_mask` is 1 exactly on sampled ids, and `res
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from itertools import chain
 
@@ -91,6 +92,12 @@ class TokenBuilder:
         """Appends what stands between two turns; see `ChatTemplate.between_turns`."""
         assert self._segments[-1].kind is SegmentKind.SAMPLED
         self._add(Segment(SegmentKind.TOOL, ids))
+
+    def fork(self) -> TokenBuilder:
+        """Another builder with the same segments; the two grow on their own from here."""
+        fork = copy.copy(self)
+        fork._segments = list(self._segments)
+        return fork
 
     def build(self) -> Trajectory:
         """The trajectory so far."""

@@ -1,0 +1,289 @@
+"""One trajectory while it runs: asks the state machine what to do, does it, and keeps tokens and records.
+
+Invariants: the engine gets exactly the builder's ids; every call of a turn is answered, in order; a failure of engine
+or tools ends the trajectory as FAILED with cause INFRA and raises nothing; the tools are released whatever happens.
+A trajectory is forked between two turns, when everything that it is made of can be copied: its tokens, its messages,
+its usage and, by the tools themselves, their state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from executor_service import Cause
+from fairbox.errors import FieldError, FieldErrors
+from rollout.engines.base import EngineUnavailable, FinishReason, GenerationRequest
+from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, TrajectoryResult
+from rollout.loop.state import CallTools, Finish, Generate, RequestState, TrajectoryMachine
+from rollout.loop.task import Task
+from rollout.tokens.tokenizer import Message
+from rollout.tokens.trajectory import TokenBuilder
+from rollout.tools.base import BranchRefused, InfraError, ToolOutcome, ToolResponse
+from rollout.tools.hermes import MalformedCall, ToolCall, parse_tool_calls
+
+if TYPE_CHECKING:
+    from rollout.loop.agent_loop import AgentLoop
+
+__all__ = ["TrajectoryRun", "turn_seed"]
+
+_LOG = logging.getLogger("fairbox.rollout")
+_SEED_STEP = 0x9E3779B97F4A7C15
+"""The golden ratio of 64 bits, as splitmix64 steps: neighbouring seeds give unrelated turns."""
+
+
+class TrajectoryRun:
+    """`async with loop.open(task, index=0, seed=1) as run: await run.play()`, then `run.result()`."""
+
+    def __init__(self, loop: AgentLoop, task: Task, index: int, seed: int | None, attempt: int) -> None:
+        self._loop = loop
+        self._task = task
+        self._index = index
+        self._seed = seed
+        self._attempt = attempt
+        self._id = uuid.uuid4().hex
+        self._builder = TokenBuilder(loop.chat.prompt_ids(task.messages, loop.tools.schemas))
+        self._machine = TrajectoryMachine(
+            loop.limits, prompt_tokens=len(self._builder), max_model_tokens=loop.engine.max_model_tokens
+        )
+        self._messages: list[Message] = list(task.messages)
+        self._records: list[ToolCallRecord] = []
+        self._calls: tuple[ToolCall | MalformedCall, ...] = ()
+        self._ended = True
+        """Whether the last turn ended with the end-of-turn token."""
+        self._times = PhaseTimes()
+        self._tool_rewards: dict[str, float] = {}
+        self._error: str | None = None
+        self._decision: Generate | Finish | None = None
+        """What comes next; None before the start."""
+        self._busy = False
+        """Whether a turn is played, or the trajectory is forked."""
+        self._parent_id: str | None = None
+        self._branch_point: BranchPoint | None = None
+        self._branches = 0
+        """How often it was forked."""
+        self._began = loop.clock.now()
+
+    @property
+    def trajectory_id(self) -> str:
+        return self._id
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is a result."""
+        return isinstance(self._decision, Finish)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        releasing = asyncio.ensure_future(self._release())
+        try:
+            await asyncio.shield(releasing)
+        except asyncio.CancelledError:
+            await asyncio.wait([releasing])  # its own deadlines bound it
+            raise
+
+    async def play(self) -> None:
+        """From where it is to its end."""
+        while await self.turn():
+            pass
+
+    async def turn(self) -> bool:
+        """One turn, with the answers to its calls. Whether another one follows."""
+        assert not self._busy
+        assert not self.ended
+        self._busy = True
+        try:
+            self._decision = await self._turn()
+        except (InfraError, EngineUnavailable) as error:
+            self._error = str(error)
+            self._decision = self._machine.failed()
+        except Exception as error:  # the boundary of a trajectory: a defect of ours must not end the others
+            _LOG.exception("trajectory %s of %s failed", self._id, self._task.where)
+            self._error = f"{type(error).__name__}: {error}"
+            self._decision = self._machine.failed()
+        finally:
+            self._busy = False
+        return not self.ended
+
+    async def branch(self, count: int) -> list[TrajectoryRun]:
+        """See `AgentLoop.branch`."""
+        if count < 1:
+            raise FieldErrors([FieldError("count", f"is {count}, must be at least 1")])
+        if isinstance(self._decision, Finish):
+            raise BranchRefused(f"trajectory {self._id} has ended: {self._decision.reason}")
+        if self._busy:
+            raise BranchRefused(f"trajectory {self._id} is in the middle of a turn")
+        self._busy = True
+        try:
+            await self._begin()
+            if isinstance(self._decision, Finish):
+                raise BranchRefused(f"trajectory {self._id} has ended: {self._decision.reason}")
+            ids = [uuid.uuid4().hex for _ in range(count)]
+            await self._loop.tools.branch(self._id, ids)
+        finally:
+            self._busy = False
+        return [self._fork(trajectory_id) for trajectory_id in ids]
+
+    def _fork(self, trajectory_id: str) -> TrajectoryRun:
+        fork = copy.copy(self)
+        fork._id = trajectory_id
+        fork._seed = _branch_seed(self._seed, self._branches)
+        self._branches += 1
+        fork._branches = 0
+        fork._builder = self._builder.fork()
+        fork._machine = self._machine.fork()
+        fork._messages = list(self._messages)
+        fork._records = list(self._records)
+        fork._tool_rewards = {}
+        fork._busy = False
+        fork._parent_id = self._id
+        fork._branch_point = BranchPoint(self._machine.usage.turns, self._builder.response_length)
+        return fork
+
+    async def _begin(self) -> None:
+        """The first decision, where there is none yet."""
+        if self._decision is None:
+            await self._loop.tools.create(self._id, self._task.tools_kwargs)
+            self._decision = self._machine.start()
+
+    async def _turn(self) -> Generate | Finish:
+        await self._begin()
+        decision: Generate | CallTools | Finish | None = self._decision
+        if isinstance(decision, Generate):
+            decision = await self._generate(decision)
+        if isinstance(decision, CallTools):
+            decision = await self._call_tools(decision)
+        if isinstance(decision, Finish):
+            self._tool_rewards = await self._loop.tools.rewards(self._id)
+        assert isinstance(decision, Generate | Finish)
+        return decision
+
+    async def _release(self) -> None:
+        """Releases the tools; a failure to do so is not the trajectory's."""
+        try:
+            await self._loop.tools.release(self._id)
+        except Exception as error:  # the boundary of a trajectory, as above
+            _LOG.warning("trajectory %s: a tool could not be released: %s", self._id, error)
+
+    def result(self) -> TrajectoryResult:
+        """What became of it. Only when it has ended."""
+        assert isinstance(self._decision, Finish)
+        failed = self._machine.state is RequestState.FAILED
+        return TrajectoryResult(
+            trajectory_id=self._id,
+            uid=self._task.uid,
+            index=self._index,
+            trajectory=self._builder.build(),
+            messages=tuple(self._messages),
+            tool_calls=tuple(self._records),
+            state=self._machine.state,
+            stop_reason=self._decision.reason,
+            cause=Cause.INFRA if failed else Cause.POLICY if self._machine.usage.turns else Cause.TASK,
+            turns=self._machine.usage.turns,
+            sampling=replace(self._loop.sampling, seed=self._seed, stop_token_ids=self._loop.chat.stop_token_ids),
+            times=replace(self._times, total_s=self._loop.clock.now() - self._began),
+            attempts=self._attempt,
+            error=self._error,
+            tool_rewards=self._tool_rewards,
+            parent_id=self._parent_id,
+            branch_point=self._branch_point,
+        )
+
+    async def _generate(self, decision: Generate) -> CallTools | Finish:
+        loop = self._loop
+        params = replace(
+            loop.sampling,
+            max_new_tokens=decision.max_new_tokens,
+            stop_token_ids=loop.chat.stop_token_ids,
+            seed=turn_seed(self._seed, self._machine.usage.turns),
+        )
+        request = GenerationRequest(
+            request_id=uuid.uuid4().hex,
+            trajectory_id=self._id,
+            input_ids=self._builder.ids,
+            params=params,
+            queue_timeout_s=loop.queue_timeout_s,
+            time_limit_s=decision.time_limit_s,
+        )
+        result = await loop.engine.generate(request)
+        self._builder.add_sampled(result)
+        self._times = replace(
+            self._times,
+            queue_s=self._times.queue_s + result.queue_s,
+            engine_s=self._times.engine_s + result.run_s,
+        )
+        text = loop.chat.turn_text(result.ids)
+        self._messages.append({"role": "assistant", "content": text})
+        self._ended = result.finish is FinishReason.STOP
+        self._calls = parse_tool_calls(text)
+        return self._machine.generated(
+            tokens=len(result.ids), finish=result.finish, calls=len(self._calls), charged_s=result.run_s
+        )
+
+    async def _call_tools(self, decision: CallTools) -> Generate | Finish:
+        chat = self._loop.chat
+        try:
+            responses = await self._loop.tools.answer(
+                self._id, self._calls, run=decision.run, time_limit_s=decision.time_limit_s
+            )
+        except InfraError:
+            lost = [ToolResponse("", ToolOutcome.INFRA)] * len(self._calls)
+            self._record(lost, [""] * len(lost))
+            raise
+        texts = [chat.defuse(response.text) for response in responses]
+        self._record(responses, texts)
+        between = chat.between_turns(texts, ended=self._ended)
+        charged = self._loop.tools.charged_s(self._calls, responses)
+        following = self._machine.answered(tokens=len(between), charged_s=charged)
+        if isinstance(following, Generate):
+            self._builder.add_tool(between)
+            self._messages += [{"role": "tool", "content": text} for text in texts]
+        return following
+
+    def _record(self, responses: Sequence[ToolResponse], texts: Sequence[str]) -> None:
+        for call, response, text in zip(self._calls, responses, texts, strict=True):
+            name, arguments = (call.name, call.arguments) if isinstance(call, ToolCall) else ("", None)
+            self._records.append(
+                ToolCallRecord(
+                    turn=self._machine.usage.turns,
+                    name=name,
+                    arguments=arguments,
+                    raw=call.raw,
+                    outcome=response.outcome,
+                    text=text,
+                    truncated=response.truncated,
+                    total_bytes=response.total_bytes,
+                    wait_s=response.wait_s,
+                    run_s=response.run_s,
+                    unshown=dict(response.unshown),
+                    reward=response.reward,
+                )
+            )
+        self._times = replace(
+            self._times,
+            tool_wait_s=self._times.tool_wait_s + sum(response.wait_s for response in responses),
+            tool_run_s=self._times.tool_run_s + sum(response.run_s for response in responses),
+        )
+
+
+def turn_seed(seed: int | None, turn: int) -> int | None:
+    """The seed of a turn (from 0) of a trajectory; None stays None."""
+    return None if seed is None else (seed + (turn + 1) * _SEED_STEP) % 2**63
+
+
+def _branch_seed(seed: int | None, number: int) -> int | None:
+    """The seed of a trajectory's branch, numbered from 0: unrelated to those of all other branches. None stays None."""
+    if seed is None:
+        return None
+    return int.from_bytes(hashlib.sha256(f"branch {number} of {seed}".encode()).digest()[:8]) % 2**63
