@@ -8,7 +8,6 @@ its usage and, by the tools themselves, their state.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import hashlib
 import logging
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Self
 
 from executor_service import Cause
 from fairbox.errors import FieldError, FieldErrors
+from rollout.cleanup import to_its_end
 from rollout.engines.base import EngineUnavailable, FinishReason, GenerationRequest
 from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, TrajectoryResult
 from rollout.loop.state import CallTools, Finish, Generate, RequestState, TrajectoryMachine
@@ -86,12 +86,7 @@ class TrajectoryRun:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        releasing = asyncio.ensure_future(self._release())
-        try:
-            await asyncio.shield(releasing)
-        except asyncio.CancelledError:
-            await asyncio.wait([releasing])  # its own deadlines bound it
-            raise
+        await to_its_end(self._release())
 
     async def play(self) -> None:
         """From where it is to its end."""

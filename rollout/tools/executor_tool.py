@@ -6,13 +6,13 @@ block is left, no session of a trajectory is alive. One object serves all trajec
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from fairbox.clock import Clock, MonotonicClock
+from rollout.cleanup import to_its_end
 from rollout.tools.base import ToolOutcome, ToolResponse
 from rollout.tools.executor_settings import ExecutorToolConfig
 from rollout.tools.places import Places
@@ -90,7 +90,7 @@ class ExecutorTool:
         runs, self._opened = self._opened, None
         try:
             if runs is not None:
-                await asyncio.shield(runs.close())
+                await to_its_end(runs.close())
         finally:
             await self._stack.aclose()
 

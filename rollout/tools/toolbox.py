@@ -14,6 +14,7 @@ from typing import Any
 
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import ConfigError
+from rollout.cleanup import to_its_end
 from rollout.tools.base import (
     BranchingTool,
     BranchRefused,
@@ -91,7 +92,7 @@ class Toolbox:
         except BaseException:
             for branch in branches:
                 with contextlib.suppress(Exception):  # the failure above is the one to be told
-                    await asyncio.shield(self.release(branch))
+                    await to_its_end(self.release(branch))
             raise
 
     async def release(self, trajectory_id: str) -> None:
@@ -118,12 +119,18 @@ class Toolbox:
         lanes = [self._lane(call) for call in calls[:run]]
         order = CallOrder(lanes, most=self._max_parallel_calls)
         responses: dict[int, ToolResponse] = {}
+        failed: list[int] = []
 
         async def one(index: int) -> None:
             limit = None if time_limit_s is None else max(_SHORTEST_S, time_limit_s - _used(lanes, responses, index))
-            responses[index] = await self._answer(trajectory_id, calls[index], limit)
+            try:
+                responses[index] = await self._answer(trajectory_id, calls[index], limit)
+            except BaseException:
+                failed.append(index)
+                raise
             order.ended(index)
-            start()
+            if not failed:
+                start()
 
         def start() -> None:
             for index in order.start():

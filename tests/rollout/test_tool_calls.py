@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairbox.errors import ConfigError
 from fairbox.testing import ManualClock
 from rollout.testing import ScriptedTool
-from rollout.tools import BranchRefused, ToolCall, ToolOutcome, ToolResponse, ToolSchema, ToolStatistics
+from rollout.tools import BranchRefused, InfraError, ToolCall, ToolOutcome, ToolResponse, ToolSchema, ToolStatistics
 from rollout.tools.order import CallOrder
 from rollout.tools.statistics import CallBoard, CallPhase
 from rollout.tools.toolbox import Toolbox
@@ -139,6 +139,25 @@ async def test_calls_of_a_tool_with_state_run_one_after_another_beside_others() 
     assert shell.limits == [2.5, 1.5, 0.5]  # the trajectory's time is used up by the calls before
     assert search.limits == [2.5, 2.5]
     assert box.charged_s(turn, responses) == 3.0
+
+
+async def test_nothing_more_starts_when_a_call_has_failed() -> None:
+    log: list[str] = []
+
+    class Stubborn(Recorder):
+        """Ends its call although it was cancelled."""
+
+        async def execute(self, *args: Any, **options: Any) -> ToolResponse:
+            try:
+                return await super().execute(*args, **options)
+            except asyncio.CancelledError:
+                return ToolResponse("", ToolOutcome.OK)
+
+    failing = ScriptedTool(lambda _: InfraError("down"), schema=ToolSchema("bad", ""))
+    box = Toolbox([Stubborn("a", log, parallel=False), failing])
+    with pytest.raises(InfraError, match="down"):
+        await box.answer("t", calls("a", "bad", "a"), run=3, time_limit_s=None)
+    assert log == ["+a0"]
 
 
 async def test_cap_holds_over_all_tools() -> None:

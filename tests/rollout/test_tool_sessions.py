@@ -259,6 +259,10 @@ async def test_bash_session_keeps_files_and_the_current_folder(stack: LocalStack
         assert (slow.outcome, "Traceback" in slow.text) == (ToolOutcome.TIME_LIMIT, False)
         assert await said(t, "cat f") == "1"
         await tool.release("branch")
+        await t.run("kill -9 $PPID")  # the interpreter that waits for it
+        again = await said(t, "cat f")
+        assert again.startswith("[The session had ended with an earlier call; this is a new one")
+        assert again.endswith("cat: f: No such file or directory\n[exit code 1]")
     await nothing_left(stack)
 
 
