@@ -16,6 +16,7 @@ from rollout.tools import BranchRefused, InfraError, Tool, Toolbox, ToolCall, To
 from rollout.tools.bash import BashTool
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
 from rollout.tools.registry import common_rate_limit, load_tools, open_tools
+from rollout.tools.schema_file import read_schema
 from rollout.tools.search import SearchTool
 from rollout.tools.services import ToolServices
 from rollout.tools.verl_tool import VerlTool
@@ -128,6 +129,17 @@ def test_interpolations_are_filled_in(tmp_path: Path, monkeypatch: pytest.Monkey
     assert spec.config.num_workers == 3
     with pytest.raises(ConfigError, match="NOT_THERE"):
         load_tools(file(tmp_path, entry(INTERPRETER, "{num_workers: '${oc.env:NOT_THERE}'}")))
+
+
+def test_schema_is_shown_as_it_stands_with_what_is_nested_in_it() -> None:
+    queries = {"type": "array", "description": "Words.", "items": {"type": "string"}, "minItems": 1}
+    parameters = {"type": "object", "properties": {"queries": queries}, "required": ["queries"]}
+    function = {"name": "search", "description": "Finds.", "parameters": parameters, "strict": False}
+    tree = {"type": "function", "function": function}
+    assert read_schema(tree, "here").openai() == tree
+    queries["items"] = {"typ": "string"}
+    with pytest.raises(ConfigError, match=r"properties\.queries\.items\.typ is not a key; did you mean type"):
+        read_schema(tree, "here")
 
 
 BAD_SCHEMA = SCHEMA.format(name="python", reads="code")
