@@ -34,7 +34,8 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(roots: Path) -> AsyncIterator[LocalStack]:
-    executor = [f"workspace_roots=[{roots}]", "max_sessions=8", *LAZY]
+    # An interrupt is given the time that a loaded machine takes.
+    executor = [f"workspace_roots=[{roots}]", "max_sessions=8", "interrupt_grace_s=30", *LAZY]
     async with LocalStack(limiter_args=["buckets.code.max_in_flight=3"], executor_args=executor) as stack:
         yield stack
 
@@ -160,7 +161,7 @@ async def test_session_that_the_service_ended_is_infra_and_never_a_fresh_interpr
 
 
 async def test_idle_session_is_ended_by_the_executor_and_lost(stack: LocalStack) -> None:
-    async with interpreter(stack, session_idle_ttl=0.3) as tool, Trajectory(tool) as t:
+    async with interpreter(stack, session_idle_ttl=4.0) as tool, Trajectory(tool) as t:
         await t.run("x = 1")
         await nothing_left(stack)
         with pytest.raises(InfraError, match="the session is lost"):
@@ -188,15 +189,19 @@ async def test_leaving_the_tool_ends_what_trajectories_have_left(stack: LocalSta
     await nothing_left(stack)
 
 
-async def test_more_sessions_than_the_executor_has_wait_and_then_are_infra(stack: LocalStack) -> None:
+async def test_more_sessions_than_the_executor_has_wait_and_then_are_infra(
+    stack: LocalStack, tool: CodeInterpreter
+) -> None:
     async with AsyncExitStack() as held:
-        tool = await held.enter_async_context(interpreter(stack, queue_timeout=2.0, infra_attempts=1))
+        hurried = await held.enter_async_context(interpreter(stack, queue_timeout=0.5, infra_attempts=1))
         many = [await held.enter_async_context(Trajectory(tool)) for _ in range(9)]
+        late = await held.enter_async_context(Trajectory(hurried))
         for each in many[:8]:
             await each.run("1")
         with pytest.raises(InfraError, match="waited for a session"):
-            await many[8].run("1")
+            await late.run("1")
         waiting = asyncio.ensure_future(many[8].run("'here'"))
+        await asyncio.sleep(0)
         await tool.release(many[0].id)
         assert (await waiting).text == "'here'"
     await nothing_left(stack)
