@@ -94,9 +94,9 @@ class TrajectoryRun:
             pass
 
     async def turn(self) -> bool:
-        """One turn, with the answers to its calls. Whether another one follows."""
-        assert not self._busy
-        assert not self.ended
+        """One turn, with the answers to its calls. Whether another one follows. RuntimeError where none does."""
+        if self._busy or self.ended:
+            raise RuntimeError(f"trajectory {self._id} {'is in the middle of a turn' if self._busy else 'has ended'}")
         self._busy = True
         try:
             self._decision = await self._turn()
@@ -172,8 +172,9 @@ class TrajectoryRun:
             _LOG.warning("trajectory %s: a tool could not be released: %s", self._id, error)
 
     def result(self) -> TrajectoryResult:
-        """What became of it. Only when it has ended."""
-        assert isinstance(self._decision, Finish)
+        """What became of it. RuntimeError while it has not ended."""
+        if not isinstance(self._decision, Finish):
+            raise RuntimeError(f"trajectory {self._id} has not ended")
         failed = self._machine.state is RequestState.FAILED
         return TrajectoryResult(
             trajectory_id=self._id,

@@ -155,10 +155,16 @@ async def test_what_can_not_be_forked_refuses_with_its_reason(tokenizer: HubToke
         await asyncio.sleep(0)
         with pytest.raises(BranchRefused, match="is in the middle of a turn"):
             await played.loop.branch(run, 1)
+        with pytest.raises(RuntimeError, match="is in the middle of a turn"):
+            await run.turn()
+        with pytest.raises(RuntimeError, match="has not ended"):
+            run.result()
         assert await turning
         assert not await run.turn()  # it went on as if nothing had been asked
         with pytest.raises(BranchRefused, match="has ended: answered"):
             await played.loop.branch(run, 1)
+        with pytest.raises(RuntimeError, match="has ended"):
+            await run.turn()
         assert run.result().cause is Cause.POLICY
 
 

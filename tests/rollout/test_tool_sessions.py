@@ -224,19 +224,6 @@ async def test_branches_go_on_from_the_state_of_their_parent(stack: LocalStack, 
     await nothing_left(stack)
 
 
-async def test_executor_that_dies_loses_the_sessions() -> None:
-    async with AsyncExitStack() as resources:
-        stack = await resources.enter_async_context(LocalStack(executor_args=LAZY))
-        tool = await resources.enter_async_context(interpreter(stack, queue_timeout=20.0))
-        t = await resources.enter_async_context(Trajectory(tool))
-        await t.run("x = 1")
-        os.kill(stack.pid("executor_service"), signal.SIGKILL)
-        with pytest.raises(InfraError, match="the session is lost"):
-            await asyncio.wait_for(t.run("x"), 60)
-        with pytest.raises(InfraError, match="the session is lost"):
-            await t.run("x")
-
-
 # bash
 
 
@@ -281,9 +268,16 @@ async def test_bash_works_in_the_tasks_workspace(stack: LocalStack, roots: Path)
         texts = [each.text for each in await box.answer(t.id, calls, run=4, time_limit_s=None)]
         assert texts[:3] == ["/testbed", "fairbox", "new"]
         assert "No such file" in texts[3]  # what a command writes, no other command sees
+        await tool.branch(t.id, ["in-workspace"])
+        assert (await tool.execute("in-workspace", {"command": "pwd"})).text == "/testbed"
+        await tool.release("in-workspace")
     async with shell(stack, mode="session") as tool, Trajectory(tool, workspace=workspace) as t:
         assert await said(t, "pwd; echo 1 > new") == "/testbed"
         assert await said(t, "cat new") == "1"
+        await tool.branch(t.id, ["in-workspace"])
+        assert (await tool.execute("in-workspace", {"command": "cat new; echo 2 > new"})).text == "1"
+        assert await said(t, "cat new") == "1"
+        await tool.release("in-workspace")
     await nothing_left(stack)
 
 
@@ -309,3 +303,14 @@ async def test_text_that_is_no_command_is_the_models_fault(stack: LocalStack, co
     async with shell(stack) as tool, Trajectory(tool) as t:
         response = await t.run(command)
     assert (response.outcome, response.text[:28]) == (ToolOutcome.BAD_ARGUMENTS, 'Error: the argument "command')
+
+
+async def test_executor_that_dies_loses_the_sessions(stack: LocalStack) -> None:
+    """The last one here, because it ends the executor that all of them share."""
+    async with interpreter(stack, queue_timeout=20.0) as tool, Trajectory(tool) as t:
+        await t.run("x = 1")
+        os.kill(stack.pid("executor_service"), signal.SIGKILL)
+        with pytest.raises(InfraError, match="the session is lost"):
+            await asyncio.wait_for(t.run("x"), 60)
+        with pytest.raises(InfraError, match="the session is lost"):
+            await t.run("x")
