@@ -1,23 +1,29 @@
 """A place to run: a worker of this process and, with the global limit, a lease of the limiter.
 
 Invariants: places are given first in, first out; a wait ends by its deadline; leaving the block, or being cancelled
-while waiting, gives everything back; the board shows where each call is.
+while waiting, gives everything back; the board shows where each call is. After an executor has failed, calls wait a
+little before they take a lease (`Cooldown`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
+from executor_service import ExecutorError, InvalidRequest, NotFound, SessionNotFound
 from fairbox.clock import Clock
 from limiter import LeaseLike, LimiterClient
 from rollout.tools.base import InfraError
+from rollout.tools.cooldown import Cooldown
 from rollout.tools.statistics import CallBoard, CallPhase
 
 __all__ = ["Place", "Places"]
 
+_ANSWERS = (InvalidRequest, NotFound, SessionNotFound)
+"""Errors by which an executor does its job."""
 BUCKET = "code"
 """The limiter's bucket for programs."""
 
@@ -37,19 +43,24 @@ class Places:
 
     def __init__(self, workers: int, *, limiter: LimiterClient | None, queue_timeout_s: float, clock: Clock) -> None:
         self.board = CallBoard(workers)
+        self.cooldown = Cooldown()
         self._workers = asyncio.Semaphore(workers)
         self._limiter = limiter
         self._queue_timeout_s = queue_timeout_s
         self._clock = clock
 
     @contextlib.asynccontextmanager
-    async def take(self) -> AsyncIterator[Place]:
-        """Waits for a worker, then for a lease, each at most `queue_timeout_s`. Raises InfraError and LimiterError."""
+    async def take(self, *, instead_of: LeaseLike | None = None) -> AsyncIterator[Place]:
+        """Waits for a worker, then for a lease, each at most `queue_timeout_s`. `instead_of`: a lease that could not be
+        bound, whose place in the queue this one has where the limiter was restarted. Raises InfraError and
+        LimiterError."""
         board, call, began, answered = self.board, object(), self._clock.now(), False
         board.moved(call, CallPhase.WORKER, began)
         try:
             async with contextlib.AsyncExitStack() as held:
                 await self._worker(held)
+                # Before the lease, which nobody else could use meanwhile. Spread, so that not all try again at once.
+                await asyncio.sleep(self.cooldown.pause(self._clock.now()) * random.uniform(0.5, 1.0))  # noqa: S311
                 lease = None
                 if self._limiter is not None:
                     board.moved(call, CallPhase.LEASE, self._clock.now())
@@ -57,14 +68,27 @@ class Places:
                         bucket=BUCKET,
                         queue_timeout=self._queue_timeout_s,
                         on_standby=lambda position: board.near(call, position),
+                        instead_of=instead_of,
                     )
                     lease = await held.enter_async_context(waiting)
                 now = self._clock.now()
                 board.moved(call, CallPhase.RUNNING, now)
-                yield Place(lease, now - began)
+                with self._watched(now):
+                    yield Place(lease, now - began)
             answered = True
         finally:
             board.ended(call, self._clock.now(), answered=answered)
+
+    @contextlib.contextmanager
+    def _watched(self, began: float) -> Iterator[None]:
+        """Notes whether the executor does its job."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, InfraError) or (isinstance(error, ExecutorError) and not isinstance(error, _ANSWERS)):
+                self.cooldown.failed(began, self._clock.now())
+            raise
+        self.cooldown.succeeded()
 
     async def _worker(self, held: contextlib.AsyncExitStack) -> None:
         limit = self._queue_timeout_s

@@ -12,15 +12,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from executor_service import Cause, ExecutionResult, ExecutorClient, InvalidRequest, Limits, NotFound
+from executor_service import (
+    Cause,
+    ExecutionResult,
+    ExecutorClient,
+    InvalidRequest,
+    LeaseRefused,
+    Limits,
+    NotFound,
+)
 from fairbox.clock import Clock
 from fairbox.errors import FairboxError
+from limiter import LeaseLike
 from rollout.tools.base import InfraError
 from rollout.tools.executor_settings import ExecutorToolConfig
 from rollout.tools.places import Places
 from rollout.tools.workspaces import TrajectoryWorkspaces
 
-__all__ = ["RETRY_AFTER_S", "BadProgram", "ProgramRuns", "Ran", "Runs", "call_timeout", "ran", "refused"]
+__all__ = [
+    "RETRY_AFTER_S",
+    "BadProgram",
+    "ProgramRuns",
+    "Ran",
+    "Runs",
+    "UnboundLease",
+    "call_timeout",
+    "ran",
+    "refused",
+    "unbound_lease",
+]
 
 RETRY_AFTER_S = 0.3
 """Before the second attempt; doubled for each further one."""
@@ -30,6 +50,14 @@ _CALL_ALLOWANCE_S = 30.0
 
 class BadProgram(FairboxError):  # noqa: N818 - a fact about a text
     """The executor does not take this text as a program; it says what is wrong, for the model."""
+
+
+class UnboundLease(InfraError):  # noqa: N818 - a fact about a lease
+    """No executor could bind `lease`: nothing has run."""
+
+    def __init__(self, message: str, lease: LeaseLike) -> None:
+        super().__init__(message)
+        self.lease = lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +115,14 @@ class ProgramRuns:
             await self._workspaces.open(trajectory_id, source)
 
     async def run(self, trajectory_id: str, code: str, timeout: float) -> Ran:
+        unbound: LeaseLike | None = None
         for attempt in range(1, self._config.infra_attempts + 1):
             try:
-                return await self._attempt(trajectory_id, code, timeout)
-            except InfraError:
+                return await self._attempt(trajectory_id, code, timeout, unbound)
+            except InfraError as error:
                 if attempt == self._config.infra_attempts:
                     raise
+                unbound = error.lease if isinstance(error, UnboundLease) else None
             # Again, under a new request_id and lease. Safe: a program reaches nothing outside its own sandbox, and
             # nobody has seen a result of the failed attempt.
             await asyncio.sleep(RETRY_AFTER_S * 2 ** (attempt - 1))
@@ -107,9 +137,12 @@ class ProgramRuns:
     async def close(self) -> None:
         """Nothing is left: programs end with their calls."""
 
-    async def _attempt(self, trajectory_id: str, code: str, timeout: float) -> Ran:
+    async def _attempt(self, trajectory_id: str, code: str, timeout: float, unbound: LeaseLike | None) -> Ran:
+        """`unbound`: the lease of an attempt before, that could not be bound."""
+        lease: LeaseLike | None = None
         try:
-            async with self.places.take() as place:
+            async with self.places.take(instead_of=unbound) as place:
+                lease = place.lease
                 started = self._clock.now()
                 result = await self._executor.execute(
                     code,
@@ -121,7 +154,9 @@ class ProgramRuns:
                     tenant=trajectory_id,
                     timeout=call_timeout(self._config, timeout),
                 )
-                ended = self._clock.now()
+                return ran(result, wait_s=place.wait_s, run_s=self._clock.now() - started)
+        except InfraError:
+            raise
         except InvalidRequest as error:
             raise refused(error) from error
         except NotFound as error:
@@ -129,8 +164,7 @@ class ProgramRuns:
                 await self._workspaces.renew(trajectory_id)
             raise InfraError(str(error)) from error
         except FairboxError as error:
-            raise InfraError(str(error)) from error
-        return ran(result, wait_s=place.wait_s, run_s=ended - started)
+            raise unbound_lease(error, lease) or InfraError(str(error)) from error
 
 
 def ran(result: ExecutionResult, *, wait_s: float, run_s: float, fresh: bool = False) -> Ran:
@@ -145,6 +179,11 @@ def refused(error: InvalidRequest) -> BadProgram | InfraError:
     if error.fields and all(field.field == "code" for field in error.fields):
         return BadProgram("; ".join(f"the code {field.problem}" for field in error.fields))
     return InfraError(str(error))
+
+
+def unbound_lease(error: FairboxError, lease: LeaseLike | None) -> UnboundLease | None:
+    """None: the error is another one."""
+    return UnboundLease(str(error), lease) if isinstance(error, LeaseRefused) and lease is not None else None
 
 
 def call_timeout(config: ExecutorToolConfig, wall_time_s: float) -> float:

@@ -52,7 +52,12 @@ _LOST_S = 5.0
 
 
 class _NotStartedError(InfraError):
-    """The service failed before the cell could start: it may be sent again."""
+    """The service failed before the cell could start: it may be sent again. `unbound`: its lease, where no executor
+    could bind it."""
+
+    def __init__(self, message: str, unbound: LeaseLike | None = None) -> None:
+        super().__init__(message)
+        self.unbound = unbound
 
 
 class _EndedByCodeError(Exception):
@@ -115,12 +120,14 @@ class SessionRuns:
         if held is None:
             raise InfraError(f"trajectory {trajectory_id} was released, or never created")
         async with held.turn:
+            unbound: LeaseLike | None = None
             for attempt in range(1, self._config.infra_attempts + 1):
                 try:
-                    return await self._attempt(held, code, timeout)
-                except _NotStartedError:
+                    return await self._attempt(held, code, timeout, unbound)
+                except _NotStartedError as error:
                     if attempt == self._config.infra_attempts:
                         raise
+                    unbound = error.unbound
                 # Again, under a new request_id and lease. Safe: the cell did not start, so the state is as it was.
                 await asyncio.sleep(RETRY_AFTER_S * 2 ** (attempt - 1))
             raise AssertionError("the last attempt returns or raises")
@@ -157,16 +164,18 @@ class SessionRuns:
         """Ends what trajectories have left."""
         await asyncio.gather(*(self.release(trajectory) for trajectory in tuple(self._held)), return_exceptions=True)
 
-    async def _attempt(self, held: _Held, code: str, timeout: float) -> Ran:
+    async def _attempt(self, held: _Held, code: str, timeout: float, unbound: LeaseLike | None) -> Ran:
         began = self._clock.now()
         while True:
             # Before there is a lease: a session that rests holds none, and one that is being made would waste it.
             fresh = await self._ensure(held)
             try:
-                async with self.places.take() as place:
+                async with self.places.take(instead_of=unbound) as place:
                     started = self._clock.now()
                     result = await self._cell(held, code, timeout, place.lease)
                     ended = self._clock.now()
+                    if result.cause is Cause.INFRA:
+                        raise held.lose(f"the executor reports {result.outcome}: {result.message}")
             except LimiterError as error:
                 raise _NotStartedError(str(error)) from error
             except _EndedByCodeError as error:
@@ -174,8 +183,6 @@ class SessionRuns:
                     raise held.lose(error) from error
                 held.end()
                 continue
-            if result.cause is Cause.INFRA:
-                held.lose(f"{result.outcome}: {result.message}")
             held.cells += 1
             return ran(result, wait_s=started - began, run_s=ended - started, fresh=fresh and held.ended)
 
@@ -196,7 +203,9 @@ class SessionRuns:
             raise held.lose(error) from error
         except InvalidRequest as error:
             raise refused(error) from error
-        except (LeaseRefused, Overloaded, SessionBusy) as error:
+        except LeaseRefused as error:
+            raise _NotStartedError(str(error), lease) from error
+        except (Overloaded, SessionBusy) as error:
             raise _NotStartedError(str(error)) from error
         except FairboxError as error:
             raise held.lose(error) from error

@@ -195,4 +195,5 @@ async def test_calls_whose_leases_no_executor_can_bind_ask_for_new_ones_slowly(s
             with pytest.raises(InfraError, match="lease"):
                 await call
         assert time.monotonic() - began > 0.5 * (0.1 + 0.2 + 0.4 + 0.8), "pauses, at their shortest"
-        assert tool._cooldown.failures == 5
+        assert tool._opened is not None
+        assert tool._opened.places.cooldown.failures == 5
