@@ -1,98 +1,127 @@
 """Turns conversations into ids exactly as the model's own chat template would, piece by piece.
 
 A prompt is rendered once. After each sampled turn only what the template puts between that turn and the next is
-encoded: the end-of-turn token if the turn was cut off before it, the tools' answers, the header of the next turn. This
-is exact for templates that are append-only, and loading verifies that on probe conversations; a template that rewrites
-earlier turns is refused with what it did. Pieces meet at special tokens, which no tokenizer merges with their
-neighbours.
+encoded: the end-of-turn token if the turn was cut off before it, the tools' answers, the header of the next turn.
+Pieces meet at special tokens, which no tokenizer merges with their neighbours. Loading grows probe conversations and
+compares (`rollout.tokens.probe`); a template that rewrites what was there before is refused, unless `rewrites` says
+that the tokens are to be kept as they were.
 
 Where a template has no place for tools, their signatures go into the system turn in the Hermes format.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
-from fairbox.errors import FairboxError
-from rollout.tokens.tokenizer import Message, Tokenizer
+from rollout.tokens.alignment import PieceKind
+from rollout.tokens.conversation import CallRef, Conversation, Turn, opened_thinking
+from rollout.tokens.probe import Findings, Severity, probe
+from rollout.tokens.tokenizer import ChatTemplateError, Message, Tokenizer
 
-__all__ = ["ChatTemplate", "ChatTemplateError"]
+__all__ = ["ChatTemplate", "ChatTemplateError", "Rewrites"]
 
-_HERMES_TOOLS = """# Tools
-
-You may call one or more functions to assist with the user query.
-
-You are provided with function signatures within <tools></tools> XML tags:
-<tools>
-{signatures}
-</tools>
-
-For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
-<tool_call>
-{{"name": <function-name>, "arguments": <args-json-object>}}
-</tool_call>"""
-"""The wording that Hermes and Qwen models were trained with."""
-
-_CALL = '<tool_call>\n{"name": "probe", "arguments": {"code": "print(1)"}}\n</tool_call>'
-_PROBE_TURNS = ("Turn one.", f"<think>\nWhy?\n</think>\n\n{_CALL}", _CALL, f"Let me see.\n{_CALL}\n{_CALL}")
-_PROBE_ANSWERS = (("42",), ("a\nb", "é ☃"), ("[no output]",))
-_PROBE_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "fairbox_probe",
-        "description": "A probe.",
-        "parameters": {"type": "object", "properties": {}, "required": []},
-    },
-}
+_ALSO_ENDS = ("<|eom_id|>",)
+"""Tokens that end a turn as well as the one that the template writes: Llama 3.1's, of turns that expect an answer."""
 
 
-class ChatTemplateError(FairboxError):
-    """The template can't be used for exact multi-turn tokens; the text says what it did."""
+class Rewrites(StrEnum):
+    """What to do about a template that rewrites earlier turns or the prompt, as those that drop earlier thinking."""
+
+    REFUSE = "refuse"
+    """Don't load it."""
+    KEEP = "keep"
+    """The model sees the prompt and its earlier turns, and is trained on them, as they were, and what stands between
+    turns is always what the template writes after a first turn; a chat server would show them otherwise."""
 
 
 class ChatTemplate:
-    """The chat template of one tokenizer, verified append-only. Raises ChatTemplateError when it is not."""
+    """The chat template of one tokenizer, verified. Raises ChatTemplateError when it can't be exact.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    `stop_token_ids` are further ids that end the model's output, as its generation settings name them.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, rewrites: Rewrites = Rewrites.REFUSE, stop_token_ids: Sequence[int] = ()
+    ) -> None:
         self._tokenizer = tokenizer
-        start: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."}]
-        self._start = start
-        self._has_tools = "fairbox_probe" in tokenizer.render(start, [_PROBE_TOOL], generate=True)
-        self.end_of_turn = self._find_end_of_turn()
+        self.findings = probe(tokenizer)
+        """What the template does."""
+        if (problem := _problem(self.findings, rewrites)) is not None:
+            raise ChatTemplateError(problem)
+        self.conversation: Conversation = self.findings.conversation
+        """The template's own rendering of prompts and turns."""
+        special = tokenizer.special_tokens
+        self.end_of_turn = special[self.conversation.end]
         """Id of the token that ends an assistant's turn."""
-        self._verify()
+        self._ends = {self.end_of_turn, *(special[text] for text in _ALSO_ENDS if text in special)}
+        self._stops = tuple(dict.fromkeys((self.end_of_turn, *self._ends, *stop_token_ids)))
+        self._opened = opened_thinking(self.conversation.between(("42",)))
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """What ends a turn when it is sampled."""
-        return (self.end_of_turn,)
+        """What ends a turn when it is sampled; `end_of_turn` is the first."""
+        return self._stops
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> tuple[int, ...]:
-        """Ids up to where the assistant's next turn begins. `tools` are OpenAI function schemas."""
+        """Ids up to where the assistant's next turn begins. `tools` are OpenAI function schemas.
+
+        Raises ChatTemplateError for a conversation that the template refuses, or that no tokenizer takes.
+        """
         return self._tokenizer.encode(self.prompt_text(messages, tools))
 
     def prompt_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The text that `prompt_ids` encodes."""
-        if tools and not self._has_tools:
-            messages, tools = _with_hermes_tools(messages, tools), ()
-        return self._tokenizer.render(messages, tools, generate=True)
+        _check_text(messages)
+        return self.conversation.prompt(messages, tools)
 
-    def between_turns(self, answers: Sequence[str], *, ended: bool) -> tuple[int, ...]:
+    def between_turns(self, answers: Sequence[str], *, ended: bool, refs: Sequence[CallRef] = ()) -> tuple[int, ...]:
         """Ids between a sampled turn and the next one, with the tools' answers, in their order.
 
-        `ended` says whether the turn's last id is `end_of_turn`; a turn that was cut off gets it here.
+        `ended` says whether the turn has its end (`has_ended`); a turn that was cut off gets it here. `refs` are the
+        calls that are answered; templates that name them in the answers need them.
         """
-        ids = self._tokenizer.encode(self._between(answers))
-        assert ids[0] == self.end_of_turn
+        ids = self._tokenizer.encode(self.conversation.between(answers, refs))
+        if ids[:1] != (self.end_of_turn,):
+            raise ChatTemplateError(f"the tokenizer does not keep {self.conversation.end} apart from what follows it")
         return ids[1:] if ended else ids
 
+    def has_ended(self, ids: Sequence[int]) -> bool:
+        """Whether a sampled turn has its own end; one that stopped at another stop token has not."""
+        return bool(ids) and ids[-1] in self._ends
+
     def turn_text(self, ids: Sequence[int]) -> str:
-        """What the assistant said in a sampled turn, without the end-of-turn token."""
-        if ids and ids[-1] == self.end_of_turn:
+        """What the assistant said in a sampled turn, without the token that ended it."""
+        if ids and ids[-1] in self._stops:
             ids = ids[:-1]
         return self._tokenizer.decode(ids)
+
+    def in_thought(self, text: str, prompt_text: str | None = None) -> str:
+        """A turn's text behind what the template itself wrote of the turn (`<think>`), for parsers of tool calls.
+
+        `prompt_text` is given for the first turn, which follows the prompt and not an answer.
+        """
+        return (self._opened if prompt_text is None else opened_thinking(prompt_text)) + text
+
+    def drops_old_thinking(self) -> bool:
+        """Whether the template changes earlier turns when another user message follows, as most that think do.
+
+        Trajectories here have one question each, so it does not touch them.
+        """
+        said = "Yes." if self.conversation.style.calls else "<think>\nWhy?\n</think>\n\nYes."
+        start = [dict(message) for message in self.conversation.start]
+        turn = {"role": "assistant", "content": said}
+        try:
+            before = self._tokenizer.render([*start, turn], (), generate=False)
+            after = self._tokenizer.render([*start, turn, {"role": "user", "content": "And?"}], (), generate=False)
+        except ChatTemplateError:
+            return False
+        return not after.startswith(before.rstrip())
+
+    def tool_message(self, text: str, ref: CallRef, index: int) -> Message:
+        """The `index`-th answer to a turn's calls as a message."""
+        return self.conversation.tool_message(text, ref, index)
 
     def decode_plain(self, ids: Sequence[int]) -> str:
         """Text of ids without special tokens, as verl's dumps have it."""
@@ -108,55 +137,46 @@ class ChatTemplate:
             text = text.replace(token, f"{token[0]} {token[1:]}")
         return text
 
-    def _between(self, answers: Sequence[str]) -> str:
-        turn = _PROBE_TURNS[0]
-        before = self._tokenizer.render(self._start, (), generate=True) + turn
-        conversation = [*self._start, {"role": "assistant", "content": turn}, *_tool_messages(answers)]
-        whole = self._tokenizer.render(conversation, (), generate=True)
-        if not whole.startswith(before):
-            raise ChatTemplateError(_rewritten(before, whole))
-        return whole[len(before) :]
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of a text, special tokens recognised."""
+        return self._tokenizer.encode(text)
 
-    def _find_end_of_turn(self) -> int:
-        text = self._between(("42",))
-        ids = self._tokenizer.encode(text)
-        if not ids or ids[0] not in self._tokenizer.special_tokens.values():
-            raise ChatTemplateError(f"the chat template ends a turn with {text[:20]!r}, which is no special token")
-        return ids[0]
-
-    def _verify(self) -> None:
-        """Grows a conversation turn by turn and compares its pieces with the template's rendering of the whole."""
-        conversation = list(self._start)
-        pieces = self._tokenizer.render(conversation, (), generate=True)
-        ids = self._tokenizer.encode(pieces)
-        for turn, answers in zip(_PROBE_TURNS, (*_PROBE_ANSWERS, ("end",)), strict=True):
-            conversation += [{"role": "assistant", "content": turn}, *_tool_messages(answers)]
-            pieces += turn + self._between(answers)
-            ids += self._tokenizer.encode(turn) + self.between_turns(answers, ended=False)
-            whole = self._tokenizer.render(conversation, (), generate=True)
-            if whole != pieces:
-                raise ChatTemplateError(_rewritten(pieces, whole))
-            if self._tokenizer.encode(whole) != ids:
-                raise ChatTemplateError("the tokenizer joins the chat template's pieces to other ids than the whole")
+    def turns_of(self, messages: Sequence[Message]) -> list[Turn]:
+        """The answered turns in the messages after a prompt: those of the assistant with the tools' answers."""
+        turns: list[Turn] = []
+        for message in messages:
+            if message["role"] == "assistant":
+                turns.append(Turn(message["content"], ()))
+            elif turns:
+                ref = CallRef(message.get("name", ""), message.get("tool_call_id"))
+                last = turns[-1]
+                turns[-1] = Turn(last.text, (*last.answers, message["content"]), (*last.refs, ref))
+        return [turn for turn in turns if turn.answers]
 
 
-def _tool_messages(answers: Sequence[str]) -> list[Message]:
-    return [{"role": "tool", "content": answer} for answer in answers]
+def _problem(findings: Findings, rewrites: Rewrites) -> str | None:
+    severity = findings.severity
+    if findings.tokens is not None:
+        return f"the tokenizer joins the chat template's pieces to other ids than the whole: {findings.tokens}"
+    if severity is Severity.NONE or rewrites is Rewrites.KEEP:
+        return None
+    difference = max(findings.differences, key=lambda found: list(PieceKind).index(found[0].kind))[0]
+    what = {
+        PieceKind.PROMPT: "it changes the prompt when the conversation grows",
+        PieceKind.TURN: f"it changes turn {difference.turn} when it has been answered",
+        PieceKind.BETWEEN: f"what it writes after turn {difference.turn} depends on the rest of the conversation",
+    }[difference.kind]
+    text = f"the chat template is not append-only: {what}: {difference.expected!r} became {difference.found!r}"
+    return f"{text}; rewrites=keep keeps the tokens as they were (docs/chat-templates.md)"
 
 
-def _with_hermes_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
-    signatures = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    block = _HERMES_TOOLS.format(signatures=signatures)
-    if messages and messages[0]["role"] == "system":
-        return [{"role": "system", "content": f"{messages[0]['content']}\n\n{block}"}, *messages[1:]]
-    return [{"role": "system", "content": block}, *messages]
-
-
-def _rewritten(before: str, whole: str) -> str:
-    same = next(
-        (i for i, (a, b) in enumerate(zip(before, whole, strict=False)) if a != b), min(len(before), len(whole))
-    )
-    return (
-        "the chat template is not append-only, so the tokens of earlier turns would change under the model: "
-        f"{before[same : same + 60]!r} became {whole[same : same + 60]!r}"
-    )
+def _check_text(messages: Sequence[Message]) -> None:
+    for index, message in enumerate(messages):
+        for name, value in message.items():
+            try:
+                value.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise ChatTemplateError(
+                    f"messages[{index}].{name} has half of a surrogate pair at character {error.start}, "
+                    "which no tokenizer takes"
+                ) from None

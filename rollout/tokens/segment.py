@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Segment", "SegmentKind"]
+from fairbox.errors import FairboxError
+
+__all__ = ["Segment", "SegmentError", "SegmentKind"]
+
+
+class SegmentError(FairboxError):
+    """Tokens, logprobs and weight versions contradict each other. The text says which do and how."""
 
 
 class SegmentKind(StrEnum):
@@ -21,7 +27,10 @@ class SegmentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """`ids`, and for sampled ones the engine's logprobs (float32 values, natural logarithm) and weight version."""
+    """`ids`, and for sampled ones the engine's logprobs (float32 values, natural logarithm) and weight version.
+
+    Raises SegmentError when they don't fit each other.
+    """
 
     kind: SegmentKind
     ids: tuple[int, ...]
@@ -29,10 +38,10 @@ class Segment:
     weight_version: str | None = None
 
     def __post_init__(self) -> None:
-        if self.kind is SegmentKind.SAMPLED:
-            assert self.logprobs is not None
-            assert self.weight_version is not None
-            assert len(self.logprobs) == len(self.ids)
-        else:
-            assert self.logprobs is None
-            assert self.weight_version is None
+        sampled = self.kind is SegmentKind.SAMPLED
+        for name, value in (("logprobs", self.logprobs), ("weight_version", self.weight_version)):
+            if (value is not None) is not sampled:
+                must = "must have" if sampled else "must not have"
+                raise SegmentError(f"a segment of kind {self.kind} {must} {name}")
+        if self.logprobs is not None and len(self.logprobs) != len(self.ids):
+            raise SegmentError(f"a sampled segment has {len(self.ids)} ids and {len(self.logprobs)} logprobs")

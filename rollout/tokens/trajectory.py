@@ -12,22 +12,21 @@ from dataclasses import dataclass
 from itertools import chain
 
 from rollout.engines.base import GenerationResult
-from rollout.tokens.segment import Segment, SegmentKind
+from rollout.tokens.segment import Segment, SegmentError, SegmentKind
 
 __all__ = ["TokenBuilder", "Trajectory"]
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A rollout's tokens. The first segment is the prompt, and no other is."""
+    """A rollout's tokens. The first segment is the prompt, and no other is. Raises SegmentError."""
 
     segments: tuple[Segment, ...]
 
     def __post_init__(self) -> None:
-        assert self.segments
-        assert [segment.kind is SegmentKind.PROMPT for segment in self.segments] == [True] + [False] * (
-            len(self.segments) - 1
-        )
+        prompts = [n for n, segment in enumerate(self.segments) if segment.kind is SegmentKind.PROMPT]
+        if prompts != [0]:
+            raise SegmentError(f"a trajectory begins with its only prompt, but its prompts are the segments {prompts}")
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -79,18 +78,30 @@ class TokenBuilder:
         return tuple(chain.from_iterable(segment.ids for segment in self._segments))
 
     def add_sampled(self, result: GenerationResult) -> None:
-        """Appends a turn, one segment per weight version. A turn without ids adds nothing."""
-        end = 0
+        """Appends a turn, one segment per weight version. A turn without ids adds nothing.
+
+        Raises SegmentError, and adds nothing, when the engine's ids, logprobs and versions don't fit each other.
+        """
+        count, edges = len(result.ids), [0]
         for span in result.versions:
-            assert span.start == end
-            end = span.end
+            if span.start != edges[-1] or not span.start <= span.end <= count:
+                raise SegmentError(
+                    f"the engine's weight version {span.version!r} is of the ids {span.start} to {span.end}, "
+                    f"must begin at {edges[-1]} and end at {count} at most"
+                )
+            edges.append(span.end)
+        if edges[-1] != count or len(result.logprobs) != count:
+            raise SegmentError(
+                f"the engine gave {count} ids, {len(result.logprobs)} logprobs and weight versions of {edges[-1]} ids"
+            )
+        for span in result.versions:
             part = slice(span.start, span.end)
             self._add(Segment(SegmentKind.SAMPLED, result.ids[part], result.logprobs[part], span.version))
-        assert end == len(result.ids)
 
     def add_tool(self, ids: tuple[int, ...]) -> None:
-        """Appends what stands between two turns; see `ChatTemplate.between_turns`."""
-        assert self._segments[-1].kind is SegmentKind.SAMPLED
+        """Appends what stands between two turns; see `ChatTemplate.between_turns`. Raises SegmentError."""
+        if self._segments[-1].kind is not SegmentKind.SAMPLED:
+            raise SegmentError(f"a tool's answer must follow a sampled turn, but follows a {self._segments[-1].kind}")
         self._add(Segment(SegmentKind.TOOL, ids))
 
     def fork(self) -> TokenBuilder:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jinja2 import Environment
 
 from rollout.engines import FinishReason, GenerationResult, VersionSpan
 from rollout.tokens import (
@@ -18,10 +17,12 @@ from rollout.tokens import (
     HubTokenizer,
     Message,
     Segment,
+    SegmentError,
     SegmentKind,
     TokenBuilder,
     Trajectory,
 )
+from rollout.tools import parse_tool_calls
 
 TOOL = {"type": "function", "function": {"name": "code_interpreter", "description": "Runs code.", "parameters": {}}}
 
@@ -61,16 +62,16 @@ def test_empty_turn_adds_nothing() -> None:
 
 
 def test_contradictory_tokens_are_refused() -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(SegmentError):
         Segment(SegmentKind.SAMPLED, (1, 2), (-0.1,), "v")
-    with pytest.raises(AssertionError):
+    with pytest.raises(SegmentError):
         Segment(SegmentKind.TOOL, (1,), (-0.1,), None)
-    with pytest.raises(AssertionError):
+    with pytest.raises(SegmentError):
         Trajectory((Segment(SegmentKind.TOOL, (1,)),))
-    with pytest.raises(AssertionError):
+    with pytest.raises(SegmentError):
         TokenBuilder((1,)).add_tool((2,))
     gap = GenerationResult((1, 2), (-0.1, -0.1), FinishReason.STOP, (VersionSpan("v", 0, 1),))
-    with pytest.raises(AssertionError):
+    with pytest.raises(SegmentError):
         TokenBuilder((1,)).add_sampled(gap)
 
 
@@ -130,19 +131,6 @@ def test_pieces_are_the_templates_own_rendering_of_the_whole(
     assert len(trajectory.response_ids) == len(trajectory.response_mask) == len(trajectory.logprobs)
 
 
-class JinjaTokenizer:
-    """The real tokenizer under another chat template."""
-
-    def __init__(self, tokenizer: HubTokenizer, template: str) -> None:
-        self.special_tokens = tokenizer.special_tokens
-        self.encode = tokenizer.encode
-        self.decode = tokenizer.decode
-        self._template = Environment(autoescape=False, trim_blocks=True).from_string(template)
-
-    def render(self, messages: Sequence[Message], tools: Sequence[Any], *, generate: bool) -> str:
-        return self._template.render(messages=messages, tools=list(tools) or None, add_generation_prompt=generate)
-
-
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ CONTENT }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -160,8 +148,8 @@ TOOLS{% for t in tools %}{{ t.function.name }}{% endfor %}<|im_end|>
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 
-def test_template_that_groups_tool_answers_is_followed(tokenizer: HubTokenizer) -> None:
-    chat = ChatTemplate(JinjaTokenizer(tokenizer, QWEN))
+def test_template_that_groups_tool_answers_is_followed(model_dir: Path, tokenizer: HubTokenizer) -> None:
+    chat = ChatTemplate(HubTokenizer(model_dir, template=QWEN))
     text = tokenizer.decode(chat.between_turns(["a", "b"], ended=True))
     inside = "<tool_response>\na\n</tool_response>\n<tool_response>\nb\n</tool_response>"
     assert text == f"\n<|im_start|>user\n{inside}<|im_end|>\n<|im_start|>assistant\n"
@@ -172,15 +160,27 @@ def test_template_that_groups_tool_answers_is_followed(tokenizer: HubTokenizer) 
     ("content", "what"),
     [
         ("m.content.split('</think>')[-1]", "not append-only"),
-        ("m.content.strip() if loop.last or m.role != 'assistant' else m.content[:3]", "not append-only"),
-        ("m.content ~ messages | length", "not append-only"),
+        ("m.content | replace('Turn', 'turn')", "it changes turn 1"),
+        ("messages | length if m.role == 'system' else m.content", "it changes the prompt"),
+        ("m.content if loop.index < 5 or m.role != 'tool' else 'later ' + m.content", "depends on the rest"),
     ],
 )
-def test_template_that_rewrites_earlier_turns_is_refused(tokenizer: HubTokenizer, content: str, what: str) -> None:
+def test_template_that_rewrites_earlier_turns_is_refused(model_dir: Path, content: str, what: str) -> None:
     with pytest.raises(ChatTemplateError, match=what):
-        ChatTemplate(JinjaTokenizer(tokenizer, CHATML.replace("CONTENT", content)))
+        ChatTemplate(HubTokenizer(model_dir, template=CHATML.replace("CONTENT", content)))
 
 
-def test_template_without_an_end_token_is_refused(tokenizer: HubTokenizer) -> None:
+def test_thought_that_the_template_opens_belongs_to_the_turn(model_dir: Path) -> None:
+    template = CHATML.replace("CONTENT", "m.content").replace("assistant\n", "assistant\n<think>\n")
+    chat = ChatTemplate(HubTokenizer(model_dir, template=template))
+    said = '<tool_call>{"name": "f"}</tool_call> is how I would call.\n</think>\n\nNo.'
+    prompt = chat.prompt_text([{"role": "user", "content": "Hi"}])
+    assert chat.in_thought(said, prompt) == chat.in_thought(said) == f"<think>\n{said}"
+    assert parse_tool_calls(chat.in_thought(said)) == ()
+    assert len(parse_tool_calls(said)) == 1
+
+
+def test_template_without_an_end_token_is_refused(model_dir: Path) -> None:
+    template = CHATML.replace("CONTENT", "m.content").replace("<|im_end|>", "[END]")
     with pytest.raises(ChatTemplateError, match="no special token"):
-        ChatTemplate(JinjaTokenizer(tokenizer, CHATML.replace("CONTENT", "m.content").replace("<|im_end|>", "[END]")))
+        ChatTemplate(HubTokenizer(model_dir, template=template))

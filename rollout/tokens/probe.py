@@ -1,0 +1,195 @@
+"""Whether a chat template is append-only, found out by growing a conversation turn by turn.
+
+Each rendering is compared with the pieces that a trajectory would hold: the prompt as it was rendered first, the turns
+as they were sampled, and what `Conversation.between` says stands between them. Styles of turns and forms of thinking
+are tried in turn; the first without a difference is taken, or else the one with the least.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from typing import Any
+
+from rollout.tokens.alignment import Difference, Piece, PieceKind, align
+from rollout.tokens.conversation import PROBE_NAME, PROBE_TOOL, CallRef, Conversation, Turn, TurnStyle, opened_thinking
+from rollout.tokens.tokenizer import ChatTemplateError, Message, Tokenizer
+
+__all__ = ["Findings", "Severity", "ThinkingForm", "pieces_of", "probe"]
+
+_CALL = '<tool_call>\n{"name": "probe", "arguments": {"code": "print(1)"}}\n</tool_call>'
+_SAID = ("Turn one.", _CALL, "So it is.", f"Let me see.\n{_CALL}\n{_CALL}")
+_ANSWERS = (("42",), ("a\nb", "é ☃"), ("[no output]",), ("end",))
+_STARTS: tuple[tuple[Message, ...], ...] = (
+    ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."}),
+    ({"role": "user", "content": "Hello."},),
+)
+_STYLES = (
+    TurnStyle(),
+    TurnStyle(opened=False),
+    *(
+        TurnStyle(calls=True, arguments_as_text=text, content=content)
+        for text in (False, True)
+        for content in ("", None)
+    ),
+)
+
+
+class Severity(IntEnum):
+    """What a template does to a trajectory, from nothing to what no choice makes exact."""
+
+    NONE = 0
+    """Append-only: its rendering of a whole conversation is the trajectory."""
+    TURN = 1
+    """It rewrites earlier turns: the sampled ids are exact, but not what a chat server would show of them."""
+    PROMPT = 2
+    """It rewrites the prompt when the conversation grows. The same holds."""
+    TOKENS = 3
+    """The tokenizer joins the pieces to other ids than the whole."""
+    BETWEEN = 4
+    """What stands between turns depends on the turns before."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingForm:
+    """How a turn's thinking is written. `text` has the place of what is said after it."""
+
+    name: str
+    text: str
+    always: bool = False
+    """Turns without thinking are not tried: the template writes an empty thought into them."""
+
+
+_FORMS = (
+    ThinkingForm("<think>\\n...\\n</think>\\n\\n", "<think>\nWhy?\n</think>\n\n{said}"),
+    ThinkingForm("<think>\\n...\\n</think>\\n\\n", "<think>\nWhy?\n</think>\n\n{said}", always=True),
+    ThinkingForm("\\n<think>...</think>\\n", "\n<think>Why?</think>\n{said}", always=True),
+    ThinkingForm("<think>...</think>", "<think>Why?</think>{said}", always=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What became of one template in its best style."""
+
+    conversation: Conversation
+    form: ThinkingForm
+    differences: tuple[tuple[Difference, int], ...] = ()
+    """The first of each kind, and with how many turns the conversation had it."""
+    tokens: str | None = None
+    """How the tokenizer joins pieces, where it does."""
+
+    @property
+    def severity(self) -> Severity:
+        kinds = {PieceKind.TURN: Severity.TURN, PieceKind.PROMPT: Severity.PROMPT, PieceKind.BETWEEN: Severity.BETWEEN}
+        worst = max((kinds[difference.kind] for difference, _ in self.differences), default=Severity.NONE)
+        return max(worst, Severity.NONE if self.tokens is None else Severity.TOKENS)
+
+
+def probe(tokenizer: Tokenizer) -> Findings:
+    """The best style for a template, with what is wrong with it. ChatTemplateError when none can be used at all."""
+    best: Findings | None = None
+    refusal: ChatTemplateError | None = None
+    for form, make, calls in _candidates(tokenizer):
+        if calls and best is not None and best.severity < Severity.TOKENS:
+            break  # what becomes of a turn's text can't be seen where its calls are given as data
+        try:
+            found = _grown(tokenizer, make(), form)
+        except ChatTemplateError as error:
+            refusal = refusal or error
+            continue
+        if best is None or found.severity < best.severity:
+            best = found
+        if found.severity is Severity.NONE:
+            return found
+    if best is None:
+        assert refusal is not None
+        raise refusal
+    return best
+
+
+def pieces_of(conversation: Conversation, prompt: str, turns: Sequence[Turn]) -> list[Piece]:
+    """The pieces of a trajectory as text. Thinking that the template opens belongs to the turn."""
+    opened = opened_thinking(prompt)
+    pieces = [Piece(PieceKind.PROMPT, prompt.removesuffix(opened))]
+    for turn in turns:
+        pieces.append(Piece(PieceKind.TURN, None if conversation.style.calls else opened + turn.text))
+        between = conversation.between(turn.answers, turn.refs)
+        opened = opened_thinking(between)
+        pieces.append(Piece(PieceKind.BETWEEN, between.removesuffix(opened)))
+    return [*pieces, Piece(PieceKind.TURN, opened)]
+
+
+def _candidates(tokenizer: Tokenizer) -> Iterator[tuple[ThinkingForm, Callable[[], Conversation], bool]]:
+    """Ways to give conversations to the template, the plainest first."""
+    start, has_tools = _start(tokenizer)
+    for style in _STYLES:
+        make = functools.lru_cache(partial(Conversation, tokenizer, style, start, has_tools=has_tools))
+        for form in _FORMS[:1] if style.calls else _FORMS:
+            yield form, make, style.calls
+
+
+def _start(tokenizer: Tokenizer) -> tuple[tuple[Message, ...], bool]:
+    """The shortest prompt that the template takes, and whether tools appear in it."""
+    refusal: ChatTemplateError | None = None
+    for start in _STARTS:
+        for tools in ((PROBE_TOOL,), ()):
+            try:
+                return start, PROBE_NAME in tokenizer.render(start, tools, generate=True)
+            except ChatTemplateError as error:
+                refusal = refusal or error
+    assert refusal is not None
+    raise refusal
+
+
+def _grown(tokenizer: Tokenizer, conversation: Conversation, form: ThinkingForm) -> Findings:
+    """Grows the conversation to its full length, and keeps the first difference of each kind."""
+    tools = [PROBE_TOOL] if conversation.has_tools else []
+    prompt = conversation.prompt(conversation.start, tools)
+    turns: list[Turn] = []
+    opened = opened_thinking(prompt)
+    differences: dict[PieceKind, tuple[Difference, int]] = {}
+    tokens: str | None = None
+    for number, (said, answers) in enumerate(zip(_SAID, _ANSWERS, strict=True)):
+        thinks = form.always or number % 2 == 1
+        text = form.text.format(said=said) if thinks else said
+        turns.append(Turn(text.removeprefix(opened), answers, tuple(CallRef("probe") for _ in answers)))
+        between = conversation.between(answers, turns[-1].refs)
+        opened = opened_thinking(between)
+        whole = conversation.whole(conversation.start, tools, turns)
+        pieces = _known(conversation, pieces_of(conversation, prompt, turns), tools, turns)
+        for difference in align(pieces, whole):
+            differences.setdefault(difference.kind, (difference, len(turns)))
+        tokens = tokens or _joined(tokenizer, between, whole)
+    return Findings(conversation, form, tuple(differences.values()), tokens)
+
+
+def _known(
+    conversation: Conversation, pieces: list[Piece], tools: Sequence[Mapping[str, Any]], turns: Sequence[Turn]
+) -> list[Piece]:
+    """Gives turns whose text is the template's own the text that they had when they were the last one."""
+    if not conversation.style.calls:
+        return pieces
+    known = list(pieces)
+    for number in range(len(turns) - 1):
+        whole = conversation.whole(conversation.start, tools, turns[: number + 1])
+        begin = sum(len(piece.text or "") for piece in known[: 2 * number + 1])
+        after = known[2 * number + 2].text
+        assert after is not None
+        end = whole.find(after, begin)
+        if end < 0:
+            return known
+        known[2 * number + 1] = Piece(PieceKind.TURN, whole[begin:end])
+    return known
+
+
+def _joined(tokenizer: Tokenizer, between: str, whole: str) -> str | None:
+    """How the tokenizer joins the last boundary to what is before it; None when it does not."""
+    ids, last = tokenizer.encode(whole), tokenizer.encode(between)
+    end = ids[len(ids) - len(last) :]
+    if end == last or not whole.endswith(between):
+        return None
+    return f"{tokenizer.decode(last)[:60]!r} became {tokenizer.decode(end)[:60]!r}"
