@@ -24,7 +24,7 @@ from rollout.tools.base import (
     ToolResponse,
     runs_in_parallel,
 )
-from rollout.tools.hermes import MalformedCall, ToolCall
+from rollout.tools.calls import MalformedCall, ToolCall
 from rollout.tools.order import CallOrder
 from rollout.tools.statistics import CallBoard, CallPhase, ToolStatistics
 from rollout.tools.text import LEAST_CHARS, cut_text

@@ -1,0 +1,156 @@
+"""Calls as the model wrote them, and what every format of them shares. Pure.
+
+A call that is not in order is not dropped: it is returned with what is wrong and where, so that the model can be told.
+Closed `<think>` blocks hold no calls; after an unclosed one calls still count. What stands around the calls is not
+judged, and neither is whether the tool exists.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+from rollout.tokens.conversation import CallRef
+
+__all__ = [
+    "MalformedCall",
+    "ToolCall",
+    "ToolCallFormat",
+    "checked_call",
+    "json_problem",
+    "openings",
+    "read_json",
+    "shorten",
+    "skip_space",
+]
+
+_SPACE = re.compile(r"\s*")
+_NEAR = 24
+"""Characters shown on each side of a JSON error."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call in order."""
+
+    name: str
+    arguments: dict[str, Any]
+    raw: str
+    """The text of the call, without the marks around it."""
+    call_id: str | None = None
+    """The id that the model gave it; None where the format has none."""
+
+    @property
+    def ref(self) -> CallRef:
+        """What the chat template is told of the call when it is answered."""
+        return CallRef(self.name, self.call_id)
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedCall:
+    """A call that can't be understood."""
+
+    problem: str
+    """What is wrong and where, for the model: a clause without a full stop."""
+    raw: str
+    """The text from behind the opening mark up to the end of the call."""
+    name: str = ""
+    """Empty when it can't be told."""
+
+    @property
+    def ref(self) -> CallRef:
+        """What the chat template is told of the call when it is answered."""
+        return CallRef(self.name)
+
+
+class ToolCallFormat(Protocol):
+    """How a family of models writes its calls. How it is answered is the chat template's business."""
+
+    @property
+    def name(self) -> str:
+        """As the setting `tool_format` has it."""
+        ...
+
+    def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
+        """Every call of a turn, in order. `tools` are OpenAI function schemas. Never raises."""
+        ...
+
+
+def openings(text: str, opening: re.Pattern[str], start: int = 0) -> re.Match[str] | None:
+    """The next opening mark that is not inside a closed `<think>` block."""
+    position = start
+    while (found := opening.search(text, position)) is not None:
+        think = text.find("<think>", position, found.start() + len("<think>"))
+        end = -1 if think < 0 else text.find("</think>", think)
+        if think < 0 or think > found.start() or end < 0:
+            return found
+        position = end + len("</think>")
+    return None
+
+
+def read_json(text: str, start: int) -> tuple[Any, int, Exception | None]:
+    """(value, where it ends, error) of the JSON value at `start`, white space before it skipped."""
+    try:
+        value, end = _DECODER.raw_decode(text, skip_space(text, start))
+    except (ValueError, RecursionError) as error:
+        return None, start, error
+    return value, end, None
+
+
+def json_problem(error: Exception, text: str, begin: int, end: int, *, cut_off: bool) -> str:
+    """What is wrong with the JSON in `text[begin:end]`. `cut_off`: nothing closes the call."""
+    if not isinstance(error, json.JSONDecodeError):
+        return f"its JSON can't be read: {error}" if isinstance(error, ValueError) else "its JSON is nested too deeply"
+    if begin >= end:
+        return "it is empty"
+    if error.pos >= len(text) or (error.msg.startswith("Unterminated string") and cut_off):
+        return "its JSON is cut off"
+    line = text.count("\n", begin, error.pos) + 1
+    column = error.pos - max(text.rfind("\n", begin, error.pos) + 1, begin) + 1
+    near = text[max(begin, error.pos - _NEAR) : min(end, error.pos + _NEAR)]
+    return f"its JSON is wrong at line {line}, column {column}, near {shorten(near)}: {error.msg}"
+
+
+def checked_call(value: Any, raw: str, *, arguments_key: str = "arguments") -> ToolCall | MalformedCall:
+    """The call that a JSON value with a name and arguments is."""
+    if not isinstance(value, dict):
+        return MalformedCall(f"it must be a JSON object, but is {_kind(value)}", raw)
+    name, arguments = value.get("name"), value.get(arguments_key, {})
+    if "name" not in value:
+        return MalformedCall('"name" is missing', raw)
+    if not isinstance(name, str) or not name:
+        return MalformedCall(f'"name" must be the name of a function, but is {_kind(name)}', raw)
+    if not isinstance(arguments, dict):
+        return MalformedCall(f'"{arguments_key}" must be a JSON object, but is {_kind(arguments)}', raw, name)
+    call_id = value.get("id")
+    return ToolCall(name, arguments, raw, call_id if isinstance(call_id, str) and call_id else None)
+
+
+def skip_space(text: str, start: int) -> int:
+    """Where white space that begins at `start` ends."""
+    match = _SPACE.match(text, start)
+    assert match is not None
+    return match.end()
+
+
+def shorten(text: str) -> str:
+    """A text in one line and in quotes, cut where it is long."""
+    text = " ".join(text.split())
+    return f'"{text}"' if len(text) <= 2 * _NEAR else f'"{text[: 2 * _NEAR]}..."'
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    if value == "":
+        return "an empty string"
+    return names.get(type(value), "a number")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
