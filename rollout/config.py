@@ -9,6 +9,8 @@ from fairbox.errors import ConfigError, FieldError, FieldErrors
 from rollout.engines.base import SamplingParams
 from rollout.loop.groups import Schedule
 from rollout.loop.limits import Limits
+from rollout.tokens.settings import ChatSettings
+from rollout.tools import check_format
 from rollout.tools.code_interpreter import CodeInterpreterConfig
 
 __all__ = ["EngineSettings", "RolloutConfig", "SamplingSettings"]
@@ -67,6 +69,10 @@ class RolloutConfig:
     infra_retries_total: int = setting(
         16, help="The same over the whole run, so that an outage does not multiply work."
     )
+    tool_format: str = setting(
+        "auto", help="How the model writes tool calls: auto (as its chat template does), hermes, ..., sglang:NAME."
+    )
+    chat: ChatSettings = setting(factory=ChatSettings, help="The chat template.")
     sampling: SamplingSettings = setting(factory=SamplingSettings, help="How tokens are chosen.")
     limits: Limits = setting(factory=Limits, help="When a trajectory has had enough.")
     engine: EngineSettings = setting(factory=EngineSettings, help="The engine in this process.")
@@ -84,6 +90,8 @@ class RolloutConfig:
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"engine.{name} is {value}, must be positive")
         self.schedule()
+        self.chat.validate()
+        check_format(self.tool_format)
         self.sampling.params()
         self.tool.validate()
         if self.tools is not None and self.tool != CodeInterpreterConfig():

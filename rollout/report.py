@@ -15,6 +15,7 @@ from rich.table import Table
 
 from rollout.engines.base import EngineStatistics
 from rollout.summary import RunSummary
+from rollout.tokens.drift import DriftKind
 from rollout.tools.statistics import ToolStatistics
 
 __all__ = ["RunProgress", "closing_table"]
@@ -64,8 +65,9 @@ def closing_table(
     dump: Path,
     engine: EngineStatistics,
     tools: Mapping[str, ToolStatistics] | None = None,
+    drift: Mapping[DriftKind, int] | None = None,
 ) -> Table:
-    """Score, tokens, turns, tool calls by outcome, time by phase."""
+    """Score, tokens, turns, tool calls by outcome, time by phase; `drift` is what was compared, where something was."""
     table = Table(title=f"{summary.trajectories} of {planned} rollouts in {wall_s:.0f} s", title_justify="left")
     table.add_column("what")
     table.add_column("value")
@@ -85,6 +87,8 @@ def closing_table(
         "tokens",
         f"{summary.prompt_tokens} prompt, {summary.sampled_tokens} sampled, {summary.tool_tokens} tool; {cached}",
     )
+    if drift is not None:
+        table.add_row("tokens encoded anew", _counts(Counter({kind: n for kind, n in drift.items() if n})))
     phases = (
         ("engine queue", summary.queue_s),
         ("engine", summary.engine_s),

@@ -32,10 +32,10 @@ from rollout.loop.task import Task
 from rollout.report import RunProgress, closing_table
 from rollout.stack import LocalStack
 from rollout.summary import RunSummary
-from rollout.tokens.chat import ChatTemplate
-from rollout.tokens.tokenizer import HubTokenizer
+from rollout.tokens.tokenizer import ChatTemplateError
 from rollout.tools.code_interpreter import CodeInterpreter
 from rollout.tools.executor_settings import ExecutorToolConfig
+from rollout.tools.formats import find_format
 from rollout.tools.registry import ToolSpec, common_rate_limit, load_tools, open_tools
 from rollout.tools.services import ToolServices
 from rollout.tools.toolbox import Toolbox
@@ -101,9 +101,12 @@ async def _run(
         tools = await stack.enter_async_context(open_tools(specs, services))
         console.print(f"loading {model_dir.name}")
         await stack.enter_async_context(engine)
+        chat = config.chat.load(model_dir)
         loop = AgentLoop(
             engine=engine,
-            chat=ChatTemplate(HubTokenizer(model_dir)),
+            chat=chat,
+            tool_format=find_format(config.tool_format, chat),
+            drift=config.chat.drift(chat),
             tools=Toolbox(tools, max_parallel_calls=config.max_parallel_calls),
             limits=config.limits,
             sampling=config.sampling.params(),
@@ -147,14 +150,21 @@ async def _roll(
         complete = await _unless(stop, runner.run(tasks))
     wall_s = time.monotonic() - began
     out = Console()
-    engine_figures, tool_figures = engine.statistics(), loop.tools.statistics()
+    drift = None if loop.drift is None else loop.drift.statistics()
+    figures, tools = engine.statistics(), loop.tools.statistics()
     out.print(
         closing_table(
-            summary, planned=planned, wall_s=wall_s, dump=dump.path, engine=engine_figures, tools=tool_figures
+            summary, planned=planned, wall_s=wall_s, dump=dump.path, engine=figures, tools=tools, drift=drift
         )
     )
     out.print(f"every token, mask and logprob: {dump.path} (docs/rollout.md describes it)", soft_wrap=True)
     out.print(f"check it against an independent forward pass: fairbox check-dump dump={dump.path}", soft_wrap=True)
+    if loop.drift is not None and loop.drift.first_fault is not None:
+        out.print(
+            f"the chat template does not fit the tokens, first in trajectory {loop.drift.first_fault}: "
+            "`fairbox check-template` says why",
+            soft_wrap=True,
+        )
     if not complete:
         console.print("interrupted; what had ended is in the dump")
     return complete
@@ -205,10 +215,13 @@ async def _probe(target: str) -> None:
 
 
 def _check_prompts(tasks: list[Task], loop: AgentLoop) -> None:
-    """Raises DataError for a problem whose prompt leaves no room for an answer."""
+    """Raises DataError for a problem whose prompt the template refuses, or leaves no room for an answer."""
     longest = min(loop.engine.max_model_tokens, loop.limits.max_model_tokens or loop.engine.max_model_tokens)
     for task in tasks:
-        length = len(loop.chat.prompt_ids(task.messages, loop.tools.schemas))
+        try:
+            length = len(loop.chat.prompt_ids(task.messages, loop.tools.schemas))
+        except ChatTemplateError as error:
+            raise DataError(f"{task.where}: {error}") from None
         if length >= longest:
             raise DataError(f"{task.where}: its prompt has {length} tokens, which leaves none of {longest} to answer")
 

@@ -15,6 +15,9 @@ from rollout.loop.results import TrajectoryResult
 from rollout.loop.run import TrajectoryRun, turn_seed
 from rollout.loop.task import Task
 from rollout.tokens.chat import ChatTemplate
+from rollout.tokens.drift import DriftCounter
+from rollout.tools.calls import ToolCallFormat
+from rollout.tools.hermes import HermesFormat
 from rollout.tools.toolbox import Toolbox
 
 __all__ = ["AgentLoop", "turn_seed"]
@@ -31,13 +34,28 @@ class AgentLoop:
     sampling: SamplingParams
     queue_timeout_s: float = 600.0
     """Longest wait in the engine's queue, per turn."""
+    tool_format: ToolCallFormat = field(default_factory=HermesFormat)
+    """How the model writes its calls; see `rollout.tools.find_format`."""
+    drift: DriftCounter | None = None
+    """Compares trajectories that have ended with what their conversations would be encoded to."""
     clock: Clock = field(default_factory=MonotonicClock)
 
     async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
         """One trajectory of a task."""
         async with self.open(task, index=index, seed=seed, attempt=attempt) as run:
             await run.play()
-        return run.result()
+        return self._compared(run.result(), len(task.messages))
+
+    def _compared(self, result: TrajectoryResult, prompt_messages: int) -> TrajectoryResult:
+        if self.drift is not None:
+            self.drift.see(
+                result.trajectory_id,
+                result.trajectory,
+                result.messages,
+                prompt_messages=prompt_messages,
+                tools=self.tools.schemas,
+            )
+        return result
 
     def open(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryRun:
         """A trajectory that is played turn by turn: `async with loop.open(task, index=0, seed=1) as run`."""

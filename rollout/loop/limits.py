@@ -48,6 +48,8 @@ class StopReason(StrEnum):
     """A turn asked for a tool after the last of `max_tool_calls`."""
     WALL_TIME = "wall_time"
     """`max_wall_time_s` is reached."""
+    BAD_PROMPT = "bad_prompt"
+    """The chat template does not take the task's messages: a fault of the data, whose cause is TASK."""
     INFRA = "infra"
     """The service failed, and retries did not help. Masked."""
 

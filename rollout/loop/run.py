@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Self
 from executor_service import Cause
 from fairbox.errors import FieldError, FieldErrors
 from rollout.cleanup import to_its_end
-from rollout.engines.base import EngineUnavailable, FinishReason, GenerationRequest
+from rollout.engines.base import EngineUnavailable, GenerationRequest
 from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, TrajectoryResult
 from rollout.loop.state import CallTools, Finish, Generate, RequestState, TrajectoryMachine
 from rollout.loop.task import Task
-from rollout.tokens.tokenizer import Message
+from rollout.tokens.tokenizer import ChatTemplateError, Message
 from rollout.tokens.trajectory import TokenBuilder
 from rollout.tools.base import BranchRefused, InfraError, ToolOutcome, ToolResponse
-from rollout.tools.hermes import MalformedCall, ToolCall, parse_tool_calls
+from rollout.tools.calls import MalformedCall, ToolCall
 
 if TYPE_CHECKING:
     from rollout.loop.agent_loop import AgentLoop
@@ -49,7 +49,9 @@ class TrajectoryRun:
         self._seed = seed
         self._attempt = attempt
         self._id = uuid.uuid4().hex
-        self._builder = TokenBuilder(loop.chat.prompt_ids(task.messages, loop.tools.schemas))
+        self._error: str | None = None
+        self._prompt = self._rendered()
+        self._builder = TokenBuilder(loop.chat.encode(self._prompt))
         self._machine = TrajectoryMachine(
             loop.limits, prompt_tokens=len(self._builder), max_model_tokens=loop.engine.max_model_tokens
         )
@@ -60,7 +62,6 @@ class TrajectoryRun:
         """Whether the last turn ended with the end-of-turn token."""
         self._times = PhaseTimes()
         self._tool_rewards: dict[str, float] = {}
-        self._error: str | None = None
         self._decision: Generate | Finish | None = None
         """What comes next; None before the start."""
         self._busy = False
@@ -70,6 +71,14 @@ class TrajectoryRun:
         self._branches = 0
         """How often it was forked."""
         self._began = loop.clock.now()
+
+    def _rendered(self) -> str:
+        """The prompt's text; empty, with the reason, where the template does not take the task's messages."""
+        try:
+            return self._loop.chat.prompt_text(self._task.messages, self._loop.tools.schemas)
+        except ChatTemplateError as error:
+            self._error = f"{self._task.where}: {error}"
+            return ""
 
     @property
     def trajectory_id(self) -> str:
@@ -148,6 +157,8 @@ class TrajectoryRun:
 
     async def _begin(self) -> None:
         """The first decision, where there is none yet."""
+        if self._decision is None and self._error is not None:
+            self._decision = self._machine.refused()
         if self._decision is None:
             await self._loop.tools.create(self._id, self._task.tools_kwargs)
             self._decision = self._machine.start()
@@ -221,8 +232,9 @@ class TrajectoryRun:
         )
         text = loop.chat.turn_text(result.ids)
         self._messages.append({"role": "assistant", "content": text})
-        self._ended = result.finish is FinishReason.STOP
-        self._calls = parse_tool_calls(text)
+        self._ended = loop.chat.has_ended(result.ids)
+        first = self._prompt if self._machine.usage.turns == 0 else None
+        self._calls = loop.tool_format.parse(loop.chat.in_thought(text, first), loop.tools.schemas)
         return self._machine.generated(
             tokens=len(result.ids), finish=result.finish, calls=len(self._calls), charged_s=result.run_s
         )
@@ -239,12 +251,14 @@ class TrajectoryRun:
             raise
         texts = [chat.defuse(response.text) for response in responses]
         self._record(responses, texts)
-        between = chat.between_turns(texts, ended=self._ended)
+        refs = [call.ref for call in self._calls]
+        between = chat.between_turns(texts, ended=self._ended, refs=refs)
         charged = self._loop.tools.charged_s(self._calls, responses)
         following = self._machine.answered(tokens=len(between), charged_s=charged)
         if isinstance(following, Generate):
             self._builder.add_tool(between)
-            self._messages += [{"role": "tool", "content": text} for text in texts]
+            answers = enumerate(zip(texts, refs, strict=True))
+            self._messages += [chat.tool_message(text, ref, index) for index, (text, ref) in answers]
         return following
 
     def _record(self, responses: Sequence[ToolResponse], texts: Sequence[str]) -> None:

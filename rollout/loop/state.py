@@ -115,6 +115,11 @@ class TrajectoryMachine:
             self.usage = replace(self.usage, response_tokens=before.response_tokens)
         return decision
 
+    def refused(self) -> Finish:
+        """There is no prompt to begin with."""
+        assert self.state is RequestState.PENDING
+        return self._finish(StopReason.BAD_PROMPT)
+
     def failed(self) -> Finish:
         """The service failed. Also after the last turn, while the trajectory is being finished."""
         self.state = RequestState.FAILED
