@@ -15,6 +15,7 @@ _COMMANDS = {
     "up": ("rollout.cli.up", "limiter and executor on this machine, until Ctrl-C"),
     "exec": ("rollout.cli.exec", "run one program in the sandbox"),
     "status": ("rollout.cli.status", "what limiter and executor are doing"),
+    "check-template": ("rollout.cli.check_template", "say whether a model's chat template gives exact tokens"),
     "check-dump": ("rollout.cli.check_dump", "compare a dump's logprobs with an independent forward pass"),
 }
 
@@ -40,5 +41,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _usage() -> str:
     lines = ["usage: fairbox COMMAND [--name VALUE | name=VALUE ...]", "", "commands:"]
-    lines += [f"  {name:<11} {text}" for name, (_, text) in _COMMANDS.items()]
+    lines += [f"  {name:<14} {text}" for name, (_, text) in _COMMANDS.items()]
     return "\n".join([*lines, "", "`fairbox COMMAND --help` lists the settings of a command."])
