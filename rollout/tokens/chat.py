@@ -123,6 +123,43 @@ class ChatTemplate:
         """The `index`-th answer to a turn's calls as a message."""
         return self.conversation.tool_message(text, ref, index)
 
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """Text -> id of the tokens that structure a conversation."""
+        return self._tokenizer.special_tokens
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens included. Ids that are no whole character become U+FFFD."""
+        return self._tokenizer.decode(ids)
+
+    def continuation(
+        self,
+        conversation: Sequence[Message],
+        turn: str,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        ended: bool,
+    ) -> tuple[int, ...]:
+        """Ids between a sampled turn and the next one, with `messages` of any role in their order.
+
+        `conversation` is what stands before the turn, with sampled turns as text, and `turn` its text. Raises
+        ChatTemplateError where the template would show the model other earlier turns once the messages follow, as those
+        do that leave out the thoughts before a new question.
+        """
+        before = self.prompt_text(conversation, tools) + turn
+        whole = self.prompt_text([*conversation, {"role": "assistant", "content": turn}, *messages], tools)
+        if not whole.startswith(before):
+            same = next(i for i, (a, b) in enumerate(zip(before, whole + "\0", strict=False)) if a != b)
+            was, now = before[same : same + 60], whole[same : same + 60]
+            raise ChatTemplateError(
+                f"the chat template changes earlier turns before these messages: {was!r} to {now!r}"
+            )
+        ids = self._tokenizer.encode(whole[len(before) :])
+        if ids[:1] != (self.end_of_turn,):
+            raise ChatTemplateError(f"the chat template does not end a turn like this one as others: {turn[-40:]!r}")
+        return ids[1:] if ended else ids
+
     def decode_plain(self, ids: Sequence[int]) -> str:
         """Text of ids without special tokens, as verl's dumps have it."""
         return self._tokenizer.decode(ids, skip_special=True)
