@@ -1,0 +1,272 @@
+"""The adapter for vLLM: its requests and its reading of streams; and, where a server is given, vLLM itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairbox.errors import FieldErrors
+from rollout.engines import EngineUnavailable, FinishReason, GenerationRequest, SamplingParams
+from rollout.engines.vllm import LogprobsMode, VllmEngine
+from rollout.engines.vllm_api import TurnReader, check_exact, completion_body, longest_context
+
+STOP = 2
+
+
+def request(ids: tuple[int, ...] = (5, 6), *, time_limit_s: float | None = None, **params: Any) -> GenerationRequest:
+    values: dict[str, Any] = {"max_new_tokens": 4, "stop_token_ids": (STOP,)} | params
+    name = uuid.uuid4().hex
+    return GenerationRequest(name, "t", ids, SamplingParams(**values), queue_timeout_s=30, time_limit_s=time_limit_s)
+
+
+def event(ids: list[int], *, finish: str | None = None, prompt: list[int] | None = None, **change: Any) -> bytes:
+    """An event as vLLM writes it."""
+    logprobs = {"token_logprobs": [-0.1 * i for i in ids], "tokens": [f"token_id:{i}" for i in ids]}
+    choice = {"index": 0, "text": "", "logprobs": logprobs, "finish_reason": finish, "stop_reason": None}
+    choice |= {"token_ids": ids, "prompt_token_ids": prompt} | change
+    return b"data: " + json.dumps({"id": "c", "object": "text_completion", "choices": [choice]}).encode() + b"\n\n"
+
+
+USAGE = b'data: {"choices": [], "usage": {"prompt_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}}\n\n'
+DONE = b"data: [DONE]\n\n"
+TURN = event([7], prompt=[5, 6]) + event([8, 9]) + event([STOP], finish="stop") + USAGE + DONE
+
+
+def reader(**params: Any) -> TurnReader:
+    asked = request(**params)
+    return TurnReader(asked.input_ids, asked.params)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, len(TURN)), max_size=6))
+def test_turn_is_the_same_wherever_the_stream_is_cut(cuts: list[int]) -> None:
+    found = reader()
+    edges = [0, *sorted(cuts), len(TURN)]
+    for start, end in itertools.pairwise(edges):
+        found.feed(TURN[start:end])
+    found.check_complete()
+    assert (found.ids, found.finish, found.cached_tokens) == ([7, 8, 9, STOP], FinishReason.STOP, 1)
+    assert found.logprobs == pytest.approx([-0.7, -0.8, -0.9, -0.2])
+
+
+@pytest.mark.parametrize(
+    ("stream", "problem"),
+    [
+        (event([7], prompt=[5, 7]), "other ids than it was given"),
+        (event([7], token_ids=None), "needs vLLM 0.10.2"),
+        (event([7], logprobs=None), "1 ids with 0 logprobs"),
+        (event([7], logprobs={"token_logprobs": [None]}), "without its logprob"),
+        (event([7], logprobs={"token_logprobs": [-9999.0]}), "without its logprob"),
+        (event([7] * 5), "more than 4 ids"),
+        (event([7], finish="stop"), "not asked for: stop"),
+        (event([7], finish="length"), "not asked for: length"),
+        (event([7], finish="abort"), "not asked for: abort"),
+        (b'data: {"error": {"message": "out of memory"}}\n\n', "vLLM failed: out of memory"),
+        (b"data: {\n\n", "can't be read"),
+        (b"data: [1]\n\n", "can't be read"),
+        (event([7, STOP], finish="stop"), "before the turn was complete"),
+        (event([7]) + DONE, "before the turn was complete"),
+    ],
+)
+def test_stream_that_can_be_no_turn_is_a_failure_of_the_engine(stream: bytes, problem: str) -> None:
+    def read() -> None:
+        found = reader()
+        found.feed(stream)
+        found.check_complete()
+
+    with pytest.raises(EngineUnavailable, match=problem):
+        read()
+
+
+def test_request_says_everything_that_a_server_could_set_otherwise() -> None:
+    body = completion_body(request(temperature=0.5, seed=3), model="m")
+    assert (body["prompt"], body["max_tokens"], body["seed"], body["temperature"]) == ([5, 6], 4, 3, 0.5)
+    assert (body["stop_token_ids"], body["ignore_eos"]) == ([STOP], True)
+    assert (body["logprobs"], body["return_token_ids"], body["stream"]) == (0, True, True)
+    neutral = {
+        "min_p": 0,
+        "repetition_penalty": 1,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "top_k": 0,
+        "top_p": 1,
+    }
+    assert {name: body[name] for name in neutral} == neutral
+    assert "seed" not in completion_body(request(), model="m")
+
+
+@pytest.mark.parametrize(
+    ("mode", "params", "field"),
+    [
+        (LogprobsMode.RAW, {"temperature": 0.7}, "params.temperature"),
+        (LogprobsMode.PROCESSED, {"temperature": 0.001}, "params.temperature"),
+        (LogprobsMode.PROCESSED, {"top_p": 0.9}, "params.top_p"),
+        (LogprobsMode.PROCESSED, {"top_k": 5}, "params.top_k"),
+        (LogprobsMode.RAW, {"top_p": 0.9, "temperature": 1.0}, None),
+        (LogprobsMode.RAW, {"temperature": 0.0}, None),
+        (LogprobsMode.PROCESSED, {"temperature": 0.7}, None),
+        (LogprobsMode.PROCESSED, {"temperature": 0.0, "top_p": 0.5}, None),
+    ],
+)
+def test_sampling_with_other_logprobs_is_refused(mode: LogprobsMode, params: dict[str, Any], field: str | None) -> None:
+    if field is None:
+        check_exact(SamplingParams(**params), mode)
+        return
+    with pytest.raises(FieldErrors) as caught:
+        check_exact(SamplingParams(**params), mode)
+    assert [error.field for error in caught.value.errors] == [field]
+
+
+def test_model_is_the_named_one_or_the_only_one() -> None:
+    one = {"data": [{"id": "a", "max_model_len": 8}]}
+    two = {"data": [*one["data"], {"id": "b"}]}
+    assert longest_context(one, None) == ("a", 8)
+    assert longest_context(two, "b") == ("b", None)
+    for body, model in ((two, None), (one, "b"), ({"data": []}, None), ({}, None), ([], None)):
+        with pytest.raises(EngineUnavailable):
+            longest_context(body, model)
+
+
+@contextlib.asynccontextmanager
+async def served(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[VllmEngine]:
+    """An engine whose server answers completions with `answer`: HTTP as it can go, not vLLM."""
+
+    async def models(_: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "m", "max_model_len": 64}]})
+
+    application = web.Application()
+    application.router.add_get("/v1/models", models)
+    application.router.add_post("/v1/completions", answer)
+    runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        async with VllmEngine(f"http://127.0.0.1:{runner.addresses[0][1]}", vocab_size=100) as engine:
+            yield engine
+    finally:
+        await runner.cleanup()
+
+
+async def test_turn_comes_over_http_and_statistics_return_to_zero() -> None:
+    bodies = []
+
+    async def answer(got: web.Request) -> web.StreamResponse:
+        bodies.append(await got.json())
+        return web.Response(body=TURN)
+
+    async with served(answer) as engine:
+        assert (engine.model_name, engine.max_model_tokens) == ("m", 64)
+        result = await engine.generate(request())
+        assert (result.ids, result.finish, result.cached_tokens) == ((7, 8, 9, STOP), FinishReason.STOP, 1)
+        assert [(span.version, span.start, span.end) for span in result.versions] == [("initial", 0, 4)]
+        for bad in (request((500,)), request(max_new_tokens=64), request(temperature=0.5)):
+            with pytest.raises(FieldErrors):
+                await engine.generate(bad)
+        assert len(bodies) == 1
+        found = engine.statistics()
+        assert (found.queued, found.running, found.finished, found.sampled_tokens) == (0, 0, 1, 4)
+    with pytest.raises(EngineUnavailable):
+        await engine.generate(request())
+
+
+async def test_time_limit_returns_what_there_is_and_ends_the_generation() -> None:
+    ended = asyncio.Event()
+
+    async def answer(got: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(got)
+        await response.write(event([7], prompt=[5, 6]) + event([8]))
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return response
+
+    async with served(answer) as engine:
+        result = await engine.generate(request(time_limit_s=0.2))
+        assert (result.ids, result.finish) == ((7, 8), FinishReason.ABORT)
+        await asyncio.wait_for(ended.wait(), 30)
+        ended.clear()
+        running = asyncio.ensure_future(engine.generate(request()))
+        async with asyncio.timeout(30):
+            while not engine.statistics().running:
+                await asyncio.sleep(0.01)
+            running.cancel()
+            await ended.wait()
+        assert engine.statistics().running == engine.statistics().queued == 0
+        assert engine.statistics().aborted == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "text"),
+    [
+        (400, '{"error": {"message": "too long"}}', FieldErrors, "request was refused by vLLM: too long"),
+        (500, "oops", EngineUnavailable, "vLLM answered 500: oops"),
+        (429, "{}", EngineUnavailable, "vLLM answered 429"),
+    ],
+)
+async def test_statuses_become_typed_errors(status: int, body: str, kind: type[Exception], text: str) -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, text=body)
+
+    async with served(answer) as engine:
+        with pytest.raises(kind, match=text):
+            await engine.generate(request())
+
+
+async def test_broken_and_missing_servers_are_unavailable() -> None:
+    async def answer(got: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(got)
+        await response.write(event([7]))
+        assert got.transport is not None
+        got.transport.abort()
+        return response
+
+    async with served(answer) as engine:
+        with pytest.raises(EngineUnavailable, match="broke"):
+            await engine.generate(request())
+    with pytest.raises(EngineUnavailable, match="no vLLM on"):
+        await VllmEngine("http://127.0.0.1:1", vocab_size=10).__aenter__()
+
+
+@pytest.fixture
+async def real() -> AsyncIterator[VllmEngine]:
+    url = os.environ.get("FAIRBOX_VLLM_URL")
+    if not url:
+        pytest.skip("no vLLM is here: set FAIRBOX_VLLM_URL to a server with --logprobs-mode processed_logprobs")
+    async with VllmEngine(url, vocab_size=1000, logprobs_mode=LogprobsMode.PROCESSED) as engine:
+        yield engine
+
+
+async def test_vllm_keeps_the_contract(real: VllmEngine) -> None:
+    """Lengths, bounds, seeds, stop ids and the end of what is cancelled, on a real server."""
+    ids = (9, 10, 11, 12)
+    whole = await real.generate(request(ids, max_new_tokens=16, stop_token_ids=(), temperature=0.8, seed=1))
+    again = await real.generate(request(ids, max_new_tokens=16, stop_token_ids=(), temperature=0.8, seed=1))
+    assert len(whole.ids) == len(whole.logprobs) == 16
+    assert whole.finish is FinishReason.LENGTH
+    assert all(logprob <= 0 for logprob in whole.logprobs)
+    assert again.ids == whole.ids
+    stop = whole.ids[5]
+    cut = await real.generate(request(ids, max_new_tokens=16, stop_token_ids=(stop,), temperature=0.8, seed=1))
+    assert cut.ids == whole.ids[: whole.ids.index(stop) + 1]
+    assert cut.finish is FinishReason.STOP
+    greedy = [await real.generate(request(ids, max_new_tokens=8, stop_token_ids=(), temperature=0)) for _ in range(2)]
+    assert greedy[0].ids == greedy[1].ids
+    timed = await real.generate(request(ids, max_new_tokens=1024, stop_token_ids=(), time_limit_s=0.05))
+    assert timed.finish in (FinishReason.ABORT, FinishReason.LENGTH)
+    assert len(timed.ids) == len(timed.logprobs) > 0
+    assert real.statistics().running == real.statistics().queued == 0
