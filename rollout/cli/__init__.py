@@ -16,6 +16,7 @@ _COMMANDS = {
     "exec": ("rollout.cli.exec", "run one program in the sandbox"),
     "status": ("rollout.cli.status", "what limiter and executor are doing"),
     "check-template": ("rollout.cli.check_template", "say whether a model's chat template gives exact tokens"),
+    "capture": ("rollout.cli.capture", "an OpenAI-compatible endpoint that records the exact tokens of any agent"),
     "check-dump": ("rollout.cli.check_dump", "compare a dump's logprobs with an independent forward pass"),
 }
 

@@ -1,0 +1,23 @@
+"""Capture: an OpenAI-compatible endpoint in front of an engine, which records the exact tokens of foreign agents.
+
+It needs aiohttp (extra `gateway`).
+"""
+
+from rollout.capture.gateway import CaptureGateway, CaptureStatistics
+from rollout.capture.record import CapturedBranch, CapturedTrajectory
+from rollout.capture.recorder import Recorder
+from rollout.capture.settings import CaptureSettings
+from rollout.capture.table import UnknownTrajectoryError
+from rollout.capture.tree import BranchReason, Turn
+
+__all__ = [
+    "BranchReason",
+    "CaptureGateway",
+    "CaptureSettings",
+    "CaptureStatistics",
+    "CapturedBranch",
+    "CapturedTrajectory",
+    "Recorder",
+    "Turn",
+    "UnknownTrajectoryError",
+]

@@ -1,0 +1,210 @@
+"""What a captured trajectory has become: its branches in the loop's types, and as rows of a dump. Pure.
+
+Each branch is a whole conversation from its prompt on. Branches that share turns share their ids, so whoever trains on
+several masks the shared ones in all but one: `inherited` says how many response ids a branch has from its parent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from executor_service import Cause
+from rollout.capture.table import Entry
+from rollout.capture.tree import BranchReason, Turn
+from rollout.engines.base import FinishReason
+from rollout.loop.limits import StopReason
+from rollout.tokens import Message, Trajectory
+
+__all__ = ["CapturedBranch", "CapturedTrajectory", "captured", "record_json"]
+
+Decode = Callable[[Sequence[int]], str]
+
+STOPPED_BY_AGENT = "agent"
+"""Stop reason of a branch whose last turn asks for tools: the agent did not come back with their answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedBranch:
+    """One conversation of a trajectory, from its prompt to its last turn."""
+
+    index: int
+    reason: BranchReason
+    """Why it was started."""
+    where: str
+    """Where its messages differ from recorded ones; may be empty."""
+    parent: int | None
+    """The branch that it shares its first turns with; None when it has a prompt of its own."""
+    inherited: int
+    """Response ids that it shares with its parent, from the first on."""
+    trajectory: Trajectory
+    messages: tuple[Message, ...]
+    """Turns of the assistant as they were sampled."""
+    turns: tuple[Turn, ...]
+
+    @property
+    def stop_reason(self) -> str:
+        """A `StopReason` where one fits, or `agent`."""
+        last = self.turns[-1]
+        if last.finish is FinishReason.LENGTH:
+            return StopReason.TURN_LENGTH
+        if last.finish is FinishReason.ABORT:
+            return StopReason.WALL_TIME
+        return STOPPED_BY_AGENT if last.message.calls else StopReason.ANSWERED
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedTrajectory:
+    """Everything that is known of a trajectory. `branches` is empty while no turn has ended."""
+
+    trajectory_id: str
+    branches: tuple[CapturedBranch, ...]
+    latest: int | None
+    """The branch of the turn that ended last."""
+    reward: float | None
+    """As it was attached; None when it is masked or nobody attached one."""
+    cause: Cause
+    """INFRA when the service failed and no turn followed."""
+    error: str | None
+    failures: int
+    """Requests that failed by the service, in all."""
+    tokens: int
+    """Ids of all branches, shared ones counted once."""
+
+    @property
+    def masked(self) -> bool:
+        """Whether it must not reach a reward, a group's mean or a loss."""
+        return self.cause is Cause.INFRA
+
+    @property
+    def branch(self) -> CapturedBranch:
+        """The latest branch."""
+        assert self.latest is not None
+        return self.branches[self.latest]
+
+
+def captured(entry: Entry) -> CapturedTrajectory:
+    """A snapshot of what is held."""
+    turns = entry.recorder.turns
+    masked = entry.cause is Cause.INFRA
+    return CapturedTrajectory(
+        trajectory_id=entry.trajectory_id,
+        branches=tuple(_branch(tip) for tip in entry.recorder.tips()),
+        latest=turns[-1].branch if turns else None,
+        reward=None if masked else entry.reward,
+        cause=entry.cause,
+        error=entry.error,
+        failures=entry.failures,
+        tokens=entry.recorder.tokens,
+    )
+
+
+def record_json(found: CapturedTrajectory, *, model: str, decode: Decode) -> dict[str, Any]:
+    """What `GET /t/{id}` answers; each of `branches` is a row as dumps have them."""
+    return {
+        "trajectory_id": found.trajectory_id,
+        "model": model,
+        "reward": found.reward,
+        "cause": found.cause,
+        "masked": found.masked,
+        "error": found.error,
+        "failures": found.failures,
+        "tokens": found.tokens,
+        "latest": found.latest,
+        "branches": [_row(found, branch, model, decode) for branch in found.branches],
+    }
+
+
+def _branch(tip: Turn) -> CapturedBranch:
+    path = tip.path()
+    start = next(turn for turn in path if turn.branch == tip.branch)
+    assert start.reason is not None
+    inherited = 0 if start.parent is None else len(start.parent.trajectory().response_ids)
+    return CapturedBranch(
+        index=tip.branch,
+        reason=start.reason,
+        where=start.where,
+        parent=None if start.parent is None else start.parent.branch,
+        inherited=inherited,
+        trajectory=tip.trajectory(),
+        messages=tip.conversation(),
+        turns=path,
+    )
+
+
+def _row(found: CapturedTrajectory, branch: CapturedBranch, model: str, decode: Decode) -> dict[str, Any]:
+    trajectory, last = branch.trajectory, branch.turns[-1]
+    return {
+        "input": decode(trajectory.prompt_ids),
+        "output": decode(trajectory.response_ids),
+        "gts": "",
+        "score": found.reward,
+        "step": 0,
+        "request_id": f"{found.trajectory_id}.{branch.index}",
+        "uid": found.trajectory_id,
+        "index": branch.index,
+        "data_source": "capture",
+        "reward_parts": {},
+        "tool_rewards": {},
+        "prompt_ids": list(trajectory.prompt_ids),
+        "response_ids": list(trajectory.response_ids),
+        "response_mask": list(trajectory.response_mask),
+        "logprobs": list(trajectory.logprobs),
+        "segments": [
+            {"kind": segment.kind, "length": len(segment.ids), "weight_version": segment.weight_version}
+            for segment in trajectory.segments
+        ],
+        "messages": [dict(message) for message in branch.messages],
+        "tool_calls": _tool_calls(branch.turns),
+        "turns": len(branch.turns),
+        "state": "failed" if found.masked else "completed",
+        "stop_reason": StopReason.INFRA if found.masked else branch.stop_reason,
+        "cause": found.cause,
+        "masked": found.masked,
+        "error": found.error,
+        "attempts": 1,
+        "timings": {
+            "queue_s": sum(turn.queue_s for turn in branch.turns),
+            "engine_s": sum(turn.run_s for turn in branch.turns),
+        },
+        "model": model,
+        "sampling": dataclasses.asdict(last.sampling),
+        "branch": {
+            "index": branch.index,
+            "reason": branch.reason,
+            "where": branch.where,
+            "parent": branch.parent,
+            "inherited": branch.inherited,
+            "temperatures": [turn.sampling.temperature for turn in branch.turns],
+        },
+    }
+
+
+def _tool_calls(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """The calls of each turn with the answers that the agent gave in the next request."""
+    rows = []
+    for number, turn in enumerate(turns):
+        following = turns[number + 1].given if number + 1 < len(turns) else ()
+        answers = {m.tool_call_id: m.content for m in following if m.role == "tool"}
+        for call in turn.message.calls:
+            text = answers.get(call.id)
+            row = {
+                "turn": number + 1,
+                "name": call.name,
+                "arguments": _arguments(call.arguments),
+                "raw": call.arguments,
+            }
+            row |= {"outcome": "external" if text is not None else "unanswered", "text": text or "", "truncated": False}
+            rows.append(row | {"total_bytes": len((text or "").encode()), "wait_s": 0.0, "run_s": 0.0})
+    return rows
+
+
+def _arguments(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,242 @@
+"""What one trajectory's requests were given and what was sampled for them: a tree of turns. Pure.
+
+A request whose messages extend a recorded conversation continues it: the ids of the earlier turns are those that were
+sampled, and only the new messages are encoded, at the boundary that the chat template puts there. One that does not
+extend it starts a new branch, from the last turn that both share or from its own prompt, and says why and where.
+
+Invariants: ids given to the engine are the concatenation of a branch's segments; sampled ids are never encoded again;
+a turn is recorded only when it was sampled whole; ids and budgets of turns in flight count against the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairbox.errors import FairboxError
+from rollout.capture.messages import ChatMessage, difference
+from rollout.capture.tree import BranchReason, Pending, Turn
+from rollout.engines.base import GenerationResult, SamplingParams
+from rollout.tokens import ChatTemplate, ChatTemplateError, Message, Segment, SegmentKind, TokenBuilder
+
+__all__ = ["NoRoomError", "PromptError", "Recorder"]
+
+
+class NoRoomError(FairboxError):
+    """The prompt leaves no room for a turn; the text says of how much. Its cause is not INFRA."""
+
+
+class PromptError(FairboxError):
+    """The chat template can't render these messages; the text says why. Its cause is not INFRA."""
+
+
+_LOCATED = (BranchReason.DIVERGED, BranchReason.TOOLS, BranchReason.TEMPLATE)
+"""Reasons that say where."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """How far a request's messages follow recorded ones."""
+
+    turn: Turn | None = None
+    """The last turn that both share."""
+    length: int = 0
+    """Messages up to and with it."""
+    where: str = ""
+    """The farthest difference from any recorded conversation."""
+
+
+class Recorder:
+    """One trajectory. `max_tokens` bounds the ids of all its branches together; `max_model_tokens` is the engine's."""
+
+    def __init__(self, chat: ChatTemplate, *, max_tokens: int, max_model_tokens: int) -> None:
+        self._chat = chat
+        self._max_tokens = max_tokens
+        self._max_model_tokens = max_model_tokens
+        self._roots: list[Turn] = []
+        self._texts: dict[tuple[Any, ...], str] = {}
+        self._reserved = 0
+        self.turns: list[Turn] = []
+        """In the order in which they ended."""
+        self.tokens = 0
+        """Ids of all turns, those that branches share counted once."""
+        self.branches = 0
+
+    def begin(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]], *, max_new_tokens: int
+    ) -> Pending:
+        """What to sample for a request; its budget is clamped to the room that is left. Raises NoRoomError."""
+        tools = tuple(tools)
+        match = self._match(messages, tools)
+        pending = self._continued(messages, tools, match)
+        model_room = self._max_model_tokens - len(pending.ids)
+        room = self._max_tokens - self.tokens - self._reserved - len(pending.before.ids)
+        if model_room < 1:
+            problem = f"the messages have {len(pending.ids)} tokens, which leaves none of the model's "
+            raise NoRoomError(f"{problem}{self._max_model_tokens} for a turn")
+        if room < 1:
+            problem = f"this trajectory has {self.tokens + self._reserved} tokens, and with the "
+            problem += f"{len(pending.before.ids)} new ones of these messages no room for a turn"
+            raise NoRoomError(f"{problem}: a trajectory may have {self._max_tokens}")
+        pending.max_new_tokens = min(max_new_tokens, model_room, room)
+        self._reserved += len(pending.before.ids) + pending.max_new_tokens
+        return pending
+
+    def commit(
+        self, pending: Pending, result: GenerationResult, message: ChatMessage, text: str, sampling: SamplingParams
+    ) -> Turn:
+        """Records a turn that was sampled for `pending`; `message` is what the client gets, `text` what it was made of.
+
+        Where another turn was recorded at the same place meanwhile, it starts a branch.
+        """
+        self.abandon(pending)
+        siblings = self._roots if pending.parent is None else pending.parent.children
+        reason = pending.reason
+        if reason in (None, BranchReason.FIRST):
+            reason = _beside(siblings, pending.given) or reason
+        branch = self.branches if reason is not None or pending.parent is None else pending.parent.branch
+        turn = Turn(
+            index=len(self.turns),
+            parent=pending.parent,
+            branch=branch,
+            given=pending.given,
+            plain=pending.plain,
+            tools=pending.tools,
+            before=pending.before,
+            sampled=_segments(result),
+            message=message,
+            text=text,
+            finish=result.finish,
+            ended=result.ids[-1:] == (self._chat.end_of_turn,),
+            sampling=sampling,
+            reason=reason,
+            where=pending.where if reason in _LOCATED else "",
+            queue_s=result.queue_s,
+            run_s=result.run_s,
+        )
+        siblings.append(turn)
+        self.turns.append(turn)
+        self.branches += reason is not None
+        self.tokens += len(pending.before.ids) + len(result.ids)
+        self._texts[message.key] = text
+        return turn
+
+    def abandon(self, pending: Pending) -> None:
+        """Gives back what `begin` reserved."""
+        self._reserved -= len(pending.before.ids) + pending.max_new_tokens
+
+    def tips(self) -> tuple[Turn, ...]:
+        """The last turn of each branch, by branch."""
+        last = {turn.branch: turn for turn in self.turns}
+        return tuple(last[branch] for branch in sorted(last))
+
+    def _match(self, messages: Sequence[ChatMessage], tools: tuple[Mapping[str, Any], ...]) -> _Match:
+        """The longest recorded conversation that the messages extend; of equals, the one with the same ids of calls,
+        and else the latest."""
+        best, best_rank = _Match(), (0, 0, -1)
+        differs_at, where = -1, ""
+        open_turns = [(turn, 0, 0) for turn in self._roots if turn.tools == tools]
+        while open_turns:
+            turn, start, same_ids = open_turns.pop()
+            end = start + len(turn.given)
+            at, problem = _compare((*turn.given, turn.message), messages[start : end + 1], start)
+            if problem:
+                if at > differs_at:
+                    differs_at, where = at, problem
+                continue
+            same_ids += [c.id for c in turn.message.calls] == [c.id for c in messages[end].calls]
+            rank = (end + 1, same_ids, turn.index)
+            if rank > best_rank:
+                best, best_rank = _Match(turn, end + 1), rank
+            open_turns += [(child, end + 1, same_ids) for child in turn.children]
+        return _Match(best.turn, best.length, where)
+
+    def _continued(
+        self, messages: Sequence[ChatMessage], tools: tuple[Mapping[str, Any], ...], match: _Match
+    ) -> Pending:
+        given = tuple(messages[match.length :])
+        plain = tuple(self._plain(message) for message in given)
+        if match.turn is not None:
+            try:
+                before = self._boundary(match.turn, given, plain, tools)
+            except ChatTemplateError as error:
+                reason, where = BranchReason.TEMPLATE, str(error)
+            else:
+                beside = _beside(match.turn.children, given)
+                ids = match.turn.trajectory().ids + before.ids
+                return Pending(match.turn, given, plain, tools, before, ids, 0, beside, match.where)
+        elif same_tools := [turn for turn in self._roots if turn.tools == tools]:
+            reason, where = _beside(same_tools, given) or BranchReason.DIVERGED, match.where
+        elif self._roots:
+            reason, where = BranchReason.TOOLS, "tools: are not those of the recorded conversation"
+        else:
+            reason, where = BranchReason.FIRST, ""
+        given = tuple(messages)
+        plain = tuple(self._plain(message) for message in given)
+        before = Segment(SegmentKind.PROMPT, self._prompt_ids(plain, tools))
+        return Pending(None, given, plain, tools, before, before.ids, 0, reason, where)
+
+    def _prompt_ids(self, plain: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        try:
+            return self._chat.prompt_ids(plain, tools)
+        except Exception as error:  # the boundary to a model's template, which raises anything
+            raise PromptError(f"the model's chat template refuses these messages: {error}") from error
+
+    def _boundary(
+        self,
+        turn: Turn,
+        given: Sequence[ChatMessage],
+        plain: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+    ) -> Segment:
+        """What stands between a turn and the next one. Answers of tools come in the order of their calls."""
+        if all(message.role == "tool" for message in given):
+            order = {call.id: index for index, call in enumerate(turn.message.calls)}
+            ranks = [order.get(message.tool_call_id or "", -1) for message in given]
+            answers = [message["content"] for message in plain]
+            if -1 not in ranks:
+                answers = [answer for _, answer in sorted(zip(ranks, answers, strict=True), key=lambda pair: pair[0])]
+            return Segment(SegmentKind.TOOL, self._chat.between_turns(answers, ended=turn.ended))
+        conversation = (*(turn.parent.conversation() if turn.parent else ()), *turn.plain)
+        try:
+            ids = self._chat.continuation(conversation, turn.text, plain, tools, ended=turn.ended)
+        except ChatTemplateError:
+            raise
+        except Exception as error:  # the same boundary
+            raise PromptError(f"the model's chat template refuses these messages: {error}") from error
+        return Segment(SegmentKind.TOOL, ids)
+
+    def _plain(self, message: ChatMessage) -> Message:
+        """As the chat template gets it: turns that were sampled here as they were sampled, wherever they stand, and
+        special tokens in what tools and users say made harmless: agents without tool calls send outputs as a user's."""
+        if message.role == "assistant" and (text := self._texts.get(message.key)) is not None:
+            return {"role": "assistant", "content": text}
+        if message.role in ("tool", "user"):
+            return {"role": message.role, "content": self._chat.defuse(message.content)}
+        return message.plain()
+
+
+def _compare(recorded: Sequence[ChatMessage], given: Sequence[ChatMessage], start: int) -> tuple[int, str]:
+    """Where the given messages first differ from recorded ones, and how; (-1, "") when they don't."""
+    for index, message in enumerate(recorded):
+        at = start + index
+        if index >= len(given):
+            return at, f"messages[{at}]: is missing"
+        if (problem := difference(message, given[index])) is not None:
+            return at, f"messages[{at}].{problem}"
+    return -1, ""
+
+
+def _beside(siblings: Sequence[Turn], given: Sequence[ChatMessage]) -> BranchReason | None:
+    """Why messages start a branch beside turns that follow the same one; None where there are none."""
+    if not siblings:
+        return None
+    answered = any(len(turn.given) == len(given) and not _compare(turn.given, given, 0)[1] for turn in siblings)
+    return BranchReason.RESAMPLED if answered else BranchReason.DIVERGED
+
+
+def _segments(result: GenerationResult) -> tuple[Segment, ...]:
+    builder = TokenBuilder(())
+    builder.add_sampled(result)
+    return builder.build().segments[1:]

@@ -1,0 +1,68 @@
+"""`fairbox capture`: an OpenAI-compatible endpoint in front of a model, which records exact tokens, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fairbox.config import load, setting
+from fairbox.serving import check_address, run_service
+from rollout.capture.bearer import read_token
+from rollout.capture.settings import CaptureSampling, CaptureSettings
+from rollout.config import EngineSettings
+from rollout.engines.model_store import find_model
+
+__all__ = ["CaptureConfig", "main"]
+
+
+@dataclass(frozen=True)
+class CaptureConfig(CaptureSettings):
+    """Settings of `fairbox capture`."""
+
+    model: str = setting("smollm2", help="Folder of a model in the layout of the Hugging Face hub, or smollm2.")
+    sampling: CaptureSampling = setting(factory=CaptureSampling, help="What requests get that say nothing.")
+    engine: EngineSettings = setting(factory=EngineSettings, help="The engine in this process.")
+
+    def validate(self) -> None:
+        """ConfigError or FieldErrors for what types can't say."""
+        super().validate()
+        self.sampling.params()
+        check_address(self.listen, insecure=self.insecure or bool(self.token_file))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; 0 after SIGTERM, 130 after Ctrl-C."""
+    config = load(CaptureConfig, prefix="FAIRBOX_CAPTURE", prog="fairbox capture", description=__doc__ or "", argv=argv)
+    token = read_token(config.token_file)
+    model_dir = find_model(config.model)
+
+    async def serve(stop: asyncio.Event) -> None:
+        from rollout.capture import CaptureGateway  # aiohttp
+        from rollout.engines.transformers import TransformersEngine  # torch
+        from rollout.tokens import ChatTemplate, HubTokenizer
+
+        print(f"loading {model_dir.name}", file=sys.stderr)
+        engine = TransformersEngine(
+            model_dir,
+            max_batch=config.engine.max_batch,
+            threads=config.engine.threads,
+            max_model_tokens=config.engine.max_model_tokens,
+        )
+        chat = ChatTemplate(HubTokenizer(model_dir))
+        async with engine:
+            gateway = CaptureGateway(
+                engine,
+                chat,
+                config,
+                sampling=config.sampling.params(),
+                queue_timeout_s=config.engine.queue_timeout_s,
+                token=token,
+            )
+            async with gateway:
+                url = gateway.base_url("ID")
+                print(f"{engine.model_name} on {url} (a trajectory per ID); Ctrl-C ends it", file=sys.stderr)
+                await stop.wait()
+
+    return run_service(serve, name="fairbox capture")
