@@ -64,6 +64,7 @@ def record_of(result: TrajectoryResult, task: Task, *, step: int, model: str, de
         "uid": result.uid,
         "index": result.index,
         "data_source": task.data_source,
+        "where": task.where,
         "reward_parts": {} if reward is None else dict(reward.parts),
         "tool_rewards": result.tool_rewards,
         "prompt_ids": list(trajectory.prompt_ids),

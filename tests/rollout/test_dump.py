@@ -68,6 +68,7 @@ def test_dump_is_read_back_as_it_was_written(tmp_path: Path, record: dict[str, A
 def test_record_has_verls_fields_and_the_exact_tokens(record: dict[str, Any]) -> None:
     assert record.keys() >= VERL_FIELDS
     assert (record["score"], record["step"], record["uid"], record["gts"]) == (1.0, 3, "u", "6")
+    assert record["where"] == "here:1"
     assert "<|im_start|>" not in record["input"] + record["output"]
     assert record["input"].endswith("user\nWhat?\nassistant\n")
     assert len(record["response_ids"]) == len(record["response_mask"]) == len(record["logprobs"])
