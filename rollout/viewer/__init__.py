@@ -1,0 +1,40 @@
+"""Reads dumps of trajectories as a person does: rows, turns, tokens, groups, changes between steps.
+
+Everything here but `rollout.viewer.app` and what it shows is without a terminal and without Textual: an index of a dump
+that is larger than memory, filters, groups, search and comparison can be used from a notebook or a script.
+"""
+
+from rollout.viewer.compare import Change, Comparison, compare_steps
+from rollout.viewer.facts import RowFacts
+from rollout.viewer.filters import Filter, FilterError, parse_filter
+from rollout.viewer.groups import Group, GroupBy, group_rows
+from rollout.viewer.index import IndexState, RowIndex, StepFile
+from rollout.viewer.lookup import Query, QueryError, SearchHit, SearchProgress, parse_query, search
+from rollout.viewer.rowview import RowView, Sorting
+from rollout.viewer.steps import DumpFolder, Step
+
+__all__ = [
+    "Change",
+    "Comparison",
+    "DumpFolder",
+    "Filter",
+    "FilterError",
+    "Group",
+    "GroupBy",
+    "IndexState",
+    "Query",
+    "QueryError",
+    "RowFacts",
+    "RowIndex",
+    "RowView",
+    "SearchHit",
+    "SearchProgress",
+    "Sorting",
+    "Step",
+    "StepFile",
+    "compare_steps",
+    "group_rows",
+    "parse_filter",
+    "parse_query",
+    "search",
+]

@@ -1,0 +1,300 @@
+"""Filters, groups, comparison and search: what a person types, and what comes of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout.viewer import (
+    DumpFolder,
+    Filter,
+    FilterError,
+    GroupBy,
+    QueryError,
+    RowFacts,
+    RowView,
+    Sorting,
+    StepFile,
+    compare_steps,
+    group_rows,
+    lookup,
+    parse_filter,
+    parse_query,
+    search,
+)
+from rollout.viewer.facts import broken_row, facts_of
+from rollout.viewer.fields import FIELDS, extra_names, field_named, sorted_rows
+from rollout.viewer.groups import ADVANTAGE_EPSILON
+from rollout.viewer.lookup import find_request
+from tests.rollout.viewer.conftest import verl_row
+
+RECORDS: list[dict[str, Any]] = [
+    {"score": 1, "stop_reason": "answered", "cause": "POLICY", "turns": 2, "uid": "a", "output": "Say #### 6"},
+    {"score": 0.5, "stop_reason": "turns", "cause": "POLICY", "turns": 8, "uid": "a", "output": "say no", "acc": 1},
+    {"score": None, "masked": True, "stop_reason": "infra", "cause": "INFRA", "uid": "b", "error": "gone away"},
+    {"score": -2, "stop_reason": "answered", "turns": 3, "uid": "b", "tool_calls": [{"outcome": "time_limit"}]},
+]
+ROWS = [facts_of(record, line=line, offset=0, size=2) for line, record in enumerate(RECORDS, 1)]
+ROWS.append(broken_row(5, 0, 2, "is not JSON"))
+
+
+def passing(expression: str) -> list[int]:
+    found = parse_filter(expression, extra_names(ROWS))
+    return [
+        row.line
+        for row in ROWS
+        if found.matches(row, lambda row=row: None if row.problem else RECORDS[row.line - 1])  # type: ignore[misc]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("expression", "lines"),
+    [
+        ("", [1, 2, 3, 4, 5]),
+        ("score>0.5", [1]),
+        ("score >= 0.5", [1, 2]),
+        ("score!=1", [2, 3, 4, 5]),
+        ("score=none", [3]),
+        ("score!=none broken=false", [1, 2, 4]),
+        ("score<0 or masked=true", [3, 4]),
+        ("cause=infra", [3]),
+        ("cause=POLICY stop_reason=turns", [2]),
+        ("uid=b and not masked=true", [4]),
+        ("not (uid=a or uid=b)", [5]),
+        ("broken=true", [5]),
+        ("outcome=time_limit", [4]),
+        ("outcome!=time_limit uid=b", [3]),
+        ("acc=1", [2]),
+        ("acc>0", [2]),
+        ("turns~^[28]$", [1, 2]),
+        ("say", [1, 2]),
+        ("Say", [1]),
+        ('"#### 6"', [1]),
+        ('text~"#### \\d"', [1]),
+        ("output!~say", [1, 3, 4, 5]),
+        ("error=gone", [3]),
+        ("uid=a say or turns=3", [1, 2, 4]),
+        ("stop_reason~swer", [1, 4]),
+    ],
+)
+def test_filter_passes(expression: str, lines: list[int]) -> None:
+    assert passing(expression) == lines
+
+
+@pytest.mark.parametrize(
+    ("expression", "position", "problem"),
+    [
+        ("scor>1", 0, "scor is not a field; did you mean score?"),
+        ("turns=2 zzzz=1", 8, "zzzz is not a field; there are: line, score,"),
+        ("score>", 6, "> needs a value"),
+        ("score>high", 6, "score is compared with 'high', which is no number"),
+        ("score>none", 5, "none has no size"),
+        ("uid>3", 3, "uid is a text and has no size"),
+        ("output<3", 6, "output is a text and has no size"),
+        ("> 3", 0, "> needs a field before it"),
+        ("(score>1", 0, "this parenthesis is not closed"),
+        ("score>1)", 7, "this parenthesis closes none"),
+        ("score>1 or", 10, "a term is missing"),
+        ("not", 3, "a term is missing"),
+        ("()", 1, "a term is missing"),
+        ("or score>1", 0, "a term is missing"),
+        ('turns=1 "open', 8, "the quote is not closed"),
+        ("uid~(", 4, "~ needs a value"),
+        ('uid~"a(b"', 6, "the regular expression is not one"),
+        ("a ! b", 2, "'!' is not understood here"),
+        ("(" * 200, 50, "is nested too deeply"),
+    ],
+)
+def test_mistake_is_named_with_its_place(expression: str, position: int, problem: str) -> None:
+    with pytest.raises(FilterError) as caught:
+        parse_filter(expression)
+    assert problem in str(caught.value)
+    assert (caught.value.position, f"character {position + 1}" in str(caught.value)) == (position, True)
+
+
+@given(st.text(alphabet='score turns=<>~!()"\\or not and 12.', max_size=40))
+def test_any_text_is_a_filter_or_an_error_with_a_place(text: str) -> None:
+    found: Filter | FilterError
+    try:
+        found = parse_filter(text)
+    except FilterError as error:
+        found = error
+    if isinstance(found, FilterError):
+        assert 0 <= found.position <= len(text)
+    else:
+        assert all(found.matches(row, lambda: {}) in (True, False) for row in ROWS)
+
+
+def test_row_is_read_only_where_cheap_terms_leave_a_choice() -> None:
+    asked: list[int] = []
+    found = parse_filter("say score>0.7")
+    for row in ROWS:
+        found.matches(row, lambda row=row: asked.append(row.line))  # type: ignore[misc]
+    assert (found.reads, asked) == (True, [1])
+    assert not parse_filter("score>0 uid=a").reads
+
+
+@given(st.lists(st.none() | st.floats(), max_size=20), st.booleans())
+def test_numbers_are_sorted_by_size_and_missing_ones_are_last(scores: list[float | None], descending: bool) -> None:
+    rows = [facts_of({"score": score}, line=line, offset=0, size=2) for line, score in enumerate(scores, 1)]
+    found = [row.score for row in sorted_rows(rows, FIELDS["score"], descending=descending)]
+    known = [score for score in scores if score is not None and not math.isnan(score)]
+    assert found[: len(known)] == sorted(known, reverse=descending)
+    assert all(score is None or math.isnan(score) for score in found[len(known) :])
+
+
+def test_view_judges_each_row_once(played: Path) -> None:
+    file = StepFile(played / "9.jsonl")
+    file.advance()
+    read: list[int] = []
+
+    def reading(row: RowFacts) -> dict[str, Any] | str:
+        read.append(row.line)
+        return file.read(row)
+
+    view = RowView(reading, filter=parse_filter("output~####"))
+    rows = file.rows()
+    for part in (rows[:2], rows[2:]):
+        view.extend(part)
+        while view.pending:
+            view.advance()
+    assert read == [1, 2, 3, 4, 5, 6]
+    field = field_named("response_tokens")
+    assert field is not None
+    ordered = view.ordered(Sorting(field, descending=False))
+    assert len(ordered) == 5  # the one that failed never answered
+    assert [row.response_tokens for row in ordered] == sorted(row.response_tokens or 0 for row in ordered)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.floats(-10, 10)), max_size=12))
+def test_groups_leave_out_what_is_masked(members: list[tuple[str, float | None]]) -> None:
+    rows = [
+        facts_of({"uid": uid, "score": score, "masked": score is None}, line=line, offset=0, size=2)
+        for line, (uid, score) in enumerate(members, 1)
+    ]
+    groups = group_rows([*rows, broken_row(99, 0, 2, "broken")], GroupBy.UID)
+    assert [row.line for group in groups for row in group.rows] == [
+        row.line for group in groups for row in rows if row.uid == group.label
+    ]
+    for group in groups:
+        scores = [score for uid, score in members if uid == group.label and score is not None]
+        assert (len(group.scores), group.masked) == (len(scores), len(group.rows) - len(scores))
+        assert group.mean == (pytest.approx(statistics.fmean(scores)) if scores else None)
+        assert group.std == (pytest.approx(statistics.stdev(scores), abs=1e-9) if len(scores) > 1 else None)
+        assert (group.best.score if group.best else None) == (max(scores) if scores else None)
+        assert (group.worst.score if group.worst else None) == (min(scores) if scores else None)
+
+
+def test_advantage_is_that_of_grpo(played: Path) -> None:
+    file = StepFile(played / "9.jsonl")
+    file.advance()
+    groups = group_rows(file.rows())
+    assert [len(group.rows) for group in groups] == [2, 2, 2]
+    right, wrong = groups[0].rows
+    assert groups[0].std == pytest.approx(math.sqrt(0.5))
+    assert groups[0].advantage(right) == pytest.approx(0.5 / (math.sqrt(0.5) + ADVANTAGE_EPSILON))
+    assert groups[0].advantage(wrong) == pytest.approx(-(groups[0].advantage(right) or 0))
+    assert (groups[2].masked, groups[2].std, groups[2].advantage(groups[2].rows[0])) == (1, None, None)
+
+
+def test_rows_without_shared_uids_are_grouped_by_their_prompt(write: Callable[..., Path]) -> None:
+    file = StepFile(write(1, *(verl_row(number, uid=f"u{number}") for number in range(4))))
+    file.advance()
+    assert [[row.line for row in group.rows] for group in group_rows(file.rows())] == [[1, 2], [3, 4]]
+    assert [group.label for group in group_rows(file.rows())] == ["line 1", "line 3"]
+    assert len(group_rows(file.rows(), GroupBy.UID)) == 4
+
+
+def test_steps_are_compared_by_task(played: Path) -> None:
+    before, after = (StepFile(played / f"{step}.jsonl") for step in (9, 10))
+    before.advance()
+    after.advance()
+    found = compare_steps(before.rows(), after.rows())
+    assert [(change.before.index, change.after.index) for change in found.changes if change.score] == [
+        (1, 1),
+        (2, 2),
+        (3, 3),
+    ]
+    assert [change.score for change in found.changes] == [1.0, 1.0, 1.0, 0.0, 0.0, None]
+    assert (found.better, found.worse, found.only_before, found.only_after) == (3, 0, 0, 0)
+    assert found.mean_change == pytest.approx(3 / 5)
+    alone = compare_steps(before.rows(), after.rows()[:2])
+    assert (len(alone.changes), alone.only_before, alone.only_after) == (2, 4, 0)
+
+
+def test_plain_dumps_are_compared_by_prompt(write: Callable[..., Path]) -> None:
+    files = [
+        StepFile(write(1, *(verl_row(number) for number in range(4)))),
+        StepFile(write(2, *(verl_row(number, score=9.0, output="x") for number in (3, 2, 1, 0)))),
+    ]
+    for file in files:
+        file.advance()
+    found = compare_steps(files[0].rows(), files[1].rows())
+    assert [change.score for change in found.changes] == [9.0, 8.0, 7.0, 6.0]
+    assert found.changes[0].tokens == 1 - len("I think it is 0.")
+
+
+def test_search_goes_through_every_step(played: Path) -> None:
+    folder = DumpFolder(played)
+    found = list(search(folder.steps, parse_query("traceback"), slice_bytes=1))
+    assert len(found) > 12  # a slice a line
+    assert found[-1].read_bytes == found[-1].total_bytes == sum(step.path.stat().st_size for step in folder.steps)
+    hits = [hit for progress in found for hit in progress.hits]
+    assert [(hit.step.label, hit.row.line) for hit in hits] == [(s, line) for s in ("9", "10") for line in (2, 4, 6)]
+    assert "Traceback" in hits[0].snippet
+    file = folder.open(hits[0].step)
+    record = file.read(hits[0].row)
+    assert isinstance(record, dict)
+    assert record["request_id"] == hits[0].row.request_id
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("traceback", 1), ("TRACEBACK", 0), ("/T.acebac[k]/", 1), ("☃ é", 1), ('"quoted" \\ text', 1), ("a/b", 1)],
+)
+def test_search_finds_what_json_escapes(write: Callable[..., Path], tmp_path: Path, text: str, count: int) -> None:
+    write(1, verl_row(0), verl_row(1) | {"output": 'Traceback ☃ é "quoted" \\ text a/b'}, "{")
+    hits = [hit for progress in search(DumpFolder(tmp_path).steps, parse_query(text)) for hit in progress.hits]
+    assert [hit.row.line for hit in hits] == [2] * count
+
+
+def test_search_stops_at_its_bound(write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "MAX_HITS", 3)
+    write(1, *(verl_row(number) for number in range(5)))
+    write(2, verl_row(0))
+    found = list(search(DumpFolder(tmp_path).steps, parse_query("think")))
+    assert (sum(len(progress.hits) for progress in found), [progress.truncated for progress in found]) == (3, [True])
+
+
+@pytest.mark.parametrize("text", ["", " ", "/(/"])
+def test_text_that_cannot_be_looked_for_is_refused(text: str) -> None:
+    with pytest.raises(QueryError):
+        parse_query(text)
+
+
+def test_request_is_found_by_what_its_id_begins_with(write: Callable[..., Path], tmp_path: Path) -> None:
+    write(1, verl_row(0, request_id="0A1B2C3D-4E5F", output='the text "request_id": "ffff" is no id'), "{")
+    write(2, verl_row(1, request_id="ffff0000"))
+    steps = DumpFolder(tmp_path).steps
+
+    def found(wanted: str) -> list[tuple[str, int]]:
+        each = [item for item in find_request(steps, wanted) if isinstance(item, tuple)]
+        return [(step.label, row.line) for step, row in each]
+
+    assert found("0a1b-2c3d4e") == [("1", 1)]
+    assert found("FFFF") == [("2", 1)]
+    assert found("0a1b2d") == []
+
+
+def test_texts_of_a_row_are_read_whatever_they_hold() -> None:
+    record = json.loads('{"output": null, "messages": [{"content": [{"type": "text", "text": "Part"}]}, 3], "gts": 4}')
+    row = facts_of(record, line=1, offset=0, size=2)
+    assert parse_filter("part").matches(row, lambda: record)

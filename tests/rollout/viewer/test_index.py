@@ -1,0 +1,215 @@
+"""The index of a dump: rows wherever the bytes are cut, broken and unfinished lines, files that grow."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbox.errors import ConfigError
+from rollout.dump import read_dump
+from rollout.viewer import DumpFolder, RowFacts, RowIndex, RowView, StepFile
+from rollout.viewer import index as index_module
+from rollout.viewer.facts import facts_of, parse_line
+from rollout.viewer.steps import MAX_OPEN
+from tests.rollout.viewer.conftest import verl_row
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(
+    ["score", "turns", "tool_calls", "timings", "uid", "response_mask", "logprobs", "masked", "reward_parts", "x"]
+)
+
+
+def indexed(data: bytes, *cuts: int, **options: Any) -> RowIndex:
+    index = RowIndex(**options)
+    edges = [0, *sorted(cuts), len(data)]
+    for start, end in itertools.pairwise(edges):
+        index.feed(data[start:end])
+        index.settle()
+    return index
+
+
+def whole(file: StepFile) -> list[RowFacts]:
+    while not file.advance().complete:
+        pass
+    return file.rows()
+
+
+@given(
+    st.lists(st.dictionaries(NAMES, JSON, max_size=4), max_size=5), st.lists(st.integers(0, 300), max_size=5), st.data()
+)
+def test_any_object_is_a_row_wherever_the_bytes_are_cut(
+    records: list[dict[str, Any]], cuts: list[int], data: st.DataObject
+) -> None:
+    ends = data.draw(st.sampled_from([b"\n", b""])) if records else b""
+    written = b"\n".join(json.dumps(record).encode() for record in records) + ends
+    rows = indexed(written, *(cut for cut in cuts if cut < len(written))).rows
+    assert rows == indexed(written).rows
+    assert [row.line for row in rows] == list(range(1, len(records) + 1))
+    assert not [row.problem for row in rows if row.problem]
+    lines = [written[row.offset : row.offset + row.size] for row in rows]
+    assert [json.dumps(json.loads(line)) for line in lines] == [json.dumps(record) for record in records]
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_index(data: bytes) -> None:
+    index = indexed(data)
+    assert index.position == len(data)
+    assert len(index.rows) <= data.count(b"\n") + 1
+
+
+def test_facts_of_a_dump_are_those_of_its_rows(played: Path) -> None:
+    file = StepFile(played / "9.jsonl")
+    rows = whole(file)
+    records = list(read_dump(played / "9.jsonl"))
+    assert [file.read(row) for row in rows] == records
+    assert [row.score for row in rows] == [record["score"] for record in records]
+    assert [row.sampled_tokens for row in rows] == [sum(record["response_mask"]) for record in records]
+    assert [row.request_id for row in rows] == [record["request_id"] for record in records]
+    assert {row.logprob for row in rows} == {-0.5}
+    assert [(row.cause.upper(), row.masked) for row in rows].count(("INFRA", True)) == 1
+    assert {outcome for row in rows for outcome in row.outcomes} == {"ok", "program_error"}
+    first = rows[0]
+    assert (first.turns, first.tool_calls, first.tool_errors, first.tools) == (2, 1, 0, ("echo",))
+    assert first.extras["reward_parts.correct"] == 1.0
+
+
+def test_plain_dump_of_verl_is_a_dump(write: Callable[..., Path]) -> None:
+    rows = whole(StepFile(write(1, verl_row(0), verl_row(1, score="0.5"), verl_row(2, score=float("nan")))))
+    assert [row.score for row in rows[:2]] == [0.0, 0.5]
+    assert rows[2].score != rows[2].score
+    assert (rows[0].turns, rows[0].response_tokens, rows[0].uid) == (None, None, "")
+    assert rows[1].extras == {"acc": 0.0, "pred": "six"}
+    assert rows[0].prompt_key == rows[1].prompt_key != rows[2].prompt_key
+
+
+def test_broken_line_is_a_row_that_says_so(write: Callable[..., Path]) -> None:
+    path = write(1, verl_row(0), '{"score": ', "", "[1]", verl_row(1))
+    file = StepFile(path)
+    rows = whole(file)
+    assert [(row.line, bool(row.problem)) for row in rows] == [(1, False), (2, True), (4, True), (5, False)]
+    assert "is not JSON" in rows[1].problem
+    assert rows[2].problem == "is a list, must be an object"
+    assert file.read(rows[1]) == rows[1].problem
+    assert file.read_bytes(rows[1]) == b'{"score": '
+
+
+def test_line_that_is_too_long_is_broken_and_not_held() -> None:
+    long = b'{"a": "' + b"x" * 1000 + b'"}\n{"score": 1}\n'
+    rows = indexed(long, *range(0, 1000, 100), max_line_bytes=300).rows
+    assert [(row.line, row.problem, row.score) for row in rows] == [
+        (1, "has 1009 bytes, more than 300", None),
+        (2, "", 1.0),
+    ]
+    assert rows[1].offset == long.index(b'{"score"')
+
+
+def test_half_written_last_line_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "1.jsonl"
+    line = json.dumps(verl_row(0)).encode()
+    path.write_bytes(line + b"\n" + line[:20])
+    file = StepFile(path)
+    assert (file.advance().rows, file.state.waits_for, file.state.complete) == (1, 20, True)
+    path.write_bytes(line + b"\n" + line)  # whole, though its end is still missing
+    assert (file.advance().rows, file.state.waits_for, file.state.generation) == (2, 0, 0)
+    path.write_bytes(line + b"\n" + line + b"\n" + line + b"\n")
+    assert file.advance().rows == 3
+    assert [row.offset for row in file.rows()] == [0, len(line) + 1, 2 * len(line) + 2]
+
+
+def test_file_that_was_replaced_is_read_anew(write: Callable[..., Path], tmp_path: Path) -> None:
+    path = write(1, verl_row(0), verl_row(1))
+    file = StepFile(path)
+    (first, _) = whole(file)
+    assert file.read(first) == verl_row(0)
+    other = tmp_path / "other"
+    other.write_text(json.dumps(verl_row(7)) + "\n" + json.dumps(verl_row(8)) + "\n")
+    other.replace(path)
+    rows = whole(file)
+    assert (file.state.generation, [row.score for row in rows]) == (1, [7.0, 8.0])
+    assert file.read(rows[0]) == verl_row(7)
+    path.write_text("")
+    assert (whole(file), file.state.generation) == ([], 2)
+
+
+def test_file_that_went_away_keeps_its_rows(write: Callable[..., Path]) -> None:
+    path = write(1, verl_row(0))
+    file = StepFile(path)
+    (row,) = whole(file)
+    path.unlink()
+    assert file.advance().problem == "No such file or directory"
+    assert (file.state.complete, file.rows(), file.read(row)) == (True, [row], "No such file or directory")
+
+
+def test_row_of_a_shortened_file_is_no_row(write: Callable[..., Path]) -> None:
+    path = write(1, verl_row(0), verl_row(1))
+    file = StepFile(path)
+    row = whole(file)[1]
+    path.write_text("{}\n")
+    assert file.read(row) == "the file was shortened"
+
+
+def test_parsed_rows_are_kept_up_to_a_size(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    file = StepFile(write(1, *(verl_row(number) for number in range(10))))
+    rows = whole(file)
+    monkeypatch.setattr(index_module, "CACHED_BYTES", 3 * max(row.size for row in rows))
+    for row in rows:
+        file.read(row)
+    assert file.cached_rows == 3
+    assert file.read(rows[9]) is file.read(rows[9])
+
+
+def test_view_takes_back_a_row_whose_line_went_on(tmp_path: Path) -> None:
+    view = RowView(lambda row: {})
+    first, second = (facts_of({}, line=line, offset=0, size=2) for line in (1, 2))
+    view.extend([first, second])
+    view.advance()
+    view.drop_last()
+    assert (view.ordered(), view.pending) == ([first], 0)
+
+
+def test_steps_are_ordered_by_number(write: Callable[..., Path], tmp_path: Path) -> None:
+    for step in (10, 9, "val", 100, "007"):
+        write(step, verl_row(0))
+    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "folder.jsonl").mkdir()
+    folder = DumpFolder(tmp_path)
+    assert [step.label for step in folder.steps] == ["007", "9", "10", "100", "val"]
+    write(11, verl_row(0))
+    assert [step.label for step in folder.refresh()] == ["007", "9", "10", "11", "100", "val"]
+
+
+def test_few_indexes_are_held(write: Callable[..., Path], tmp_path: Path) -> None:
+    for step in range(MAX_OPEN + 3):
+        write(step, verl_row(0))
+    folder = DumpFolder(tmp_path)
+    files = [folder.open(step) for step in folder.steps]
+    assert (folder.statistics().open_indexes, folder.statistics().steps) == (MAX_OPEN, MAX_OPEN + 3)
+    assert folder.open(folder.steps[-1]) is files[-1]
+    assert folder.open(folder.steps[0]) is not files[0]
+
+
+def test_folder_of_runs_names_the_newest(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "1.jsonl").write_text("")
+    with pytest.raises(ConfigError, match=r"holds 1 runs and no step itself; the newest is .*run"):
+        DumpFolder(tmp_path)
+    with pytest.raises(ConfigError, match="neither a folder nor a file"):
+        DumpFolder(tmp_path / "absent")
+    assert [step.label for step in DumpFolder(tmp_path / "run" / "1.jsonl").steps] == ["1"]
+
+
+def test_line_is_parsed_or_says_what_is_wrong() -> None:
+    assert parse_line(b'{"a": 1}') == {"a": 1}
+    assert parse_line(b"\xff") == "is not UTF-8"
+    assert parse_line(b"[" * 100_000) == "is nested too deeply"

@@ -1,0 +1,267 @@
+"""What a trajectory looks like: blocks, folds, places that were found, lines, tokens on their text."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from rollout.dump import read_dump
+from rollout.tokens import HubTokenizer
+from rollout.viewer.columns import Column, number_text, signed_text, visible, window
+from rollout.viewer.decoder import DecoderError, find_tokenizer, load_decoder
+from rollout.viewer.document import MAX_BODY_CHARS, Block, BlockKind, blocks_of
+from rollout.viewer.layout import DocumentLayout, piece_lines
+from rollout.viewer.pieces import Piece, decoded_pieces, heat, segment_pieces, token_lists
+from rollout.viewer.wrap import wrap
+from tests.rollout.viewer.conftest import verl_row
+
+TEXT = st.text(alphabet=st.sampled_from("ab \n\t漢é\x1b🙂"), max_size=60)
+BLOCKS = [
+    Block(BlockKind.PROMPT, "prompt", "find me\n" * 3, folded=True),
+    Block(BlockKind.TURN, "turn 1", "x" * 95),
+    Block(BlockKind.TURN, "turn 2", ("y" * 30 + " ") * 2 + "find me"),
+]
+
+
+@given(TEXT, st.integers(1, 12))
+def test_wrapped_lines_fit_and_leave_nothing_out(text: str, width: int) -> None:
+    text = text.replace("\t", " ")
+    lines = wrap(text, width)
+    assert all(cell_len(text[line.start : line.end]) <= max(width, 2) for line in lines)  # one wide character
+    left = "".join(text[line.start : line.end] for line in lines)
+    assert left.replace(" ", "") == text.replace(" ", "").replace("\n", "")
+    gaps = [text[a.end : b.start] for a, b in itertools.pairwise(lines)]
+    assert set(gaps) <= {"", " ", "\n"}
+
+
+@given(TEXT, st.integers(2, 12))
+def test_tokens_are_laid_out_whole(text: str, width: int) -> None:
+    pieces = [Piece(part, "sampled", position) for position, part in enumerate(re.split(r"(?<=b)", text))]
+    lines = piece_lines(pieces, width)
+    assert all(sum(cell_len(run.text) for run in line) <= width for line in lines)
+    assert [run.piece for line in lines for run in line] == sorted(run.piece for line in lines for run in line)
+    assert {run.piece for line in lines for run in line} == set(range(len(pieces)))
+
+
+def test_what_a_terminal_would_obey_is_made_visible() -> None:
+    text = "a\x1b[31m\x9b\r\n\ud800\u202e\u200b漢\x7f"
+    assert visible(text) == "a␛[31m�␍␊���漢␡"
+    assert len(visible(text)) == len(text)
+    assert visible("".join(map(chr, range(0xD7FE, 0xE002)))).encode().count("�".encode()) == 0x800
+
+
+def test_blocks_are_turns_with_their_calls(played: Path) -> None:
+    record = list(read_dump(played / "9.jsonl"))[1]
+    blocks = blocks_of(record)
+    kinds = [block.kind for block in blocks]
+    assert kinds[:2] == [BlockKind.FACTS] * 2
+    turns = [block.title for block in blocks if block.kind is not BlockKind.PROMPT][2:]
+    assert turns == ["turn 1", "call 1: echo  program_error  waited 0.00 s  ran 0.25 s", "turn 2"]
+    assert blocks[-2].kind is BlockKind.FAILED_CALL
+    assert blocks[-2].body == "fail\n── answer ──\nTraceback\n\x1b[31mred"
+    assert [block.folded for block in blocks if block.kind is BlockKind.PROMPT].count(False) == 1
+    assert "score        0.0" in blocks[0].body
+    assert record["request_id"] in blocks[1].body
+
+
+def test_trajectory_that_failed_says_so(played: Path) -> None:
+    facts = blocks_of(list(read_dump(played / "9.jsonl"))[5])[0].body
+    assert "score        none" in facts
+    assert "masked: no part of any mean" in facts
+    assert "the engine went away" in facts
+
+
+def test_plain_row_has_input_output_and_the_rest() -> None:
+    blocks = blocks_of(verl_row(3, output="x" * (MAX_BODY_CHARS + 5)))
+    assert [(block.title, block.folded) for block in blocks] == [
+        ("trajectory", False),
+        ("input", True),
+        ("output", False),
+        ("other fields", False),
+    ]
+    assert blocks[2].body.endswith("… 5 more characters: export the row to read them")
+    assert '"pred": "six"' in blocks[3].body
+
+
+@pytest.mark.parametrize("value", [None, 3, "x", [1], {"a": [None]}, [{"role": 3, "content": [4]}], True])
+def test_no_row_breaks_the_view(value: object) -> None:
+    names = ["messages", "tool_calls", "timings", "sampling", "segments", "turns", "response_mask", "reward_parts"]
+    for name in names:
+        record = verl_row(0) | {"messages": [{"role": "assistant", "content": "x"}]} | {name: value}
+        assert blocks_of(record)[0].title == "trajectory"
+        ids = {"prompt_ids": [1], "response_ids": [2], "response_mask": [1], "logprobs": [-1.0]}
+        record = ids | record
+        if not token_lists(record):
+            decoded_pieces(record, lambda ids: "x" * len(ids))
+        segment_pieces(record)
+
+
+def test_folding_and_finding() -> None:
+    state = DocumentLayout(BLOCKS, 42)
+    assert [(line.block, line.stretch is None) for line in state.lines] == [
+        (0, True),
+        (1, True),
+        *[(1, False)] * 3,
+        (2, True),
+        *[(2, False)] * 2,
+    ]
+    state.move(2)
+    assert state.find(re.compile("find me")) == 4
+    assert (state.match, state.lines[state.line].block) == (3, 2)  # the first one from the current block on
+    assert state.matches_on(state.lines[state.line]) == [(62, 69, True)]
+    state.next_match()
+    assert (state.match, state.folded) == (0, set())  # unfolded, because it is there
+    state.next_match(-1)
+    assert state.match == 3
+    state.toggle()
+    assert (state.folded, state.lines[-1].stretch) == ({2}, None)
+    state.toggle_all()
+    state.toggle_all()
+    assert len(state.lines) == 3
+    assert state.find(None) == 0
+
+
+def test_moving_by_blocks() -> None:
+    state = DocumentLayout(BLOCKS, 42)
+    state.move_block(1)
+    state.move(2)
+    assert (state.block, state.line) == (1, 3)
+    state.move_block(-1)
+    assert (state.block, state.line) == (1, 1)  # first to its own title
+    state.move_block(-1)
+    state.move_block(-1)
+    assert state.line == 0
+    state.move_block(9)
+    assert (state.block, state.lines[state.line].stretch) == (2, None)
+    state.move(99)
+    before = state.lines[state.line]
+    state.resize(30)
+    assert state.lines[state.line].block == before.block
+    state.move(-99)
+    assert DocumentLayout((), 80).lines == []
+
+
+@given(st.lists(st.integers(0, 49151), max_size=40))
+def test_pieces_of_any_ids_are_the_ids(tokenizer: HubTokenizer, ids: list[int]) -> None:
+    mask = [position % 2 for position in range(len(ids))]
+    record = {
+        "prompt_ids": [],
+        "response_ids": ids,
+        "response_mask": mask,
+        "logprobs": [-0.1] * len(ids),
+    }
+    pieces = decoded_pieces(record, tokenizer.decode)
+    assert [piece.id for piece in pieces] == ids
+    assert [piece.logprob for piece in pieces] == [-0.1 if bit else None for bit in mask]
+
+
+@given(st.text(max_size=30))
+def test_pieces_of_a_text_are_the_text(tokenizer: HubTokenizer, text: str) -> None:
+    ids = tokenizer.encode(text.encode("utf-8", "replace").decode())
+    record = {
+        "prompt_ids": list(ids),
+        "response_ids": list(ids),
+        "response_mask": [1] * len(ids),
+        "logprobs": [0.0] * len(ids),
+    }
+    whole = decoded_pieces(record, tokenizer.decode)
+    assert "".join(piece.text for piece in whole) == tokenizer.decode(ids + ids)
+    response = decoded_pieces(record, tokenizer.decode, prompt=False)
+    assert "".join(piece.text for piece in response) == tokenizer.decode(ids)
+    assert [piece.position for piece in response] == list(range(len(ids), 2 * len(ids)))
+
+
+def test_pieces_tell_mask_logprobs_and_weights(played: Path, tokenizer: HubTokenizer, model_dir: Path) -> None:
+    record = next(read_dump(played / "9.jsonl"))
+    decode = load_decoder(find_tokenizer(str(model_dir), ""))
+    pieces = decoded_pieces(record, decode)
+    assert "".join(piece.text for piece in pieces) == tokenizer.decode(record["prompt_ids"] + record["response_ids"])
+    sampled = [piece for piece in pieces if piece.sampled]
+    assert len(sampled) == sum(record["response_mask"])
+    assert {(piece.logprob, piece.weight_version) for piece in sampled} == {(-0.5, "scripted")}
+    assert {piece.weight_version for piece in pieces if not piece.sampled} == {""}
+    assert "☃ 漢字" in "".join(piece.text for piece in pieces if piece.kind == "tool")
+
+
+def test_without_a_tokenizer_segments_have_their_texts(played: Path) -> None:
+    record = next(read_dump(played / "9.jsonl"))
+    pieces = segment_pieces(record)
+    assert [piece.kind for piece in pieces] == ["prompt", "sampled", "tool", "sampled"]
+    assert sum(piece.tokens for piece in pieces) == len(record["prompt_ids"]) + len(record["response_ids"])
+    assert [piece.logprob for piece in pieces] == [None, -0.5, None, -0.5]
+    assert pieces[0].text == record["input"]
+    assert pieces[2].text == "six\n☃ 漢字"
+    assert pieces[3].text.startswith("####")
+    assert [(piece.kind, piece.text) for piece in segment_pieces(verl_row(1), prompt=False)] == [
+        ("sampled", "I think it is 1.")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({}, "no token ids"),
+        ({"prompt_ids": [1], "response_ids": [2], "response_mask": [1], "logprobs": []}, "logprobs has not the length"),
+        ({"prompt_ids": ["a"], "response_ids": [], "response_mask": [], "logprobs": []}, "not numbers"),
+    ],
+)
+def test_rows_whose_tokens_cannot_be_shown_say_why(fields: dict[str, object], problem: str) -> None:
+    assert problem in token_lists(fields)
+
+
+def test_tokenizer_is_found_by_setting_and_by_name(model_dir: Path, tmp_path: Path) -> None:
+    assert find_tokenizer(None, model_dir.name) == model_dir
+    assert find_tokenizer(None, str(model_dir)) == model_dir
+    assert find_tokenizer(str(model_dir / "tokenizer.json"), "") == model_dir
+    for setting, recorded in ((None, "absent"), (None, ""), (None, "../x"), (str(tmp_path / "absent"), "")):
+        with pytest.raises(DecoderError, match="tokenizer"):
+            find_tokenizer(setting, recorded)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(DecoderError, match=r"tokenizer\.json: is no tokenizer"):
+        load_decoder(tmp_path)
+
+
+def test_heat_follows_probability() -> None:
+    assert [heat(value) for value in (0.0, -0.1, -0.5, -1.0, -2.0, -9.0, None, float("nan"))] == [
+        0,
+        0,
+        1,
+        2,
+        3,
+        4,
+        None,
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown", "signed"),
+    [
+        (None, "-", "-"),
+        (0.0, "0", "="),
+        (1.0, "1", "+1"),
+        (-0.5, "-0.500", "-0.500"),
+        (1e-5, "1.00e-05", "+1.00e-05"),
+        (1e20, "1.00e+20", "+1.00e+20"),
+        (float("inf"), "inf", "+inf"),
+    ],
+)
+def test_numbers_are_short(value: float | None, shown: str, signed: str) -> None:
+    assert (number_text(value), signed_text(value)) == (shown, signed)
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=10), st.integers(0, 9), st.integers(10, 80))
+def test_current_column_is_in_sight(widths: Sequence[int], current: int, width: int) -> None:
+    columns: list[Column[None]] = [Column(str(i), str(i), size, lambda row: "") for i, size in enumerate(widths)]
+    current = min(current, len(columns) - 1)
+    shown = window(columns, width, current)
+    assert {0, current} <= {position for position, _ in shown}
+    needed = widths[0] + 1 + (widths[current] + 1 if current else 0)
+    assert sum(size + 1 for _, size in shown) <= max(width, needed)
