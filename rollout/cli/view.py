@@ -1,0 +1,70 @@
+"""`fairbox view`: looks at dumps in the terminal."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairbox.config import load, setting
+from fairbox.errors import ConfigError, FairboxError
+from rollout.viewer.filters import FilterError, parse_filter
+from rollout.viewer.groups import GroupBy
+from rollout.viewer.session import Session
+from rollout.viewer.steps import DumpFolder
+
+__all__ = ["ViewConfig", "main"]
+
+
+@dataclass(frozen=True)
+class ViewConfig:
+    """Settings of `fairbox view`."""
+
+    path: str = setting(help="A folder with {step}.jsonl, or one such file; also the first word without a name.")
+    step: str | None = setting(None, help="The step to begin with; none: the newest.")
+    filter: str = setting("", help="The filter to begin with; docs/viewer.md has the language.")
+    follow: bool = setting(False, help="Go to new rows and new steps as they are written.")
+    tokenizer: str | None = setting(
+        None, help="Folder of the tokenizer, or smollm2; none: that of the model that a row names."
+    )
+    group_by: GroupBy = setting(GroupBy.AUTO, help="What makes a group: UID, INPUT (the prompt), or AUTO.")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; 0 after q."""
+    config = load(
+        ViewConfig, prefix="FAIRBOX_VIEW", prog="fairbox view [PATH]", description=__doc__ or "", argv=_with_path(argv)
+    )
+    folder = DumpFolder(Path(config.path).expanduser())
+    if config.step is not None and folder.named(config.step) is None:
+        raise ConfigError(f"step is {config.step!r}; {config.path} has {_labels(folder)}")
+    try:
+        parse_filter(config.filter)
+    except FilterError as error:
+        if "is not a field" not in error.problem:  # it may be one of the dump's own
+            raise ConfigError(f"filter is {config.filter!r}: {error}") from None
+    if importlib.util.find_spec("textual") is None:
+        raise FairboxError("the viewer needs the package textual: pip install 'fairbox[viewer]'")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise FairboxError("the viewer needs a terminal")
+    from rollout.viewer.app import ViewerApp  # an extra's
+
+    session = Session(folder, tokenizer=config.tokenizer, group_by=config.group_by)
+    app = ViewerApp(session, filter=config.filter, step=config.step, follow=config.follow)
+    app.run()
+    return app.return_code or 0
+
+
+def _with_path(argv: Sequence[str]) -> list[str]:
+    """The first word that is no setting is the path."""
+    words = list(argv)
+    if words and not words[0].startswith("-") and ("=" not in words[0] or Path(words[0]).exists()):
+        words[0] = f"path={words[0]}"
+    return words
+
+
+def _labels(folder: DumpFolder) -> str:
+    labels = [step.label for step in folder.steps]
+    return ", ".join(labels[:10]) + (f" and {len(labels) - 10} more" if len(labels) > 10 else "") or "no steps yet"
