@@ -153,9 +153,7 @@ async def _roll(
     drift = None if loop.drift is None else loop.drift.statistics()
     figures, tools = engine.statistics(), loop.tools.statistics()
     out.print(
-        closing_table(
-            summary, planned=planned, wall_s=wall_s, dump=dump.path, engine=figures, tools=tools, drift=drift
-        )
+        closing_table(summary, planned=planned, wall_s=wall_s, dump=dump.path, engine=figures, tools=tools, drift=drift)
     )
     out.print(f"every token, mask and logprob: {dump.path} (docs/rollout.md describes it)", soft_wrap=True)
     out.print(f"check it against an independent forward pass: fairbox check-dump dump={dump.path}", soft_wrap=True)

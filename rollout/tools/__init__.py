@@ -12,9 +12,9 @@ from rollout.tools.statistics import ToolStatistics
 from rollout.tools.toolbox import Toolbox
 
 __all__ = [
+    "FORMATS",
     "BranchRefused",
     "BranchingTool",
-    "FORMATS",
     "InfraError",
     "MalformedCall",
     "MeasuredTool",
