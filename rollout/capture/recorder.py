@@ -18,7 +18,7 @@ from fairbox.errors import FairboxError
 from rollout.capture.messages import ChatMessage, difference
 from rollout.capture.tree import BranchReason, Pending, Turn
 from rollout.engines.base import GenerationResult, SamplingParams
-from rollout.tokens import ChatTemplate, ChatTemplateError, Message, Segment, SegmentKind, TokenBuilder
+from rollout.tokens import CallRef, ChatTemplate, ChatTemplateError, Message, Segment, SegmentKind, TokenBuilder
 
 __all__ = ["NoRoomError", "PromptError", "Recorder"]
 
@@ -108,7 +108,7 @@ class Recorder:
             message=message,
             text=text,
             finish=result.finish,
-            ended=result.ids[-1:] == (self._chat.end_of_turn,),
+            ended=self._chat.has_ended(result.ids),
             sampling=sampling,
             reason=reason,
             where=pending.where if reason in _LOCATED else "",
@@ -194,10 +194,12 @@ class Recorder:
         if all(message.role == "tool" for message in given):
             order = {call.id: index for index, call in enumerate(turn.message.calls)}
             ranks = [order.get(message.tool_call_id or "", -1) for message in given]
-            answers = [message["content"] for message in plain]
+            answers = list(zip(ranks, (message["content"] for message in plain), strict=True))
             if -1 not in ranks:
-                answers = [answer for _, answer in sorted(zip(ranks, answers, strict=True), key=lambda pair: pair[0])]
-            return Segment(SegmentKind.TOOL, self._chat.between_turns(answers, ended=turn.ended))
+                answers.sort(key=lambda answer: answer[0])
+            refs = [CallRef() if rank < 0 else CallRef(turn.message.calls[rank].name) for rank, _ in answers]
+            texts = [text for _, text in answers]
+            return Segment(SegmentKind.TOOL, self._chat.between_turns(texts, ended=turn.ended, refs=refs))
         conversation = (*(turn.parent.conversation() if turn.parent else ()), *turn.plain)
         try:
             ids = self._chat.continuation(conversation, turn.text, plain, tools, ended=turn.ended)

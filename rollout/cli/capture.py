@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairbox.config import load, setting
+from fairbox.errors import FairboxError
 from fairbox.serving import check_address, run_service
 from rollout.capture.bearer import read_token
 from rollout.capture.settings import CaptureSampling, CaptureSettings
@@ -42,6 +43,7 @@ def main(argv: Sequence[str]) -> int:
         from rollout.capture import CaptureGateway  # aiohttp
         from rollout.engines.transformers import TransformersEngine  # torch
         from rollout.tokens import ChatTemplate, HubTokenizer
+        from rollout.tools.formats import AUTO, find_format
 
         print(f"loading {model_dir.name}", file=sys.stderr)
         engine = TransformersEngine(
@@ -51,6 +53,8 @@ def main(argv: Sequence[str]) -> int:
             max_model_tokens=config.engine.max_model_tokens,
         )
         chat = ChatTemplate(HubTokenizer(model_dir))
+        if (written := find_format(AUTO, chat).name) != "hermes":
+            raise FairboxError(f"{model_dir}: its tool calls are in the format {written}, and only hermes is read here")
         async with engine:
             gateway = CaptureGateway(
                 engine,
