@@ -1,7 +1,7 @@
 """Engines sample turns: token ids in; ids, logprobs, finish reason and weight versions out.
 
-The transformers engine is `rollout.engines.transformers.TransformersEngine`; it is not imported here, because it costs
-torch.
+Not imported here, because they cost torch, aiohttp or Ray: `rollout.engines.transformers.TransformersEngine`,
+`rollout.engines.sglang.SglangEngine`, `rollout.engines.launch` and `rollout.engines.ray_launch`.
 """
 
 from rollout.engines.base import (
@@ -15,15 +15,29 @@ from rollout.engines.base import (
     VersionSpan,
 )
 from rollout.engines.model_store import find_model
+from rollout.engines.replica import Replica
+from rollout.engines.replicas import BalancerConfig, ReplicaState, ReplicaView
+from rollout.engines.replicated import ReplicatedEngine
+from rollout.engines.weights import DiskWeights, Interrupt, TensorWeights, WeightedEngine, WeightSource
 
 __all__ = [
+    "BalancerConfig",
+    "DiskWeights",
     "Engine",
     "EngineStatistics",
     "EngineUnavailable",
     "FinishReason",
     "GenerationRequest",
     "GenerationResult",
+    "Interrupt",
+    "Replica",
+    "ReplicaState",
+    "ReplicaView",
+    "ReplicatedEngine",
     "SamplingParams",
+    "TensorWeights",
     "VersionSpan",
+    "WeightSource",
+    "WeightedEngine",
     "find_model",
 ]

@@ -7,6 +7,7 @@ ids, not requests; it belongs to one thread.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rollout.engines.prefixes import PrefixStore
 
 __all__ = ["Decoder"]
 
+_LOADING = threading.Lock()
 _MASKED = torch.finfo(torch.float32).min
 
 
@@ -81,6 +83,18 @@ class Decoder:
         """Copies one row to another."""
         self._rows.move(source, target, columns)
 
+    def load(self, model_dir: Path) -> None:
+        """Replaces the weights and forgets what was computed with the old ones; no row may be in use.
+
+        Raises FairboxError for weights of another shape, and whatever transformers raises for a folder without any.
+        """
+        model = load_model(model_dir)
+        old, new = ({name: value.shape for name, value in each.state_dict().items()} for each in (self.model, model))
+        if old != new:
+            raise FairboxError(f"{model_dir}: its weights have other names or shapes than those that are loaded")
+        self.model = model
+        self._prefixes.clear()
+
     def _reuse(self, row: int, ids: tuple[int, ...], running: Sequence[Sequence[int]]) -> int:
         source, shared = None, 0
         for other, context in enumerate(running):
@@ -110,13 +124,21 @@ class Decoder:
 
 
 def load_model(model_dir: Path) -> Any:
-    """The model of a folder, in float32, in evaluation mode, without a progress bar."""
+    """The model of a folder, in float32, in evaluation mode, without a progress bar.
+
+    One at a time in a process: transformers keeps what it is loading in globals, and two loads at once leave weights
+    out. Raises FairboxError when the folder lacks some, which transformers would make up.
+    """
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
-    return AutoModelForCausalLM.from_pretrained(
-        model_dir, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
-    ).eval()
+    with _LOADING:
+        logging.disable_progress_bar()
+        model, found = AutoModelForCausalLM.from_pretrained(
+            model_dir, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True, output_loading_info=True
+        )
+    if found["missing_keys"]:
+        raise FairboxError(f"{model_dir}: has no weights for {', '.join(sorted(found['missing_keys'])[:5])}")
+    return model.eval()
 
 
 def _shared(left: Sequence[int], right: Sequence[int]) -> int:

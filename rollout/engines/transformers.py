@@ -8,7 +8,9 @@ seed, a request's ids do not depend on its neighbours as far as float32 rounding
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,18 +18,25 @@ from typing import Self
 import torch
 
 from fairbox.clock import Clock, MonotonicClock
+from fairbox.errors import FieldError, FieldErrors
 from rollout.engines.base import (
     EngineStatistics,
     EngineUnavailable,
+    FinishReason,
     GenerationRequest,
     GenerationResult,
     check_request,
 )
 from rollout.engines.decoder import Decoder
+from rollout.engines.gate import TurnGate
+from rollout.engines.turn import PartEnd, Turn, TurnPart
+from rollout.engines.weights import DiskWeights, Interrupt, WeightSource
 from rollout.engines.worker import BatchWorker
 
 __all__ = ["TransformersEngine"]
 
+_SEED_STEP = 0x9E3779B97F4A7C15
+"""The golden ratio of 64 bits: the rest of an interrupted turn must not meet the draws of its beginning again."""
 PREFIX_BYTES = 512 << 20
 """Memory for contexts that may be extended; a 600-token context of SmolLM2-135M takes 28 MB."""
 
@@ -49,6 +58,7 @@ class TransformersEngine:
         threads: int | None = None,
         prefix_bytes: int = PREFIX_BYTES,
         weight_version: str = "initial",
+        interrupt: Interrupt = Interrupt.CONTINUE,
         clock: Clock | None = None,
     ) -> None:
         self._model_dir = model_dir
@@ -58,6 +68,10 @@ class TransformersEngine:
         self._threads = threads or len(os.sched_getaffinity(0))
         self._prefix_bytes = prefix_bytes
         self._version = weight_version
+        self._interrupt = interrupt
+        self._gate = TurnGate()
+        self._paused = False
+        self._interrupts = 0
         self._clock = clock or MonotonicClock()
         self._decoder: Decoder | None = None
         self._worker: BatchWorker | None = None
@@ -65,6 +79,10 @@ class TransformersEngine:
     @property
     def model_name(self) -> str:
         return self._model_dir.name
+
+    @property
+    def weight_version(self) -> str:
+        return self._version
 
     @property
     def vocab_size(self) -> int:
@@ -83,6 +101,8 @@ class TransformersEngine:
             clock=self._clock,
             version=self._version,
         )
+        self._gate.open()
+        self._paused = False
         self._worker.start()
         return self
 
@@ -91,12 +111,105 @@ class TransformersEngine:
     ) -> None:
         worker, self._worker, self._decoder = self._worker, None, None
         if worker is not None:
+            self._gate.open()  # who waits is told that it is closed
             await asyncio.shield(asyncio.to_thread(worker.close))
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:
-        decoder, worker = self._loaded(), self._worker
-        assert worker is not None
+        decoder = self._loaded()
         check_request(request, vocab_size=decoder.vocab_size, max_model_tokens=decoder.max_model_tokens)
+        turn = Turn(request)
+        while turn.finish is None:
+            waiting = self._clock.now()
+            async with self._gate.turn(turn.queue_left_s):
+                turn.waited(self._clock.now() - waiting)
+                turn.add(await self._part(turn.next_request(), turn.sampled))
+        return turn.result()
+
+    async def check_health(self, *, timeout_s: float = 5.0) -> str:
+        """The weight version. Raises EngineUnavailable when the model broke or is not loaded."""
+        self._loaded()
+        if self._worker is not None and self._worker.broken is not None:
+            raise EngineUnavailable(self._worker.broken)
+        return self._version
+
+    async def pause(self, mode: Interrupt | None = None, *, timeout_s: float = 600.0) -> None:
+        self._loaded()
+        assert self._worker is not None
+        self._paused = True
+        self._gate.close()
+        try:
+            if (mode or self._interrupt) is Interrupt.CONTINUE:
+                self._interrupts += 1
+                self._worker.interrupt()
+            await self._gate.drained(timeout_s)
+        except BaseException:
+            await self.resume()
+            raise
+
+    async def resume(self) -> None:
+        self._paused = False
+        self._gate.open()
+
+    async def update_weights(self, source: WeightSource, *, version: str, timeout_s: float = 600.0) -> None:
+        """As `WeightedEngine`; takes checkpoint folders only."""
+        if not version:
+            raise FieldErrors([FieldError("version", "is empty, must name the weights")])
+        if not isinstance(source, DiskWeights):
+            raise FieldErrors([FieldError("source", f"is {type(source).__name__}, must be DiskWeights here")])
+        paused = self._paused
+        if not paused:
+            await self.pause(timeout_s=timeout_s)
+        try:
+            await self._replace(source.path, version, timeout_s)
+        finally:
+            if not paused:
+                await self.resume()
+
+    async def _replace(self, model_dir: Path, version: str, timeout_s: float) -> None:
+        self._loaded()
+        assert self._worker is not None
+        loop = asyncio.get_running_loop()
+        loaded: asyncio.Future[EngineUnavailable | None] = loop.create_future()
+
+        def settle(error: EngineUnavailable | None) -> None:
+            if not loaded.done():
+                loaded.set_result(error)
+
+        def done(error: EngineUnavailable | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(settle, error)
+
+        self._worker.load(model_dir, version, done)
+        try:
+            error = await asyncio.wait_for(loaded, timeout_s)
+        except TimeoutError:
+            raise EngineUnavailable(f"{model_dir}: was not loaded within {timeout_s:g} s") from None
+        if error is not None:
+            raise error
+        self._version = version
+
+    async def _part(self, request: GenerationRequest, sampled: int) -> TurnPart:
+        interrupts, params = self._interrupts, request.params
+        if sampled and params.seed is not None:
+            params = replace(params, seed=(params.seed + sampled * _SEED_STEP) % 2**63)
+        result = await self._sample(replace(request, params=params))
+        end = PartEnd.COMPLETE
+        if result.finish is FinishReason.ABORT:
+            end = PartEnd.TIME_LIMIT if interrupts == self._interrupts else PartEnd.INTERRUPTED
+        return TurnPart(
+            ids=result.ids,
+            logprobs=result.logprobs,
+            versions=result.versions,
+            end=end,
+            queue_s=result.queue_s,
+            run_s=result.run_s,
+            cached_tokens=result.cached_tokens,
+        )
+
+    async def _sample(self, request: GenerationRequest) -> GenerationResult:
+        self._loaded()
+        worker = self._worker
+        assert worker is not None
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[GenerationResult | EngineUnavailable] = loop.create_future()
 

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 
@@ -29,6 +30,20 @@ from rollout.engines.schedule import BatchSchedule, QueueFullError
 __all__ = ["Answer", "BatchWorker"]
 
 Answer = Callable[[GenerationResult | EngineUnavailable], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Interrupt:
+    """Answer everything with what it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """Take other weights; `done` is told what was wrong with them, or None."""
+
+    model_dir: Path
+    version: str
+    done: Callable[[EngineUnavailable | None], None]
 
 
 @dataclass(eq=False, slots=True)
@@ -59,7 +74,7 @@ class BatchWorker:
         self._clock = clock
         self._version = version
         self._work: dict[str, _Work] = {}
-        self._inbox: deque[_Work | str] = deque()
+        self._inbox: deque[_Work | _Interrupt | _Load | str] = deque()
         self._wake = threading.Condition()
         self._closing = False
         self._broken: str | None = None
@@ -77,6 +92,14 @@ class BatchWorker:
         """Ends a request without an answer. Unknown ids are fine."""
         self._post(request_id)
 
+    def interrupt(self) -> None:
+        """Answers every request with the ids it has, none for those that wait, as FinishReason.ABORT."""
+        self._post(_Interrupt())
+
+    def load(self, model_dir: Path, version: str, done: Callable[[EngineUnavailable | None], None]) -> None:
+        """Replaces the weights; requests that run then must have been interrupted. Old weights stay if it fails."""
+        self._post(_Load(model_dir, version, done))
+
     def close(self) -> None:
         """Ends everything and waits for the thread, for at most one forward pass. Idempotent."""
         with self._wake:
@@ -85,17 +108,21 @@ class BatchWorker:
         if self._thread.is_alive():
             self._thread.join()
 
+    @property
+    def broken(self) -> str | None:
+        """Why nothing can be sampled any more."""
+        return self._broken
+
     def statistics(self) -> EngineStatistics:
         return self._statistics
 
-    def _post(self, item: _Work | str) -> None:
+    def _post(self, item: _Work | _Interrupt | _Load | str) -> None:
         with self._wake:
             if not self._closing:
                 self._inbox.append(item)
                 self._wake.notify()
                 return
-        if isinstance(item, _Work):
-            item.answer(EngineUnavailable("the engine is closed"))
+        _refuse(item, "the engine is closed")
 
     def _run(self) -> None:
         while True:
@@ -123,11 +150,29 @@ class BatchWorker:
         expiry = self._schedule.next_expiry()
         return None if expiry is None else max(0.0, expiry - self._clock.now())
 
-    def _take(self, item: _Work | str) -> None:
+    def _take(self, item: _Work | _Interrupt | _Load | str) -> None:
         if isinstance(item, str):
             if item in self._work:
                 self._drop(item)
-            return
+        elif isinstance(item, _Interrupt):
+            for work in list(self._work.values()):
+                self._finish(work, FinishReason.ABORT, self._clock.now(), interrupted=True)
+        elif isinstance(item, _Load):
+            item.done(self._load(item))
+        else:
+            self._submit(item)
+
+    def _load(self, item: _Load) -> EngineUnavailable | None:
+        if self._work:
+            return EngineUnavailable("the weights were not replaced: turns run")
+        try:
+            self._decoder.load(item.model_dir)
+        except Exception as error:  # the boundary to files of any origin, whose readers raise anything
+            return EngineUnavailable(f"the weights were not replaced: {type(error).__name__}: {error}")
+        self._version = item.version
+        return None
+
+    def _submit(self, item: _Work) -> None:
         name = item.request.request_id
         if self._broken is not None:
             item.answer(EngineUnavailable(self._broken))
@@ -146,7 +191,7 @@ class BatchWorker:
         began = self._clock.now()
         for name in self._schedule.expire(began):
             work = self._drop(name)
-            work.answer(EngineUnavailable(f"waited {work.request.queue_timeout_s:g} s in the engine's queue"))
+            work.answer(EngineUnavailable(f"waited {work.request.queue_timeout_s:.3g} s in the engine's queue"))
         while (admitted := self._schedule.admit()) is not None:
             self._begin(*admitted)
         if rows := [self._work[name] for name in self._schedule.running]:
@@ -189,21 +234,25 @@ class BatchWorker:
             finish = FinishReason.ABORT
         else:
             return
+        self._finish(work, finish, now)
+
+    def _finish(self, work: _Work, finish: FinishReason, now: float, *, interrupted: bool = False) -> None:
         self._free(work)
         self._count(
-            finished=self._statistics.finished + 1,
+            finished=self._statistics.finished + (not interrupted),
             sampled_tokens=self._statistics.sampled_tokens + len(work.ids),
             running=len(self._schedule.running),
             queued=self._schedule.queued,
         )
+        started = work.started if work.ids else now
         work.answer(
             GenerationResult(
                 ids=tuple(work.ids),
                 logprobs=tuple(work.logprobs),
                 finish=finish,
-                versions=(VersionSpan(self._version, 0, len(work.ids)),),
-                queue_s=work.started - work.submitted,
-                run_s=now - work.started,
+                versions=(VersionSpan(self._version, 0, len(work.ids)),) if work.ids else (),
+                queue_s=started - work.submitted,
+                run_s=now - started,
                 cached_tokens=work.cached,
             )
         )
@@ -229,15 +278,23 @@ class BatchWorker:
     def _fail_all(self, reason: str) -> None:
         """Answers everything that is left with an error. Touches no tensor: the model may be what broke."""
         with self._wake:
-            waiting = [item for item in self._inbox if isinstance(item, _Work)]
+            waiting = list(self._inbox)
             self._inbox.clear()
-        failed = [*self._work.values(), *waiting]
+        failed = list(self._work.values())
         for name in list(self._work):
             self._schedule.remove(name)
         self._work.clear()
-        self._count(aborted=self._statistics.aborted + len(failed), queued=0, running=0)
-        for work in failed:
-            work.answer(EngineUnavailable(reason))
+        aborted = len(failed) + sum(isinstance(item, _Work) for item in waiting)
+        self._count(aborted=self._statistics.aborted + aborted, queued=0, running=0)
+        for item in (*failed, *waiting):
+            _refuse(item, reason)
 
     def _count(self, **figures: float) -> None:
         self._statistics = replace(self._statistics, **figures)  # type: ignore[arg-type]
+
+
+def _refuse(item: _Work | _Interrupt | _Load | str, reason: str) -> None:
+    if isinstance(item, _Work):
+        item.answer(EngineUnavailable(reason))
+    elif isinstance(item, _Load):
+        item.done(EngineUnavailable(reason))

@@ -9,12 +9,25 @@ import pytest
 
 from rollout.engines import find_model
 from rollout.tokens import ChatTemplate, HubTokenizer
+from tests.rollout.tiny_model import write_tiny
 
 
 @pytest.fixture(scope="session")
 def model_dir() -> Path:
     """SmolLM2-135M-Instruct."""
     return find_model("smollm2")
+
+
+@pytest.fixture(scope="session")
+def tiny_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model of SmolLM2's vocabulary, with random weights: quick, and makes no sense."""
+    return write_tiny(model_dir, tmp_path_factory.mktemp("tiny") / "model", seed=0)
+
+
+@pytest.fixture(scope="session")
+def other_tiny_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Other weights for `tiny_dir`."""
+    return write_tiny(model_dir, tmp_path_factory.mktemp("tiny") / "other", seed=1)
 
 
 @pytest.fixture(scope="session")

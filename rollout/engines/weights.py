@@ -1,0 +1,75 @@
+"""What an engine promises whose weights are replaced while it runs, and what happens to turns that are in flight then.
+
+Invariants: every sampled id has exactly one weight version, recorded in `GenerationResult.versions`; an update neither
+loses nor repeats an id of a turn; after a failed update the engine says which weights it has, and takes turns again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from rollout.engines.base import Engine
+
+__all__ = ["DiskWeights", "Interrupt", "TensorWeights", "WeightSource", "WeightedEngine"]
+
+
+class Interrupt(StrEnum):
+    """What a weight update does to the turns that run."""
+
+    CONTINUE = "continue"
+    """They stop where they are, keep what they have, and go on under the new weights: partial rollouts. The update does
+    not wait for the longest turn, and such a turn has several version spans."""
+    FINISH = "finish"
+    """They run to their ends under the old weights; the update waits for them, and new turns wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskWeights:
+    """A checkpoint folder in the layout of the Hugging Face hub, at the same path on every machine that serves."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class TensorWeights:
+    """Named tensors as sglang's `MultiprocessingSerializer` packs them, in base64: one text per tensor-parallel rank.
+
+    They carry handles of shared memory (CUDA IPC on a GPU), so sender and server must be on one machine.
+    """
+
+    per_rank: tuple[str, ...]
+    load_format: str | None = None
+    """sglang's name of the packing, such as `flattened_bucket`; None for a plain list of (name, tensor)."""
+
+
+WeightSource = DiskWeights | TensorWeights
+
+
+class WeightedEngine(Engine, Protocol):
+    """An engine whose weights can be replaced."""
+
+    @property
+    def weight_version(self) -> str:
+        """The version that turns are sampled with now."""
+        ...
+
+    async def pause(self, mode: Interrupt | None = None, *, timeout_s: float = 600.0) -> None:
+        """Stops sampling: returns when no turn runs. New turns wait. None takes the engine's own `interrupt` setting.
+
+        Raises EngineUnavailable when that takes longer than `timeout_s`; the engine then goes on as before.
+        """
+        ...
+
+    async def resume(self) -> None:
+        """Goes on. Idempotent."""
+        ...
+
+    async def update_weights(self, source: WeightSource, *, version: str, timeout_s: float = 600.0) -> None:
+        """Replaces the weights and calls them `version`; pauses and resumes by itself unless paused already.
+
+        Raises FieldErrors for a source that can't be meant and EngineUnavailable when it could not be loaded.
+        """
+        ...
