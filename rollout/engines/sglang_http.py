@@ -1,0 +1,148 @@
+"""One sglang server's native HTTP interface over aiohttp: bytes and JSON, no decisions.
+
+Invariants: every failure of the connection, the protocol or the server is an EngineUnavailable that names the address;
+every call but the reading of a stream has a deadline; no answer is read beyond its bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from fairbox.errors import FieldError, FieldErrors
+from rollout.engines.base import EngineUnavailable
+from rollout.engines.sglang_wire import EventSplitter, error_text
+
+__all__ = ["EventStream", "SglangHttp", "check_url"]
+
+_KEEPALIVE_S = 2.0
+"""Below the 5 s after which the server closes an idle connection, so that none is used while it is being closed."""
+_MAX_JSON_BYTES = 8 << 20
+"""Of an answer that is not a stream; /server_info, the largest, has some tens of kilobytes per data-parallel rank."""
+
+
+def check_url(url: str, field: str) -> str:
+    """`url` without a slash at its end. Raises FieldErrors for what is no http address."""
+    if not url.startswith(("http://", "https://")) or not url.split("://", 1)[1].strip("/"):
+        raise FieldErrors([FieldError(field, f"is {url!r}, must be like http://HOST:PORT")])
+    return url.rstrip("/")
+
+
+class EventStream:
+    """The events of one answer. `next()` may be cancelled and called again: nothing is lost."""
+
+    def __init__(self, response: aiohttp.ClientResponse, url: str, max_bytes: int) -> None:
+        self._response = response
+        self._url = url
+        self._splitter = EventSplitter(max_bytes)
+        self._events: deque[bytes] = deque()
+
+    async def next(self) -> bytes:
+        """The next payload. Raises EngineUnavailable when the stream ends or breaks."""
+        while not self._events:
+            with _typed(self._url):
+                data = await self._response.content.readany()
+            if not data:
+                raise EngineUnavailable(f"{self._url}: the answer ended before the turn did")
+            self._events.extend(self._splitter.feed(data))
+        return self._events.popleft()
+
+
+class SglangHttp:
+    """`async with SglangHttp(url) as server`. connect_timeout_s bounds the opening of a connection."""
+
+    def __init__(self, url: str, *, api_key: str | None = None, connect_timeout_s: float = 10.0) -> None:
+        self.url = url
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._connect_timeout_s = connect_timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
+            headers=self._headers,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await asyncio.shield(session.close())
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path: str, body: Any, *, max_bytes: int, timeout_s: float) -> AsyncIterator[EventStream]:
+        """Posts `body`; `timeout_s` bounds the wait for the answer's beginning. Leaving it early drops the request."""
+        with _typed(self.url):
+            async with asyncio.timeout(timeout_s):
+                response = await self._open().post(self.url + path, json=body)
+        try:
+            if response.status != 200:
+                raise EngineUnavailable(f"{self.url}{path}: {await _refusal(response)}")
+            yield EventStream(response, self.url, max_bytes)
+        finally:
+            response.close()
+
+    async def get(self, path: str, *, timeout_s: float) -> Any:
+        """The JSON of an answer, None for an empty one."""
+        return await self._call("GET", path, None, timeout_s)
+
+    async def post(self, path: str, body: Any, *, timeout_s: float) -> Any:
+        """The JSON of an answer, None for an empty one."""
+        return await self._call("POST", path, body, timeout_s)
+
+    async def _call(self, method: str, path: str, body: Any, timeout_s: float) -> Any:
+        with _typed(f"{self.url}{path}"):
+            async with (
+                asyncio.timeout(timeout_s),
+                self._open().request(method, self.url + path, json=body) as response,
+            ):
+                if response.status != 200:
+                    raise EngineUnavailable(f"{self.url}{path}: {await _refusal(response)}")
+                data = await _read(response)
+            try:
+                return json.loads(data) if data else None
+            except ValueError:
+                return None  # plain text, as some answers without content are
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise EngineUnavailable("the engine is closed")
+        return self._session
+
+
+@contextlib.contextmanager
+def _typed(where: str) -> Iterator[None]:
+    """Failures of the connection as EngineUnavailable. A cancelled call stays cancelled."""
+    try:
+        yield
+    except TimeoutError:  # of asyncio and of aiohttp, which derives its own from it
+        raise EngineUnavailable(f"{where}: no answer in time") from None
+    except (aiohttp.ClientError, OSError, RuntimeError) as error:
+        raise EngineUnavailable(f"{where}: {type(error).__name__}: {error}") from None
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    data = await response.content.read(_MAX_JSON_BYTES + 1)
+    while not response.content.at_eof() and len(data) <= _MAX_JSON_BYTES:
+        data += await response.content.read(_MAX_JSON_BYTES + 1 - len(data))
+    if len(data) > _MAX_JSON_BYTES:
+        raise EngineUnavailable(f"{response.url}: answered with more than {_MAX_JSON_BYTES} bytes")
+    return data
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> str:
+    data = await _read(response)
+    try:
+        return f"HTTP {response.status}: {error_text(json.loads(data))}"
+    except ValueError:
+        return f"HTTP {response.status}: {data[:300].decode(errors='replace')}"
