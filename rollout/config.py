@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fairbox.config import setting
 from fairbox.errors import ConfigError, FieldError, FieldErrors
 from rollout.engines.base import SamplingParams
+from rollout.engines.weights import Interrupt
 from rollout.loop.groups import Schedule
 from rollout.loop.limits import Limits
 from rollout.tokens.settings import ChatSettings
@@ -14,6 +15,10 @@ from rollout.tools import check_format
 from rollout.tools.code_interpreter import CodeInterpreterConfig
 
 __all__ = ["EngineSettings", "RolloutConfig", "SamplingSettings"]
+
+_KINDS = ("transformers", "sglang")
+_ONLY_TRANSFORMERS = ("max_batch", "threads", "max_model_tokens")
+_ONLY_SGLANG = ("urls", "router_url", "api_key_file", "turn_timeout_s")
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,44 @@ class SamplingSettings:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """The engine in this process."""
+    """What samples the turns: a model in this process, or sglang servers that run already."""
 
-    max_batch: int = setting(16, help="Rows that are decoded at once.")
-    threads: int | None = setting(None, help="Threads of torch; none: one per core.")
-    max_model_tokens: int | None = setting(4096, help="Longest context; bounds memory. none: the model's own maximum.")
-    queue_timeout_s: float = setting(600.0, help="Longest wait of a turn for a row, seconds; then the cause is INFRA.")
+    kind: str = setting("transformers", help="transformers: in this process, on the CPU; sglang: servers at urls.")
+    max_batch: int = setting(16, help="transformers: rows that are decoded at once.")
+    threads: int | None = setting(None, help="transformers: threads of torch; none: one per core.")
+    max_model_tokens: int | None = setting(
+        4096,
+        help="transformers: longest context; bounds memory. none: the model's own maximum. Servers have their own.",
+    )
+    queue_timeout_s: float = setting(
+        600.0, help="Longest wait of a turn for its turn, seconds; then the cause is INFRA."
+    )
+    urls: list[str] = setting(factory=list, help="sglang: one address per server, like [http://HOST:30000].")
+    router_url: str | None = setting(
+        None, help="sglang: address of a router that places the turns; urls are behind it."
+    )
+    api_key_file: str = setting("", help="sglang: file with the servers' API key; empty: they have none.")
+    turn_timeout_s: float = setting(3600.0, help="sglang: longest time of a turn without a limit of its own, seconds.")
+    interrupt: str = setting(
+        "continue", help="Turns that run during a weight update: continue under the new weights, or finish before it."
+    )
+
+    def validate(self) -> None:
+        """ConfigError naming the setting that is wrong, or that another one leaves without meaning."""
+        for name, allowed in (("kind", _KINDS), ("interrupt", tuple(Interrupt))):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"engine.{name} is {getattr(self, name)!r}, must be one of: {', '.join(allowed)}")
+        for name in ("max_batch", "threads", "max_model_tokens", "queue_timeout_s", "turn_timeout_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"engine.{name} is {value}, must be positive")
+        for name in _ONLY_TRANSFORMERS if self.kind == "sglang" else _ONLY_SGLANG:
+            if getattr(self, name) != getattr(EngineSettings(), name):
+                raise ConfigError(f"engine.{name} is set, which has no meaning with engine.kind={self.kind}")
+        if self.kind == "sglang" and not self.urls:
+            raise ConfigError("engine.urls is empty, must hold the address of each server, like [http://HOST:30000]")
+        if len(set(self.urls)) != len(self.urls):
+            raise ConfigError(f"engine.urls holds an address twice: {', '.join(sorted(self.urls))}")
 
 
 @dataclass(frozen=True)
@@ -75,7 +112,7 @@ class RolloutConfig:
     chat: ChatSettings = setting(factory=ChatSettings, help="The chat template.")
     sampling: SamplingSettings = setting(factory=SamplingSettings, help="How tokens are chosen.")
     limits: Limits = setting(factory=Limits, help="When a trajectory has had enough.")
-    engine: EngineSettings = setting(factory=EngineSettings, help="The engine in this process.")
+    engine: EngineSettings = setting(factory=EngineSettings, help="What samples the turns.")
     tool: CodeInterpreterConfig = setting(factory=CodeInterpreterConfig, help="The code interpreter.")
 
     def validate(self) -> None:
@@ -85,10 +122,7 @@ class RolloutConfig:
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least {bound}")
-        for name in ("max_batch", "threads", "max_model_tokens", "queue_timeout_s"):
-            value = getattr(self.engine, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"engine.{name} is {value}, must be positive")
+        self.engine.validate()
         self.schedule()
         self.chat.validate()
         check_format(self.tool_format)

@@ -22,6 +22,8 @@ from fairbox.serving import run_service
 from rollout.config import RolloutConfig
 from rollout.data.rows import DataError, Row, read_rows
 from rollout.dump import DumpWriter, record_of
+from rollout.engine_choice import make_engine
+from rollout.engines.base import Engine
 from rollout.engines.model_store import find_model
 from rollout.envs.gsm8k import EXAMPLES, Gsm8kEnvironment
 from rollout.loop.agent_loop import AgentLoop
@@ -42,7 +44,6 @@ from rollout.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
     from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
-    from rollout.engines.transformers import TransformersEngine
 
 __all__ = ["main"]
 
@@ -86,20 +87,13 @@ async def _run(
     stop: asyncio.Event,
 ) -> bool:
     """Whether every trajectory ended; False after a signal."""
-    from rollout.engines.transformers import TransformersEngine  # torch
-
     environment = Gsm8kEnvironment(rows)
-    engine = TransformersEngine(
-        model_dir,
-        max_batch=config.engine.max_batch,
-        threads=config.engine.threads,
-        max_model_tokens=config.engine.max_model_tokens,
-    )
+    engine = make_engine(config.engine, model_dir)
     async with contextlib.AsyncExitStack() as stack:
         limiter, executor = await stack.enter_async_context(_services(config, specs, console))
         services = await stack.enter_async_context(ToolServices(executor=executor, limiter=limiter))
         tools = await stack.enter_async_context(open_tools(specs, services))
-        console.print(f"loading {model_dir.name}")
+        console.print(f"loading {model_dir.name}" if config.engine.kind == "transformers" else "asking the servers")
         await stack.enter_async_context(engine)
         chat = config.chat.load(model_dir)
         loop = AgentLoop(
@@ -123,7 +117,7 @@ async def _roll(
     environment: Gsm8kEnvironment,
     tasks: list[Task],
     loop: AgentLoop,
-    engine: TransformersEngine,
+    engine: Engine,
     dump: DumpWriter,
     console: Console,
     stop: asyncio.Event,

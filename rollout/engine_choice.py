@@ -1,0 +1,77 @@
+"""Makes the engine that the settings name. Each kind is imported only when it is chosen, with what it needs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fairbox.errors import ConfigError, FairboxError
+from rollout.config import EngineSettings
+from rollout.engines.replicated import ReplicatedEngine
+from rollout.engines.weights import Interrupt, WeightedEngine
+
+__all__ = ["make_engine", "vocabulary_of"]
+
+
+def make_engine(settings: EngineSettings, model_dir: Path) -> WeightedEngine:
+    """The engine, not entered. `model_dir` is the model's folder; servers have loaded the same model already.
+
+    Raises FairboxError for what the settings name and is not there.
+    """
+    if settings.kind == "transformers":
+        from rollout.engines.transformers import TransformersEngine
+
+        return TransformersEngine(
+            model_dir,
+            max_batch=settings.max_batch,
+            threads=settings.threads,
+            max_model_tokens=settings.max_model_tokens,
+            interrupt=Interrupt(settings.interrupt),
+        )
+    return _sglang(settings, model_dir)
+
+
+def _sglang(settings: EngineSettings, model_dir: Path) -> WeightedEngine:
+    try:
+        from rollout.engines.sglang import SglangEngine
+    except ModuleNotFoundError as error:
+        raise FairboxError(f"engine.kind=sglang needs {error.name}: run `pip install 'fairbox[sglang]'`") from None
+    vocab_size, api_key = vocabulary_of(model_dir), _api_key(settings.api_key_file)
+
+    def engine(url: str, worker_urls: tuple[str, ...] = ()) -> SglangEngine:
+        return SglangEngine(
+            url,
+            vocab_size=vocab_size,
+            worker_urls=worker_urls,
+            api_key=api_key,
+            model_name=model_dir.name,
+            turn_timeout_s=settings.turn_timeout_s,
+            interrupt=Interrupt(settings.interrupt),
+        )
+
+    if settings.router_url is not None:
+        return engine(settings.router_url, tuple(settings.urls))
+    if len(settings.urls) == 1:
+        return engine(settings.urls[0])
+    return ReplicatedEngine({url: engine(url) for url in settings.urls})
+
+
+def vocabulary_of(model_dir: Path) -> int:
+    """`vocab_size` of the model's configuration. Raises FairboxError when it says none."""
+    try:
+        config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+        return int(config.get("vocab_size") or config["text_config"]["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FairboxError(f"{model_dir / 'config.json'}: tells no vocab_size: {error!r}") from None
+
+
+def _api_key(path: str) -> str | None:
+    if not path:
+        return None
+    try:
+        key = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"engine.api_key_file is {path!r}, which can't be read: {error}") from None
+    if not key:
+        raise ConfigError(f"engine.api_key_file is {path!r}, which is empty")
+    return key

@@ -1,0 +1,53 @@
+"""From settings to an engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairbox.errors import ConfigError, FairboxError, FieldErrors
+from rollout.config import EngineSettings
+from rollout.engine_choice import make_engine, vocabulary_of
+from rollout.engines import EngineUnavailable, ReplicatedEngine
+from rollout.engines.launch import free_port
+from rollout.engines.sglang import SglangEngine
+from rollout.engines.transformers import TransformersEngine
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": {"vocab_size": 9}}))
+    return tmp_path
+
+
+def test_each_kind_is_made(folder: Path) -> None:
+    assert isinstance(make_engine(EngineSettings(), folder), TransformersEngine)
+    single = make_engine(EngineSettings(kind="sglang", urls=["http://a:1/"]), folder)
+    assert isinstance(single, SglangEngine)
+    assert (single.url, single.vocab_size) == ("http://a:1", 9)
+    behind = make_engine(EngineSettings(kind="sglang", router_url="http://r:1", urls=["http://a:1"]), folder)
+    assert isinstance(behind, SglangEngine)
+    assert behind.url == "http://r:1"
+    several = make_engine(EngineSettings(kind="sglang", urls=["http://a:1", "http://b:1"]), folder)
+    assert isinstance(several, ReplicatedEngine)
+    assert [view.name for view in several.replicas()] == ["http://a:1", "http://b:1"]
+
+
+def test_what_is_not_there_is_one_sentence(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(FieldErrors, match="url is 'a:1', must be like http://HOST:PORT"):
+        make_engine(EngineSettings(kind="sglang", urls=["a:1"]), folder)
+    with pytest.raises(ConfigError, match="api_key_file is '/absent', which can't be read"):
+        make_engine(EngineSettings(kind="sglang", urls=["http://a:1"], api_key_file="/absent"), folder)
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(FairboxError, match="tells no vocab_size"):
+        vocabulary_of(folder)
+
+
+async def test_servers_that_do_not_answer_are_named(folder: Path) -> None:
+    urls = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
+    for chosen in (urls[:1], urls):
+        with pytest.raises(EngineUnavailable, match="Cannot connect to host"):
+            async with make_engine(EngineSettings(kind="sglang", urls=chosen), folder):
+                pass
