@@ -15,13 +15,15 @@ ALONE := tests/limiter/chaos
 # Tests of generated examples.
 GENERATED = $(shell grep -rl "hypothesis" tests --include=test_*.py)
 BUF := @bufbuild/buf@1.75.0
+# sglang and what it needs have an environment of their own: their pins are not ours.
+SGLANG := .venv-sglang
 IMAGES := executor limiter rollout
 PYTHON_IMAGE ?= docker.io/library/python:3.11-slim
 # A pip.conf for the build alone: it is mounted while pip runs and is not part of the image.
 PIP_SECRET = --secret id=pipconf,src=$(PIP_CONF)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-executor test-others soak proto lint bench bench-% toolchains images clean
+.PHONY: help run test test-executor test-others soak test-sglang proto lint bench bench-% toolchains images clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +40,9 @@ test-executor: $(VENV)/.dev  ## Those of the execution tier
 
 test-others: $(VENV)/.dev  ## Those of the other tiers, but those that need the machine for themselves
 	$(BIN)/python -m pytest $(OTHERS) $(ALONE:%=--ignore=%)
+
+test-sglang: $(VENV)/.dev $(SGLANG)/.done  ## Test the sglang engine at real servers on the CPU (installs 1.7 GB)
+	FAIRBOX_SGLANG_PYTHON=$(SGLANG)/bin/python $(BIN)/python -m pytest tests/rollout -m sglang
 
 soak: $(VENV)/.dev  ## Run the long tests, and look for new examples where examples are generated
 	$(BIN)/python -m pytest tests -m soak
@@ -73,7 +78,7 @@ image-%:
 	  --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) $(if $(PIP_CONF),$(PIP_SECRET)) $(BUILD_ARGS) .
 
 clean:  ## Remove what the other targets made, but for out/
-	rm -rf $(VENV) .venv-proto .toolchains benchmarks/out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-proto $(SGLANG) .toolchains benchmarks/out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
@@ -96,4 +101,13 @@ $(VENV)/.dev: $(VENV)/.run
 	  { echo "make proto needs Python 3.11 or 3.12 for its generators; set PYTHON=/path/to/python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv-proto
 	.venv-proto/bin/python -m pip install --quiet grpcio-tools==1.62.3 mypy-protobuf==3.6.0 'setuptools<81'
+	@touch $@
+
+# Without sglang's own requirements, which are those of a GPU. The stubs stand in for packages whose wheels need CUDA.
+$(SGLANG)/.done: $(wildcard deploy/sglang-cpu/*.txt deploy/sglang-cpu/stubs/*/*.py)
+	@echo "installing sglang into $(SGLANG): the first time takes some minutes"
+	$(PYTHON) -m venv $(SGLANG)
+	$(SGLANG)/bin/python -m pip install --quiet -r deploy/sglang-cpu/requirements.txt -c deploy/sglang-cpu/constraints.txt
+	$(SGLANG)/bin/python -m pip install --quiet --no-deps sglang==0.5.23 xgrammar==0.2.7 sglang-router==0.3.2
+	cp -r deploy/sglang-cpu/stubs/* $$($(SGLANG)/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 	@touch $@
