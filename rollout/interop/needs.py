@@ -1,0 +1,23 @@
+"""What to say where a package that fairbox works with is not installed, or is another version."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from fairbox.errors import FairboxError
+
+__all__ = ["MissingPackage", "needs"]
+
+
+class MissingPackage(FairboxError, ImportError):  # noqa: N818 - what is the matter, not whose error it is
+    """A module of `rollout.interop` was imported without the package that it is made for."""
+
+
+@contextlib.contextmanager
+def needs(package: str, version: str, install: str) -> Iterator[None]:
+    """Around the imports of a foreign package: MissingPackage when they fail. `version` is what is known to work."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingPackage(f"this needs {package} {version} ({install}): {error}") from error

@@ -1,0 +1,11 @@
+"""fairbox in verl 0.9: the code interpreter as a tool, a whole agent loop, and trajectories as verl's data.
+
+| path | what verl does with it |
+| --- | --- |
+| `rollout.interop.verl.tool.CodeInterpreterTool` | `class_name` of a tool in the file of `tool_config_path` |
+| `rollout.interop.verl.plain.PlainCodeInterpreter` | the same, made without a class of verl's |
+| `rollout.interop.verl.agent_loop.FairboxAgentLoop` | `_target_` in the file of `agent_loop_config_path` |
+| `rollout.interop.verl.convert` | `DataProto` and `AgentLoopOutput` out of trajectories |
+
+docs/verl.md shows each.
+"""

@@ -1,0 +1,182 @@
+"""The code interpreter in verl 0.9.1's own tool registry and agent loop, against a real limiter and executor."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import warnings
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from fairbox.channels import open_channel
+from fairbox.errors import ConfigError
+from limiter.v1 import limiter_pb2, limiter_pb2_grpc
+from rollout.interop.shared import close_shared
+from rollout.interop.verl.plain import INFRA_FIELD, NOT_AVAILABLE
+from rollout.stack import LocalStack
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pytest.importorskip("verl", reason="verl is not installed: make test-interop")
+    from verl.experimental.agent_loop.tool_agent_loop import AgentData, ToolAgentLoop
+    from verl.experimental.agent_loop.tool_parser import FunctionCall
+    from verl.tools.schemas import (
+        OpenAIFunctionParametersSchema,
+        OpenAIFunctionPropertySchema,
+        OpenAIFunctionSchema,
+        OpenAIFunctionToolSchema,
+    )
+    from verl.tools.tool_registry import load_all_tools
+
+pytestmark = [pytest.mark.verl, pytest.mark.asyncio(loop_scope="module")]
+
+BASE = "rollout.interop.verl.tool.CodeInterpreterTool"
+PLAIN = "rollout.interop.verl.plain.PlainCodeInterpreter"
+SEED_SCHEMA = OpenAIFunctionToolSchema(
+    type="function",
+    function=OpenAIFunctionSchema(
+        name="code_interpreter",
+        description="A tool for executing code.",
+        parameters=OpenAIFunctionParametersSchema(
+            type="object",
+            properties={
+                "code": OpenAIFunctionPropertySchema(
+                    type="string",
+                    description="The code to execute.",
+                    enum=None,
+                )
+            },
+            required=["code"],
+        ),
+        strict=False,
+    ),
+)
+"""As the design page of verl's tool has it."""
+
+
+def tools(folder: Path, class_name: str, **config: Any) -> list[Any]:
+    """What verl's registry makes of a tool file. A plain class needs the schema in the file."""
+    tool: dict[str, Any] = {"class_name": class_name, "config": {"type": "native"} | config}
+    if class_name == PLAIN:
+        tool["tool_schema"] = SEED_SCHEMA.model_dump(exclude_none=True)
+    path = folder / "tools.yaml"
+    path.write_text(json.dumps({"tools": [tool]}))  # JSON is YAML
+    return cast("list[Any]", load_all_tools(str(path), None))
+
+
+class Loop:
+    """verl's own `_call_tool`, with as much of a `ToolAgentLoop` as it looks at."""
+
+    def __init__(self, tools: list[Any], longest: int = 10_000) -> None:
+        self.loop = ToolAgentLoop.__new__(ToolAgentLoop)
+        self.loop.tools = {tool.name: tool for tool in tools}
+        self.loop.max_tool_response_length = longest
+        self.loop.tool_response_truncate_side = "middle"
+
+    async def call(self, arguments: Any, data: Any = None, name: str = "code_interpreter") -> tuple[str, Any, Any]:
+        call = FunctionCall(name=name, arguments=arguments if isinstance(arguments, str) else json.dumps(arguments))
+        response, reward, metrics = await self.loop._call_tool(call, {}, data or trajectory())
+        return response.text, reward, metrics
+
+
+def trajectory() -> Any:
+    return AgentData(
+        messages=[],
+        image_data=[],
+        video_data=[],
+        audio_data=None,
+        mm_processor_kwargs=None,
+        metrics={},
+        request_id="t",
+        tools_kwargs={},
+    )
+
+
+def services(stack: LocalStack) -> dict[str, Any]:
+    return {"executor": stack.ports.executor, "limiter": stack.ports.limiter}
+
+
+async def held(stack: LocalStack) -> tuple[int, int]:
+    async with open_channel(stack.ports.limiter_admin) as channel:
+        stub = cast("Any", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+        bucket = (await stub.GetStatus(limiter_pb2.GetStatusRequest(), timeout=5)).buckets[0]
+        return bucket.held, bucket.queued
+
+
+async def test_tools_registration(tmp_path: Path) -> None:
+    (tool,) = tools(tmp_path, BASE, num_workers=4, rate_limit=4, default_timeout=5, enable_global_rate_limit=True)
+    assert (tool.name, tool.tool_schema) == ("code_interpreter", SEED_SCHEMA)
+    (plain,) = tools(tmp_path, PLAIN)
+    assert (plain.name, plain.tool_schema) == ("code_interpreter", SEED_SCHEMA)
+
+
+@pytest.mark.parametrize("class_name", [BASE, PLAIN])
+async def test_verls_loop_calls_it(tmp_path: Path, stack: LocalStack, class_name: str) -> None:
+    loop = Loop(tools(tmp_path, class_name, **services(stack)))
+    text, reward, metrics = await loop.call({"code": "print(6 * 7)", "executes": "True", "timeout": 10**9})
+    assert (text, reward, metrics["outcome"]) == ("42", None, "ok")
+    text, _, metrics = await loop.call({"code": "1 / 0"})
+    assert text.endswith("ZeroDivisionError: division by zero")
+    assert metrics["outcome"] == "program_error"
+    assert (await loop.call({"code": ""}))[0] == 'Error: the argument "code" is empty.'
+    assert (await loop.call({"program": "1"}))[0] == 'Error: the argument "code" is missing.'
+    assert (await loop.call("[1]"))[0] == "Error: the arguments must be a JSON object."
+    assert (await loop.call("{code"))[0].startswith("Invalid JSON in arguments")  # verl's own answer
+
+
+async def test_timeout_and_language_are_the_configurations(tmp_path: Path, stack: LocalStack) -> None:
+    loop = Loop(tools(tmp_path, BASE, default_timeout=1.0, **services(stack)))
+    text, _, metrics = await loop.call(
+        {"code": "import time; print(1, flush=True); time.sleep(60)", "timeout": 99, "language": "bash"}
+    )
+    assert (text.split("\n")[0], metrics["outcome"]) == ("1", "time_limit")
+
+
+async def test_old_rollouts_lifecycle_works_too(tmp_path: Path, stack: LocalStack) -> None:
+    (tool,) = tools(tmp_path, BASE, **services(stack))
+    instance_id, created = await tool.create("request-1", ground_truth="42")
+    assert (instance_id, created.is_empty()) == ("request-1", True)
+    response, _, _ = await tool.execute(instance_id, {"code": "print(42)"})
+    assert response.text == "42"
+    assert await tool.calc_reward(instance_id) == 0.0
+    await tool.release(instance_id)
+    await tool.release(instance_id)
+
+
+async def test_many_trajectories_share_one_limit_and_leave_nothing(tmp_path: Path, stack: LocalStack) -> None:
+    loops = [Loop(tools(tmp_path, BASE, num_workers=32, **services(stack))) for _ in range(4)]
+    calls = [loop.call({"code": f"print({n})"}) for n, loop in enumerate(loops * 5)]
+    assert [text for text, _, _ in await asyncio.gather(*calls)] == [str(n) for n in range(20)]
+    async with asyncio.timeout(30):
+        while await held(stack) != (0, 0):
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"num_worker": 3}, "num_worker .* is not a setting; did you mean num_workers"),
+        ({"default_timeout": -1}, r"tool\.default_timeout is -1"),
+        ({"rate_limit": "many"}, "rate_limit is 'many'"),
+    ],
+)
+async def test_bad_settings_fail_when_the_tool_is_made(tmp_path: Path, config: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"config of the code interpreter: .*{problem}"):
+        tools(tmp_path, BASE, **config)
+
+
+async def test_a_dead_executor_is_told_to_nobody_but_the_trainer(tmp_path: Path) -> None:
+    try:
+        async with LocalStack() as stack:
+            loop, data = Loop(tools(tmp_path, BASE, infra_attempts=1, **services(stack))), trajectory()
+            assert (await loop.call({"code": "print(1)"}, data))[0] == "1"
+            os.kill(stack.pid("executor_service"), signal.SIGKILL)
+            text, reward, metrics = await loop.call({"code": "print(1)"}, data)
+        assert (text, reward, metrics["outcome"]) == (NOT_AVAILABLE, None, "infra")
+        assert "executor" in data.extra_fields[INFRA_FIELD]
+    finally:
+        await close_shared()
