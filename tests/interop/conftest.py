@@ -1,4 +1,4 @@
-"""What tests of other trainers' packages share. Each needs an environment of its own: `make test-interop` makes them."""
+"""What tests of other trainers share. Each package needs an environment of its own, which `make test-interop` makes."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class AgentLoopSettings:
     """`settings` in the file of `agent_loop_config_path`. Lengths and turns are verl's own settings."""
 
     tool: InterpreterSettings = setting(factory=InterpreterSettings, help="The code interpreter and its services.")
-    infra_rows: InfraRows = setting(InfraRows.AUTO, help="Trajectories that the service failed: auto, drop, mask.")
+    infra_rows: str = setting("auto", help="What becomes of trajectories that the service failed: auto, drop or mask.")
     infra_retries: int = setting(1, help="How often a trajectory that the service failed is played again; from 0.")
     max_parallel_calls: int = setting(4, help="Tool calls of one turn that run at once; from 1.")
     max_tool_calls: int | None = setting(None, help="Tool calls of a trajectory; none: no limit.")
@@ -71,6 +71,8 @@ class AgentLoopSettings:
     def validate(self) -> None:
         """ConfigError for what types can't say."""
         self.tool.validate()
+        if self.infra_rows not in list(InfraRows):
+            raise ConfigError(f"infra_rows is {self.infra_rows!r}, must be one of {', '.join(InfraRows)}")
         for name, least in (("infra_retries", 0), ("max_parallel_calls", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least {least}")
@@ -172,10 +174,10 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
         )
 
     def _drops(self) -> bool:
-        if self._settings.infra_rows is InfraRows.AUTO:
+        if self._settings.infra_rows == InfraRows.AUTO:
             trainer = self.config.get("trainer", None)
             return bool(trainer is not None and trainer.get("use_v1", False))
-        return self._settings.infra_rows is InfraRows.DROP
+        return self._settings.infra_rows == InfraRows.DROP
 
 
 def _chat(tokenizer: Any) -> ChatTemplate:
