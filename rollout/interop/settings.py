@@ -23,13 +23,7 @@ class InterpreterSettings(CodeInterpreterConfig):
 
     executor: str = setting("127.0.0.1:50051", help="Address of the executor.")
     limiter: str = setting("127.0.0.1:50052", help="Address of the limiter.")
-    type: str = setting("native", help="What verl's tool registry asks for; nothing else than native is accepted.")
-
-    def validate(self) -> None:
-        """ConfigError for what types can't say."""
-        super().validate()
-        if self.type != "native":
-            raise ConfigError(f"type is {self.type!r}, must be native")
+    type: str = setting("native", help="For verl's tool registry, which takes nothing else.")
 
 
 def from_mapping(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:

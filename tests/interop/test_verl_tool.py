@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.interop.shared import close_shared
 from rollout.interop.verl.plain import INFRA_FIELD, NOT_AVAILABLE
 from rollout.stack import LocalStack
+from rollout.tools.code_interpreter import CodeInterpreter
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -83,7 +85,7 @@ class Loop:
         return response.text, reward, metrics
 
 
-def trajectory() -> Any:
+def trajectory(request_id: str = "t") -> Any:
     return AgentData(
         messages=[],
         image_data=[],
@@ -91,7 +93,7 @@ def trajectory() -> Any:
         audio_data=None,
         mm_processor_kwargs=None,
         metrics={},
-        request_id="t",
+        request_id=request_id,
         tools_kwargs={},
     )
 
@@ -145,6 +147,29 @@ async def test_old_rollouts_lifecycle_works_too(tmp_path: Path, stack: LocalStac
     assert await tool.calc_reward(instance_id) == 0.0
     await tool.release(instance_id)
     await tool.release(instance_id)
+
+
+async def test_what_a_trajectory_holds_is_released_when_verl_has_dropped_it(
+    tmp_path: Path, stack: LocalStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[str] = []
+    original = CodeInterpreter.release
+
+    async def release(self: CodeInterpreter, trajectory_id: str) -> None:
+        released.append(trajectory_id)
+        await original(self, trajectory_id)
+
+    monkeypatch.setattr(CodeInterpreter, "release", release)
+    loop = Loop(tools(tmp_path, BASE, **services(stack)))
+    first, second = trajectory("first"), trajectory("second")
+    for data in (first, second, first):
+        await loop.call({"code": "print(1)"}, data)
+    assert not {"first", "second"} & set(released), "they may call again"
+    del first, data
+    gc.collect()
+    await loop.call({"code": "print(1)"}, second)
+    assert "first" in released
+    assert "second" not in released
 
 
 async def test_many_trajectories_share_one_limit_and_leave_nothing(tmp_path: Path, stack: LocalStack) -> None:

@@ -12,9 +12,11 @@ service failed is tried again, then the trajectory is, and then it is left out o
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from executor_service import Cause
@@ -181,8 +183,11 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
 
 
 def _chat(tokenizer: Any) -> ChatTemplate:
+    """The verified template of verl's tokenizer, which may have another one than its model's folder."""
     if id(tokenizer) not in _CHATS:
-        _CHATS[id(tokenizer)] = (tokenizer, ChatTemplate(HubTokenizer.of(tokenizer)))
+        with tempfile.TemporaryDirectory(prefix="fairbox-tokenizer-") as folder:
+            tokenizer.save_pretrained(folder)
+            _CHATS[id(tokenizer)] = (tokenizer, ChatTemplate(HubTokenizer(Path(folder))))
     return _CHATS[id(tokenizer)][1]
 
 

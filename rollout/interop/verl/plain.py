@@ -1,8 +1,9 @@
 """The code interpreter with the methods that verl's agent loop calls. It imports nothing of verl.
 
 verl calls `create`, `execute` and `release` for every single call, on one object for all trajectories of a worker; the
-trajectory is known by `agent_data.request_id`. Its older rollout called `create` once for a trajectory, whose id was
-then the instance id. Both work here.
+trajectory is known by `agent_data.request_id`, and has ended when verl has dropped `agent_data`: what the interpreter
+holds for it is then released with the next call of any trajectory. verl's older rollout called `create` and `release`
+once for a trajectory, whose id was the instance id. Both work here.
 
 An infrastructure failure must not become text that a model is trained on, and verl's `ToolAgentLoop` turns every
 exception of a tool into such text. So `execute` does not raise one: it answers with a text that says nothing of the
@@ -13,6 +14,7 @@ with that trajectory all the same; `FairboxAgentLoop` masks it.
 from __future__ import annotations
 
 import uuid
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +53,10 @@ class PlainCodeInterpreter:
         self.settings = from_mapping(InterpreterSettings, self.config, CONFIG)
         self.tool_schema = tool_schema
         self.name: str = tool_schema.function.name
+        self._seen: set[str] = set()
+        """Trajectories that have called and have not been released."""
+        self._ended: list[str] = []
+        """Those of them that verl has dropped."""
 
     async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, PlainResponse]:
         """(id of the instance, an empty answer). `create_kwargs` and `ground_truth` are accepted and not needed."""
@@ -61,9 +67,10 @@ class PlainCodeInterpreter:
     ) -> tuple[PlainResponse, float | None, dict[str, Any]]:
         """(answer, None: a call is worth nothing by itself, metrics: `outcome`, `wait_s`, `run_s`, `truncated`)."""
         agent_data = kwargs.get("agent_data")
-        trajectory_id = getattr(agent_data, "request_id", None) or instance_id
+        trajectory_id = self._trajectory(agent_data) or instance_id
         try:
             interpreter = await shared_interpreter(self.settings)
+            await self._release_ended(interpreter)
             response = await _answer(interpreter, trajectory_id, parameters)
         except InfraError as error:
             fields = getattr(agent_data, "extra_fields", None)
@@ -86,6 +93,23 @@ class PlainCodeInterpreter:
         """Ends what the instance holds. Idempotent, and right for ids that nothing was done with."""
         interpreter = await shared_interpreter(self.settings)
         await interpreter.release(instance_id)
+        await self._release_ended(interpreter)
+
+    def _trajectory(self, agent_data: Any) -> str | None:
+        """The trajectory that a call belongs to; from its first call on its end is watched for."""
+        trajectory_id = getattr(agent_data, "request_id", None)
+        if not isinstance(trajectory_id, str):
+            return None
+        if trajectory_id not in self._seen:
+            self._seen.add(trajectory_id)
+            weakref.finalize(agent_data, self._ended.append, trajectory_id).atexit = False
+        return trajectory_id
+
+    async def _release_ended(self, interpreter: CodeInterpreter) -> None:
+        while self._ended:
+            trajectory_id = self._ended.pop()
+            self._seen.discard(trajectory_id)
+            await interpreter.release(trajectory_id)
 
 
 async def _answer(interpreter: CodeInterpreter, trajectory_id: str, parameters: Any) -> ToolResponse:

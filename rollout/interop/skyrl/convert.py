@@ -1,0 +1,115 @@
+"""Trajectories as SkyRL's `GeneratorOutput`: a dictionary of lists, which needs nothing of SkyRL to be made.
+
+Invariants: rows are in the order of the results, one for each, whose ids, mask and logprobs are the trajectory's; a
+trajectory that the service failed is a row with an all-zero loss mask, reward 0.0 and the stop reason `infra`. SkyRL
+asks for as many rows as prompts, so nothing can be left out, and its estimators see the 0.0 of such a row in its
+group's mean, unless all rows of the group are masked: that is what `mask_groups` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from fairbox.errors import FieldError, FieldErrors
+from rollout.loop.results import TrajectoryResult
+
+__all__ = ["generator_output"]
+
+
+def generator_output(
+    results: Sequence[TrajectoryResult],
+    *,
+    pad_token_id: int,
+    trajectory_ids: Sequence[Any] | None = None,
+    mask_groups: bool = True,
+    token_rewards: bool = False,
+) -> dict[str, Any]:
+    """A `GeneratorOutput` of SkyRL 0.4 (which 0.3 takes too), as its `validate_generator_output` wants it.
+
+    `trajectory_ids` are SkyRL's own `TrajectoryID`s, one for each result. With `mask_groups` the whole group (uid) of a
+    trajectory that the service failed is masked: its mean can't be had without the one that is missing. With
+    `token_rewards` each reward stands at the last sampled id, else there is one number a row. A trajectory without
+    response gets one `pad_token_id` that is not trained on. Raises FieldErrors.
+    """
+    _check(results, pad_token_id, trajectory_ids)
+    lost = {result.uid for result in results if result.masked} if mask_groups else set()
+    rows = [_row(result, pad_token_id, masked=result.masked or result.uid in lost) for result in results]
+    rewards: list[Any] = [reward for _, _, _, reward in rows]
+    if token_rewards:
+        rewards = [_at_last_sampled(mask, reward) for _, mask, _, reward in rows]
+    return {
+        "prompt_token_ids": [list(result.trajectory.prompt_ids) for result in results],
+        "response_ids": [ids for ids, _, _, _ in rows],
+        "rewards": rewards,
+        "loss_masks": [mask for _, mask, _, _ in rows],
+        "stop_reasons": [str(result.stop_reason) for result in results],
+        "rollout_metrics": _metrics(results, rows),
+        "rollout_logprobs": [logprobs for _, _, logprobs, _ in rows],
+        "trajectory_ids": None if trajectory_ids is None else list(trajectory_ids),
+        "trajectory_generation_times": [result.times.total_s for result in results],
+        "trajectory_time_splits": {
+            "llm": [result.times.queue_s + result.times.engine_s for result in results],
+            "env": [result.times.tool_wait_s + result.times.tool_run_s for result in results],
+        },
+        "rollout_expert_indices": None,
+        "is_last_step": None,
+        "env_metrics": [_env_metrics(result) for result in results],
+        "pixel_values": None,
+        "image_grid_thw": None,
+    }
+
+
+Row = tuple[list[int], list[int], list[float], float]
+"""Response ids, loss mask, logprobs, reward."""
+
+
+def _row(result: TrajectoryResult, pad: int, *, masked: bool) -> Row:
+    trajectory = result.trajectory
+    ids = list(trajectory.response_ids)
+    reward = 0.0 if result.masked or result.reward is None else result.reward.value
+    if not ids:
+        return [pad], [0], [0.0], reward
+    mask = [0] * len(ids) if masked else list(trajectory.response_mask)
+    return ids, mask, list(trajectory.logprobs), reward
+
+
+def _at_last_sampled(mask: list[int], reward: float) -> list[float]:
+    """`reward` at the last 1 of the mask; at the last place where there is none."""
+    last = max((index for index, bit in enumerate(mask) if bit), default=len(mask) - 1)
+    return [reward if index == last else 0.0 for index in range(len(mask))]
+
+
+def _check(results: Sequence[TrajectoryResult], pad_token_id: int, trajectory_ids: Sequence[Any] | None) -> None:
+    errors = []
+    if not results:
+        errors.append(FieldError("results", "is empty, must hold at least one trajectory"))
+    if pad_token_id < 0:
+        errors.append(FieldError("pad_token_id", f"is {pad_token_id}, must be 0 or more"))
+    if trajectory_ids is not None and len(trajectory_ids) != len(results):
+        errors.append(FieldError("trajectory_ids", f"has {len(trajectory_ids)} for {len(results)} results"))
+    for index, result in enumerate(results):
+        if result.reward is not None and not math.isfinite(result.reward.value):
+            errors.append(FieldError(f"results[{index}].reward", f"is {result.reward.value}, must be finite"))
+    if errors:
+        raise FieldErrors(errors)
+
+
+def _metrics(results: Sequence[TrajectoryResult], rows: Sequence[Row]) -> dict[str, float]:
+    """Under SkyRL's names where it has one."""
+    lengths = [len(ids) for ids, _, _, _ in rows]
+    count = len(results)
+    return {
+        "generate/min_num_tokens": float(min(lengths)),
+        "generate/max_num_tokens": float(max(lengths)),
+        "generate/avg_num_tokens": sum(lengths) / count,
+        "fairbox/masked": sum(result.masked for result in results) / count,
+        "fairbox/not_trained_on": sum(not any(mask) for _, mask, _, _ in rows) / count,
+        "fairbox/turns": sum(result.turns for result in results) / count,
+        "fairbox/tool_calls": sum(len(result.tool_calls) for result in results) / count,
+    }
+
+
+def _env_metrics(result: TrajectoryResult) -> dict[str, Any]:
+    return {"turns": result.turns, "tool_calls": len(result.tool_calls), "infra": int(result.masked)}

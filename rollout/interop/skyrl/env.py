@@ -1,0 +1,169 @@
+"""An environment of skyrl-gym whose tool is the code interpreter.
+
+    skyrl_gym.register(id="fairbox", entry_point="rollout.interop.skyrl.env:FairboxEnv")
+
+A turn without a tool call ends the episode and is scored; any other is answered, and a malformed call with what is
+wrong with it. The signature of the tool is put into the system turn in the Hermes format, because SkyRL's generator
+does not pass tools to the chat template.
+
+skyrl-gym knows no episode without a reward. One that the service failed ends with the reward 0.0, `infra` in its
+metadata and `infra: 1` in its metrics, and never with text for the model; SkyRL's own generator trains on it all the
+same. `rollout.interop.skyrl.generator` masks it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairbox.config import setting
+from fairbox.errors import ConfigError
+from rollout.interop.needs import needs
+from rollout.interop.portal import process_loop
+from rollout.interop.settings import InterpreterSettings, from_mapping
+from rollout.interop.shared import interpreter_schema, shared_interpreter
+from rollout.rewards.gsm8k import gsm8k_reward
+from rollout.tools import InfraError, Toolbox, ToolResponse, parse_tool_calls
+
+with needs("skyrl-gym", "0.4.0", "pip install skyrl-gym==0.4.0"):
+    from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
+
+__all__ = ["EnvSettings", "FairboxEnv", "reward_function"]
+
+Score = Callable[[str, str], float]
+"""(text of the last turn, ground truth) -> reward."""
+
+TOOLS = """# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{signature}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+"""The wording that Hermes and Qwen models were trained with."""
+_SPECIAL = re.compile(r"<(\|[^<>|\s]{1,64}\||/?tool_response)>")
+"""What chat templates structure conversations with. An environment does not know the tokenizer, so a program's output
+gets a space into everything that looks like that."""
+
+
+@dataclass(frozen=True)
+class EnvSettings:
+    """`environment.skyrl_gym.fairbox` in SkyRL's configuration."""
+
+    tool: InterpreterSettings = setting(factory=InterpreterSettings, help="The code interpreter and its services.")
+    reward: str = setting("gsm8k", help="gsm8k, or module:function with (last turn, ground truth) -> number.")
+    max_parallel_calls: int = setting(4, help="Tool calls of one turn that run at once; from 1.")
+    step_timeout_s: float = setting(900.0, help="Longest wait for the answers of one turn, queues included.")
+
+    def validate(self) -> None:
+        """ConfigError for what types can't say."""
+        self.tool.validate()
+        if not 0 < self.step_timeout_s < float("inf"):
+            raise ConfigError(f"step_timeout_s is {self.step_timeout_s}, must be positive")
+
+
+class FairboxEnv(BaseTextEnv):  # type: ignore[misc]
+    """One episode. `extras` is the row: `reward_spec.ground_truth`, and `max_turns`, which SkyRL adds."""
+
+    def __init__(self, env_config: Any = None, extras: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        extras = extras or {}
+        self._settings = from_mapping(EnvSettings, env_config, "environment fairbox")
+        self._score = reward_function(self._settings.reward)
+        self._truth = _ground_truth(extras)
+        self.max_turns = int(extras.get("max_turns", 1))
+        self._id = uuid.uuid4().hex
+        self._calls = 0
+        self._infra: str | None = None
+        self._used = False
+
+    def init(self, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], dict[str, Any]]:
+        """The prompt with the tool's signature in its system turn."""
+        signature = json.dumps(interpreter_schema(self._settings.tool).openai())
+        text = TOOLS.format(signature=signature)
+        if prompt and prompt[0]["role"] == "system":
+            first = {"role": "system", "content": f"{prompt[0]['content']}\n\n{text}"}
+            return [first, *prompt[1:]], {}
+        return [{"role": "system", "content": text}, *prompt], {}
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        """One turn of the model. Raises nothing that the model or the service could cause."""
+        self.turns += 1
+        calls = parse_tool_calls(action)
+        if not calls or self.turns >= self.max_turns:
+            return _step(reward=self._score(action, self._truth), done=True)
+        self._calls += len(calls)
+        try:
+            responses = process_loop().call(self._answer(calls), timeout=self._settings.step_timeout_s)
+        except (InfraError, TimeoutError) as error:
+            self._infra = str(error)
+            return _step(done=True, metadata={"infra": self._infra})
+        observations = [{"role": "tool", "content": _SPECIAL.sub(r"< \1>", each.text)} for each in responses]
+        return _step(observations=observations, metadata={"outcomes": [str(each.outcome) for each in responses]})
+
+    def close(self) -> None:
+        """Releases what the episode holds. Idempotent."""
+        used, self._used = self._used, False
+        if used:
+            process_loop().call(self._release(), timeout=self._settings.step_timeout_s)
+
+    def get_metrics(self) -> dict[str, Any]:
+        return {"turns": self.turns, "tool_calls": self._calls, "infra": int(self._infra is not None)}
+
+    async def _toolbox(self) -> Toolbox:
+        interpreter = await shared_interpreter(self._settings.tool)
+        return Toolbox([interpreter], max_parallel_calls=self._settings.max_parallel_calls)
+
+    async def _answer(self, calls: Any) -> list[ToolResponse]:
+        toolbox = await self._toolbox()
+        if not self._used:
+            self._used = True
+            await toolbox.create(self._id, {})
+        return await toolbox.answer(self._id, calls, run=len(calls), time_limit_s=None)
+
+    async def _release(self) -> None:
+        toolbox = await self._toolbox()
+        await toolbox.release(self._id)
+
+
+def reward_function(name: str) -> Score:
+    """The reward of that name, or what `module:function` names. Raises ConfigError."""
+    if name == "gsm8k":
+        return lambda text, truth: gsm8k_reward(text, truth).value
+    module, colon, function = name.partition(":")
+    try:
+        score = getattr(importlib.import_module(module), function) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"reward is {name!r}: {error}") from None
+    if not callable(score):
+        raise ConfigError(f"reward is {name!r}, must be gsm8k or module:function")
+    return lambda text, truth: float(score(text, truth))
+
+
+def _step(
+    *,
+    observations: list[dict[str, str]] | None = None,
+    reward: float = 0.0,
+    done: bool = False,
+    metadata: dict[str, Any] | None = None,
+) -> BaseTextEnvStepOutput:
+    return BaseTextEnvStepOutput(observations=observations or [], reward=reward, done=done, metadata=metadata or {})
+
+
+def _ground_truth(extras: Mapping[str, Any]) -> str:
+    for key in ("reward_spec", "reward_model"):
+        spec = extras.get(key)
+        if isinstance(spec, Mapping) and "ground_truth" in spec:
+            return str(spec["ground_truth"])
+    raise ConfigError("the row has no reward_spec.ground_truth")
