@@ -8,16 +8,15 @@ does not pass tools to the chat template.
 
 skyrl-gym knows no episode without a reward. One that the service failed ends with the reward 0.0, `infra` in its
 metadata and `infra: 1` in its metrics, and never with text for the model; SkyRL's own generator trains on it all the
-same. `rollout.interop.skyrl.generator` masks it.
+same. `rollout.interop.skyrl.generator.FairboxGenerator` masks it.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,16 +26,13 @@ from rollout.interop.needs import needs
 from rollout.interop.portal import process_loop
 from rollout.interop.settings import InterpreterSettings, from_mapping
 from rollout.interop.shared import interpreter_schema, shared_interpreter
-from rollout.rewards.gsm8k import gsm8k_reward
+from rollout.interop.skyrl.scores import ground_truth, reward_function
 from rollout.tools import InfraError, Toolbox, ToolResponse, parse_tool_calls
 
 with needs("skyrl-gym", "0.4.0", "pip install skyrl-gym==0.4.0"):
     from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-__all__ = ["EnvSettings", "FairboxEnv", "reward_function"]
-
-Score = Callable[[str, str], float]
-"""(text of the last turn, ground truth) -> reward."""
+__all__ = ["EnvSettings", "FairboxEnv"]
 
 TOOLS = """# Tools
 
@@ -81,7 +77,7 @@ class FairboxEnv(BaseTextEnv):  # type: ignore[misc]
         extras = extras or {}
         self._settings = from_mapping(EnvSettings, env_config, "environment fairbox")
         self._score = reward_function(self._settings.reward)
-        self._truth = _ground_truth(extras)
+        self._truth = ground_truth(extras)
         self.max_turns = int(extras.get("max_turns", 1))
         self._id = uuid.uuid4().hex
         self._calls = 0
@@ -137,20 +133,6 @@ class FairboxEnv(BaseTextEnv):  # type: ignore[misc]
         await toolbox.release(self._id)
 
 
-def reward_function(name: str) -> Score:
-    """The reward of that name, or what `module:function` names. Raises ConfigError."""
-    if name == "gsm8k":
-        return lambda text, truth: gsm8k_reward(text, truth).value
-    module, colon, function = name.partition(":")
-    try:
-        score = getattr(importlib.import_module(module), function) if colon else None
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"reward is {name!r}: {error}") from None
-    if not callable(score):
-        raise ConfigError(f"reward is {name!r}, must be gsm8k or module:function")
-    return lambda text, truth: float(score(text, truth))
-
-
 def _step(
     *,
     observations: list[dict[str, str]] | None = None,
@@ -159,11 +141,3 @@ def _step(
     metadata: dict[str, Any] | None = None,
 ) -> BaseTextEnvStepOutput:
     return BaseTextEnvStepOutput(observations=observations or [], reward=reward, done=done, metadata=metadata or {})
-
-
-def _ground_truth(extras: Mapping[str, Any]) -> str:
-    for key in ("reward_spec", "reward_model"):
-        spec = extras.get(key)
-        if isinstance(spec, Mapping) and "ground_truth" in spec:
-            return str(spec["ground_truth"])
-    raise ConfigError("the row has no reward_spec.ground_truth")

@@ -12,17 +12,16 @@ service failed is tried again, then the trajectory is, and then it is left out o
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from executor_service import Cause
 from fairbox.config import setting
 from fairbox.errors import ConfigError
 from rollout.engines.base import SamplingParams
+from rollout.interop.chat import chat_of, pad_token_id
 from rollout.interop.needs import needs
 from rollout.interop.settings import InterpreterSettings, from_mapping
 from rollout.interop.shared import shared_interpreter
@@ -32,8 +31,6 @@ from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.limits import Limits
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
-from rollout.tokens.chat import ChatTemplate
-from rollout.tokens.tokenizer import HubTokenizer
 from rollout.tools.toolbox import Toolbox
 
 with needs("verl", "0.9.1", "pip install verl==0.9.1"):
@@ -42,9 +39,6 @@ with needs("verl", "0.9.1", "pip install verl==0.9.1"):
 __all__ = ["AgentLoopSettings", "FairboxAgentLoop", "InfraRows"]
 
 _LOG = logging.getLogger("fairbox.rollout")
-_CHATS: dict[int, tuple[Any, ChatTemplate]] = {}
-"""Verified templates by the id of their tokenizer, which is kept beside, so that the id stays its own. verl makes a
-loop for each trajectory, and a process has one tokenizer."""
 
 
 class InfraRows(StrEnum):
@@ -89,10 +83,9 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
     def __init__(self, *args: Any, settings: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._settings = from_mapping(AgentLoopSettings, settings, "settings of the agent loop fairbox")
-        chat = _chat(self.tokenizer)
+        self._chat = chat_of(self.tokenizer)
         rollout = self.rollout_config
         room = rollout.prompt_length + rollout.response_length
-        self._chat = chat
         self._engine = VerlEngine(
             self.server_manager,
             model_name=str(self.config.actor_rollout_ref.model.get("path", "verl")),
@@ -106,8 +99,7 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
             max_wall_time_s=None,
             max_turn_tokens=self._settings.max_turn_tokens,
         )
-        pad = self.tokenizer.pad_token_id
-        self._pad_token_id = int(chat.end_of_turn if pad is None else pad)
+        self._pad_token_id = pad_token_id(self.tokenizer)
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
         """`kwargs` is the row of the data set: `raw_prompt` (messages), and `uid` and `index` where there are."""
@@ -180,15 +172,6 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
             trainer = self.config.get("trainer", None)
             return bool(trainer is not None and trainer.get("use_v1", False))
         return self._settings.infra_rows == InfraRows.DROP
-
-
-def _chat(tokenizer: Any) -> ChatTemplate:
-    """The verified template of verl's tokenizer, which may have another one than its model's folder."""
-    if id(tokenizer) not in _CHATS:
-        with tempfile.TemporaryDirectory(prefix="fairbox-tokenizer-") as folder:
-            tokenizer.save_pretrained(folder)
-            _CHATS[id(tokenizer)] = (tokenizer, ChatTemplate(HubTokenizer(Path(folder))))
-    return _CHATS[id(tokenizer)][1]
 
 
 def _sampling(given: Mapping[str, Any]) -> SamplingParams:
