@@ -23,7 +23,7 @@ PYTHON_IMAGE ?= docker.io/library/python:3.11-slim
 PIP_SECRET = --secret id=pipconf,src=$(PIP_CONF)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-executor test-others soak test-sglang proto lint bench bench-% toolchains images clean
+.PHONY: help run test test-executor test-others soak test-sglang test-interop proto lint bench bench-% toolchains images clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ test-others: $(VENV)/.dev  ## Those of the other tiers, but those that need the 
 
 test-sglang: $(VENV)/.dev $(SGLANG)/.done  ## Test the sglang engine at real servers on the CPU (installs 1.7 GB)
 	FAIRBOX_SGLANG_PYTHON=$(SGLANG)/bin/python $(BIN)/python -m pytest tests/rollout -m sglang
+
+test-interop: .venv-verl/.done .venv-skyrl/.done  ## Run the tests inside verl and SkyRL (their packages: 2 environments)
+	.venv-verl/bin/python -m pytest tests/interop -m verl
+	.venv-skyrl/bin/python -m pytest tests/interop -m skyrl
 
 soak: $(VENV)/.dev  ## Run the long tests, and look for new examples where examples are generated
 	$(BIN)/python -m pytest tests -m soak
@@ -78,7 +82,7 @@ image-%:
 	  --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) $(if $(PIP_CONF),$(PIP_SECRET)) $(BUILD_ARGS) .
 
 clean:  ## Remove what the other targets made, but for out/
-	rm -rf $(VENV) .venv-proto $(SGLANG) .toolchains benchmarks/out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-proto .venv-verl .venv-skyrl $(SGLANG) .toolchains benchmarks/out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
@@ -93,6 +97,15 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: $(VENV)/.run
 	$(BIN)/python -m pip install --quiet --editable '.[engine,gateway,dev]' --constraint constraints.txt
+	@touch $@
+
+# Environments of other trainers: what they need beyond ours, in versions of their own, over ours, which has torch and the
+# rest. Without dependencies: they ask for other versions of what is there, which was tried with these.
+.venv-%/.done: tests/interop/%.txt $(VENV)/.dev
+	$(PYTHON) -m venv .venv-$*
+	@$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+	  > "$$(.venv-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/fairbox.pth"
+	.venv-$*/bin/python -m pip install --quiet --no-deps --ignore-requires-python --requirement $<
 	@touch $@
 
 # The generators need protobuf 4, so they live in an environment of their own; they have wheels for Python 3.8 to 3.12.

@@ -16,6 +16,7 @@ from rollout.interop.portal import process_loop
 from rollout.interop.skyrl.convert import generator_output
 from rollout.stack import LocalStack
 from tests.interop.results import result, sampled, tool
+from tests.pages import examples
 
 GOOD = result([1, 2, 3], sampled([4, 5]), tool([6, 7]), sampled([8]), uid="a", reward=1.0)
 BAD = result([1, 2, 3], sampled([9]), uid="a", reward=0.0)
@@ -107,6 +108,17 @@ async def test_episode_of_skyrl_gym(gym: Any, stack: LocalStack) -> None:
     env.close()
     env.close()
     assert type(env).aggregate_metrics([env.get_metrics()])["tool_calls"] == 3
+
+
+@pytest.mark.skyrl
+@pytest.mark.asyncio(loop_scope="module")
+async def test_environment_of_the_page_works(gym: Any, stack: LocalStack) -> None:
+    addresses = {"127.0.0.1:50051": stack.ports.executor, "127.0.0.1:50052": stack.ports.limiter}
+    names: dict[str, Any] = {}
+    exec(examples("skyrl.md", "python", addresses)[0], names)
+    assert names["env"].step(CALL.format("print(6 * 7)"))["observations"] == [{"role": "tool", "content": "42"}]
+    assert names["env"].step("#### 42")["reward"] == 1.0
+    names["env"].close()
 
 
 @pytest.mark.skyrl

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollout.interop.settings import from_mapping
 from rollout.stack import LocalStack
 from rollout.tokens import ChatTemplate, HubTokenizer
+from tests.pages import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -25,7 +27,7 @@ with warnings.catch_warnings():
     from verl.protocol import DataProto
     from verl.workers.rollout.replica import TokenOutput
 
-    from rollout.interop.verl.agent_loop import FairboxAgentLoop
+    from rollout.interop.verl.agent_loop import AgentLoopSettings, FairboxAgentLoop
 
 pytestmark = [pytest.mark.verl, pytest.mark.asyncio(loop_scope="module"), pytest.mark.filterwarnings("ignore")]
 
@@ -143,6 +145,15 @@ async def test_worker_gets_exact_rows_of_tool_calling_trajectories(
     first, second = [ids for trajectory, ids, _ in server.asked if trajectory == server.asked[0][0]]
     assert second[: len(first)] == first
     assert server.asked[0][2]["logprobs"] is True
+
+
+async def test_loop_file_of_the_page_is_taken() -> None:
+    page = next(block for block in examples("verl.md", "yaml") if "FairboxAgentLoop" in block)
+    (loop,) = OmegaConf.create(page)
+    assert (loop.name, loop._target_) == ("fairbox", f"{FairboxAgentLoop.__module__}.{FairboxAgentLoop.__qualname__}")
+    settings = OmegaConf.to_container(loop.settings)
+    assert isinstance(settings, dict)
+    assert from_mapping(AgentLoopSettings, settings, "page").tool.executor == "127.0.0.1:50051"
 
 
 async def test_response_length_is_never_exceeded(make_worker: MakeWorker) -> None:

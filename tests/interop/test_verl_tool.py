@@ -20,6 +20,7 @@ from rollout.interop.shared import close_shared
 from rollout.interop.verl.plain import INFRA_FIELD, NOT_AVAILABLE
 from rollout.stack import LocalStack
 from rollout.tools.code_interpreter import CodeInterpreter
+from tests.pages import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -114,6 +115,14 @@ async def test_tools_registration(tmp_path: Path) -> None:
     assert (tool.name, tool.tool_schema) == ("code_interpreter", SEED_SCHEMA)
     (plain,) = tools(tmp_path, PLAIN)
     assert (plain.name, plain.tool_schema) == ("code_interpreter", SEED_SCHEMA)
+
+
+async def test_the_tool_file_of_the_page_is_taken(tmp_path: Path, stack: LocalStack) -> None:
+    addresses = {"127.0.0.1:50051": stack.ports.executor, "127.0.0.1:50052": stack.ports.limiter}
+    page = next(block for block in examples("verl.md", "yaml", addresses) if block.startswith("tools:"))
+    path = tmp_path / "tools.yaml"
+    path.write_text(page)
+    assert (await Loop(load_all_tools(str(path), None)).call({"code": "print(6 * 7)"}))[0] == "42"
 
 
 @pytest.mark.parametrize("class_name", [BASE, PLAIN])
