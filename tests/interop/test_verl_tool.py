@@ -19,6 +19,7 @@ from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.interop.shared import close_shared
 from rollout.interop.verl.plain import INFRA_FIELD, NOT_AVAILABLE
 from rollout.stack import LocalStack
+from rollout.tools import InfraError
 from rollout.tools.code_interpreter import CodeInterpreter
 from tests.pages import examples
 
@@ -203,13 +204,21 @@ async def test_bad_settings_fail_when_the_tool_is_made(tmp_path: Path, config: d
         tools(tmp_path, BASE, **config)
 
 
-async def test_a_dead_executor_is_told_to_nobody_but_the_trainer(tmp_path: Path) -> None:
+async def failing_release(self: CodeInterpreter, trajectory_id: str) -> None:
+    raise InfraError("the executor is gone")
+
+
+async def test_a_dead_executor_is_told_to_nobody_but_the_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     try:
         async with LocalStack() as stack:
             loop, data = Loop(tools(tmp_path, BASE, infra_attempts=1, **services(stack))), trajectory()
             assert (await loop.call({"code": "print(1)"}, data))[0] == "1"
             os.kill(stack.pid("executor_service"), signal.SIGKILL)
             text, reward, metrics = await loop.call({"code": "print(1)"}, data)
+            monkeypatch.setattr(CodeInterpreter, "release", failing_release)
+            assert (await loop.call({"code": ""}, data))[0].startswith("Error: the argument")
         assert (text, reward, metrics["outcome"]) == (NOT_AVAILABLE, None, "infra")
         assert "executor" in data.extra_fields[INFRA_FIELD]
     finally:

@@ -14,6 +14,7 @@ same. `rollout.interop.skyrl.generator.FairboxGenerator` masks it.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import uuid
 from collections.abc import Mapping
@@ -21,18 +22,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairbox.config import setting
-from fairbox.errors import ConfigError
+from fairbox.errors import ConfigError, FairboxError
 from rollout.interop.needs import needs
 from rollout.interop.portal import process_loop
 from rollout.interop.settings import InterpreterSettings, from_mapping
 from rollout.interop.shared import interpreter_schema, shared_interpreter
 from rollout.interop.skyrl.scores import ground_truth, reward_function
-from rollout.tools import InfraError, Toolbox, ToolResponse, parse_tool_calls
+from rollout.tools import Toolbox, ToolResponse, parse_tool_calls
 
 with needs("skyrl-gym", "0.4.0", "pip install skyrl-gym==0.4.0"):
     from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
 __all__ = ["EnvSettings", "FairboxEnv"]
+
+_LOG = logging.getLogger("fairbox.rollout")
 
 TOOLS = """# Tools
 
@@ -102,17 +105,23 @@ class FairboxEnv(BaseTextEnv):  # type: ignore[misc]
         self._calls += len(calls)
         try:
             responses = process_loop().call(self._answer(calls), timeout=self._settings.step_timeout_s)
-        except (InfraError, TimeoutError) as error:
+        except Exception as error:  # the boundary to SkyRL, which ends a whole step for whatever is raised
+            if not isinstance(error, (FairboxError, TimeoutError)):
+                _LOG.exception("a turn of episode %s failed", self._id)
             self._infra = str(error)
             return _step(done=True, metadata={"infra": self._infra})
         observations = [{"role": "tool", "content": _SPECIAL.sub(r"< \1>", each.text)} for each in responses]
         return _step(observations=observations, metadata={"outcomes": [str(each.outcome) for each in responses]})
 
     def close(self) -> None:
-        """Releases what the episode holds. Idempotent."""
+        """Releases what the episode holds. Idempotent. Raises nothing: SkyRL would end a whole step for it."""
         used, self._used = self._used, False
-        if used:
+        if not used:
+            return
+        try:
             process_loop().call(self._release(), timeout=self._settings.step_timeout_s)
+        except (FairboxError, TimeoutError) as error:
+            _LOG.warning("episode %s could not be released: %s", self._id, error)
 
     def get_metrics(self) -> dict[str, Any]:
         return {"turns": self.turns, "tool_calls": self._calls, "infra": int(self._infra is not None)}

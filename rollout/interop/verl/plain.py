@@ -13,19 +13,23 @@ with that trajectory all the same; `FairboxAgentLoop` masks it.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import uuid
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fairbox.errors import FairboxError
 from rollout.interop.settings import InterpreterSettings, from_mapping
 from rollout.interop.shared import shared_interpreter
-from rollout.tools.base import InfraError, ToolOutcome, ToolResponse
+from rollout.tools.base import ToolOutcome, ToolResponse
 from rollout.tools.code_interpreter import CodeInterpreter
 
 __all__ = ["INFRA_FIELD", "PlainCodeInterpreter", "PlainResponse"]
 
+_LOG = logging.getLogger("fairbox.rollout")
 INFRA_FIELD = "fairbox_infra"
 """Key of `agent_data.extra_fields` that is set when the service failed a call: a text."""
 NOT_AVAILABLE = "The tool is not available."
@@ -72,7 +76,9 @@ class PlainCodeInterpreter:
             interpreter = await shared_interpreter(self.settings)
             await self._release_ended(interpreter)
             response = await _answer(interpreter, trajectory_id, parameters)
-        except InfraError as error:
+        except Exception as error:  # the boundary to verl, which makes text for the model of whatever is raised
+            if not isinstance(error, FairboxError):
+                _LOG.exception("a call of trajectory %s failed", trajectory_id)
             fields = getattr(agent_data, "extra_fields", None)
             if isinstance(fields, dict):
                 fields[INFRA_FIELD] = str(error)
@@ -90,10 +96,14 @@ class PlainCodeInterpreter:
         return 0.0
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
-        """Ends what the instance holds. Idempotent, and right for ids that nothing was done with."""
-        interpreter = await shared_interpreter(self.settings)
-        await interpreter.release(instance_id)
-        await self._release_ended(interpreter)
+        """Ends what the instance holds. Idempotent, and right for ids that nothing was done with. Raises nothing: verl
+        would end a whole batch for it."""
+        try:
+            interpreter = await shared_interpreter(self.settings)
+            await interpreter.release(instance_id)
+            await self._release_ended(interpreter)
+        except FairboxError as error:
+            _LOG.warning("instance %s could not be released: %s", instance_id, error)
 
     def _trajectory(self, agent_data: Any) -> str | None:
         """The trajectory that a call belongs to; from its first call on its end is watched for."""
@@ -101,8 +111,9 @@ class PlainCodeInterpreter:
         if not isinstance(trajectory_id, str):
             return None
         if trajectory_id not in self._seen:
-            self._seen.add(trajectory_id)
-            weakref.finalize(agent_data, self._ended.append, trajectory_id).atexit = False
+            with contextlib.suppress(TypeError):  # an object that can't be watched: its state ends when it is idle
+                weakref.finalize(agent_data, self._ended.append, trajectory_id).atexit = False
+                self._seen.add(trajectory_id)
         return trajectory_id
 
     async def _release_ended(self, interpreter: CodeInterpreter) -> None:
