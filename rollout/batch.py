@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from executor_service import Cause
 from fairbox.errors import FieldError, FieldErrors
@@ -115,7 +115,8 @@ class RolloutBatch:
 
     def to(self, device: torch.device | str) -> RolloutBatch:
         """The same batch with its tensors on `device`."""
-        return dataclasses.replace(self, **{name: tensor.to(device) for name, tensor in self.tensors().items()})
+        moved: dict[str, Any] = {name: tensor.to(device) for name, tensor in self.tensors().items()}
+        return dataclasses.replace(self, **moved)
 
 
 _TENSORS = (
