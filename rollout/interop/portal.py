@@ -48,12 +48,21 @@ class LoopThread:
         """Closes what is open in it, and ends it. Idempotent."""
         if self._thread.is_alive():
             try:
-                self.call(close_shared(), timeout=CLOSE_WITHIN_S)
+                self.call(_end(), timeout=CLOSE_WITHIN_S)
             finally:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join(CLOSE_WITHIN_S)
                 if not self._thread.is_alive():
                     self._loop.close()
+
+
+async def _end() -> None:
+    """Closes the channels, and what is left of calls with them: gRPC ends its own a little later."""
+    await close_shared()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 _LOCK = threading.Lock()

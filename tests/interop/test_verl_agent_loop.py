@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from rollout.interop.settings import from_mapping
 from rollout.stack import LocalStack
@@ -149,11 +150,10 @@ async def test_worker_gets_exact_rows_of_tool_calling_trajectories(
 
 async def test_loop_file_of_the_page_is_taken() -> None:
     page = next(block for block in examples("verl.md", "yaml") if "FairboxAgentLoop" in block)
-    (loop,) = OmegaConf.create(page)
-    assert (loop.name, loop._target_) == ("fairbox", f"{FairboxAgentLoop.__module__}.{FairboxAgentLoop.__qualname__}")
-    settings = OmegaConf.to_container(loop.settings)
-    assert isinstance(settings, dict)
-    assert from_mapping(AgentLoopSettings, settings, "page").tool.executor == "127.0.0.1:50051"
+    (loop,) = yaml.safe_load(page)
+    target = f"{FairboxAgentLoop.__module__}.{FairboxAgentLoop.__qualname__}"
+    assert (loop["name"], loop["_target_"]) == ("fairbox", target)
+    assert from_mapping(AgentLoopSettings, loop["settings"], "page").tool.executor == "127.0.0.1:50051"
 
 
 async def test_response_length_is_never_exceeded(make_worker: MakeWorker) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def test_data_proto_is_what_verls_trainer_computes_with() -> None:
     assert len(again.chunk(3)) == 3
 
 
-def advantages(data: DataProto, estimator: str) -> torch.Tensor:
+def advantages(data: DataProto, estimator: str) -> Any:
     """As verl's trainers ask for them."""
     values, _ = get_adv_estimator_fn(estimator)(
         token_level_rewards=data.batch["rm_scores"].clone(),

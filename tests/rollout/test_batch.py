@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -85,7 +86,7 @@ def test_a_row_that_does_not_fit_is_named_and_never_cut() -> None:
         ([result([1], sampled([2]), reward=1e39)], {}, r"has the reward 1e\+39, must be finite as a float32"),
     ],
 )
-def test_bad_input_is_refused(results: list[TrajectoryResult], options: dict[str, int], problem: str) -> None:
+def test_bad_input_is_refused(results: list[TrajectoryResult], options: dict[str, Any], problem: str) -> None:
     with pytest.raises(FieldErrors, match=problem):
         RolloutBatch.from_results(results, **{"pad_token_id": 0} | options)
 
