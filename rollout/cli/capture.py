@@ -13,6 +13,7 @@ from fairbox.serving import check_address, run_service
 from rollout.capture.bearer import read_token
 from rollout.capture.settings import CaptureSampling, CaptureSettings
 from rollout.config import EngineSettings
+from rollout.engine_choice import make_engine
 from rollout.engines.model_store import find_model
 
 __all__ = ["CaptureConfig", "main"]
@@ -24,11 +25,12 @@ class CaptureConfig(CaptureSettings):
 
     model: str = setting("smollm2", help="Folder of a model in the layout of the Hugging Face hub, or smollm2.")
     sampling: CaptureSampling = setting(factory=CaptureSampling, help="What requests get that say nothing.")
-    engine: EngineSettings = setting(factory=EngineSettings, help="The engine in this process.")
+    engine: EngineSettings = setting(factory=EngineSettings, help="What samples the turns.")
 
     def validate(self) -> None:
         """ConfigError or FieldErrors for what types can't say."""
         super().validate()
+        self.engine.validate()
         self.sampling.params()
         check_address(self.listen, insecure=self.insecure or bool(self.token_file))
 
@@ -41,17 +43,11 @@ def main(argv: Sequence[str]) -> int:
 
     async def serve(stop: asyncio.Event) -> None:
         from rollout.capture import CaptureGateway  # aiohttp
-        from rollout.engines.transformers import TransformersEngine  # torch
         from rollout.tokens import ChatTemplate, HubTokenizer
         from rollout.tools.formats import AUTO, find_format
 
         print(f"loading {model_dir.name}", file=sys.stderr)
-        engine = TransformersEngine(
-            model_dir,
-            max_batch=config.engine.max_batch,
-            threads=config.engine.threads,
-            max_model_tokens=config.engine.max_model_tokens,
-        )
+        engine = make_engine(config.engine, model_dir)
         chat = ChatTemplate(HubTokenizer(model_dir))
         if (written := find_format(AUTO, chat).name) != "hermes":
             raise FairboxError(f"{model_dir}: its tool calls are in the format {written}, and only hermes is read here")

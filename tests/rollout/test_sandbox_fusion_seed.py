@@ -24,6 +24,7 @@ from rollout.loop import (
     RequestState,
     RetryBudget,
     RolloutRunner,
+    Schedule,
     StopReason,
     Task,
     TrajectoryMachine,
@@ -143,9 +144,8 @@ async def test_tool_call_batch_case(make_loop: MakeLoop, stack: LocalStack) -> N
         loop,
         lambda task, result: gsm8k_reward(result.final_text, task.ground_truth),
         lambda result, _: results.append(result),
-        concurrency=100,
+        schedule=Schedule(concurrency=100, samples_per_prompt=100),
         retries=RetryBudget(0, 0),
-        samples_per_prompt=100,
         seed=1,
     )
     await runner.run([TASK])

@@ -21,9 +21,10 @@ from rollout.interop.skyrl.convert import generator_output
 from rollout.interop.skyrl.engine import SkyRLEngine
 from rollout.interop.skyrl.scores import ground_truth, reward_function
 from rollout.loop.agent_loop import AgentLoop
+from rollout.loop.groups import RetryBudget, Schedule
 from rollout.loop.limits import Limits
 from rollout.loop.results import TrajectoryResult
-from rollout.loop.runner import RetryBudget, RolloutRunner
+from rollout.loop.runner import RolloutRunner
 from rollout.loop.task import Task
 from rollout.rewards.base import Reward
 from rollout.tools.toolbox import Toolbox
@@ -105,7 +106,7 @@ class FairboxGenerator:
             loop,
             self._reward,
             lambda result, _: results.__setitem__(result.index, result),
-            concurrency=settings.concurrency,
+            schedule=Schedule(concurrency=settings.concurrency),
             retries=RetryBudget(settings.infra_retries, len(tasks)),
         )
         await runner.run(tasks)
