@@ -10,6 +10,7 @@ from rollout.engines.base import SamplingParams
 from rollout.engines.weights import Interrupt
 from rollout.loop.groups import Schedule
 from rollout.loop.limits import Limits
+from rollout.ray.spread import RaySpread
 from rollout.tokens.settings import ChatSettings
 from rollout.tools import check_format
 from rollout.tools.code_interpreter import CodeInterpreterConfig
@@ -99,6 +100,9 @@ class RolloutConfig:
     up: bool = setting(False, help="Start limiter and executor for this run, on free ports.")
     limiter: str = setting("127.0.0.1:50052", help="Address of the limiter, or several, with commas; not used with up.")
     executor: str = setting("127.0.0.1:50051", help="Address of the executor; not used with up.")
+    ray: bool = setting(False, help="Spread the run over the workers of a Ray cluster.")
+    ray_address: str = setting("auto", help="With ray: auto (the cluster of this machine), host:port, or local.")
+    spread: RaySpread = setting(factory=RaySpread, help="With ray: how many workers, and what each gets.")
     concurrency: int = setting(16, help="Trajectories that run at once.")
     tools: str | None = setting(None, help="File of tools in verl's format; none: the code interpreter of tool.*.")
     max_parallel_calls: int = setting(4, help="Tool calls of one turn that run at once.")

@@ -19,28 +19,23 @@ from fairbox.channels import open_channel
 from fairbox.config import load
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, FairboxError
 from fairbox.serving import run_service
+from rollout.build import tool_specs
 from rollout.config import RolloutConfig
 from rollout.data.rows import DataError, Row, read_rows
 from rollout.dump import DumpWriter, record_of
-from rollout.engine_choice import make_engine
-from rollout.engines.base import Engine
 from rollout.engines.model_store import find_model
 from rollout.envs.gsm8k import EXAMPLES, Gsm8kEnvironment
-from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.groups import RetryBudget
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import RolloutRunner
 from rollout.loop.task import Task
+from rollout.player import Player, open_player
 from rollout.report import RunProgress, closing_table
 from rollout.stack import LocalStack
 from rollout.summary import RunSummary
 from rollout.tokens.tokenizer import ChatTemplateError
-from rollout.tools.code_interpreter import CodeInterpreter
 from rollout.tools.executor_settings import ExecutorToolConfig
-from rollout.tools.formats import find_format
-from rollout.tools.registry import ToolSpec, common_rate_limit, load_tools, open_tools
-from rollout.tools.services import ToolServices
-from rollout.tools.toolbox import Toolbox
+from rollout.tools.registry import ToolSpec, common_rate_limit
 
 if TYPE_CHECKING:
     from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
@@ -55,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     """Entry point; 0 when every trajectory ended, masked ones included, 130 after Ctrl-C."""
     config = load(RolloutConfig, prefix="ROLLOUT", prog="fairbox rollout", description=__doc__ or "", argv=argv)
     rows = read_rows(None if config.data is None else Path(config.data), config.n)
-    specs = _tool_specs(config)
+    specs = tool_specs(config)
     model_dir = find_model(config.model)
     console = Console(file=sys.stderr)
     finished: list[bool] = []
@@ -69,15 +64,6 @@ def main(argv: Sequence[str]) -> int:
     return code or EXIT_FAILURE
 
 
-def _tool_specs(config: RolloutConfig) -> tuple[ToolSpec, ...]:
-    """Those of the file, or the code interpreter alone."""
-    if config.tools is None:
-        return (ToolSpec("tool", CodeInterpreter, config.tool),)
-    specs = load_tools(Path(config.tools))
-    common_rate_limit(specs)
-    return specs
-
-
 async def _run(
     config: RolloutConfig,
     rows: list[Row],
@@ -88,36 +74,21 @@ async def _run(
 ) -> bool:
     """Whether every trajectory ended; False after a signal."""
     environment = Gsm8kEnvironment(rows)
-    engine = make_engine(config.engine, model_dir)
     async with contextlib.AsyncExitStack() as stack:
         limiter, executor = await stack.enter_async_context(_services(config, specs, console))
-        services = await stack.enter_async_context(ToolServices(executor=executor, limiter=limiter))
-        tools = await stack.enter_async_context(open_tools(specs, services))
         console.print(f"loading {model_dir.name}" if config.engine.kind == "transformers" else "asking the servers")
-        await stack.enter_async_context(engine)
-        chat = config.chat.load(model_dir)
-        loop = AgentLoop(
-            engine=engine,
-            chat=chat,
-            tool_format=find_format(config.tool_format, chat),
-            drift=config.chat.drift(chat),
-            tools=Toolbox(tools, max_parallel_calls=config.max_parallel_calls),
-            limits=config.limits,
-            sampling=config.sampling.params(),
-            queue_timeout_s=config.engine.queue_timeout_s,
-        )
+        player = await stack.enter_async_context(open_player(config, model_dir, executor=executor, limiter=limiter))
         tasks = environment.tasks()
-        _check_prompts(tasks, loop)
+        _check_prompts(tasks, player, config)
         dump = stack.enter_context(DumpWriter(_out_folder(config), config.step))
-        return await _roll(config, environment, tasks, loop, engine, dump, console, stop)
+        return await _roll(config, environment, tasks, player, dump, console, stop)
 
 
 async def _roll(
     config: RolloutConfig,
     environment: Gsm8kEnvironment,
     tasks: list[Task],
-    loop: AgentLoop,
-    engine: Engine,
+    player: Player,
     dump: DumpWriter,
     console: Console,
     stop: asyncio.Event,
@@ -128,13 +99,13 @@ async def _roll(
     with RunProgress(console, planned) as progress:
 
         def sink(result: TrajectoryResult, task: Task) -> None:
-            decode = loop.chat.decode_plain
-            dump.write(record_of(result, task, step=config.step, model=engine.model_name, decode=decode))
+            decode = player.chat.decode_plain
+            dump.write(record_of(result, task, step=config.step, model=player.model_name, decode=decode))
             summary.add(result)
-            progress.show(summary, engine.statistics())
+            progress.show(summary, player.engine())
 
         runner = RolloutRunner(
-            loop,
+            player.loop,
             environment.score,
             sink,
             schedule=config.schedule(),
@@ -144,16 +115,18 @@ async def _roll(
         complete = await _unless(stop, runner.run(tasks))
     wall_s = time.monotonic() - began
     out = Console()
-    drift = None if loop.drift is None else loop.drift.statistics()
-    figures, tools = engine.statistics(), loop.tools.statistics()
+    drift = None if player.drift is None else player.drift.statistics()
+    figures, tools = player.engine(), player.tools()
     out.print(
         closing_table(summary, planned=planned, wall_s=wall_s, dump=dump.path, engine=figures, tools=tools, drift=drift)
     )
+    if workers := player.workers():
+        out.print(f"workers: {workers}")
     out.print(f"every token, mask and logprob: {dump.path} (docs/rollout.md describes it)", soft_wrap=True)
     out.print(f"check it against an independent forward pass: fairbox check-dump dump={dump.path}", soft_wrap=True)
-    if loop.drift is not None and loop.drift.first_fault is not None:
+    if player.drift is not None and player.drift.first_fault is not None:
         out.print(
-            f"the chat template does not fit the tokens, first in trajectory {loop.drift.first_fault}: "
+            f"the chat template does not fit the tokens, first in trajectory {player.drift.first_fault}: "
             "`fairbox check-template` says why",
             soft_wrap=True,
         )
@@ -206,12 +179,12 @@ async def _probe(target: str) -> None:
             ) from None
 
 
-def _check_prompts(tasks: list[Task], loop: AgentLoop) -> None:
+def _check_prompts(tasks: list[Task], player: Player, config: RolloutConfig) -> None:
     """Raises DataError for a problem whose prompt the template refuses, or leaves no room for an answer."""
-    longest = min(loop.engine.max_model_tokens, loop.limits.max_model_tokens or loop.engine.max_model_tokens)
+    longest = min(player.max_model_tokens, config.limits.max_model_tokens or player.max_model_tokens)
     for task in tasks:
         try:
-            length = len(loop.chat.prompt_ids(task.messages, loop.tools.schemas))
+            length = len(player.chat.prompt_ids(task.messages, player.schemas))
         except ChatTemplateError as error:
             raise DataError(f"{task.where}: {error}") from None
         if length >= longest:

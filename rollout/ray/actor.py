@@ -9,15 +9,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
 
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 
-__all__ = ["LoopFactory", "RolloutActor"]
+__all__ = ["LoopFactory", "LoopFacts", "RolloutActor"]
 
 LoopFactory = Callable[[], AbstractAsyncContextManager[AgentLoop]]
 """Called in the worker's process, once."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFacts:
+    """What a loop is made of, as its owner needs it."""
+
+    model_name: str
+    max_model_tokens: int
+    schemas: list[dict[str, Any]]
+    """Of its tools, OpenAI function schemas."""
 
 
 class RolloutActor:
@@ -39,9 +51,12 @@ class RolloutActor:
             finally:
                 self._loop = None
 
-    async def opened(self) -> None:
-        """Returns when it takes trajectories."""
+    async def facts(self) -> LoopFacts:
+        """What its loop is made of. Returns when it takes trajectories."""
         await self._opened.wait()
+        assert self._loop is not None, "it is not open"
+        engine = self._loop.engine
+        return LoopFacts(engine.model_name, engine.max_model_tokens, self._loop.tools.schemas)
 
     async def ping(self) -> None:
         """Answers, which shows that its loop turns."""

@@ -10,25 +10,26 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from executor_service import Cause
 from fairbox.clock import Clock, MonotonicClock
-from fairbox.errors import FairboxError, FieldError, FieldErrors
+from fairbox.errors import FairboxError
 from rollout.engines.base import SamplingParams
 from rollout.loop.limits import StopReason
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.state import RequestState
 from rollout.loop.task import Task
-from rollout.ray.actor import LoopFactory, RolloutActor
+from rollout.ray.actor import LoopFactory, LoopFacts, RolloutActor
+from rollout.ray.spread import RaySpread
 from rollout.ray.workers import WorkersStatistics, WorkerTable
+from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.segment import Segment, SegmentKind
 from rollout.tokens.trajectory import Trajectory
 
-__all__ = ["RayLoops", "RaySpread"]
+__all__ = ["RayLoops"]
 
 _LOG = logging.getLogger("fairbox.rollout.ray")
 _STOP_WITHIN_S = 20.0
@@ -37,49 +38,12 @@ _EXTRA_CALLS = 16
 """Calls of a worker beside its trajectories: serve, opened, ping, stop."""
 
 
-@dataclass(frozen=True)
-class RaySpread:
-    """How loops are spread. Raises FieldErrors."""
-
-    workers: int = 2
-    """Actors; Ray spreads them over the nodes."""
-    capacity: int = 64
-    """Trajectories that a worker runs at once."""
-    num_cpus: float = 1.0
-    """Processors that Ray keeps for a worker."""
-    num_gpus: float = 0.0
-    """The same for GPUs: 0 where engines are servers of their own."""
-    restarts: int = 8
-    """How often workers are started again over the whole run."""
-    start_within_s: float = 600.0
-    """Longest time from asking Ray for a worker until it is ready: placement, and loading the model."""
-    ping_every_s: float = 5.0
-    ping_within_s: float = 60.0
-    """A worker that does not answer for so long is killed and counts as lost."""
-    wait_s: float = 600.0
-    """Longest wait of a trajectory for a worker; then it is masked."""
-
-    def __post_init__(self) -> None:
-        errors = [
-            FieldError(name, f"is {getattr(self, name)}, must be at least {least}")
-            for name, least in (("workers", 1), ("capacity", 1), ("restarts", 0), ("num_cpus", 0), ("num_gpus", 0))
-            if not getattr(self, name) >= least
-        ]
-        errors += [
-            FieldError(name, f"is {getattr(self, name)}, must be positive")
-            for name in ("start_within_s", "ping_every_s", "ping_within_s", "wait_s")
-            if not 0 < getattr(self, name) < float("inf")
-        ]
-        if errors:
-            raise FieldErrors(errors)
-
-
 class RayLoops:
-    """`async with RayLoops(factory, spread, prompt=..., sampling=...) as loops:`, then `loops.run(task, ...)` as of an
+    """`async with RayLoops(factory, spread, chat=..., sampling=...) as loops:`, then `loops.run(task, ...)` as of an
     `AgentLoop`, or a `RolloutRunner` over it.
 
-    `factory` opens a loop in each worker. `prompt` gives the prompt's ids of a task and `sampling` how ids are chosen:
-    both are recorded with trajectories that are lost. Ray must be initialised. Needs the extra `ray`.
+    `factory` opens a loop in each worker. `chat` renders the prompts of trajectories that are lost, and `sampling` is
+    recorded with them. Ray must be initialised. Needs the extra `ray`.
     """
 
     def __init__(
@@ -87,19 +51,20 @@ class RayLoops:
         factory: LoopFactory,
         spread: RaySpread,
         *,
-        prompt: Callable[[Task], tuple[int, ...]],
+        chat: ChatTemplate,
         sampling: SamplingParams,
         clock: Clock | None = None,
     ) -> None:
         self._factory = factory
         self._spread = spread
-        self._prompt = prompt
+        self._chat = chat
         self._sampling = sampling
         self._clock = clock or MonotonicClock()
         self._table = WorkerTable(
             spread.workers, capacity=spread.capacity, restarts=spread.restarts, now=self._clock.now()
         )
         self._actors: dict[int, Any] = {}
+        self._facts: LoopFacts | None = None
         self._changed = asyncio.Event()
         """Set, and replaced, when a worker changes or a place becomes free."""
         self._keeper: asyncio.Task[None] | None = None
@@ -122,6 +87,18 @@ class RayLoops:
         assert self._keeper is not None
         self._keeper.cancel()
         await asyncio.shield(asyncio.gather(self._keeper, return_exceptions=True))
+
+    async def facts(self) -> LoopFacts:
+        """What a worker's loop is made of. Waits for the first worker; FairboxError when none gets ready."""
+        try:
+            async with asyncio.timeout(self._spread.start_within_s):
+                while self._facts is None:
+                    if self._table.hopeless:
+                        raise FairboxError(f"no worker got ready: {self._table.why}")
+                    await self._changed.wait()
+        except TimeoutError:
+            raise FairboxError(f"no worker was ready within {self._spread.start_within_s:g} s") from None
+        return self._facts
 
     async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
         """One trajectory of a task, on the worker that runs the fewest."""
@@ -212,7 +189,7 @@ class RayLoops:
     async def _watch(self, number: int, life: int, actor: Any) -> None:
         """Raises TimeoutError when the worker is not ready in time, or does not answer."""
         async with asyncio.timeout(self._spread.start_within_s):
-            await actor.opened.remote()
+            self._facts = await actor.facts.remote()
         self._actors[number] = actor
         self._table.ready(number, life)
         self._tell()
@@ -233,11 +210,12 @@ class RayLoops:
 
     def _lost(self, task: Task, index: int, seed: int | None, attempt: int, why: str) -> TrajectoryResult:
         """What is known of a trajectory whose worker is gone: its prompt, and that the service failed."""
+        prompt = self._chat.prompt_ids(task.messages, self._facts.schemas if self._facts else ())
         return TrajectoryResult(
             trajectory_id=uuid.uuid4().hex,
             uid=task.uid,
             index=index,
-            trajectory=Trajectory((Segment(SegmentKind.PROMPT, self._prompt(task)),)),
+            trajectory=Trajectory((Segment(SegmentKind.PROMPT, prompt),)),
             messages=task.messages,
             tool_calls=(),
             state=RequestState.FAILED,

@@ -42,6 +42,9 @@ class WorkersStatistics:
     lost: int
     """Workers that died or did not answer, over the whole run."""
 
+    def __str__(self) -> str:
+        return f"{self.ready} ready, {self.starting} starting, {self.given_up} given up; {self.lost} were lost"
+
 
 @dataclass(slots=True)
 class _Worker:

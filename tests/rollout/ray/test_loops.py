@@ -54,7 +54,7 @@ def cluster() -> Iterator[None]:
 
 def loops(chat: ChatTemplate, folder: Path, *, delay_s: float = 0.01, spread: RaySpread = SPREAD) -> RayLoops:
     factory = partial(scripted, find_model("smollm2"), str(folder), delay_s)
-    return RayLoops(factory, spread, prompt=lambda task: chat.prompt_ids(task.messages), sampling=SamplingParams())
+    return RayLoops(factory, spread, chat=chat, sampling=SamplingParams())
 
 
 def tasks(count: int) -> list[Task]:
