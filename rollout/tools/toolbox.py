@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from rollout.cleanup import to_its_end
 from rollout.tools.base import (
     BranchingTool,
     BranchRefused,
+    InfraError,
     MeasuredTool,
     Tool,
     ToolOutcome,
@@ -106,7 +108,7 @@ class Toolbox:
     async def rewards(self, trajectory_id: str) -> dict[str, float]:
         """The tools' own rewards; tools that have none are left out."""
         rewards = {name: await tool.calc_reward(trajectory_id) for name, tool in self._tools.items()}
-        return {name: reward for name, reward in rewards.items() if reward is not None}
+        return {name: _finite(name, reward) for name, reward in rewards.items() if reward is not None}
 
     async def answer(
         self, trajectory_id: str, calls: Sequence[ToolCall | MalformedCall], *, run: int, time_limit_s: float | None
@@ -170,7 +172,10 @@ class Toolbox:
         problem = tool.schema.problem(call.arguments)
         if problem is not None:
             return ToolResponse(f"Error: {problem}.", ToolOutcome.BAD_ARGUMENTS)
-        return self._cut(await self._measured(tool, trajectory_id, call, time_limit_s))
+        response = await self._measured(tool, trajectory_id, call, time_limit_s)
+        if response.reward is not None:
+            _finite(call.name, response.reward)
+        return self._cut(response)
 
     async def _measured(
         self, tool: Tool, trajectory_id: str, call: ToolCall, time_limit_s: float | None
@@ -208,3 +213,10 @@ def _first(group: BaseExceptionGroup[Exception]) -> Exception:
         error = error.exceptions[0]
     assert isinstance(error, Exception)
     return error
+
+
+def _finite(name: str, reward: float) -> float:
+    """A reward that is no number would spoil the mean of its group, and no dump takes it: the tool's defect, masked."""
+    if not math.isfinite(reward):
+        raise InfraError(f"tool {name} gave the reward {reward}, must be a finite number")
+    return reward

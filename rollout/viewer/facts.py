@@ -34,6 +34,8 @@ KNOWN_FIELDS = frozenset(
         "index",
         "data_source",
         "where",
+        "parent_id",
+        "branch_point",
         "reward_parts",
         "tool_rewards",
         "prompt_ids",

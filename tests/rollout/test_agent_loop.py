@@ -263,6 +263,27 @@ async def test_defect_of_a_tool_or_a_reward_masks_one_trajectory_and_is_logged(
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
 
 
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+async def test_a_tools_reward_that_is_no_number_masks_its_trajectory(
+    tokenizer: HubTokenizer, chat: ChatTemplate, reward: float
+) -> None:
+    tool = ScriptedTool(lambda _: "6", reward=reward)
+    engine = ScriptedEngine(tokenizer, [CALL, "#### 6"], vocab_size=49152)
+    result = await AgentLoop(engine, chat, Toolbox([tool]), NO_LIMITS, SamplingParams()).run(TASK, index=0, seed=1)
+    assert (result.masked, result.tool_rewards) == (True, {})
+    assert "must be a finite number" in str(result.error)
+
+
+async def test_a_prompt_that_the_template_refuses_is_the_tasks_fault(make_loop: MakeLoop) -> None:
+    loop, engine, tool = make_loop(["#### 6"])
+    broken = Task("u", ({"role": "user"},), "6", "test", "here:7")
+    result = await loop.run(broken, index=0, seed=1)
+    assert (result.cause, result.stop_reason, result.masked) == (Cause.TASK, StopReason.BAD_PROMPT, False)
+    assert str(result.error).startswith("here:7: ")
+    assert (result.trajectory.ids, engine.requests) == ((), [])
+    assert [event for event in tool.events if event.startswith("create")] == []
+
+
 async def test_one_failure_does_not_reach_the_others(make_loop: MakeLoop) -> None:
     def turn(request: GenerationRequest, number: int) -> str | Exception:
         first = engine.requests[0].trajectory_id == request.trajectory_id

@@ -107,3 +107,15 @@ async def test_interrupted_run_keeps_what_had_ended(tmp_path: Path, model_dir: P
     assert b"interrupted; what had ended is in the dump" in errors
     assert b"Traceback" not in errors
     assert 1 <= len(list(read_dump(tmp_path / "1.jsonl"))) < 64
+
+
+def test_a_run_over_ray_is_a_run(tmp_path: Path, model_dir: Path) -> None:
+    few = ("n=2", "limits.max_turns=2", "limits.max_turn_tokens=48", "spread.workers=1", "spread.num_cpus=0.5")
+    words = command("--up", "--ray", "ray_address=local", f"out={tmp_path / 'out'}", *few)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    records = list(read_dump(tmp_path / "out" / "1.jsonl"))
+    assert len(records) == 2
+    assert not any(record["masked"] for record in records), records
+    assert check_dump(tmp_path / "out" / "1.jsonl", model_dir).problems == ()
+    assert "workers: 1 ready" in done.stdout
