@@ -19,6 +19,7 @@ from rollout.engines.base import (
     VersionSpan,
     check_request,
 )
+from rollout.engines.weights import Interrupt, WeightSource
 from rollout.tokens.tokenizer import Tokenizer
 from rollout.tools.base import ToolOutcome, ToolResponse
 from rollout.tools.schema import ParameterSchema, ToolSchema
@@ -56,6 +57,10 @@ class ScriptedEngine:
         self._delay_s = delay_s
         self._version = weight_version
         self._turns: dict[str, int] = {}
+        self._open = asyncio.Event()
+        self._open.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._running = self._finished = self._aborted = 0
         self.vocab_size = vocab_size
         self.max_model_tokens = max_model_tokens
@@ -75,7 +80,9 @@ class ScriptedEngine:
         turn = self._turns.get(request.trajectory_id, 0)
         self._turns[request.trajectory_id] = turn + 1
         self.requests.append(request)
+        await self._open.wait()
         self._running += 1
+        self._idle.clear()
         try:
             await asyncio.sleep(self._delay_s)
             said = self._script(request, turn)
@@ -86,11 +93,33 @@ class ScriptedEngine:
             raise
         finally:
             self._running -= 1
+            if not self._running:
+                self._idle.set()
         self._finished += 1
         return self._result(request, said)
 
     def statistics(self) -> EngineStatistics:
         return EngineStatistics(running=self._running, finished=self._finished, aborted=self._aborted)
+
+    @property
+    def weight_version(self) -> str:
+        return self._version
+
+    async def pause(self, mode: Interrupt | None = None, *, timeout_s: float = 600.0) -> None:
+        """Lets the turns that run end, whatever the mode: they take no longer than `delay_s`."""
+        self._open.clear()
+        async with asyncio.timeout(timeout_s):
+            await self._idle.wait()
+
+    async def resume(self) -> None:
+        self._open.set()
+
+    async def update_weights(self, source: WeightSource, *, version: str, timeout_s: float = 600.0) -> None:
+        """From now on turns say this version."""
+        self._version = version
+
+    async def check_health(self, *, timeout_s: float = 5.0) -> str:
+        return self._version
 
     def _result(self, request: GenerationRequest, said: str) -> GenerationResult:
         whole = self._tokenizer.encode(said) + request.params.stop_token_ids[:1]
