@@ -1,7 +1,7 @@
 """What the rollout tier costs beside engines and tools.
 
-`python -m benchmarks.bench_rollout [PART...]`; parts: loop, schedule, tool, many; all of them by default. Prints a table
-and writes benchmarks/out/rollout.json: a list of {name, value, unit, bar, ok, against}.
+`python -m benchmarks.bench_rollout [PART...]`; parts: loop, schedule, tool, many; all of them by default. Prints a
+table and writes benchmarks/out/rollout.json: a list of {name, value, unit, bar, ok, against}.
 """
 
 from __future__ import annotations
