@@ -27,6 +27,7 @@ from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import RolloutRunner
 from rollout.loop.task import Task
 from rollout.rewards.base import Reward
+from rollout.tools.formats import check_format, find_format
 from rollout.tools.toolbox import Toolbox
 
 __all__ = ["FairboxGenerator", "GeneratorSettings"]
@@ -44,6 +45,7 @@ class GeneratorSettings:
     backend: str = setting("vllm", help="SkyRL's generator.backend: vllm or sglang.")
     max_model_tokens: int = setting(32_768, help="Longest context of the engines, prompt and response together.")
     concurrency: int = setting(256, help="Trajectories that run at once.")
+    tool_format: str = setting("auto", help="How the model writes calls; auto: as its chat template does.")
     max_parallel_calls: int = setting(4, help="Tool calls of one turn that run at once; from 1.")
     infra_retries: int = setting(1, help="How often a trajectory that the service failed is played again.")
     mask_groups: bool = setting(True, help="Train on no trajectory of a group in which the service failed one.")
@@ -52,6 +54,7 @@ class GeneratorSettings:
     def validate(self) -> None:
         """ConfigError for what types can't say."""
         self.tool.validate()
+        check_format(self.tool_format)
         if self.backend not in _LENGTH_KEYS:
             raise ConfigError(f"backend is {self.backend!r}, must be one of {', '.join(_LENGTH_KEYS)}")
         for name, least in (("max_model_tokens", 2), ("concurrency", 1), ("max_parallel_calls", 1)):
@@ -78,6 +81,7 @@ class FairboxGenerator:
         self._settings = from_mapping(GeneratorSettings, settings, "settings of the generator fairbox")
         self._score = reward_function(self._settings.reward)
         self._chat = chat_of(tokenizer)
+        self._format = find_format(self._settings.tool_format, self._chat)
         self._pad_token_id = pad_token_id(tokenizer)
         self._engine = SkyRLEngine(
             client,
@@ -95,6 +99,7 @@ class FairboxGenerator:
         loop = AgentLoop(
             engine=self._engine,
             chat=self._chat,
+            tool_format=self._format,
             tools=Toolbox([interpreter], max_parallel_calls=settings.max_parallel_calls),
             limits=settings.limits,
             sampling=_sampling(input_batch.get("sampling_params")),

@@ -31,6 +31,7 @@ from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.limits import Limits
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
+from rollout.tools.formats import check_format, find_format
 from rollout.tools.toolbox import Toolbox
 
 with needs("verl", "0.9.1", "pip install verl==0.9.1"):
@@ -59,6 +60,7 @@ class AgentLoopSettings:
     tool: InterpreterSettings = setting(factory=InterpreterSettings, help="The code interpreter and its services.")
     infra_rows: str = setting("auto", help="What becomes of trajectories that the service failed: auto, drop or mask.")
     infra_retries: int = setting(1, help="How often a trajectory that the service failed is played again; from 0.")
+    tool_format: str = setting("auto", help="How the model writes calls; auto: as its chat template does.")
     max_parallel_calls: int = setting(4, help="Tool calls of one turn that run at once; from 1.")
     max_tool_calls: int | None = setting(None, help="Tool calls of a trajectory; none: no limit.")
     max_turn_tokens: int | None = setting(None, help="Tokens of one turn; none: no limit of its own.")
@@ -67,6 +69,7 @@ class AgentLoopSettings:
     def validate(self) -> None:
         """ConfigError for what types can't say."""
         self.tool.validate()
+        check_format(self.tool_format)
         if self.infra_rows not in list(InfraRows):
             raise ConfigError(f"infra_rows is {self.infra_rows!r}, must be one of {', '.join(InfraRows)}")
         for name, least in (("infra_retries", 0), ("max_parallel_calls", 1)):
@@ -84,6 +87,7 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._settings = from_mapping(AgentLoopSettings, settings, "settings of the agent loop fairbox")
         self._chat = chat_of(self.tokenizer)
+        self._format = find_format(self._settings.tool_format, self._chat)
         rollout = self.rollout_config
         room = rollout.prompt_length + rollout.response_length
         self._engine = VerlEngine(
@@ -107,6 +111,7 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
         loop = AgentLoop(
             engine=self._engine,
             chat=self._chat,
+            tool_format=self._format,
             tools=Toolbox([interpreter], max_parallel_calls=self._settings.max_parallel_calls),
             limits=self._limits,
             sampling=_sampling(sampling_params),
