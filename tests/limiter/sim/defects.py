@@ -292,6 +292,7 @@ DEFECTS = (
         (Fault.FADING,),
         _LIMIT,
         {**_FADES, "program": 8.0, "setup": 0.3, "timing": Timing()},
+        first=10,
     ),
     Defect(
         "the loss of an executor's connection frees its leases",

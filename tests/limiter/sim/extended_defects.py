@@ -23,9 +23,13 @@ def _stay_with_one_tenant(_: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, request: self.remove(request)
 
 
-def _count_by_fits(_: Callable[..., Any]) -> Callable[..., Any]:
-    """As if a lowered limit were looked at by new requests alone."""
-    return lambda self, request: request.needed <= 6 - self.held
+def _never_lower(set_cap: Callable[..., Any]) -> Callable[..., Any]:
+    def wrong(self: Bucket) -> None:
+        before = self.cap if hasattr(self, "cap") else 0
+        set_cap(self)
+        self.cap = max(before, self.cap)
+
+    return wrong
 
 
 def _many_children(grant: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,11 +60,11 @@ EXTENDED_DEFECTS = (
     ),
     Defect(
         "a lowered limit does not keep back what waits",
-        ((Bucket, "fits", _count_by_fits),),
+        ((Bucket, "_set_cap", _never_lower),),
         (Fault.RESET,),
         frozenset({"limit"}),
         {"program": 4.0, "think": 0.2, "clients": 10, "operator": True},
-        first=EXTENDED_FROM,
+        first=EXTENDED_FROM + 10,
     ),
     Defect(
         "all children of a parent are granted at once",

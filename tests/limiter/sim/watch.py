@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from limiter.core import BucketOrder, LimiterCore, QueueInfo
 from limiter.core.effects import Configured, Effect, Granted
 from limiter.core.events import Configure, Event
@@ -19,13 +21,13 @@ _TINY_S = 1e-6
 def watch(core: LimiterCore, world: World, process: Process) -> None:
     """From now on the checker hears of what `core` does wrong, as long as its process lives."""
     watcher = _Watcher(core, world, process)
-    core.handle = watcher.handle  # type: ignore[method-assign]
+    core.handle_all = watcher.handle_all  # type: ignore[method-assign]  # `handle` goes through it
 
 
 class _Watcher:
     def __init__(self, core: LimiterCore, world: World, process: Process) -> None:
         self._core = core
-        self._decide = core.handle
+        self._decide = core.handle_all
         self._world = world
         self._process = process
         self._paces: dict[str, Pace] = {}
@@ -33,8 +35,12 @@ class _Watcher:
         for bucket in core._ledger.buckets.values():
             self._begin(bucket.limits.name, core._started)
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
-        effects = self._decide(event, now)
+    def handle_all(self, events: Iterable[Event], now: float) -> list[Effect]:
+        """One by one, which is the same for events of one instant, so that each decision can be judged by itself."""
+        return [effect for event in events for effect in self._handle(event, now)]
+
+    def _handle(self, event: Event, now: float) -> list[Effect]:
+        effects = self._decide((event,), now)
         if self._process.dead:
             return effects
         for effect in effects:
