@@ -7,12 +7,14 @@ is cancelled when it is superseded or its screen is left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widgets import Static
 
@@ -70,6 +72,18 @@ class ViewerScreen(Screen[None]):
 
         self.app.push_screen(RowScreen(self.session, places, position, find=find))
 
+    def start(self, work: Callable[[], Awaitable[None]], group: str, *, exclusive: bool = True) -> None:
+        """Does something in the background; an exclusive one ends what its group does."""
+        self.run_worker(self._while_shown(work), group=group, exclusive=exclusive)
+
+    async def _while_shown(self, work: Callable[[], Awaitable[None]]) -> None:
+        """A screen that is closed loses its widgets before its workers are cancelled: those that draw then just end."""
+        try:
+            await work()
+        except NoMatches:
+            if self.query(".title"):
+                raise
+
     def title_line(self, text: str | Text) -> None:
         """Sets the first line."""
         self.query_one(".title", Static).update(text if isinstance(text, Text) else Text(visible(text), end=""))
@@ -105,7 +119,7 @@ class ViewerScreen(Screen[None]):
     def action_copy_row(self) -> None:
         place = self.place()
         if place is not None:
-            self.run_worker(self._copy(place), group="copy", exclusive=True)
+            self.start(partial(self._copy, place), "copy")
 
     def action_copy_id(self) -> None:
         place = self.place()
@@ -128,7 +142,7 @@ class ViewerScreen(Screen[None]):
 
     def export(self, places: list[Place], path: str) -> None:
         """Writes rows to a file, off the loop."""
-        self.run_worker(self._export(places, Path(path.strip()).expanduser()), group="export")
+        self.start(partial(self._export, places, Path(path.strip()).expanduser()), "export", exclusive=False)
 
     async def _export(self, places: list[Place], path: Path) -> None:
         try:
@@ -149,7 +163,7 @@ class ViewerScreen(Screen[None]):
             self.tell(f"copied {len(line)} bytes")
 
     def _start_jump(self, wanted: str) -> None:
-        self.run_worker(self._jump(wanted), group="jump", exclusive=True)
+        self.start(partial(self._jump, wanted), "jump")
 
     async def _jump(self, wanted: str) -> None:
         steps = await asyncio.to_thread(self.session.folder.refresh)

@@ -76,7 +76,7 @@ class CompareScreen(ViewerScreen):
     def on_mount(self) -> None:
         self.title_line(f"step {self._before.label} → step {self._after.label}")
         self._table.focus()
-        self.run_worker(self._load(), group="compare", exclusive=True)
+        self.start(self._load, "compare")
 
     @property
     def _table(self) -> Table[Change]:

@@ -83,7 +83,7 @@ class GroupsScreen(ViewerScreen):
         yield Footer()
 
     def on_mount(self) -> None:
-        self.run_worker(self._load(), group="groups", exclusive=True)
+        self.start(self._load, "groups")
 
     @property
     def _table(self) -> Table[Group]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import ClassVar
 
 from rich.text import Text
@@ -73,7 +74,7 @@ class RowScreen(ViewerScreen):
             self._open()
 
     def action_step(self, steps: int) -> None:
-        self.run_worker(self._to_step(steps), group="row", exclusive=True)
+        self.start(partial(self._to_step, steps), "row")
 
     def action_find(self) -> None:
         value = self._query.source if self._query is not None else ""
@@ -105,7 +106,7 @@ class RowScreen(ViewerScreen):
 
     def _open(self) -> None:
         self._tokens_of = None
-        self.run_worker(self._load(self.place()), group="row", exclusive=True)
+        self.start(partial(self._load, self.place()), "row")
 
     async def _load(self, place: Place) -> None:
         blocks, self._problem = await asyncio.to_thread(_blocks, self.session, place)
@@ -152,7 +153,7 @@ class RowScreen(ViewerScreen):
             tokens.focus()
             if self._tokens_of is not self.place():
                 self.status_line("decoding")
-                self.run_worker(self._load_tokens(self.place()), group="tokens", exclusive=True)
+                self.start(partial(self._load_tokens, self.place()), "tokens")
         else:
             self.query_one(DocumentView).focus()
         self._status()

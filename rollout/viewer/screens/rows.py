@@ -118,7 +118,7 @@ class RowsScreen(ViewerScreen):
         self._to_top = True
         if empty:
             self._table.show((), (), cursor=0)
-        self.run_worker(self._watch(), group="rows", exclusive=True)
+        self.start(self._watch, "rows")
 
     def set_filter(self, text: str) -> None:
         """Filters by an expression that `filter_problem` accepts; an empty one shows all rows."""

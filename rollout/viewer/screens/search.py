@@ -58,7 +58,7 @@ class SearchScreen(ViewerScreen):
     def on_mount(self) -> None:
         self.title_line(f"find {self._query.source}")
         self._table.focus()
-        self.run_worker(self._look(), group="search", exclusive=True)
+        self.start(self._look, "search")
 
     @property
     def _table(self) -> Table[SearchHit]:

@@ -52,7 +52,7 @@ class StepsScreen(ViewerScreen):
         yield Footer()
 
     def on_mount(self) -> None:
-        self.run_worker(self._load(), group="steps", exclusive=True)
+        self.start(self._load, "steps")
 
     def place(self) -> Place | None:
         return None
