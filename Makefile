@@ -44,9 +44,10 @@ test-others: $(VENV)/.dev  ## Those of the other tiers, but those that need the 
 test-sglang: $(VENV)/.dev $(SGLANG)/.done  ## Test the sglang engine at real servers on the CPU (installs 1.7 GB)
 	FAIRBOX_SGLANG_PYTHON=$(SGLANG)/bin/python $(BIN)/python -m pytest tests/rollout -m sglang
 
-test-interop: .venv-verl/.done .venv-skyrl/.done  ## Run the tests inside verl and SkyRL (their packages: 2 environments)
+test-interop: .venv-verl/.done .venv-skyrl/.done .venv-verifiers/.done  ## Run the tests inside verl, SkyRL and verifiers (3 environments)
 	.venv-verl/bin/python -m pytest tests/interop -m verl
 	.venv-skyrl/bin/python -m pytest tests/interop -m skyrl
+	.venv-verifiers/bin/python -m pytest tests/interop -m verifiers
 
 soak: $(VENV)/.dev  ## Run the long tests, and look for new examples where examples are generated
 	$(BIN)/python -m pytest tests -m soak

@@ -36,8 +36,15 @@ def test_environment_says_so() -> None:
         importlib.import_module("rollout.interop.skyrl.env")
 
 
+@pytest.mark.skipif(find_spec("verifiers") is not None, reason="verifiers is installed here")
+@pytest.mark.parametrize("module", ["rollout.interop.verifiers.harness", "fairbox_verifiers"])
+def test_plugin_of_verifiers_says_so(module: str) -> None:
+    with pytest.raises(MissingPackage, match=r"this needs verifiers 0\.4\.0"):
+        importlib.import_module(module)
+
+
 def test_everything_else_loads_without_them() -> None:
-    modules = "verl.plain, verl.engine, skyrl.convert, skyrl.engine, skyrl.generator, portal, shared, settings"
+    modules = "verl.plain, verl.engine, skyrl.convert, skyrl.engine, skyrl.generator, portal, scores, shared, settings"
     names = ", ".join(f"rollout.interop.{name}" for name in modules.split(", "))
     heavy = ("torch", "transformers", "verl", "skyrl_train", "skyrl_gym", "ray")
     program = f"import sys, {names}; print([name for name in {heavy} if name in sys.modules])"

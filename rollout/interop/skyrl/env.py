@@ -25,9 +25,9 @@ from fairbox.config import setting
 from fairbox.errors import ConfigError, FairboxError
 from rollout.interop.needs import needs
 from rollout.interop.portal import process_loop
+from rollout.interop.scores import ground_truth, reward_function
 from rollout.interop.settings import InterpreterSettings, from_mapping
 from rollout.interop.shared import interpreter_schema, shared_interpreter
-from rollout.interop.skyrl.scores import ground_truth, reward_function
 from rollout.tools import Toolbox, ToolResponse, parse_tool_calls
 
 with needs("skyrl-gym", "0.4.0", "pip install skyrl-gym==0.4.0"):

@@ -15,11 +15,11 @@ from fairbox.config import setting
 from fairbox.errors import ConfigError
 from rollout.engines.base import SamplingParams
 from rollout.interop.chat import chat_of, pad_token_id
+from rollout.interop.scores import ground_truth, reward_function
 from rollout.interop.settings import InterpreterSettings, from_mapping
 from rollout.interop.shared import shared_interpreter
 from rollout.interop.skyrl.convert import generator_output
 from rollout.interop.skyrl.engine import SkyRLEngine
-from rollout.interop.skyrl.scores import ground_truth, reward_function
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.groups import RetryBudget, Schedule
 from rollout.loop.limits import Limits

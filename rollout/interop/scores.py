@@ -1,4 +1,4 @@
-"""What a row of SkyRL's data is scored with, and against what."""
+"""What a row of another trainer's data is scored with, and against what."""
 
 from __future__ import annotations
 
