@@ -7,16 +7,11 @@ load. Prints a table and writes benchmarks/out/limiter.json: a list of {name, va
 
 from __future__ import annotations
 
-import asyncio
-import json
 import sys
-from dataclasses import asdict
 
 from benchmarks import limiter_hop, limiter_many, limiter_pairs, limiter_queue, limiter_restart
-from benchmarks.limiter_rows import Row
-from benchmarks.limiter_server import ROOT
+from benchmarks.table import run
 
-OUT = ROOT / "benchmarks" / "out" / "limiter.json"
 PARTS = {
     "pairs": limiter_pairs.rows,
     "many": limiter_many.rows,
@@ -25,32 +20,5 @@ PARTS = {
     "restart": limiter_restart.rows,
 }
 
-
-def line(row: Row, width: int) -> str:
-    """One line of the table."""
-    value = f"{row.value:>10.3f} {row.unit:<4}" if row.value is not None else f"{'-':>10} {'':<4}"
-    verdict = "" if row.bar is None else f"bar {row.bar:.4g}: {'met' if row.ok else 'MISSED'}"
-    against = f"({row.against})" if row.against else ""
-    return f"{row.name:<{width}} {value} {verdict:<18} {against}".rstrip()
-
-
-def main(parts: list[str]) -> int:
-    """0 when every bar is met, 1 when one is not, 2 when there is no such part."""
-    unknown = [part for part in parts if part not in PARTS]
-    if unknown:
-        print(f"bench_limiter: {unknown[0]!r} is not a part, must be one of {', '.join(PARTS)}", file=sys.stderr)
-        return 2
-    results = []
-    for name, rows in PARTS.items():
-        if not parts or name in parts:
-            results += asyncio.run(rows())
-    width = max(len(row.name) for row in results)
-    for row in results:
-        print(line(row, width))
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps([asdict(row) for row in results], indent=2) + "\n", encoding="utf-8")
-    return 0 if all(row.ok is not False for row in results) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run("limiter", PARTS, sys.argv[1:]))

@@ -14,9 +14,9 @@ from types import TracebackType
 from aiohttp import web
 
 from executor_service.gateway.errors import BadRequest, Unacceptable, Unavailable, encode
-from executor_service.gateway.tokens import matches
 from fairbox.errors import FairboxError
 from fairbox.serving import check_address
+from fairbox.tokens import matches
 
 __all__ = ["Gateway", "Handlers"]
 

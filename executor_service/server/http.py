@@ -31,11 +31,11 @@ async def open_gateway(config: ExecutorConfig, runs: Runs, installed: frozenset[
         # Here, because aiohttp and pydantic are needed by no other part of the executor.
         from executor_service.gateway import Executions, Gateway
         from executor_service.gateway.handlers import handlers
-        from executor_service.gateway.tokens import read_token
+        from fairbox.tokens import read_token
     except ImportError as error:
         raise ConfigError(f"gateway_listen is set, which needs the extra `gateway`: {error}") from None
     policy = config.policy()
-    token = read_token(config.gateway_token_file)
+    token = read_token(config.gateway_token_file, "gateway_token_file")
     executions = Executions(runs, lambda request: validate(request, installed=installed, policy=policy))
     answers = handlers(executions, languages=installed, name=name, queue_s=config.gateway_queue_timeout_s)
     gateway = Gateway(

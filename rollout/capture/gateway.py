@@ -19,7 +19,7 @@ from typing import Self
 from executor_service import Cause
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
-from rollout.capture.bearer import read_token
+from fairbox.tokens import read_token
 from rollout.capture.errors import ApiError, not_found, overloaded
 from rollout.capture.record import CapturedTrajectory, captured
 from rollout.capture.recorder import Recorder
@@ -111,7 +111,7 @@ class CaptureGateway:
             idle_ttl_s=settings.idle_ttl_s,
         )
         self._flights: dict[Entry, set[asyncio.Task[Answer]]] = {}
-        self._server = CaptureServer(self, settings, token=token or read_token(settings.token_file))
+        self._server = CaptureServer(self, settings, token=token or read_token(settings.token_file, "token_file"))
         self._sweeper: asyncio.Task[None] | None = None
         self._turns = self._branches = self._failures = 0
 

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from fairbox.errors import FairboxError, FieldErrors
 from fairbox.serving import check_address
-from rollout.capture.bearer import matches
+from fairbox.tokens import matches
 from rollout.capture.errors import ApiError, bad_parameter, engine_failed, not_found, unauthorized
 from rollout.capture.record import record_json
 from rollout.capture.replies import Answer, branch_headers, chunks, completion, sse
@@ -171,7 +171,7 @@ class CaptureServer:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         guarded = self._token and request.path != "/health"
-        if guarded and not matches(self._token, request.headers.get("Authorization", "")):
+        if guarded and not matches(self._token, _bearer(request)):
             raise unauthorized()
         return await handler(request)
 
@@ -253,3 +253,9 @@ def _http_error(request: web.Request, error: web.HTTPException) -> ApiError:
 
 def _allow(error: web.HTTPException) -> dict[str, str]:
     return {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+
+
+def _bearer(request: web.Request) -> str:
+    """The token of a header `Authorization: Bearer TOKEN`; empty where there is none."""
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fairbox.config import load, setting
 from fairbox.errors import FairboxError
 from fairbox.serving import check_address, run_service
-from rollout.capture.bearer import read_token
+from fairbox.tokens import read_token
 from rollout.capture.settings import CaptureSampling, CaptureSettings
 from rollout.config import EngineSettings
 from rollout.engine_choice import make_engine
@@ -38,7 +38,7 @@ class CaptureConfig(CaptureSettings):
 def main(argv: Sequence[str]) -> int:
     """Entry point; 0 after SIGTERM, 130 after Ctrl-C."""
     config = load(CaptureConfig, prefix="FAIRBOX_CAPTURE", prog="fairbox capture", description=__doc__ or "", argv=argv)
-    token = read_token(config.token_file)
+    token = read_token(config.token_file, "token_file")
     model_dir = find_model(config.model)
 
     async def serve(stop: asyncio.Event) -> None:
