@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,3 +25,5 @@ class Task:
     """File and line that it comes from."""
     tools_kwargs: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Tool name -> options of its `create`."""
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """The other columns of the data that it comes from, for reward functions. No tool and no prompt sees them."""

@@ -1,12 +1,25 @@
-"""The value of a trajectory, with the parts it is made of."""
+"""What a reward function gets, and what it gives.
+
+A function that can't say what a trajectory is worth raises `NotScored`, with who could have caused that. It never gives
+a zero in its place.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
-__all__ = ["Reward"]
+from executor_service import Cause, ExecutorClient
+from fairbox.errors import FairboxError
+from rollout.tokens.tokenizer import Message
+
+if TYPE_CHECKING:
+    from rollout.loop.results import ToolCallRecord, TrajectoryResult
+    from rollout.loop.task import Task
+
+__all__ = ["NotScored", "Reward", "RewardServices", "Sample"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +32,56 @@ class Reward:
     def __post_init__(self) -> None:
         assert math.isfinite(self.value)
         assert all(math.isfinite(part) for part in self.parts.values())
+
+
+class NotScored(FairboxError):  # noqa: N818 - an answer, not a failure
+    """A trajectory has no reward, because of what is not the policy's doing: it is masked, with this cause."""
+
+    def __init__(self, cause: Cause, problem: str) -> None:
+        assert cause is not Cause.POLICY  # what the policy causes is a reward
+        super().__init__(problem)
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class RewardServices:
+    """What reward functions may use beside the sample."""
+
+    executor: ExecutorClient | None = None
+    """None: there is no executor. A function that needs one raises NotScored(INFRA)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A trajectory that has ended and is not masked, or a text alone where other trainers ask for its reward."""
+
+    text: str
+    """The assistant's last turn; empty when there is none."""
+    ground_truth: str
+    data_source: str = ""
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """The other columns of the data that it comes from."""
+    messages: tuple[Message, ...] = ()
+    """The conversation, the prompt's messages included; empty where only the text is known."""
+    tool_calls: tuple[ToolCallRecord, ...] = ()
+    turns: int = 1
+    """Turns of the assistant."""
+    tool_rewards: Mapping[str, float] = field(default_factory=dict)
+    """Tool name -> what it gave for the trajectory."""
+    trajectory_id: str = ""
+    """Empty where only the text is known."""
+
+    @classmethod
+    def of(cls, task: Task, result: TrajectoryResult) -> Self:
+        """That of a trajectory."""
+        return cls(
+            text=result.final_text,
+            ground_truth=task.ground_truth,
+            data_source=task.data_source,
+            row=task.row,
+            messages=result.messages,
+            tool_calls=result.tool_calls,
+            turns=result.turns,
+            tool_rewards=result.tool_rewards,
+            trajectory_id=result.trajectory_id,
+        )

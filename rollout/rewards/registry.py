@@ -1,0 +1,63 @@
+"""Reward functions by their names.
+
+    @reward("exact_match")
+    def exact_match(sample: Sample, *, ignore_case: bool = False) -> float | Reward: ...
+
+    @reward("passes_tests")
+    async def passes_tests(sample: Sample, services: RewardServices, *, continuous: bool = False) -> Reward: ...
+
+The first parameter is the sample, a second positional one the services; the arguments that a configuration may give are
+keyword-only, typed, and have defaults. A name is taken once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fairbox.errors import ConfigError
+
+__all__ = ["find_reward", "reward", "reward_names"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def reward(name: str) -> Callable[[F], F]:
+    """Registers the function under this name. ValueError for a name that is taken or a function of another form."""
+
+    def register(function: F) -> F:
+        if _FUNCTIONS.get(name, function) is not function:
+            raise ValueError(f"reward {name!r} is registered already, as {_FUNCTIONS[name].__module__}")
+        _check_form(name, function)
+        _FUNCTIONS[name] = function
+        return function
+
+    return register
+
+
+def find_reward(name: str) -> Callable[..., Any]:
+    """The function of this name. ConfigError for one that is not registered."""
+    try:
+        return _FUNCTIONS[name]
+    except KeyError:
+        known = ", ".join(reward_names())
+        raise ConfigError(f"reward {name!r} is not registered, must be one of: {known}") from None
+
+
+def reward_names() -> list[str]:
+    """All names, sorted."""
+    return sorted(_FUNCTIONS)
+
+
+def _check_form(name: str, function: Callable[..., Any]) -> None:
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    others = [p for p in parameters if p not in positional]
+    if not 1 <= len(positional) <= 2 or any(p.default is not p.empty for p in positional):
+        raise ValueError(f"reward {name!r} must take the sample, and the services if it needs them, by position")
+    for parameter in others:
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            raise ValueError(f"reward {name!r}: {parameter} would swallow misspelt arguments")

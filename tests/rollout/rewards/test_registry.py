@@ -1,0 +1,46 @@
+"""Names and forms of reward functions."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairbox.errors import ConfigError
+from rollout.rewards import RewardServices, Sample, find_reward, reward
+
+
+def test_an_unknown_name_is_an_error_that_lists_what_there_is() -> None:
+    @reward("tests/known")
+    def known(sample: Sample) -> float:
+        return float(len(sample.text))
+
+    assert find_reward("tests/known") is known
+    with pytest.raises(ConfigError, match=r"'tests/knwon' is not registered.*tests/known"):
+        find_reward("tests/knwon")
+
+
+def test_a_name_is_taken_once() -> None:
+    @reward("tests/twice")
+    def first(sample: Sample) -> float:
+        return 0.0
+
+    with pytest.raises(ValueError, match="registered already"):
+
+        @reward("tests/twice")
+        def second(sample: Sample) -> float:
+            return 1.0
+
+    assert find_reward("tests/twice") is first
+
+
+def test_arguments_must_be_keywords_and_none_may_swallow_others() -> None:
+    with pytest.raises(ValueError, match="by position"):
+
+        @reward("tests/defaults")
+        def defaults(sample: Sample, services: RewardServices, weight: float = 1.0) -> float:
+            return weight
+
+    with pytest.raises(ValueError, match="would swallow"):
+
+        @reward("tests/kwargs")
+        def kwargs(sample: Sample, **others: float) -> float:
+            return sum(others.values())
