@@ -28,7 +28,7 @@ async def rows() -> list[Row]:
     """One queue, filled, thinned out and served."""
     order: list[int] = []
     async with (
-        running("buckets.code.max_queued_per_client=20000") as server,
+        running("buckets.code.max_queued_per_client=20000", "buckets.code.start_by_s=600") as server,
         LimiterClient(server.address, unavailable_after=30) as client,
         contextlib.AsyncExitStack() as stack,
     ):
