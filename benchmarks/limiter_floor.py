@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
 
-from benchmarks.limiter_rows import Pair
 from benchmarks.limiter_server import LIMIT, ROOT, START_WITHIN_S
+from benchmarks.rows import Pair
 from limiter.v1 import limiter_pb2 as pb
 from rollout.stack import StackPorts
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 
 from benchmarks.executor_server import executor
-from benchmarks.limiter_rows import Row, figure, median
 from benchmarks.limiter_server import running
+from benchmarks.rows import Row, figure, median
 from executor_service import ExecutorClient
 from limiter import LimiterClient
 

@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import sys
 
-from benchmarks.limiter_rows import Row, cpu_of, figure, median
 from benchmarks.limiter_server import ROOT, START_WITHIN_S, Server, running
+from benchmarks.rows import Row, cpu_of, figure, median
 from limiter import LimiterClient
 
 __all__ = ["rows"]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from benchmarks import limiter_verl
 from benchmarks.limiter_floor import floor_server
-from benchmarks.limiter_rows import Pair, Row, Slice, figure, measure, median, skipped
 from benchmarks.limiter_server import LIMIT, running
 from benchmarks.limiter_transport import transport_server
 from benchmarks.limiter_verl import VerlLimiter, verl_limiter
+from benchmarks.rows import Pair, Row, Slice, figure, measure, median, skipped
 from limiter import LimiterClient
 from limiter.client.unary import UnaryLimiterClient
 from limiter.core import BucketLimits, LimiterCore, SessionKind

@@ -9,8 +9,8 @@ import itertools
 import statistics
 import time
 
-from benchmarks.limiter_rows import Row, figure, resident_kib
 from benchmarks.limiter_server import Server, running
+from benchmarks.rows import Row, figure, resident_kib
 from limiter import LimiterClient, UnknownBucket
 
 __all__ = ["rows"]

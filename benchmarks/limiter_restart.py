@@ -11,8 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.limiter_rows import Row, figure, median, skipped
 from benchmarks.limiter_server import LIMIT, Server, running
+from benchmarks.rows import Row, figure, median, skipped
 from limiter import ExecutorSession, LimiterClient
 from limiter.config import LEADERS
 

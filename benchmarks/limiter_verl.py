@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from benchmarks.limiter_rows import Slice, cpu_of
 from benchmarks.limiter_server import LIMIT
+from benchmarks.rows import Slice, cpu_of
 
 __all__ = ["WHY_NOT", "VerlLimiter", "verl_limiter"]
 

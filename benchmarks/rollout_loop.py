@@ -11,8 +11,8 @@ import gc
 import os
 import time
 
-from benchmarks.limiter_rows import Row, figure, median, resident_kib
 from benchmarks.rollout_replay import Played, ReplayEngine, ReplayTool, Turn
+from benchmarks.rows import Row, figure, median, resident_kib
 from rollout.engines import SamplingParams, find_model
 from rollout.loop import AgentLoop, Limits, RetryBudget, RolloutRunner, Schedule, Task, TrajectoryResult
 from rollout.rewards import Reward

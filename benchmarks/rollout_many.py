@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from benchmarks.limiter_rows import Row, figure
 from benchmarks.rollout_loop import tasks
 from benchmarks.rollout_replay import CALL
+from benchmarks.rows import Row, figure
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
 from fairbox.channels import open_channel
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc

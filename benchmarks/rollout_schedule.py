@@ -10,9 +10,9 @@ from __future__ import annotations
 import heapq
 import time
 
-from benchmarks.limiter_rows import Row, figure
 from benchmarks.rollout_loop import replay_loop, tasks
 from benchmarks.rollout_replay import Played, draws
+from benchmarks.rows import Row, figure
 from rollout.engines import find_model
 from rollout.loop import RetryBudget, RolloutRunner, Schedule
 from rollout.rewards import Reward

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.limiter_rows import Row, figure, median
 from benchmarks.rollout_replay import CALL
+from benchmarks.rows import Row, figure, median
 from rollout.engines import find_model
 from rollout.stack import LocalStack
 from rollout.tokens import ChatTemplate, HubTokenizer

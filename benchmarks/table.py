@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.limiter_rows import Row
+from benchmarks.rows import Row
 
 __all__ = ["run"]
 

@@ -1,0 +1,114 @@
+"""What the engines behind another trainer's own client have in common: counts, deadlines, what counts as a turn.
+
+The client belongs to the trainer: leaving the engine closes nothing. Such clients wait while weights are updated, and
+don't tell that from generating: `queue_timeout_s` of a request bounds both, and `time_limit_s` is not looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from rollout.engines.base import (
+    EngineStatistics,
+    EngineUnavailable,
+    FinishReason,
+    GenerationRequest,
+    GenerationResult,
+    VersionSpan,
+    check_request,
+)
+
+__all__ = ["ClientEngine", "ClientTurn"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTurn:
+    """What a client answered."""
+
+    ids: Sequence[int]
+    logprobs: Sequence[float] | None
+    aborted: bool
+    """Whether the server gave the request up, as before an update of the weights."""
+    version: str = "unknown"
+
+
+class ClientEngine:
+    """A subclass says how its client is asked, and reads what it answers. `who` is the server's name in errors."""
+
+    who: str
+
+    def __init__(self, *, model_name: str, vocab_size: int, max_model_tokens: int) -> None:
+        self.model_name = model_name
+        self.vocab_size = vocab_size
+        self.max_model_tokens = max_model_tokens
+        self._running = self._finished = self._aborted = self._sampled = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def statistics(self) -> EngineStatistics:
+        return EngineStatistics(
+            running=self._running, finished=self._finished, aborted=self._aborted, sampled_tokens=self._sampled
+        )
+
+    async def generate(self, request: GenerationRequest) -> GenerationResult:
+        """One turn. Raises FieldErrors for a bad request, EngineUnavailable for whatever the trainer's side fails
+        with."""
+        check_request(request, vocab_size=self.vocab_size, max_model_tokens=self.max_model_tokens)
+        self._running += 1
+        began = time.monotonic()
+        try:
+            turn = self._read(await self._within_deadline(request))
+            result = self._result(turn, request, time.monotonic() - began)
+        except BaseException:
+            self._aborted += 1
+            raise
+        finally:
+            self._running -= 1
+        self._finished += 1
+        self._sampled += len(result.ids)
+        return result
+
+    async def _ask(self, request: GenerationRequest) -> Any:
+        """The client's answer. It may raise whatever the client raises."""
+        raise NotImplementedError
+
+    def _read(self, answer: Any) -> ClientTurn:
+        raise NotImplementedError
+
+    async def _within_deadline(self, request: GenerationRequest) -> Any:
+        try:
+            async with asyncio.timeout(request.queue_timeout_s):
+                return await self._ask(request)
+        except TimeoutError:
+            raise EngineUnavailable(f"{self.who} did not answer within {request.queue_timeout_s:g} s") from None
+        except Exception as error:  # the boundary to the trainer and Ray, whose errors have no common base
+            raise EngineUnavailable(f"{self.who} failed: {type(error).__name__}: {error}") from error
+
+    def _result(self, turn: ClientTurn, request: GenerationRequest, took_s: float) -> GenerationResult:
+        """Raises EngineUnavailable for what is no whole turn."""
+        ids = tuple(turn.ids)
+        if turn.aborted:
+            raise EngineUnavailable(f"{self.who} aborted the request")
+        if not ids:
+            raise EngineUnavailable(f"{self.who} returned no ids")
+        if turn.logprobs is None or len(turn.logprobs) != len(ids):
+            got = "none" if turn.logprobs is None else str(len(turn.logprobs))
+            raise EngineUnavailable(f"{self.who} returned {len(ids)} ids with {got} logprobs, must be one for each id")
+        return GenerationResult(
+            ids=ids,
+            logprobs=tuple(float(logprob) for logprob in turn.logprobs),
+            finish=FinishReason.STOP if ids[-1] in request.params.stop_token_ids else FinishReason.LENGTH,
+            versions=(VersionSpan(turn.version, 0, len(ids)),),
+            run_s=took_s,
+        )
