@@ -83,7 +83,7 @@ image-%:
 	  --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) $(if $(PIP_CONF),$(PIP_SECRET)) $(BUILD_ARGS) .
 
 clean:  ## Remove what the other targets made, but for out/
-	rm -rf $(VENV) .venv-proto .venv-verl .venv-skyrl $(SGLANG) .toolchains benchmarks/out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-proto .venv-verl .venv-skyrl .venv-verifiers $(SGLANG) .toolchains benchmarks/out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
