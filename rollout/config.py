@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fairbox.config import setting
 from fairbox.errors import ConfigError, FieldError, FieldErrors
 from rollout.engines.base import SamplingParams
+from rollout.engines.vllm_api import LogprobsMode, check_exact
 from rollout.engines.weights import Interrupt
 from rollout.loop.groups import Schedule
 from rollout.loop.limits import Limits
@@ -17,9 +18,17 @@ from rollout.tools.code_interpreter import CodeInterpreterConfig
 
 __all__ = ["EngineSettings", "RolloutConfig", "SamplingSettings"]
 
-_KINDS = ("transformers", "sglang")
+_KINDS = ("transformers", "sglang", "vllm")
 _ONLY_TRANSFORMERS = ("max_batch", "threads", "max_model_tokens")
-_ONLY_SGLANG = ("urls", "router_url", "api_key_file", "turn_timeout_s")
+_ONLY_SGLANG = ("router_url", "turn_timeout_s")
+_ONLY_SERVERS = ("urls", "api_key_file")
+_ONLY_VLLM = ("logprobs_mode",)
+_OTHERS = {
+    "transformers": (*_ONLY_SERVERS, *_ONLY_SGLANG, *_ONLY_VLLM),
+    "sglang": (*_ONLY_TRANSFORMERS, *_ONLY_VLLM),
+    "vllm": (*_ONLY_TRANSFORMERS, *_ONLY_SGLANG, "interrupt"),
+}
+"""Kind -> settings that have no meaning with it."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +51,12 @@ class SamplingSettings:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What samples the turns: a model in this process, or sglang servers that run already."""
+    """What samples the turns: a model in this process, or servers that run already."""
 
-    kind: str = setting("transformers", help="transformers: in this process, on the CPU; sglang: servers at urls.")
+    kind: str = setting(
+        "transformers",
+        help="transformers: in this process, on the CPU; sglang: servers at urls; vllm: the one at urls.",
+    )
     max_batch: int = setting(16, help="transformers: rows that are decoded at once.")
     threads: int | None = setting(None, help="transformers: threads of torch; none: one per core.")
     max_model_tokens: int | None = setting(
@@ -54,32 +66,41 @@ class EngineSettings:
     queue_timeout_s: float = setting(
         600.0, help="Longest wait of a turn for its turn, seconds; then the cause is INFRA."
     )
-    urls: list[str] = setting(factory=list, help="sglang: one address per server, like [http://HOST:30000].")
+    urls: list[str] = setting(factory=list, help="One address per server, like [http://HOST:30000]; of vllm one alone.")
     router_url: str | None = setting(
         None, help="sglang: address of a router that places the turns; urls are behind it."
     )
-    api_key_file: str = setting("", help="sglang: file with the servers' API key; empty: they have none.")
+    api_key_file: str = setting("", help="File with the servers' API key; empty: they have none.")
     turn_timeout_s: float = setting(3600.0, help="sglang: longest time of a turn without a limit of its own, seconds.")
     interrupt: str = setting(
         "continue", help="Turns that run during a weight update: continue under the new weights, or finish before it."
     )
+    logprobs_mode: str = setting("raw_logprobs", help="vllm: what the server was started with as --logprobs-mode.")
 
     def validate(self) -> None:
         """ConfigError naming the setting that is wrong, or that another one leaves without meaning."""
-        for name, allowed in (("kind", _KINDS), ("interrupt", tuple(Interrupt))):
+        choices = {"kind": _KINDS, "interrupt": tuple(Interrupt), "logprobs_mode": tuple(LogprobsMode)}
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"engine.{name} is {getattr(self, name)!r}, must be one of: {', '.join(allowed)}")
         for name in ("max_batch", "threads", "max_model_tokens", "queue_timeout_s", "turn_timeout_s"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"engine.{name} is {value}, must be positive")
-        for name in _ONLY_TRANSFORMERS if self.kind == "sglang" else _ONLY_SGLANG:
+        for name in _OTHERS[self.kind]:
             if getattr(self, name) != getattr(EngineSettings(), name):
                 raise ConfigError(f"engine.{name} is set, which has no meaning with engine.kind={self.kind}")
-        if self.kind == "sglang" and not self.urls:
+        if self.kind != "transformers" and not self.urls:
             raise ConfigError("engine.urls is empty, must hold the address of each server, like [http://HOST:30000]")
+        if self.kind == "vllm" and len(self.urls) > 1:
+            raise ConfigError(f"engine.urls holds {len(self.urls)} addresses, must be one with engine.kind=vllm")
         if len(set(self.urls)) != len(self.urls):
             raise ConfigError(f"engine.urls holds an address twice: {', '.join(sorted(self.urls))}")
+
+    def check_sampling(self, params: SamplingParams) -> None:
+        """Raises FieldErrors for sampling of which the engine could give no exact logprobs."""
+        if self.kind == "vllm":
+            check_exact(params, LogprobsMode(self.logprobs_mode))
 
 
 @dataclass(frozen=True)
@@ -130,7 +151,7 @@ class RolloutConfig:
         self.schedule()
         self.chat.validate()
         check_format(self.tool_format)
-        self.sampling.params()
+        self.engine.check_sampling(self.sampling.params())
         self.tool.validate()
         if self.tools is not None and self.tool != CodeInterpreterConfig():
             raise ConfigError(f"tools is {self.tools!r}, whose entries have settings of their own; leave tool.* out")

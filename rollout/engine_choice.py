@@ -7,16 +7,18 @@ from pathlib import Path
 
 from fairbox.errors import ConfigError, FairboxError
 from rollout.config import EngineSettings
+from rollout.engines.base import Engine
 from rollout.engines.replicated import ReplicatedEngine
+from rollout.engines.vllm_api import LogprobsMode
 from rollout.engines.weights import Interrupt, WeightedEngine
 
 __all__ = ["make_engine", "vocabulary_of"]
 
 
-def make_engine(settings: EngineSettings, model_dir: Path) -> WeightedEngine:
+def make_engine(settings: EngineSettings, model_dir: Path) -> Engine:
     """The engine, not entered. `model_dir` is the model's folder; servers have loaded the same model already.
 
-    Raises FairboxError for what the settings name and is not there.
+    A `WeightedEngine`, but for vLLM. Raises FairboxError for what the settings name and is not there.
     """
     if settings.kind == "transformers":
         from rollout.engines.transformers import TransformersEngine
@@ -28,7 +30,20 @@ def make_engine(settings: EngineSettings, model_dir: Path) -> WeightedEngine:
             max_model_tokens=settings.max_model_tokens,
             interrupt=Interrupt(settings.interrupt),
         )
-    return _sglang(settings, model_dir)
+    return _vllm(settings, model_dir) if settings.kind == "vllm" else _sglang(settings, model_dir)
+
+
+def _vllm(settings: EngineSettings, model_dir: Path) -> Engine:
+    try:
+        from rollout.engines.vllm import VllmEngine
+    except ModuleNotFoundError as error:
+        raise FairboxError(f"engine.kind=vllm needs {error.name}: run `pip install 'fairbox[gateway]'`") from None
+    return VllmEngine(
+        settings.urls[0],
+        vocab_size=vocabulary_of(model_dir),
+        logprobs_mode=LogprobsMode(settings.logprobs_mode),
+        api_key=_api_key(settings.api_key_file) or "",
+    )
 
 
 def _sglang(settings: EngineSettings, model_dir: Path) -> WeightedEngine:

@@ -14,6 +14,7 @@ from rollout.engines import EngineUnavailable, ReplicatedEngine
 from rollout.engines.launch import free_port
 from rollout.engines.sglang import SglangEngine
 from rollout.engines.transformers import TransformersEngine
+from rollout.engines.vllm import VllmEngine
 
 
 @pytest.fixture
@@ -33,6 +34,9 @@ def test_each_kind_is_made(folder: Path) -> None:
     several = make_engine(EngineSettings(kind="sglang", urls=["http://a:1", "http://b:1"]), folder)
     assert isinstance(several, ReplicatedEngine)
     assert [view.name for view in several.replicas()] == ["http://a:1", "http://b:1"]
+    other = make_engine(EngineSettings(kind="vllm", urls=["http://a:1"]), folder)
+    assert isinstance(other, VllmEngine)
+    assert other.vocab_size == 9
 
 
 def test_what_is_not_there_is_one_sentence(folder: Path, tmp_path: Path) -> None:
