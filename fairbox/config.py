@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import os
 import re
 import sys
@@ -24,7 +25,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from fairbox.errors import ConfigError
 from fairbox.settings import Leaf, leaves, setting
 
-__all__ = ["config_files", "from_tree", "load", "read_tree", "setting"]
+__all__ = ["config_files", "from_tree", "load", "peek", "read_document", "read_tree", "setting"]
 
 T = TypeVar("T")
 
@@ -90,6 +91,29 @@ def from_tree(cls: type[T], tree: Mapping[str, Any], *, path: str) -> T:
     return result
 
 
+def peek(name: str, *, prefix: str, argv: Sequence[str] | None = None, env: Mapping[str, str] | None = None) -> Any:
+    """What `load()` would be given for the top setting `name`, before anything is known of the others; None: nothing.
+
+    For a setting that says which other settings there are.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    said = None
+    for path in _values(words, "config"):
+        said = read_tree(Path(path)).get(name, said)
+    said = (os.environ if env is None else env).get(f"{prefix}_{name}".upper(), said)
+    return next(reversed(_values(words, name)), said)
+
+
+def _values(words: Sequence[str], name: str) -> list[str]:
+    """The values that flags of one name give, in their order."""
+    found = []
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
+        key, equals, value = word.partition("=")
+        if key.removeprefix("--").replace("-", "_") == name and (equals or word.startswith("--")):
+            found.append(value if equals else following)
+    return found
+
+
 def config_files(cls: type[Any], argv: Sequence[str] | None = None) -> list[Path]:
     """The files that `load()` reads with the same arguments, in its order; later ones win."""
     flags = _flags(sys.argv[1:] if argv is None else argv, list(leaves(cls)))
@@ -101,6 +125,14 @@ def read_tree(path: Path) -> dict[str, Any]:
     tree = OmegaConf.to_container(_tree(str(path)))
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
+
+
+def read_document(path: Path) -> Any:
+    """As `read_tree`, of a file that may hold a list, with interpolations (`${oc.env:NAME}`) filled in."""
+    try:
+        return OmegaConf.to_container(_document(str(path)), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{path}: {_first_line(error)}") from None
 
 
 def _build(cls: type[T], config: DictConfig) -> T:
@@ -147,17 +179,22 @@ def _variables(env: Mapping[str, str], prefix: str, known: list[Leaf]) -> Iterat
 
 
 def _tree(path: str) -> DictConfig:
+    loaded = _document(path)
+    if not isinstance(loaded, DictConfig):
+        raise ConfigError(f"{path}: must be a mapping of settings")
+    return loaded
+
+
+def _document(path: str) -> DictConfig | ListConfig:
     try:
         if path.endswith(".toml"):
             return OmegaConf.create(tomllib.loads(Path(path).read_text(encoding="utf-8")))
         loaded: DictConfig | ListConfig = OmegaConf.load(path)
+        return loaded
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
     except (yaml.YAMLError, tomllib.TOMLDecodeError, UnicodeDecodeError, OmegaConfBaseException) as error:
         raise ConfigError(f"{path}: {_first_line(error)}") from None
-    if not isinstance(loaded, DictConfig):
-        raise ConfigError(f"{path}: must be a mapping of settings")
-    return loaded
 
 
 def _merge_file(config: DictConfig, path: str, known: list[Leaf]) -> DictConfig:

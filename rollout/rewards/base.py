@@ -19,19 +19,24 @@ if TYPE_CHECKING:
     from rollout.loop.results import ToolCallRecord, TrajectoryResult
     from rollout.loop.task import Task
 
-__all__ = ["NotScored", "Reward", "RewardServices", "Sample"]
+__all__ = ["NotScored", "Reward", "RewardFault", "RewardServices", "Sample"]
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """`value` is what training uses; `parts` explain it. Both are finite. A masked trajectory has none at all."""
+    """What a trajectory is worth. Every number is finite. A masked trajectory has none at all."""
 
     value: float
+    """What training uses: of the whole trajectory, `turns` included."""
     parts: Mapping[str, float] = field(default_factory=dict)
+    """What explains it."""
+    turns: Mapping[int, float] = field(default_factory=dict)
+    """Turn of the assistant, from 1 -> what of `value` belongs to that turn; the rest belongs to the last one."""
 
     def __post_init__(self) -> None:
         assert math.isfinite(self.value)
         assert all(math.isfinite(part) for part in self.parts.values())
+        assert all(turn >= 1 and math.isfinite(part) for turn, part in self.turns.items())
 
 
 class NotScored(FairboxError):  # noqa: N818 - an answer, not a failure
@@ -41,6 +46,14 @@ class NotScored(FairboxError):  # noqa: N818 - an answer, not a failure
         assert cause is not Cause.POLICY  # what the policy causes is a reward
         super().__init__(problem)
         self.cause = cause
+
+
+class RewardFault(NotScored):
+    """A reward function is broken: it raised what it must not, or gave no finite number. The cause is INFRA, and to
+    score again would break again."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(Cause.INFRA, problem)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,22 +6,26 @@
     @reward("passes_tests")
     async def passes_tests(sample: Sample, services: RewardServices, *, continuous: bool = False) -> Reward: ...
 
-The first parameter is the sample, a second positional one the services; the arguments that a configuration may give are
-keyword-only, typed, and have defaults. A name is taken once.
+The first parameter is the sample, a second positional one, which is called `services`, the services; the arguments that
+a configuration may give are keyword-only, typed, and have defaults. A name is taken once.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fairbox.errors import ConfigError
 
-__all__ = ["find_reward", "reward", "reward_names"]
+__all__ = ["check_form", "find_reward", "reward", "reward_names", "takes_services"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_BUILT_IN = ("rollout.rewards.gsm8k", "rollout.rewards.turns")
+"""Modules of fairbox's own that register functions; imported at the first look-up."""
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
 
@@ -31,7 +35,7 @@ def reward(name: str) -> Callable[[F], F]:
     def register(function: F) -> F:
         if _FUNCTIONS.get(name, function) is not function:
             raise ValueError(f"reward {name!r} is registered already, as {_FUNCTIONS[name].__module__}")
-        _check_form(name, function)
+        check_form(name, function)
         _FUNCTIONS[name] = function
         return function
 
@@ -40,6 +44,7 @@ def reward(name: str) -> Callable[[F], F]:
 
 def find_reward(name: str) -> Callable[..., Any]:
     """The function of this name. ConfigError for one that is not registered."""
+    _import_built_in()
     try:
         return _FUNCTIONS[name]
     except KeyError:
@@ -49,15 +54,35 @@ def find_reward(name: str) -> Callable[..., Any]:
 
 def reward_names() -> list[str]:
     """All names, sorted."""
+    _import_built_in()
     return sorted(_FUNCTIONS)
 
 
-def _check_form(name: str, function: Callable[..., Any]) -> None:
-    parameters = list(inspect.signature(function).parameters.values())
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    others = [p for p in parameters if p not in positional]
+def takes_services(function: Callable[..., Any]) -> bool:
+    """Whether it wants the services beside the sample."""
+    return len(_positional(function)) == 2
+
+
+def check_form(name: str, function: Callable[..., Any]) -> None:
+    """ValueError for a function of another form."""
+    positional = _positional(function)
+    others = [p for p in inspect.signature(function).parameters.values() if p not in positional]
     if not 1 <= len(positional) <= 2 or any(p.default is not p.empty for p in positional):
         raise ValueError(f"reward {name!r} must take the sample, and the services if it needs them, by position")
+    if len(positional) == 2 and positional[1].name != "services":
+        # One that takes (text, truth) would compare a sample with the services, and be wrong without a word.
+        raise ValueError(f"reward {name!r}: the second parameter is {positional[1].name}, must be services")
     for parameter in others:
         if parameter.kind is not parameter.KEYWORD_ONLY:
             raise ValueError(f"reward {name!r}: {parameter} would swallow misspelt arguments")
+
+
+def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    parameters = inspect.signature(function).parameters.values()
+    return [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+@functools.cache
+def _import_built_in() -> None:
+    for module in _BUILT_IN:
+        importlib.import_module(module)
