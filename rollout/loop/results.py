@@ -30,7 +30,9 @@ class PhaseTimes:
     tool_run_s: float = 0.0
     """In tools, from leaving their queues to their answers."""
     total_s: float = 0.0
-    """From the start of the last attempt to its end, on the wall."""
+    """From the start of the last attempt to its end, on the wall; scoring comes after it."""
+    score_s: float = 0.0
+    """Scoring, on the wall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +93,11 @@ class TrajectoryResult:
     attempts: int = 1
     """Including those whose INFRA failure was retried."""
     error: str | None = None
-    """What failed, when the cause is INFRA."""
+    """What failed, when it is masked."""
     reward: Reward | None = None
     """None when it is masked."""
+    unscored: bool = False
+    """Whether it was played and could not be scored; `cause` says who could have caused that."""
     tool_rewards: dict[str, float] = field(default_factory=dict)
     parent_id: str | None = None
     """The trajectory that it was forked from; None: it was not. Tokens, calls and times of the part that they have in
@@ -102,8 +106,8 @@ class TrajectoryResult:
 
     @property
     def masked(self) -> bool:
-        """Whether it must not reach a reward, a group's mean or a loss."""
-        return self.cause is Cause.INFRA
+        """Whether it must not reach a reward, a mean or a loss: the service failed it, or nothing could score it."""
+        return self.unscored or self.cause is Cause.INFRA
 
     @property
     def final_text(self) -> str:

@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from executor_service import Cause
 from fairbox.clock import Clock, MonotonicClock
 from rollout.loop.agent_loop import turn_seed
 from rollout.loop.groups import Cancel, Decision, GroupEnded, GroupScheduler, HandOver, RetryBudget, Schedule, Start
 from rollout.loop.results import TrajectoryResult
+from rollout.loop.scoring import SCORE_TIMEOUT_S, Score, Scoring
 from rollout.loop.task import Task
-from rollout.rewards.base import Reward
 
 __all__ = ["GroupSummary", "Loop", "RolloutRunner", "RunnerStatistics"]
-
-_LOG = logging.getLogger("fairbox.rollout")
 
 
 class Loop(Protocol):
@@ -37,7 +33,6 @@ class Loop(Protocol):
         ...
 
 
-Score = Callable[[Task, TrajectoryResult], Reward]
 Sink = Callable[[TrajectoryResult, Task], None]
 
 
@@ -48,11 +43,16 @@ class RunnerStatistics:
     planned: int
     """Trajectories to be handed over, if nothing fails or is cut short."""
     running: int
+    """Played or scored now."""
+    scoring: int
+    """Of those, being scored."""
     finished: int
     """Handed over."""
     masked: int
     """Of those, without a score."""
     retried: int
+    scored_again: int
+    """How often scoring alone was repeated."""
     dropped: int
     """Started and not handed over: stragglers, and what a limit of the run ended."""
     groups: int
@@ -71,8 +71,8 @@ class GroupSummary:
 
 
 class RolloutRunner:
-    """Trajectories of each task, as `schedule` says. `score` is called for those that are not masked, `sink` for each
-    that is kept, and `on_group` when a group has ended."""
+    """Trajectories of each task, as `schedule` says. `score` (see `rollout.loop.scoring`) is called for those that are
+    not masked, `sink` for each that is kept, and `on_group` when a group has ended."""
 
     def __init__(
         self,
@@ -83,17 +83,18 @@ class RolloutRunner:
         schedule: Schedule,
         retries: RetryBudget,
         seed: int | None = None,
+        score_timeout_s: float = SCORE_TIMEOUT_S,
         on_group: Callable[[GroupSummary], None] = lambda group: None,
         clock: Clock | None = None,
     ) -> None:
         self._loop = loop
-        self._score = score
         self._sink = sink
         self._schedule = schedule
         self._retries = retries
         self._seed = seed
         self._on_group = on_group
         self._clock = clock or MonotonicClock()
+        self._scoring = Scoring(score, timeout_s=score_timeout_s, retries=retries, clock=self._clock)
         self._planned = self._finished = self._masked = self._retried = self._dropped = self._groups = 0
         self._scheduler: GroupScheduler | None = None
         """Of the run that goes on."""
@@ -110,9 +111,11 @@ class RolloutRunner:
         return RunnerStatistics(
             planned=self._planned,
             running=live.running if live else 0,
+            scoring=self._scoring.running,
             finished=self._finished,
             masked=self._masked,
             retried=self._retried + (live.retried if live else 0),
+            scored_again=self._scoring.repeated,
             dropped=self._dropped,
             groups=self._groups,
         )
@@ -159,9 +162,12 @@ class RolloutRunner:
                 self._group_ended(decision)
 
     async def _one(self, start: Start) -> TrajectoryResult:
+        """Plays a trajectory and scores it. It keeps its place until it is scored, so that what waits to be scored is
+        bounded too."""
         task = self._tasks[start.group]
         seed = turn_seed(self._seed, start.index)
-        return await self._loop.run(task, index=start.index, seed=seed, attempt=start.attempt)
+        result = await self._loop.run(task, index=start.index, seed=seed, attempt=start.attempt)
+        return await self._scoring.scored(task, result)
 
     def _ended(self, index: int, task: asyncio.Task[TrajectoryResult]) -> None:
         del self._running[index]
@@ -172,20 +178,11 @@ class RolloutRunner:
             scheduler.cancelled(index)
         else:
             result = task.result()
-            scored = self._scored(self._tasks[scheduler.group_of(index)], result)
-            self._results[index] = scored
-            # A grader that breaks would break again: only what the service lost is run again.
-            scheduler.ended(index, masked=scored.masked, again=result.masked, now=self._clock.now())
+            self._results[index] = result
+            # Only what the service lost is run again: what can't be scored would not be by being played anew.
+            again = result.masked and not result.unscored
+            scheduler.ended(index, masked=result.masked, again=again, now=self._clock.now())
         self._news.set()
-
-    def _scored(self, task: Task, result: TrajectoryResult) -> TrajectoryResult:
-        if result.masked:
-            return result
-        try:
-            return replace(result, reward=self._score(task, result))
-        except Exception as error:  # the boundary of a trajectory: a grader that breaks is not the model's wrong answer
-            _LOG.exception("trajectory %s of %s could not be scored", result.trajectory_id, task.where)
-            return replace(result, cause=Cause.INFRA, error=f"scoring: {type(error).__name__}: {error}")
 
     def _hand_over(self, decision: HandOver) -> None:
         result = self._results.pop(decision.index)
