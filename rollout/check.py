@@ -69,7 +69,8 @@ def _contradictions(record: dict[str, Any]) -> list[str]:
         problems.append("response_mask is not 1 exactly on sampled segments")
     if any(p != 0.0 for p, m in zip(record["logprobs"], record["response_mask"], strict=True) if not m):
         problems.append("a token that was not sampled has a logprob")
-    if record["masked"] != (record["cause"] == Cause.INFRA):
+    allowed = (Cause.INFRA, Cause.TASK) if record["masked"] else (Cause.POLICY, Cause.TASK)
+    if record["cause"] not in allowed:
         problems.append(f"masked is {record['masked']}, but the cause is {record['cause']}")
     if record["masked"] and record["score"] is not None:
         problems.append("it is masked and has a score")

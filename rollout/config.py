@@ -11,6 +11,7 @@ from rollout.engines.vllm_api import LogprobsMode, check_exact
 from rollout.engines.weights import Interrupt
 from rollout.loop.groups import Schedule
 from rollout.loop.limits import Limits
+from rollout.loop.scoring import SCORE_TIMEOUT_S
 from rollout.ray.spread import RaySpread
 from rollout.tokens.settings import ChatSettings
 from rollout.tools import check_format
@@ -107,7 +108,12 @@ class EngineSettings:
 class RolloutConfig:
     """A run: which problems, which model, which services, which limits."""
 
-    data: str | None = setting(None, help="Problems, .jsonl or .parquet (GSM8K's or verl's rows); none: built-in ones.")
+    env: str = setting("gsm8k", help="What makes tasks of the data and scores them: a name, or module:class.")
+    data: str | None = setting(None, help="Problems, .jsonl or .parquet (gsm8k's own or verl's); none: built-in ones.")
+    reward: str | None = setting(
+        None, help="Reward: YAML file of functions, a registered name, or module:function; none: the environment's."
+    )
+    score_timeout_s: float = setting(SCORE_TIMEOUT_S, help="Longest time of scoring a trajectory; then it is masked.")
     n: int = setting(8, help="How many problems, from the beginning of the data.")
     samples_per_prompt: int = setting(1, help="Trajectories per problem; together they are a group.")
     extra_samples: int = setting(
@@ -147,6 +153,8 @@ class RolloutConfig:
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least {bound}")
+        if not 0 < self.score_timeout_s < float("inf"):
+            raise ConfigError(f"score_timeout_s is {self.score_timeout_s}, must be positive")
         self.engine.validate()
         self.schedule()
         self.chat.validate()

@@ -66,6 +66,7 @@ def record_of(result: TrajectoryResult, task: Task, *, step: int, model: str, de
         "data_source": task.data_source,
         "where": task.where,
         "reward_parts": {} if reward is None else dict(reward.parts),
+        "turn_rewards": [] if reward is None else [reward.turns.get(turn, 0.0) for turn in range(1, result.turns + 1)],
         "tool_rewards": result.tool_rewards,
         "prompt_ids": list(trajectory.prompt_ids),
         "response_ids": list(trajectory.response_ids),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,11 @@ from fairbox.errors import ConfigError, FairboxError
 from rollout.build import open_loop
 from rollout.config import RolloutConfig
 from rollout.engines.base import EngineStatistics
+from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.runner import Loop
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.drift import DriftCounter
+from rollout.tools.registry import ToolSpec
 from rollout.tools.statistics import ToolStatistics
 
 __all__ = ["Player", "open_player"]
@@ -39,13 +42,16 @@ class Player:
 
 
 @contextlib.asynccontextmanager
-async def open_player(config: RolloutConfig, model_dir: Path, *, executor: str, limiter: str) -> AsyncIterator[Player]:
-    """As `config.ray` says. The services are `host:port`."""
+async def open_player(
+    config: RolloutConfig, model_dir: Path, *, executor: str, limiter: str, specs: Sequence[ToolSpec] | None = None
+) -> AsyncIterator[Player]:
+    """As `config.ray` says. The services are `host:port`; `specs` None is `tool_specs(config)`."""
+    factory = partial(open_loop, config, model_dir, executor=executor, limiter=limiter, specs=specs)
     if config.ray:
-        async with _over_ray(config, model_dir, executor, limiter) as player:
+        async with _over_ray(config, model_dir, factory) as player:
             yield player
         return
-    async with open_loop(config, model_dir, executor=executor, limiter=limiter) as loop:
+    async with factory() as loop:
         yield Player(
             loop=loop,
             chat=loop.chat,
@@ -59,7 +65,9 @@ async def open_player(config: RolloutConfig, model_dir: Path, *, executor: str, 
 
 
 @contextlib.asynccontextmanager
-async def _over_ray(config: RolloutConfig, model_dir: Path, executor: str, limiter: str) -> AsyncIterator[Player]:
+async def _over_ray(
+    config: RolloutConfig, model_dir: Path, factory: Callable[[], AbstractAsyncContextManager[AgentLoop]]
+) -> AsyncIterator[Player]:
     try:
         import ray
     except ModuleNotFoundError:
@@ -76,7 +84,6 @@ async def _over_ray(config: RolloutConfig, model_dir: Path, executor: str, limit
         if config.up and nodes > 1:
             raise ConfigError(f"up is set, but the {nodes} machines of the cluster can't reach services on this one")
         chat = config.chat.load(model_dir)
-        factory = partial(open_loop, config, model_dir, executor=executor, limiter=limiter)
         async with RayLoops(factory, config.spread, chat=chat, sampling=config.sampling.params()) as loops:
             facts = await loops.facts()
             yield Player(

@@ -148,6 +148,7 @@ def _row(found: CapturedTrajectory, branch: CapturedBranch, model: str, decode: 
         "index": branch.index,
         "data_source": "capture",
         "reward_parts": {},
+        "turn_rewards": [],
         "tool_rewards": {},
         "prompt_ids": list(trajectory.prompt_ids),
         "response_ids": list(trajectory.response_ids),

@@ -1,4 +1,4 @@
-"""`fairbox rollout`: problems in; trajectories, a dump and a table out."""
+"""`fairbox rollout`: tasks in; trajectories, a dump and a table out."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc.aio
 from rich.console import Console
 
+from executor_service import ExecutorClient
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
 from fairbox.channels import open_channel
-from fairbox.config import load
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, FairboxError
 from fairbox.serving import run_service
 from rollout.build import tool_specs
 from rollout.config import RolloutConfig
-from rollout.data.rows import DataError, Row, read_rows
+from rollout.data.rows import DataError
 from rollout.dump import DumpWriter, record_of
 from rollout.engines.model_store import find_model
-from rollout.envs.gsm8k import EXAMPLES, Gsm8kEnvironment
+from rollout.envs.base import Environment, EnvironmentSetup, EnvironmentWithServices
+from rollout.envs.gsm8k import EXAMPLES
+from rollout.envs.settings import load_run
 from rollout.loop.groups import RetryBudget
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import RolloutRunner
 from rollout.loop.task import Task
 from rollout.player import Player, open_player
 from rollout.report import RunProgress, closing_table
+from rollout.rewards import RewardServices, load_reward
 from rollout.stack import LocalStack
 from rollout.summary import RunSummary
 from rollout.tokens.tokenizer import ChatTemplateError
@@ -48,15 +51,22 @@ _PROBE_S = 5.0
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; 0 when every trajectory ended, masked ones included, 130 after Ctrl-C."""
-    config = load(RolloutConfig, prefix="ROLLOUT", prog="fairbox rollout", description=__doc__ or "", argv=argv)
-    rows = read_rows(None if config.data is None else Path(config.data), config.n)
-    specs = tool_specs(config)
+    config, kind, settings = load_run(
+        RolloutConfig, prefix="ROLLOUT", prog="fairbox rollout", description=__doc__ or "", argv=argv
+    )
+    setup = EnvironmentSetup(
+        data=None if config.data is None else Path(config.data),
+        limit=config.n,
+        reward=None if config.reward is None else load_reward(config.reward),
+    )
+    environment = kind.make(settings, setup)
+    specs = tool_specs(config, environment)
     model_dir = find_model(config.model)
     console = Console(file=sys.stderr)
     finished: list[bool] = []
 
     async def serve(stop: asyncio.Event) -> None:
-        finished.append(await _run(config, rows, specs, model_dir, console, stop))
+        finished.append(await _run(config, environment, specs, model_dir, console, stop))
 
     code = run_service(serve, name="fairbox rollout")
     if code == EXIT_INTERRUPTED or finished == [True]:
@@ -66,19 +76,23 @@ def main(argv: Sequence[str]) -> int:
 
 async def _run(
     config: RolloutConfig,
-    rows: list[Row],
+    environment: Environment,
     specs: tuple[ToolSpec, ...],
     model_dir: Path,
     console: Console,
     stop: asyncio.Event,
 ) -> bool:
     """Whether every trajectory ended; False after a signal."""
-    environment = Gsm8kEnvironment(rows)
     async with contextlib.AsyncExitStack() as stack:
         limiter, executor = await stack.enter_async_context(_services(config, specs, console))
         console.print(f"loading {model_dir.name}" if config.engine.kind == "transformers" else "asking the servers")
-        player = await stack.enter_async_context(open_player(config, model_dir, executor=executor, limiter=limiter))
-        tasks = environment.tasks()
+        player = await stack.enter_async_context(
+            open_player(config, model_dir, executor=executor, limiter=limiter, specs=specs)
+        )
+        if isinstance(environment, EnvironmentWithServices):
+            client = await stack.enter_async_context(ExecutorClient(executor))
+            environment.use(RewardServices(executor=client))
+        tasks = list(environment.tasks())
         _check_prompts(tasks, player, config)
         dump = stack.enter_context(DumpWriter(_out_folder(config), config.step))
         return await _roll(config, environment, tasks, player, dump, console, stop)
@@ -86,7 +100,7 @@ async def _run(
 
 async def _roll(
     config: RolloutConfig,
-    environment: Gsm8kEnvironment,
+    environment: Environment,
     tasks: list[Task],
     player: Player,
     dump: DumpWriter,
@@ -111,6 +125,7 @@ async def _roll(
             schedule=config.schedule(),
             retries=RetryBudget(config.infra_retries, config.infra_retries_total),
             seed=config.sampling.seed,
+            score_timeout_s=config.score_timeout_s,
         )
         complete = await _unless(stop, runner.run(tasks))
     wall_s = time.monotonic() - began

@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib.resources
 import itertools
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ class Row:
     data_source: str
     where: str
     """File and line, for error messages."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """All of the row, as the file has it."""
 
 
 def read_rows(path: Path | None, limit: int | None = None) -> list[Row]:
@@ -105,7 +107,7 @@ def _row(record: Any, where: str, data_source: str) -> Row:
     answer = _text(record, "answer", where)
     if extract_answer(answer) is None:
         raise DataError(f"{where}: answer must have a number after ####, but ends with {answer[-40:]!r}")
-    return Row(question, answer.rpartition("####")[2].strip(), data_source, where)
+    return Row(question, answer.rpartition("####")[2].strip(), data_source, where, record)
 
 
 def _verl_row(record: dict[str, Any], where: str) -> Row:
@@ -123,7 +125,7 @@ def _verl_row(record: dict[str, Any], where: str) -> Row:
         if not users:
             raise DataError(f"{where}: needs extra_info.question, or a user message in prompt")
         question = _text(users[-1], "content", where)
-    return Row(question, truth, str(record.get("data_source") or "openai/gsm8k"), where)
+    return Row(question, truth, str(record.get("data_source") or "openai/gsm8k"), where, record)
 
 
 def _text(record: dict[str, Any], key: str, where: str) -> str:

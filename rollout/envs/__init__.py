@@ -1,6 +1,22 @@
-"""Environments: tasks out of data, rewards out of trajectories."""
+"""Environments: tasks out of data, rewards out of trajectories, registered by their names."""
 
-from rollout.envs.base import Environment
-from rollout.envs.gsm8k import Gsm8kEnvironment, WorkedExample
+from rollout.envs.base import Environment, EnvironmentSetup, EnvironmentWithServices, EnvironmentWithTools
+from rollout.envs.gsm8k import Gsm8kConfig, Gsm8kEnvironment, PromptStyle, WorkedExample
+from rollout.envs.registry import EnvironmentKind, environment, environment_names, find_environment
+from rollout.envs.settings import load_run
 
-__all__ = ["Environment", "Gsm8kEnvironment", "WorkedExample"]
+__all__ = [
+    "Environment",
+    "EnvironmentKind",
+    "EnvironmentSetup",
+    "EnvironmentWithServices",
+    "EnvironmentWithTools",
+    "Gsm8kConfig",
+    "Gsm8kEnvironment",
+    "PromptStyle",
+    "WorkedExample",
+    "environment",
+    "environment_names",
+    "find_environment",
+    "load_run",
+]

@@ -1,28 +1,83 @@
-"""Word problems, solved with the code interpreter: prompt, worked examples, reward.
+"""Word problems: prompts in several styles, their tools, and GSM8K's reward of the last turn.
 
-The two worked examples are conversation turns of the prompt: prompt tokens, never trained on. They show the format that
-small models would not find by themselves; one name for the result keeps such a model from
-copying the question into the code. The reward is GSM8K's, on the last turn alone.
+The two worked examples of the style `code` are conversation turns of the prompt: prompt tokens, never trained on. They
+show the format that small models would not find by themselves; one name for the result keeps such a model from
+copying the question into the code.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
-from rollout.data.rows import Row
+from fairbox.config import setting
+from fairbox.errors import ConfigError
+from rollout.data.rows import DataError, Row, read_rows
+from rollout.envs.base import EnvironmentSetup
+from rollout.envs.registry import environment
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
-from rollout.rewards.base import Reward
-from rollout.rewards.gsm8k import gsm8k_reward
+from rollout.rewards import AnswerMethod, Composition, Reward, RewardServices, Sample, parse_rewards
 from rollout.tokens.tokenizer import Message
+from rollout.tools.gsm8k_reward import Gsm8kRewardConfig, Gsm8kRewardTool
+from rollout.tools.registry import ToolSpec
 
-__all__ = ["EXAMPLES", "Gsm8kEnvironment", "WorkedExample"]
+__all__ = ["EXAMPLES", "Gsm8kConfig", "Gsm8kEnvironment", "PromptStyle", "WorkedExample", "plain_prompt", "tool_prompt"]
 
 SYSTEM = "You write Python code. You answer every question by calling code_interpreter once."
 ASK = "\nWrite Python code that prints the answer."
+THINK = "Let's think step by step and output the final answer after `####`."
+"""verl's wording, which its GSM8K data and published runs have."""
+SUBMIT = (
+    "You are a math expert. You are given a question and you need to solve it step by step. Reasoning step by step "
+    "before any tool call. You should use the `calc_gsm8k_reward` tool after step by step solving the question, before "
+    "generate final answer at least once and refine your answer if necessary. Put your final answer in the format of "
+    "`#### <answer>`."
+)
+"""The same, of its data with the tool."""
+
+
+class PromptStyle(StrEnum):
+    """What a problem's prompt is."""
+
+    CODE = "code"
+    """Two worked examples with the code interpreter, then the question."""
+    PLAIN = "plain"
+    """The question, and that the answer follows `####`: verl's prompt. Without tools."""
+    SUBMIT = "submit"
+    """verl's prompt of its data with the tool calc_gsm8k_reward, and that tool."""
+    DATA = "data"
+    """The messages that each row has in `prompt`."""
+
+
+@dataclass(frozen=True)
+class Gsm8kConfig:
+    """Settings of the environment gsm8k."""
+
+    prompt: str = setting("code", help="code (worked examples, code interpreter), plain, submit (reward tool), data.")
+    method: str = setting("strict", help="Where the answer is: strict (after the last ####), flexible (last number).")
+    format_score: float = setting(0.0, help="Reward of a wrong answer in the right form.")
+    turn_rewards: bool = setting(False, help="Add what tools give for single calls to the reward, each at its turn.")
+    reward_tool: Gsm8kRewardConfig = setting(factory=Gsm8kRewardConfig, help="submit: the tool calc_gsm8k_reward.")
+
+    def validate(self) -> None:
+        """ConfigError for what types can't say."""
+        for name, allowed in (("prompt", PromptStyle), ("method", AnswerMethod)):
+            if getattr(self, name) not in list(allowed):
+                said = f"env_config.{name} is {getattr(self, name)!r}"
+                raise ConfigError(f"{said}, must be one of: {', '.join(allowed)}")
+        if not abs(self.format_score) < float("inf"):
+            raise ConfigError(f"env_config.format_score is {self.format_score}, must be a finite number")
+        self.reward_tool.validate("env_config.reward_tool")
+
+    def rewards(self) -> Composition:
+        """The environment's own reward."""
+        own = {"fn": "gsm8k", "args": {"method": self.method, "format_score": self.format_score}}
+        return parse_rewards([own, *[{"fn": "tool_call_rewards"}] * self.turn_rewards])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,40 +107,112 @@ EXAMPLES = (
 
 
 class Gsm8kEnvironment:
-    """Tasks of GSM8K rows."""
+    """Tasks of GSM8K rows. `reward` None is `config.rewards()`."""
 
-    def __init__(self, rows: Sequence[Row], examples: Sequence[WorkedExample] = EXAMPLES) -> None:
+    def __init__(
+        self, rows: Sequence[Row], config: Gsm8kConfig | None = None, reward: Composition | None = None
+    ) -> None:
         self._rows = tuple(rows)
-        self._examples = tuple(examples)
+        self._config = config or Gsm8kConfig()
+        self._reward = reward or self._config.rewards()
+        self._services = RewardServices()
+
+    def tools(self) -> tuple[ToolSpec, ...] | None:
+        """None: the run's own, which are the code interpreter."""
+        match PromptStyle(self._config.prompt):
+            case PromptStyle.PLAIN:
+                return ()
+            case PromptStyle.SUBMIT:
+                return (ToolSpec("env_config.reward_tool", Gsm8kRewardTool, self._config.reward_tool),)
+            case _:
+                return None
+
+    def use(self, services: RewardServices) -> None:
+        """What the run's reward functions may need."""
+        self._services = services
 
     def tasks(self) -> list[Task]:
-        """One per row. Its uid is made of the question and the row's place, so that it is the same in every run."""
+        """One per row. Its uid is made of the question and the row's place, so that it is the same in every run.
+
+        Raises DataError for a row without messages where the style is `data`.
+        """
         return [
             Task(
                 uid=_uid(row.question, index),
-                messages=self._messages(row.question),
+                messages=self._messages(row),
                 ground_truth=row.ground_truth,
                 data_source=row.data_source,
                 where=row.where,
+                tools_kwargs=self._tools_kwargs(row),
+                row=row.columns,
             )
             for index, row in enumerate(self._rows)
         ]
 
-    def score(self, task: Task, result: TrajectoryResult) -> Reward:
-        """GSM8K's reward of the last turn."""
-        return gsm8k_reward(result.final_text, task.ground_truth)
+    async def score(self, task: Task, result: TrajectoryResult) -> Reward:
+        """GSM8K's reward of the last turn, or the run's own."""
+        return await self._reward.score(Sample.of(task, result), self._services)
 
-    def _messages(self, question: str) -> tuple[Message, ...]:
-        messages: list[Message] = [{"role": "system", "content": SYSTEM}]
-        for example in self._examples:
-            call = json.dumps({"name": "code_interpreter", "arguments": {"code": example.code}})
-            messages += [
-                {"role": "user", "content": example.question + ASK},
-                {"role": "assistant", "content": f"<tool_call>\n{call}\n</tool_call>"},
-                {"role": "tool", "content": example.output},
-                {"role": "assistant", "content": f"#### {example.answer}"},
-            ]
-        return (*messages, {"role": "user", "content": question.strip() + ASK})
+    def _messages(self, row: Row) -> tuple[Message, ...]:
+        match PromptStyle(self._config.prompt):
+            case PromptStyle.CODE:
+                return _code_prompt(row.question)
+            case PromptStyle.PLAIN:
+                return plain_prompt(row.question)
+            case PromptStyle.SUBMIT:
+                return tool_prompt(row.question)
+            case PromptStyle.DATA:
+                return _own_prompt(row)
+
+    def _tools_kwargs(self, row: Row) -> dict[str, dict[str, Any]]:
+        if self._config.prompt == PromptStyle.DATA:
+            extra = row.columns.get("extra_info")
+            given = extra.get("tools_kwargs") if isinstance(extra, Mapping) else None
+            return {name: dict(options) for name, options in (given or {}).items() if options}
+        if self._config.prompt == PromptStyle.SUBMIT:
+            return {Gsm8kRewardTool.default_schema.name: {"ground_truth": row.ground_truth}}
+        return {}
+
+
+@environment("gsm8k", Gsm8kConfig)
+def open_gsm8k(config: Gsm8kConfig, setup: EnvironmentSetup) -> Gsm8kEnvironment:
+    """The rows of the run's data, or the built-in ones. Raises ConfigError and DataError."""
+    if setup.reward is not None and config.rewards() != Gsm8kConfig().rewards():
+        said = "env_config.method, format_score or turn_rewards is set"
+        raise ConfigError(f"{said}, which has no meaning with a reward of the run: set it there")
+    return Gsm8kEnvironment(read_rows(setup.data, setup.limit), config, setup.reward)
+
+
+def plain_prompt(question: str) -> tuple[Message, ...]:
+    """verl's prompt: the question, and where the answer is to stand."""
+    return ({"role": "user", "content": f"{question.strip()} {THINK}"},)
+
+
+def tool_prompt(question: str) -> tuple[Message, ...]:
+    """verl's prompt where there is the tool calc_gsm8k_reward."""
+    return ({"role": "system", "content": SUBMIT}, *plain_prompt(question))
+
+
+def _code_prompt(question: str) -> tuple[Message, ...]:
+    messages: list[Message] = [{"role": "system", "content": SYSTEM}]
+    for example in EXAMPLES:
+        call = json.dumps({"name": "code_interpreter", "arguments": {"code": example.code}})
+        messages += [
+            {"role": "user", "content": example.question + ASK},
+            {"role": "assistant", "content": f"<tool_call>\n{call}\n</tool_call>"},
+            {"role": "tool", "content": example.output},
+            {"role": "assistant", "content": f"#### {example.answer}"},
+        ]
+    return (*messages, {"role": "user", "content": question.strip() + ASK})
+
+
+def _own_prompt(row: Row) -> tuple[Message, ...]:
+    prompt = row.columns.get("prompt")
+    messages = prompt if isinstance(prompt, list) else []
+    texts = [each.get(key) for each in messages if isinstance(each, Mapping) for key in ("role", "content")]
+    if not messages or len(texts) != 2 * len(messages) or not all(isinstance(text, str) for text in texts):
+        raise DataError(f"{row.where}: prompt must be a list of messages, each with role and content")
+    return tuple({"role": each["role"], "content": each["content"]} for each in messages)
 
 
 def _uid(question: str, index: int) -> str:

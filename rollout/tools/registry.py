@@ -36,6 +36,7 @@ __all__ = ["FairboxToolClass", "ToolSpec", "common_rate_limit", "load_tools", "o
 
 _MOVED = {
     "verl.tools.sandbox_fusion_tools.SandboxFusionTool": "rollout.tools.code_interpreter.CodeInterpreter",
+    "verl.tools.gsm8k_tool.Gsm8kTool": "rollout.tools.gsm8k_reward.Gsm8kRewardTool",
     "verl.tools.search_tool.SearchTool": "rollout.tools.search.SearchTool",
 }
 """Classes that verl no longer has, and what does their work here."""

@@ -37,6 +37,7 @@ KNOWN_FIELDS = frozenset(
         "parent_id",
         "branch_point",
         "reward_parts",
+        "turn_rewards",
         "tool_rewards",
         "prompt_ids",
         "response_ids",

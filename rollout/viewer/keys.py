@@ -65,4 +65,4 @@ FILTER_HELP = """score>0.5 stop_reason=turns tool_calls>=2   all of them
 cause=infra or outcome=time_limit            either; not, ( )
 score=none   uid!=3-ab12                     no score; any other uid
 text~"#### \\d+"   output~foo   "two words"   regular expression; text
-reward_parts.correct=1   acc=0               any other field of the dump"""
+reward_parts.gsm8k=1     acc=0               any other field of the dump"""

@@ -74,7 +74,7 @@ async def test_filter_and_its_mistakes(played: Path) -> None:
         await driver.until(lambda: driver.row_lines() == [2, 4])
         await driver.says("row 1 of 2  of 6  filter outcome=program_error")
         await driver.press("slash")
-        await driver.answer("漢字 reward_parts.correct=1")
+        await driver.answer("漢字 reward_parts.gsm8k/correct=1")
         await driver.until(lambda: driver.row_lines() == [1, 3])
         await driver.press("N")
         await driver.says("there is no further step")

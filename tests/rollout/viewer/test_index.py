@@ -81,7 +81,7 @@ def test_facts_of_a_dump_are_those_of_its_rows(played: Path) -> None:
     assert {outcome for row in rows for outcome in row.outcomes} == {"ok", "program_error"}
     first = rows[0]
     assert (first.turns, first.tool_calls, first.tool_errors, first.tools) == (2, 1, 0, ("echo",))
-    assert first.extras["reward_parts.correct"] == 1.0
+    assert first.extras["reward_parts.gsm8k/correct"] == 1.0
 
 
 def test_plain_dump_of_verl_is_a_dump(write: Callable[..., Path]) -> None:
