@@ -2,7 +2,7 @@
 
 Invariants: no row is cut, and one that does not fit is an error that names it; `response_mask` is 1 exactly on sampled
 ids of rows that count, and where it is 0 the logprob is 0.0 and the weight version -1; a reward is finite, and 0.0 with
-`scored` False where there is none; rows keep the order of the results. A masked row (its cause is INFRA) has an
+`scored` False where there is none; rows keep the order of the results. A masked row has an
 all-zero response mask and no reward. What a group's mean may see are the rows with `scored` alone.
 
 Torch is imported when a batch is made, and not before.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from executor_service import Cause
 from fairbox.errors import FieldError, FieldErrors
+from rollout.loop.credit import token_rewards
 from rollout.loop.limits import StopReason
 from rollout.loop.results import TrajectoryResult
 from rollout.tokens.segment import SegmentKind
@@ -66,12 +67,13 @@ class RolloutBatch:
     rewards: torch.Tensor
     """float32 [B]: the trajectory's reward; 0.0 where `scored` is False."""
     token_rewards: torch.Tensor
-    """float32 [B, R]: the same reward at the last id to train on, 0.0 elsewhere. A scored row without such an id (its
-    prompt filled the context) has it in `rewards` alone."""
+    """float32 [B, R]: the same reward, spread: what belongs to a turn (`Reward.turns`) at that turn's last id to train
+    on, the rest at the row's last one, 0.0 elsewhere. Each row adds up to `rewards`, but for a scored row without such
+    an id (its prompt filled the context), which has it in `rewards` alone."""
     scored: torch.Tensor
     """bool [B]: whether there is a reward."""
     masked: torch.Tensor
-    """bool [B]: whether the service failed it (cause INFRA)."""
+    """bool [B]: whether the service failed it, or nothing could score it."""
     groups: torch.Tensor
     """int64 [B]: rows of one uid share a number, counted from 0 in the order of their first rows."""
     turns: torch.Tensor
@@ -146,6 +148,7 @@ class _Row:
     mask: tuple[int, ...]
     logprobs: tuple[float, ...]
     versions: tuple[str | None, ...]
+    rewards: tuple[float, ...]
 
 
 def _row(result: TrajectoryResult) -> _Row:
@@ -153,13 +156,13 @@ def _row(result: TrajectoryResult) -> _Row:
     prompt, response = trajectory.prompt_ids, trajectory.response_ids
     if result.masked:
         length = len(response)
-        return _Row(prompt, response, (0,) * length, (0.0,) * length, (None,) * length)
+        return _Row(prompt, response, (0,) * length, (0.0,) * length, (None,) * length, (0.0,) * length)
     versions = tuple(
         segment.weight_version if segment.kind is SegmentKind.SAMPLED else None
         for segment in trajectory.segments[1:]
         for _ in segment.ids
     )
-    return _Row(prompt, response, trajectory.response_mask, trajectory.logprobs, versions)
+    return _Row(prompt, response, trajectory.response_mask, trajectory.logprobs, versions, token_rewards(result))
 
 
 def _check(
@@ -181,8 +184,12 @@ def _check(
         ):
             if width is not None and length > width > 0:
                 errors.append(FieldError(where, f"has a {part} of {length} ids, at most {part}_length {width} fit"))
-        if result.reward is not None and not abs(result.reward.value) <= LARGEST_REWARD:
-            errors.append(FieldError(where, f"has the reward {result.reward.value}, must be finite as a float32"))
+        given = () if result.reward is None else (result.reward.value, *result.reward.turns.values())
+        errors += [
+            FieldError(where, f"has the reward {value}, must be finite as a float32")
+            for value in given
+            if not abs(value) <= LARGEST_REWARD
+        ]
     if errors:
         raise FieldErrors(errors)
 
@@ -203,6 +210,9 @@ def _tensors(
     def right(values: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
         return torch.tensor([list(row) + [fill] * (room - len(row)) for row in values], dtype=torch.int64)
 
+    def floats(values: Sequence[Sequence[float]]) -> torch.Tensor:
+        return torch.tensor([[*row, *[0.0] * (room - len(row))] for row in values], dtype=torch.float32)
+
     number = {name: index for index, name in enumerate(versions)} | {None: NO_VERSION}
     prompts, responses = left([row.prompt for row in rows], pad), right([row.response for row in rows], pad)
     there = (left([[1] * len(row.prompt) for row in rows], 0), right([[1] * len(row.response) for row in rows], 0))
@@ -218,12 +228,10 @@ def _tensors(
         attention_mask=attention_mask,
         position_ids=(attention_mask.cumsum(dim=1) - 1).clamp(min=0),
         response_mask=response_mask,
-        rollout_log_probs=torch.tensor(
-            [[*row.logprobs, *[0.0] * (room - len(row.logprobs))] for row in rows], dtype=torch.float32
-        ),
+        rollout_log_probs=floats([row.logprobs for row in rows]),
         weight_versions=right([[number[name] for name in row.versions] for row in rows], NO_VERSION),
         rewards=rewards,
-        token_rewards=_at_last_sampled(rewards, response_mask),
+        token_rewards=floats([row.rewards for row in rows]),
         scored=torch.tensor([_reward(result) is not None for result in results]),
         masked=torch.tensor([result.masked for result in results]),
         groups=torch.tensor([group[uid] for uid in uids], dtype=torch.int64),
@@ -238,10 +246,3 @@ def _tensors(
 
 def _reward(result: TrajectoryResult) -> float | None:
     return None if result.masked or result.reward is None else result.reward.value
-
-
-def _at_last_sampled(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """[B] spread over [B, R]: at the last 1 of each row of `mask`."""
-    behind = mask.flip(1).cumsum(1).flip(1)
-    last = (mask == 1) & (behind == 1)
-    return rewards.unsqueeze(1) * last

@@ -67,14 +67,18 @@ def closing_table(
     tools: Mapping[str, ToolStatistics] | None = None,
     drift: Mapping[DriftKind, int] | None = None,
 ) -> Table:
-    """Score, tokens, turns, tool calls by outcome, time by phase; `drift` is what was compared, where something was."""
+    """Score and its parts, tokens, turns, tool calls by outcome, time by phase; `drift` is what was compared, where
+    something was."""
     table = Table(title=f"{summary.trajectories} of {planned} rollouts in {wall_s:.0f} s", title_justify="left")
     table.add_column("what")
     table.add_column("value")
     mean = "none scored" if summary.mean_score is None else f"{summary.mean_score:.3f} over {summary.scored} scored"
     count = max(1, summary.trajectories)
     table.add_row("score", mean)
-    table.add_row("masked (cause infra)", f"{summary.masked}, {summary.retried} rollouts were tried again")
+    if summary.mean_parts:
+        table.add_row("reward parts", ", ".join(f"{name} {value:.3f}" for name, value in summary.mean_parts.items()))
+    unscored = f", {summary.unscored} could not be scored" if summary.unscored else ""
+    table.add_row("masked", f"{summary.masked}{unscored}, {summary.retried} rollouts were tried again")
     table.add_row("stopped by", _counts(summary.stop_reasons))
     table.add_row("turns", f"{summary.turns}, {summary.turns / count:.1f} a rollout")
     table.add_row("tool calls", _counts(summary.tool_outcomes))
@@ -94,6 +98,7 @@ def closing_table(
         ("engine", summary.engine_s),
         ("tool wait", summary.tool_wait_s),
         ("tool run", summary.tool_run_s),
+        ("scoring", summary.scoring_s),
     )
     table.add_row("time a rollout", ", ".join(f"{name} {seconds / count:.2f} s" for name, seconds in phases))
     if engine.busy_s:

@@ -28,6 +28,10 @@ class RunSummary:
         self.own_code = 0
         """Trajectories in which code that is not a worked example's really ran."""
         self.score_sum = 0.0
+        self.unscored = 0
+        """Of the masked ones, those that were played and nothing could score."""
+        self._parts: dict[str, tuple[float, int]] = {}
+        """Part of the rewards -> its sum, and how many had it."""
         self.turns = 0
         self.prompt_tokens = 0
         self.sampled_tokens = 0
@@ -39,6 +43,7 @@ class RunSummary:
         self.engine_s = 0.0
         self.tool_wait_s = 0.0
         self.tool_run_s = 0.0
+        self.scoring_s = 0.0
 
     @property
     def scored(self) -> int:
@@ -50,13 +55,23 @@ class RunSummary:
         """None when nothing was scored."""
         return self.score_sum / self.scored if self.scored else None
 
+    @property
+    def mean_parts(self) -> dict[str, float]:
+        """Part of the rewards -> its mean over the trajectories that have it."""
+        return {name: total / count for name, (total, count) in self._parts.items()}
+
     def add(self, result: TrajectoryResult) -> None:
         """Counts one trajectory."""
         self.trajectories += 1
         self.masked += result.masked
         self.retried += result.attempts > 1
         self.own_code += any(self._ran_own_code(result))
-        self.score_sum += 0.0 if result.reward is None else result.reward.value
+        self.unscored += result.unscored
+        if result.reward is not None:
+            self.score_sum += result.reward.value
+            for name, value in result.reward.parts.items():
+                total, count = self._parts.get(name, (0.0, 0))
+                self._parts[name] = (total + value, count + 1)
         self.turns += result.turns
         sampled = sum(result.trajectory.response_mask)
         self.prompt_tokens += len(result.trajectory.prompt_ids)
@@ -69,6 +84,7 @@ class RunSummary:
         self.engine_s += result.times.engine_s
         self.tool_wait_s += result.times.tool_wait_s
         self.tool_run_s += result.times.tool_run_s
+        self.scoring_s += result.times.score_s
 
     def _ran_own_code(self, result: TrajectoryResult) -> list[bool]:
         codes = [(call.arguments or {}).get("code") for call in result.tool_calls if call.outcome.ran]

@@ -30,7 +30,9 @@ def checked_arguments(
     key; `name` is what the function is called there."""
     parameters = inspect.signature(function).parameters.values()
     known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
-    hints = typing.get_type_hints(function)
+    # Of these alone: what the other parameters are annotated with may be there for type checkers only.
+    named = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in known.values() if p.annotation})
+    hints = typing.get_type_hints(named, getattr(inspect.unwrap(function), "__globals__", None))
     for key in given:
         if key not in known:
             raise ConfigError(f"{path}.{key} is not an argument of {name}; {_hint(str(key), list(known))}")

@@ -110,6 +110,8 @@ def _call(call: Mapping[str, Any], number: int) -> Block:
     for key, name in (("wait_s", "waited"), ("run_s", "ran")):
         if isinstance(call.get(key), int | float):
             title += f"  {name} {call[key]:.2f} s"
+    if isinstance(call.get("reward"), int | float):
+        title += f"  reward {_as_text(call['reward'])}"
     if call.get("truncated"):
         title += f"  cut from {call.get('total_bytes')} bytes"
     arguments = call.get("arguments")
@@ -133,6 +135,9 @@ def _arguments(arguments: Mapping[str, Any]) -> str:
 def _facts(record: Mapping[str, Any]) -> str:
     score = record.get("score")
     lines = [f"score        {_as_text(score) if score is not None else 'none'}{_parts(record)}"]
+    turns = _list(record.get("turn_rewards"))
+    if any(turns):
+        lines.append("of turns     " + "  ".join(f"{turn} {_as_text(value)}" for turn, value in enumerate(turns, 1)))
     ended = "  ".join(_as_text(record.get(key)) for key in ("stop_reason", "cause", "state") if record.get(key))
     masked = "  masked: no part of any mean" if record.get("masked") is True else ""
     lines += [f"ended by     {ended}{masked}"] if ended else []

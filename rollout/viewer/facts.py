@@ -100,6 +100,7 @@ class RowFacts:
     engine_s: float | None = None
     tool_s: float | None = None
     """In tools, their queues left out."""
+    score_s: float | None = None
     wait_s: float | None = None
     """In the queues of engine and tools."""
     outcomes: tuple[str, ...] = ()
@@ -161,6 +162,7 @@ def facts_of(record: Mapping[str, Any], *, line: int, offset: int, size: int) ->
         total_s=_number(timings.get("total_s")),
         engine_s=_number(timings.get("engine_s")),
         tool_s=_number(timings.get("tool_run_s")),
+        score_s=_number(timings.get("score_s")),
         wait_s=_sum(_number(timings.get("queue_s")), _number(timings.get("tool_wait_s"))),
         outcomes=outcomes,
         tools=tuple(_name(call.get("name")) for call in calls),

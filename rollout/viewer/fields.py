@@ -64,6 +64,7 @@ def _numbers() -> Iterable[Field]:
     yield field("total_s", "seconds in all", lambda row: row.total_s)
     yield field("engine_s", "seconds of generation", lambda row: row.engine_s)
     yield field("tool_s", "seconds in tools", lambda row: row.tool_s)
+    yield field("score_s", "seconds of scoring, after all others", lambda row: row.score_s)
     yield field("wait_s", "seconds in queues", lambda row: row.wait_s)
     yield field("index", "position in the run", lambda row: row.index)
     yield field("bytes", "size of the line", lambda row: row.size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from executor_service import Cause
 from fairbox.errors import FieldErrors
 from rollout.batch import MaskedRows, RolloutBatch
 from rollout.loop import StopReason, TrajectoryResult
+from rollout.rewards import Reward
 from rollout.tokens import Segment
 from tests.interop.results import result, sampled, tool
 
@@ -84,6 +86,11 @@ def test_a_row_that_does_not_fit_is_named_and_never_cut() -> None:
         ([SHORT], {"prompt_length": 0}, "prompt_length is 0, must be at least 1"),
         ([SHORT], {"response_length": -3}, "response_length is -3, must be at least 1"),
         ([result([1], sampled([2]), reward=1e39)], {}, r"has the reward 1e\+39, must be finite as a float32"),
+        (
+            [replace(result([1], sampled([2])), reward=Reward(0.0, turns={1: 1e39}))],
+            {},
+            r"has the reward 1e\+39, must be finite as a float32",
+        ),
     ],
 )
 def test_bad_input_is_refused(results: list[TrajectoryResult], options: dict[str, Any], problem: str) -> None:
@@ -95,6 +102,29 @@ def test_a_prompt_that_filled_the_context_keeps_its_reward_beside_the_tokens() -
     batch = RolloutBatch.from_results([result([1, 2], reward=-1.0, cause=Cause.TASK)], pad_token_id=0)
     assert (batch.responses.shape, batch.rewards.tolist(), batch.token_rewards.tolist()) == ((1, 1), [-1.0], [[0.0]])
     assert batch.attention_mask.tolist() == [[1, 1, 0]]
+
+
+def test_rewards_of_turns_stand_at_the_last_sampled_ids_of_their_turns() -> None:
+    row = result(
+        [1], sampled([2, 3]), sampled([4], version="2"), tool([5]), sampled([6]), tool([7, 7]), sampled([8, 9]), turns=3
+    )
+    paid = replace(row, reward=Reward(0.75, turns={1: 0.25, 2: -0.5}))
+    batch = RolloutBatch.from_results([paid], pad_token_id=0, response_length=10)
+    assert batch.responses.tolist() == [[2, 3, 4, 5, 6, 7, 7, 8, 9, 0]]
+    assert batch.token_rewards.tolist() == [[0, 0, 0.25, 0, -0.5, 0, 0, 0, 1.0, 0]]
+    assert batch.rewards.tolist() == [0.75]
+    last = replace(row, reward=Reward(0.5, turns={3: 0.5, 1: 0.0}))
+    assert RolloutBatch.from_results([last], pad_token_id=0).token_rewards.tolist() == [[0] * 8 + [0.5]]
+    late = replace(row, reward=Reward(0.5, turns={7: 0.5}))  # of no turn that there is: it is not lost
+    assert RolloutBatch.from_results([late], pad_token_id=0).token_rewards.tolist() == [[0] * 8 + [0.5]]
+
+
+def test_a_row_that_nothing_could_score_is_masked_whatever_the_cause() -> None:
+    unscored = result([1], sampled([2]), unscored=True, cause=Cause.TASK)
+    batch = RolloutBatch.from_results([unscored, SHORT], pad_token_id=0)
+    assert (batch.masked.tolist(), batch.scored.tolist()) == ([True, False], [False, True])
+    assert batch.response_mask.tolist() == [[0], [1]]
+    assert batch.causes[0] is Cause.TASK
 
 
 IDS = st.lists(st.integers(0, 9), min_size=1, max_size=5)

@@ -61,6 +61,17 @@ def test_masked_trajectories_are_in_no_mean() -> None:
     assert (summary.mean_score, summary.scored, summary.masked, summary.retried) == (0.5, 2, 1, 1)
 
 
+def test_parts_of_rewards_have_means_over_those_that_have_them() -> None:
+    summary = RunSummary()
+    for reward in (Reward(1.0, {"a": 1.0, "b": 0.5}), Reward(0.0, {"a": 0.0})):
+        summary.add(dataclasses.replace(finished(), reward=reward))
+    summary.add(dataclasses.replace(finished(), reward=None, unscored=True, cause=Cause.TASK))
+    assert (summary.mean_parts, summary.scored, summary.unscored) == ({"a": 0.5, "b": 0.5}, 2, 1)
+    text = shown(summary, EngineStatistics())
+    assert "a 0.500, b 0.500" in text
+    assert "1, 1 could not be scored, 0 rollouts were tried again" in text
+
+
 def test_only_code_of_their_own_that_ran_counts() -> None:
     summary = RunSummary(known_code=["print('example')"])
     summary.add(finished("print('example')\n"))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairbox.errors import FieldError, FieldErrors
+from rollout.loop.credit import token_rewards as spread_rewards
 from rollout.loop.results import TrajectoryResult
 
 __all__ = ["generator_output"]
@@ -30,15 +31,16 @@ def generator_output(
 
     `trajectory_ids` are SkyRL's own `TrajectoryID`s, one for each result. With `mask_groups` the whole group (uid) of a
     trajectory that the service failed is masked: its mean can't be had without the one that is missing. With
-    `token_rewards` each reward stands at the last sampled id, else there is one number a row. A trajectory without
-    response gets one `pad_token_id` that is not trained on. Raises FieldErrors.
+    `token_rewards` each reward stands at the last sampled id, and what belongs to a turn at that turn's last one, else
+    there is one number a row. A trajectory without response gets one `pad_token_id` that is not trained
+    on. Raises FieldErrors.
     """
     _check(results, pad_token_id, trajectory_ids)
     lost = {result.uid for result in results if result.masked} if mask_groups else set()
     rows = [_row(result, pad_token_id, masked=result.masked or result.uid in lost) for result in results]
     rewards: list[Any] = [reward for _, _, _, reward in rows]
     if token_rewards:
-        rewards = [_at_last_sampled(mask, reward) for _, mask, _, reward in rows]
+        rewards = [_spread(result, mask, reward) for result, (_, mask, _, reward) in zip(results, rows, strict=True)]
     return {
         "prompt_token_ids": [list(result.trajectory.prompt_ids) for result in results],
         "response_ids": [ids for ids, _, _, _ in rows],
@@ -75,10 +77,12 @@ def _row(result: TrajectoryResult, pad: int, *, masked: bool) -> Row:
     return ids, mask, list(trajectory.logprobs), reward
 
 
-def _at_last_sampled(mask: list[int], reward: float) -> list[float]:
-    """`reward` at the last 1 of the mask; at the last place where there is none."""
-    last = max((index for index, bit in enumerate(mask) if bit), default=len(mask) - 1)
-    return [reward if index == last else 0.0 for index in range(len(mask))]
+def _spread(result: TrajectoryResult, mask: list[int], reward: float) -> list[float]:
+    """What belongs to a turn at its last sampled id, the rest at the last one of all; at the last place where nothing
+    was sampled."""
+    if any(result.trajectory.response_mask):
+        return list(spread_rewards(result))
+    return [0.0] * (len(mask) - 1) + [reward]
 
 
 def _check(results: Sequence[TrajectoryResult], pad_token_id: int, trajectory_ids: Sequence[Any] | None) -> None:

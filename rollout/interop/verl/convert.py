@@ -32,9 +32,9 @@ def agent_loop_output(
 
     `reward_score` is the trajectory's reward, None where it has none (verl then computes it), 0.0 where it is masked. A
     trajectory without response gets one `pad_token_id` that is not trained on, because verl can't hold an empty one.
-    `extra_fields` has `tool_rewards` (a list), `turn_scores` (empty), `min_global_steps` and `max_global_steps` where
-    weight versions are verl's steps, and what is fairbox's own as `fairbox_*`. Raises FieldErrors for a trajectory that
-    is longer than the lengths allow.
+    `extra_fields` has `tool_rewards` (a list), `turn_scores` (what of the reward belongs to each turn; empty where
+    nothing does), `min_global_steps` and `max_global_steps` where weight versions are verl's steps, and what is
+    fairbox's own as `fairbox_*`. Raises FieldErrors for a trajectory that is longer than the lengths allow.
     """
     trajectory = result.trajectory
     _check_lengths(result, prompt_length, response_length)
@@ -89,7 +89,7 @@ def _extra_fields(result: TrajectoryResult) -> dict[str, Any]:
     steps = [step for version in versions for step in global_steps(version)]
     known = bool(steps) and all(global_steps(version) for version in versions)
     return {
-        "turn_scores": [],
+        "turn_scores": _turn_scores(result),
         "tool_rewards": list(result.tool_rewards.values()),
         "min_global_steps": min(steps) if known else None,
         "max_global_steps": max(steps) if known else None,
@@ -100,6 +100,12 @@ def _extra_fields(result: TrajectoryResult) -> dict[str, Any]:
         "fairbox_attempts": result.attempts,
         "fairbox_infra": result.error if result.masked else None,
     }
+
+
+def _turn_scores(result: TrajectoryResult) -> list[float]:
+    """What of the reward belongs to each turn; empty where it belongs to none."""
+    turns = {} if result.masked or result.reward is None else result.reward.turns
+    return [turns.get(turn, 0.0) for turn in range(1, result.turns + 1)] if turns else []
 
 
 def _check_lengths(result: TrajectoryResult, prompt_length: int | None, response_length: int | None) -> None:
