@@ -25,7 +25,7 @@ from rollout.data.rows import DataError
 from rollout.dump import DumpWriter, record_of
 from rollout.engines.model_store import find_model
 from rollout.envs.base import Environment, EnvironmentSetup, EnvironmentWithServices
-from rollout.envs.gsm8k import EXAMPLES
+from rollout.envs.gsm8k_prompts import EXAMPLES
 from rollout.envs.settings import load_run
 from rollout.loop.groups import RetryBudget
 from rollout.loop.results import TrajectoryResult

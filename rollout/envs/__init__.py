@@ -1,7 +1,8 @@
 """Environments: tasks out of data, rewards out of trajectories, registered by their names."""
 
 from rollout.envs.base import Environment, EnvironmentSetup, EnvironmentWithServices, EnvironmentWithTools
-from rollout.envs.gsm8k import Gsm8kConfig, Gsm8kEnvironment, PromptStyle, WorkedExample
+from rollout.envs.gsm8k import Gsm8kConfig, Gsm8kEnvironment, PromptStyle
+from rollout.envs.gsm8k_prompts import WorkedExample
 from rollout.envs.registry import EnvironmentKind, environment, environment_names, find_environment
 from rollout.envs.settings import load_run
 

@@ -1,14 +1,8 @@
-"""Word problems: prompts in several styles, their tools, and GSM8K's reward of the last turn.
-
-The two worked examples of the style `code` are conversation turns of the prompt: prompt tokens, never trained on. They
-show the format that small models would not find by themselves; one name for the result keeps such a model from
-copying the question into the code.
-"""
+"""Word problems: prompts in several styles, their tools, and GSM8K's reward of the last turn."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +12,7 @@ from fairbox.config import setting
 from fairbox.errors import ConfigError
 from rollout.data.rows import DataError, Row, read_rows
 from rollout.envs.base import EnvironmentSetup
+from rollout.envs.gsm8k_prompts import code_prompt, plain_prompt, tool_prompt
 from rollout.envs.registry import environment
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
@@ -26,19 +21,7 @@ from rollout.tokens.tokenizer import Message
 from rollout.tools.gsm8k_reward import Gsm8kRewardConfig, Gsm8kRewardTool
 from rollout.tools.registry import ToolSpec
 
-__all__ = ["EXAMPLES", "Gsm8kConfig", "Gsm8kEnvironment", "PromptStyle", "WorkedExample", "plain_prompt", "tool_prompt"]
-
-SYSTEM = "You write Python code. You answer every question by calling code_interpreter once."
-ASK = "\nWrite Python code that prints the answer."
-THINK = "Let's think step by step and output the final answer after `####`."
-"""verl's wording, which its GSM8K data and published runs have."""
-SUBMIT = (
-    "You are a math expert. You are given a question and you need to solve it step by step. Reasoning step by step "
-    "before any tool call. You should use the `calc_gsm8k_reward` tool after step by step solving the question, before "
-    "generate final answer at least once and refine your answer if necessary. Put your final answer in the format of "
-    "`#### <answer>`."
-)
-"""The same, of its data with the tool."""
+__all__ = ["Gsm8kConfig", "Gsm8kEnvironment", "PromptStyle"]
 
 
 class PromptStyle(StrEnum):
@@ -78,32 +61,6 @@ class Gsm8kConfig:
         """The environment's own reward."""
         own = {"fn": "gsm8k", "args": {"method": self.method, "format_score": self.format_score}}
         return parse_rewards([own, *[{"fn": "tool_call_rewards"}] * self.turn_rewards])
-
-
-@dataclass(frozen=True, slots=True)
-class WorkedExample:
-    """A problem with the code that solves it and what that prints."""
-
-    question: str
-    code: str
-    output: str
-    answer: str
-
-
-EXAMPLES = (
-    WorkedExample(
-        question="A pen costs $3 and a book costs $12. How much do 4 pens and 2 books cost?",
-        code="answer = 4 * 3 + 2 * 12\nprint(answer)",
-        output="36",
-        answer="36",
-    ),
-    WorkedExample(
-        question="Sam had 50 marbles. He lost 8 and gave half of the rest to Ann. How many marbles does Sam have now?",
-        code="answer = (50 - 8) / 2\nprint(answer)",
-        output="21.0",
-        answer="21",
-    ),
-)
 
 
 class Gsm8kEnvironment:
@@ -156,7 +113,7 @@ class Gsm8kEnvironment:
     def _messages(self, row: Row) -> tuple[Message, ...]:
         match PromptStyle(self._config.prompt):
             case PromptStyle.CODE:
-                return _code_prompt(row.question)
+                return code_prompt(row.question)
             case PromptStyle.PLAIN:
                 return plain_prompt(row.question)
             case PromptStyle.SUBMIT:
@@ -181,29 +138,6 @@ def open_gsm8k(config: Gsm8kConfig, setup: EnvironmentSetup) -> Gsm8kEnvironment
         said = "env_config.method, format_score or turn_rewards is set"
         raise ConfigError(f"{said}, which has no meaning with a reward of the run: set it there")
     return Gsm8kEnvironment(read_rows(setup.data, setup.limit), config, setup.reward)
-
-
-def plain_prompt(question: str) -> tuple[Message, ...]:
-    """verl's prompt: the question, and where the answer is to stand."""
-    return ({"role": "user", "content": f"{question.strip()} {THINK}"},)
-
-
-def tool_prompt(question: str) -> tuple[Message, ...]:
-    """verl's prompt where there is the tool calc_gsm8k_reward."""
-    return ({"role": "system", "content": SUBMIT}, *plain_prompt(question))
-
-
-def _code_prompt(question: str) -> tuple[Message, ...]:
-    messages: list[Message] = [{"role": "system", "content": SYSTEM}]
-    for example in EXAMPLES:
-        call = json.dumps({"name": "code_interpreter", "arguments": {"code": example.code}})
-        messages += [
-            {"role": "user", "content": example.question + ASK},
-            {"role": "assistant", "content": f"<tool_call>\n{call}\n</tool_call>"},
-            {"role": "tool", "content": example.output},
-            {"role": "assistant", "content": f"#### {example.answer}"},
-        ]
-    return (*messages, {"role": "user", "content": question.strip() + ASK})
 
 
 def _own_prompt(row: Row) -> tuple[Message, ...]:

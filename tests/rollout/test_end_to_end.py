@@ -14,7 +14,7 @@ import pytest
 
 from rollout.check import check_dump
 from rollout.dump import read_dump
-from rollout.envs.gsm8k import EXAMPLES
+from rollout.envs.gsm8k_prompts import EXAMPLES
 from rollout.stack import LocalStack
 
 ROOT = Path(__file__).parents[2]

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from executor_service import Cause
 from rollout.data import read_rows
 from rollout.envs import Gsm8kEnvironment
-from rollout.envs.gsm8k import EXAMPLES
-from rollout.rewards import extract_answer, gsm8k_reward, parse_number
+from rollout.envs.gsm8k_prompts import EXAMPLES
+from rollout.rewards import AnswerMethod, NotScored, extract_answer, gsm8k_reward, parse_number
 from rollout.tokens import ChatTemplate
 from rollout.tools import ToolCall, parse_tool_calls
 
@@ -100,13 +101,50 @@ def test_no_text_breaks_the_reward(text: str) -> None:
     assert gsm8k_reward(text, "1").value in (0.0, 1.0)
 
 
-def test_every_row_of_the_test_set_rewards_its_own_answer(gsm8k_test: Path) -> None:
-    rows = read_rows(gsm8k_test)
-    assert len(rows) == 1319
-    lines = [json.loads(line) for line in gsm8k_test.read_text(encoding="utf-8").splitlines()]
+@pytest.mark.parametrize("split", ["test", "train"])
+def test_every_row_rewards_its_own_answer(gsm8k_test: Path, split: str) -> None:
+    path = gsm8k_test.with_name(f"{split}.jsonl")
+    if not path.exists():
+        pytest.skip(f"GSM8K's {split} rows are not here")
+    rows = read_rows(path)
+    assert len(rows) == 1319 if split == "test" else rows
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for row, line in zip(rows, lines, strict=True):
-        assert gsm8k_reward(line["answer"], row.ground_truth).value == 1.0
-        assert gsm8k_reward(line["answer"] + "1", row.ground_truth).value == 0.0
+        for method in AnswerMethod:
+            assert gsm8k_reward(line["answer"], row.ground_truth, method=method).value == 1.0
+            wrong = line["answer"] + (" 0.123" if method is AnswerMethod.FLEXIBLE else "1")
+            assert gsm8k_reward(wrong, row.ground_truth, method=method).value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("It is 18", "18"),
+        ("first 3, then 1,234.50 dollars.", "1234.5"),
+        ("#### 7 and not 8", "8"),
+        ("18 or 1/2", "18"),
+        ("about -5%", "-5"),
+        ("nothing", None),
+        ("", None),
+        ("....,,,,", None),
+        ("7" + " and so on" * 100, "7"),
+    ],
+)
+def test_the_flexible_answer_is_the_last_number(text: str, value: str | None) -> None:
+    assert extract_answer(text, AnswerMethod.FLEXIBLE) == (None if value is None else Decimal(value))
+
+
+def test_a_wrong_answer_in_the_right_form_may_be_worth_something() -> None:
+    assert gsm8k_reward("#### 3", "18", format_score=0.1).value == 0.1
+    assert gsm8k_reward("18", "18", format_score=0.1).value == 0.0
+    assert gsm8k_reward("#### 18", "18", format_score=0.1).value == 1.0
+    assert gsm8k_reward("about 3", "18", method=AnswerMethod.FLEXIBLE, format_score=0.1).value == 0.1
+
+
+def test_a_ground_truth_that_is_no_number_is_the_tasks_fault() -> None:
+    with pytest.raises(NotScored, match="the ground truth is 'many', must be a number") as caught:
+        gsm8k_reward("#### 3", "many")
+    assert caught.value.cause is Cause.TASK
 
 
 def test_prompt_shows_two_worked_examples_and_ends_with_the_question(chat: ChatTemplate) -> None:
