@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
+import functools
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from fairbox.errors import ConfigError
-from rollout.rewards.gsm8k import gsm8k_reward
+from rollout.interop.shared import shared_executor
+from rollout.rewards import Composition, Reward, RewardServices, Sample, load_reward
 
-__all__ = ["Score", "ground_truth", "reward_function"]
+__all__ = ["REWARD_HELP", "RowScorer", "ground_truth", "reward_function"]
 
-Score = Callable[[str, str], float]
-"""(text of the last turn, ground truth) -> reward."""
+REWARD_HELP = "A registered reward, a YAML file of rewards, or module:function, which takes a Sample."
 
 
-def reward_function(name: str) -> Score:
-    """The reward of that name, or what `module:function` names. Raises ConfigError."""
-    if name == "gsm8k":
-        return lambda text, truth: gsm8k_reward(text, truth).value
-    module, colon, function = name.partition(":")
-    try:
-        score = getattr(importlib.import_module(module), function) if colon else None
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"reward is {name!r}: {error}") from None
-    if not callable(score):
-        raise ConfigError(f"reward is {name!r}, must be gsm8k or module:function")
-    return lambda text, truth: float(score(text, truth))
+@functools.lru_cache(maxsize=64)
+def reward_function(name: str) -> Composition:
+    """What a setting names: a registered reward, a file, or `module:function`. Read once. Raises ConfigError."""
+    return load_reward(name)
+
+
+class RowScorer:
+    """Scores rows with the reward of that name. Its functions' executor is at `executor`, which need not be there
+    before one of them asks for it. Raises ConfigError."""
+
+    def __init__(self, name: str, *, executor: str) -> None:
+        self._composition = reward_function(name)
+        self._executor = executor
+
+    async def score(self, sample: Sample) -> Reward:
+        """Raises NotScored, and nothing else."""
+        needed = any(entry.services for entry in self._composition.entries)
+        services = RewardServices(executor=await shared_executor(self._executor)) if needed else RewardServices()
+        return await self._composition.score(sample, services)
 
 
 def ground_truth(extras: Mapping[str, Any]) -> str:
-    """`reward_spec.ground_truth` of a row, or `reward_model.ground_truth` as verl's data has it. Raises ConfigError."""
+    """`reward_spec.ground_truth` of a row, or `reward_model.ground_truth` as verl's data has it; what is no text as
+    JSON. Raises ConfigError."""
     for key in ("reward_spec", "reward_model"):
         spec = extras.get(key)
         if isinstance(spec, Mapping) and "ground_truth" in spec:
-            return str(spec["ground_truth"])
+            truth = spec["ground_truth"]
+            return truth if isinstance(truth, str) else json.dumps(truth, default=str)
     raise ConfigError("the row has no reward_spec.ground_truth")

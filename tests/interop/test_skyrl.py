@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,11 +147,24 @@ async def test_failing_service_ends_the_episode_without_a_word(gym: Any) -> None
 
 
 @pytest.mark.skyrl
+def test_an_episode_is_scored_by_a_file_and_unscored_ones_are_said(gym: Any, tmp_path: Path) -> None:
+    path = tmp_path / "rewards.yaml"
+    path.write_text("reward: [{fn: gsm8k, weight: 2}]")
+    env = gym.make("fairbox", env_config={"reward": str(path)}, extras=dict(ROW))
+    step = env.step("#### 42")
+    assert (step["done"], step["reward"], step["metadata"]["reward_parts"]["gsm8k"]) == (True, 2.0, 1.0)
+    env = gym.make("fairbox", env_config={"reward": "tests.interop.test_scores:untestable"}, extras=dict(ROW))
+    step = env.step("#### 42")
+    assert (step["done"], step["reward"], step["metadata"]) == (True, 0.0, {"infra": "untestable: it has no tests"})
+    assert env.get_metrics()["infra"] == 1
+
+
+@pytest.mark.skyrl
 @pytest.mark.parametrize(
     ("config", "row", "problem"),
     [
         ({"max_turn": 3}, ROW, "environment fairbox: max_turn .* is not a setting"),
-        ({"reward": "nope"}, ROW, "reward is 'nope', must be gsm8k or module:function"),
+        ({"reward": "nope"}, ROW, "reward is 'nope': reward 'nope' is not registered"),
         ({"reward": "os:nope"}, ROW, "reward is 'os:nope': module 'os' has no attribute 'nope'"),
         ({}, {}, r"the row has no reward_spec\.ground_truth"),
     ],

@@ -98,6 +98,25 @@ async def test_what_the_service_failed_is_played_again(
     assert (output["rewards"], output["stop_reasons"]) == ([1.0], ["answered"])
 
 
+async def test_rewards_come_from_a_file_and_what_has_none_is_masked_with_its_group(
+    stack: LocalStack, tokenizer: HubTokenizer, chat: ChatTemplate, model_dir: Any, tmp_path: Any
+) -> None:
+    path = tmp_path / "rewards.yaml"
+    path.write_text("reward: [{fn: gsm8k, weight: 2}]")
+    client = ScriptedClient(tokenizer, chat, [["#### 42"], ["#### 41"]])
+    output = await generator(stack, client, model_dir, concurrency=1, reward=str(path)).generate(batch(2))
+    assert output["rewards"] == [2.0, 0.0]
+    assert output["rollout_metrics"]["fairbox/reward/gsm8k/correct"] == 0.5
+    client = ScriptedClient(tokenizer, chat, [["#### 42"], ["#### 41"]])
+    unscored = generator(stack, client, model_dir, reward="tests.interop.test_scores:untestable")
+    output = await unscored.generate(batch(2))
+    assert (output["rewards"], [sum(mask) for mask in output["loss_masks"]]) == ([0.0, 0.0], [0, 0])
+    other = tmp_path / "other.yaml"
+    other.write_text("reward: [{fn: gsm8k, args: {metod: strict}}]")
+    with pytest.raises(ConfigError, match=r"reward\[0\]\.args\.metod is not an argument of gsm8k; did you mean method"):
+        generator(stack, None, model_dir, reward=str(other))
+
+
 async def test_bad_settings_and_rows_are_refused(stack: LocalStack, model_dir: Any) -> None:
     with pytest.raises(ConfigError, match="backend is 'tgi', must be one of vllm, sglang"):
         generator(stack, None, model_dir, backend="tgi")

@@ -21,6 +21,7 @@ from fairbox.errors import ConfigError
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.capture import CaptureGateway, CaptureSettings
 from rollout.interop.shared import close_shared
+from rollout.rewards import Sample
 from rollout.stack import LocalStack
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
@@ -196,11 +197,11 @@ async def test_the_evaluation_of_the_page_is_taken() -> None:
     assert agent.harness.tool["executor"] == "127.0.0.1:50051"
 
 
-def says(text: str, truth: str) -> float:
-    return 0.5 * (text == truth)
+def says(sample: Sample) -> float:
+    return 0.5 * (sample.text == sample.ground_truth)
 
 
-def endless(text: str, truth: str) -> float:
+def endless(sample: Sample) -> float:
     return float("nan")
 
 
@@ -209,7 +210,7 @@ async def test_bad_settings_fail_before_anything_runs() -> None:
         FairboxHarnessConfig(tool={"num_worker": 3})
     with pytest.raises(ValidationError, match=r"tool\.default_timeout is -1"):
         FairboxHarnessConfig(tool={"default_timeout": -1})
-    with pytest.raises(ConfigError, match="reward is 'right', must be gsm8k or module:function"):
+    with pytest.raises(ConfigError, match="reward is 'right': reward 'right' is not registered"):
         problems(task={"reward": "right"})
     harness = FairboxHarness(FairboxHarnessConfig())
     with pytest.raises(ValueError, match="does not support MCP"):

@@ -100,7 +100,7 @@ def rows(count: int) -> DataProto:
     return DataProto(non_tensor_batch={"raw_prompt": prompts, "index": np.arange(count)}, meta_info={"global_steps": 1})
 
 
-async def alone(worker: AgentLoopWorker) -> AgentLoopOutput | list[AgentLoopOutput]:
+async def alone(worker: AgentLoopWorker, **row: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
     """What the loop itself returns."""
     import hydra
 
@@ -116,7 +116,7 @@ async def alone(worker: AgentLoopWorker) -> AgentLoopOutput | list[AgentLoopOutp
         tools=None,
     )
     assert isinstance(loop, FairboxAgentLoop)
-    return await loop.run({"temperature": 1.0, "top_p": 1.0, "top_k": -1}, raw_prompt=PROMPT, index=0)
+    return await loop.run({"temperature": 1.0, "top_p": 1.0, "top_k": -1}, raw_prompt=PROMPT, index=0, **row)
 
 
 def worker_settings(worker: AgentLoopWorker) -> Any:
@@ -199,6 +199,29 @@ async def test_prompt_that_is_too_long_is_left_out_and_never_cut(make_worker: Ma
     output = await alone(worker)
     assert isinstance(output, AgentLoopOutput)
     assert (output.response_mask, output.extra_fields["fairbox_cause"], server.asked) == ([0], "TASK", [])
+
+
+async def test_fairboxs_reward_scores_and_leaves_out_what_it_can_not_score(make_worker: MakeWorker) -> None:
+    truth = {"reward_model": {"ground_truth": "42"}}
+    worker, _ = make_worker(["#### 42"], reward="gsm8k")
+    output = await alone(worker, **truth)
+    assert isinstance(output, AgentLoopOutput)
+    assert (output.reward_score, output.extra_fields["fairbox_reward_parts"]["gsm8k/correct"]) == (1.0, 1.0)
+    worker, _ = make_worker(["#### 42"], reward="tests.interop.test_scores:untestable")
+    output = await alone(worker, **truth)
+    assert isinstance(output, AgentLoopOutput)
+    assert (set(output.response_mask), output.reward_score) == ({0}, 0.0)
+    assert (output.extra_fields["fairbox_masked"], output.extra_fields["fairbox_cause"]) == (True, "TASK")
+    assert "it has no tests" in output.extra_fields["fairbox_infra"]
+    worker, _ = make_worker(["#### 42"], reward="tests.interop.test_scores:untestable", use_v1=True)
+    assert await alone(worker, **truth) == []
+    worker, server = make_worker(["#### 42"], reward="gsm8k")
+    output = await alone(worker)
+    assert isinstance(output, AgentLoopOutput)
+    assert ("ground_truth" in output.extra_fields["fairbox_infra"], server.asked) == (True, [])
+    worker, _ = make_worker(["never"], reward="gsm9k")
+    with pytest.raises(Exception, match="reward is 'gsm9k'"):
+        await alone(worker)
 
 
 async def test_unknown_settings_fail_before_anything_is_played(make_worker: MakeWorker) -> None:

@@ -112,7 +112,17 @@ def _metrics(results: Sequence[TrajectoryResult], rows: Sequence[Row]) -> dict[s
         "fairbox/not_trained_on": sum(not any(mask) for _, mask, _, _ in rows) / count,
         "fairbox/turns": sum(result.turns for result in results) / count,
         "fairbox/tool_calls": sum(len(result.tool_calls) for result in results) / count,
+        **_means(results),
     }
+
+
+def _means(results: Sequence[TrajectoryResult]) -> dict[str, float]:
+    """Of the parts of the rewards, each over the trajectories that have it."""
+    parts: dict[str, list[float]] = {}
+    for result in results:
+        for name, value in () if result.reward is None else result.reward.parts.items():
+            parts.setdefault(f"fairbox/reward/{name}", []).append(value)
+    return {name: sum(values) / len(values) for name, values in parts.items()}
 
 
 def _env_metrics(result: TrajectoryResult) -> dict[str, Any]:

@@ -25,9 +25,10 @@ from fairbox.config import setting
 from fairbox.errors import ConfigError, FairboxError
 from rollout.interop.needs import needs
 from rollout.interop.portal import process_loop
-from rollout.interop.scores import ground_truth, reward_function
+from rollout.interop.scores import REWARD_HELP, RowScorer, ground_truth
 from rollout.interop.settings import InterpreterSettings, from_mapping
 from rollout.interop.shared import interpreter_schema, shared_interpreter
+from rollout.rewards import Sample
 from rollout.tools import Toolbox, ToolResponse, parse_tool_calls
 
 with needs("skyrl-gym", "0.4.0", "pip install skyrl-gym==0.4.0"):
@@ -61,9 +62,9 @@ class EnvSettings:
     """`environment.skyrl_gym.fairbox` in SkyRL's configuration."""
 
     tool: InterpreterSettings = setting(factory=InterpreterSettings, help="The code interpreter and its services.")
-    reward: str = setting("gsm8k", help="gsm8k, or module:function with (last turn, ground truth) -> number.")
+    reward: str = setting("gsm8k", help=REWARD_HELP)
     max_parallel_calls: int = setting(4, help="Tool calls of one turn that run at once; from 1.")
-    step_timeout_s: float = setting(900.0, help="Longest wait for the answers of one turn, queues included.")
+    step_timeout_s: float = setting(900.0, help="Longest wait for the answers of a turn, or its score.")
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""
@@ -79,7 +80,8 @@ class FairboxEnv(BaseTextEnv):  # type: ignore[misc]
         super().__init__()
         extras = extras or {}
         self._settings = from_mapping(EnvSettings, env_config, "environment fairbox")
-        self._score = reward_function(self._settings.reward)
+        self._scorer = RowScorer(self._settings.reward, executor=self._settings.tool.executor)
+        self._row = dict(extras)
         self._truth = ground_truth(extras)
         self.max_turns = int(extras.get("max_turns", 1))
         self._id = uuid.uuid4().hex
@@ -101,17 +103,36 @@ class FairboxEnv(BaseTextEnv):  # type: ignore[misc]
         self.turns += 1
         calls = parse_tool_calls(action)
         if not calls or self.turns >= self.max_turns:
-            return _step(reward=self._score(action, self._truth), done=True)
+            return self._scored(action)
         self._calls += len(calls)
         try:
             responses = process_loop().call(self._answer(calls), timeout=self._settings.step_timeout_s)
         except Exception as error:  # the boundary to SkyRL, which ends a whole step for whatever is raised
-            if not isinstance(error, (FairboxError, TimeoutError)):
-                _LOG.exception("a turn of episode %s failed", self._id)
-            self._infra = str(error)
-            return _step(done=True, metadata={"infra": self._infra})
+            return self._failed(error)
         observations = [{"role": "tool", "content": _SPECIAL.sub(r"< \1>", each.text)} for each in responses]
         return _step(observations=observations, metadata={"outcomes": [str(each.outcome) for each in responses]})
+
+    def _scored(self, action: str) -> BaseTextEnvStepOutput:
+        """The last turn."""
+        sample = Sample(
+            text=action,
+            ground_truth=self._truth,
+            data_source=str(self._row.get("data_source", "")),
+            row=self._row,
+            turns=self.turns,
+            trajectory_id=self._id,
+        )
+        try:
+            found = process_loop().call(self._scorer.score(sample), timeout=self._settings.step_timeout_s)
+        except Exception as error:  # the boundary to SkyRL, as above
+            return self._failed(error)
+        return _step(reward=found.value, done=True, metadata={"reward_parts": dict(found.parts)})
+
+    def _failed(self, error: Exception) -> BaseTextEnvStepOutput:
+        if not isinstance(error, (FairboxError, TimeoutError)):
+            _LOG.error("a turn of episode %s failed", self._id, exc_info=error)
+        self._infra = str(error)
+        return _step(done=True, metadata={"infra": self._infra})
 
     def close(self) -> None:
         """Releases what the episode holds. Idempotent. Raises nothing: SkyRL would end a whole step for it."""

@@ -15,7 +15,7 @@ from fairbox.config import setting
 from fairbox.errors import ConfigError
 from rollout.engines.base import SamplingParams
 from rollout.interop.chat import chat_of, pad_token_id
-from rollout.interop.scores import ground_truth, reward_function
+from rollout.interop.scores import REWARD_HELP, RowScorer, ground_truth
 from rollout.interop.settings import InterpreterSettings, from_mapping
 from rollout.interop.shared import shared_interpreter
 from rollout.interop.skyrl.convert import generator_output
@@ -25,8 +25,9 @@ from rollout.loop.groups import RetryBudget, Schedule
 from rollout.loop.limits import Limits
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import RolloutRunner
+from rollout.loop.scoring import SCORE_TIMEOUT_S
 from rollout.loop.task import Task
-from rollout.rewards.base import Reward
+from rollout.rewards import Reward, Sample
 from rollout.tools.formats import check_format, find_format
 from rollout.tools.toolbox import Toolbox
 
@@ -41,7 +42,8 @@ class GeneratorSettings:
 
     tool: InterpreterSettings = setting(factory=InterpreterSettings, help="The code interpreter and its services.")
     limits: Limits = setting(factory=Limits, help="When a trajectory has had enough.")
-    reward: str = setting("gsm8k", help="gsm8k, or module:function with (last turn, ground truth) -> number.")
+    reward: str = setting("gsm8k", help=REWARD_HELP)
+    score_timeout_s: float = setting(SCORE_TIMEOUT_S, help="Longest time of scoring a trajectory; then it is masked.")
     backend: str = setting("vllm", help="SkyRL's generator.backend: vllm or sglang.")
     max_model_tokens: int = setting(32_768, help="Longest context of the engines, prompt and response together.")
     concurrency: int = setting(256, help="Trajectories that run at once.")
@@ -60,8 +62,9 @@ class GeneratorSettings:
         for name, least in (("max_model_tokens", 2), ("concurrency", 1), ("max_parallel_calls", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least {least}")
-        if not 0 < self.engine_timeout_s < float("inf"):
-            raise ConfigError(f"engine_timeout_s is {self.engine_timeout_s}, must be positive")
+        for name in ("engine_timeout_s", "score_timeout_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} is {getattr(self, name)}, must be positive")
 
 
 class FairboxGenerator:
@@ -79,7 +82,7 @@ class FairboxGenerator:
         options: dict[str, Any] | None = None,
     ) -> None:
         self._settings = from_mapping(GeneratorSettings, settings, "settings of the generator fairbox")
-        self._score = reward_function(self._settings.reward)
+        self._scorer = RowScorer(self._settings.reward, executor=self._settings.tool.executor)
         self._chat = chat_of(tokenizer)
         self._format = find_format(self._settings.tool_format, self._chat)
         self._pad_token_id = pad_token_id(tokenizer)
@@ -113,6 +116,7 @@ class FairboxGenerator:
             lambda result, _: results.__setitem__(result.index, result),
             schedule=Schedule(concurrency=settings.concurrency),
             retries=RetryBudget(settings.infra_retries, len(tasks)),
+            score_timeout_s=settings.score_timeout_s,
         )
         await runner.run(tasks)
         return generator_output(
@@ -122,8 +126,8 @@ class FairboxGenerator:
             mask_groups=settings.mask_groups,
         )
 
-    def _reward(self, task: Task, result: TrajectoryResult) -> Reward:
-        return Reward(self._score(result.final_text, task.ground_truth))
+    async def _reward(self, task: Task, result: TrajectoryResult) -> Reward:
+        return await self._scorer.score(Sample.of(task, result))
 
 
 def _tasks(input_batch: Mapping[str, Any]) -> list[Task]:
@@ -137,6 +141,7 @@ def _tasks(input_batch: Mapping[str, Any]) -> list[Task]:
             ground_truth=ground_truth(extra),
             data_source=str(extra.get("data_source", "")),
             where=f"prompt {index}",
+            row=dict(extra),
         )
         for index, (prompt, each, extra) in enumerate(zip(prompts, ids, extras, strict=True))
     ]

@@ -9,7 +9,6 @@ Invariant: a rollout that ended with an error of the service is not scored; veri
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from rollout.data import read_rows
 from rollout.envs.gsm8k import Gsm8kEnvironment
 from rollout.interop.needs import needs
 from rollout.interop.scores import reward_function
+from rollout.rewards import Sample
 
 with needs("verifiers", "0.4.0", "pip install verifiers==0.4.0"):
     import verifiers.v1 as vf
@@ -42,7 +42,7 @@ class FairboxTaskConfig(vf.TaskConfig):  # type: ignore[misc]
     """`env.taskset.task`."""
 
     reward: str = "gsm8k"
-    """gsm8k, or module:function with (last reply, ground truth) -> number."""
+    """A registered reward, a YAML file of rewards, or module:function, which takes a Sample."""
 
 
 class FairboxTask(vf.Task[FairboxData, vf.State, FairboxTaskConfig]):  # type: ignore[misc]
@@ -50,7 +50,7 @@ class FairboxTask(vf.Task[FairboxData, vf.State, FairboxTaskConfig]):  # type: i
 
     def __init__(self, data: FairboxData, config: FairboxTaskConfig | None = None) -> None:
         super().__init__(data, config)
-        self._score = reward_function(self.config.reward)
+        self._reward = reward_function(self.config.reward)
 
     @property
     def key(self) -> str:
@@ -59,11 +59,8 @@ class FairboxTask(vf.Task[FairboxData, vf.State, FairboxTaskConfig]):  # type: i
 
     @vf.reward  # type: ignore[untyped-decorator]
     async def correct(self, trace: Any) -> float:
-        """The reward function's value of the last reply. Raises ValueError when it is not finite."""
-        value = self._score(trace.last_reply, self.data.ground_truth)
-        if not math.isfinite(value):
-            raise ValueError(f"the reward {self.config.reward} is {value}, must be a finite number")
-        return value
+        """The reward of the last reply. Raises NotScored where there is none, which verifiers takes for an error."""
+        return (await self._reward.score(Sample(trace.last_reply, self.data.ground_truth))).value
 
 
 class FairboxTasksetConfig(vf.TasksetConfig):  # type: ignore[misc]

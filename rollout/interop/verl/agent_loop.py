@@ -13,24 +13,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from executor_service import Cause
+from fairbox.clock import MonotonicClock
 from fairbox.config import setting
 from fairbox.errors import ConfigError
 from rollout.engines.base import SamplingParams
 from rollout.interop.chat import chat_of, pad_token_id
 from rollout.interop.needs import needs
+from rollout.interop.scores import REWARD_HELP, RowScorer, ground_truth
 from rollout.interop.settings import InterpreterSettings, from_mapping
 from rollout.interop.shared import shared_interpreter
 from rollout.interop.verl.convert import agent_loop_output
 from rollout.interop.verl.engine import VerlEngine
 from rollout.loop.agent_loop import AgentLoop
+from rollout.loop.groups import RetryBudget
 from rollout.loop.limits import Limits
 from rollout.loop.results import TrajectoryResult
+from rollout.loop.scoring import SCORE_TIMEOUT_S, Scoring
 from rollout.loop.task import Task
+from rollout.rewards import Sample
 from rollout.tools.formats import check_format, find_format
 from rollout.tools.toolbox import Toolbox
 
@@ -61,6 +66,8 @@ class AgentLoopSettings:
     infra_rows: str = setting("auto", help="What becomes of trajectories that the service failed: auto, drop or mask.")
     infra_retries: int = setting(1, help="How often a trajectory that the service failed is played again; from 0.")
     tool_format: str = setting("auto", help="How the model writes calls; auto: as its chat template does.")
+    reward: str = setting("", help=f"{REWARD_HELP} Empty: verl's own.")
+    score_timeout_s: float = setting(SCORE_TIMEOUT_S, help="Longest time of scoring a trajectory by `reward`.")
     max_parallel_calls: int = setting(4, help="Tool calls of one turn that run at once; from 1.")
     max_tool_calls: int | None = setting(None, help="Tool calls of a trajectory; none: no limit.")
     max_turn_tokens: int | None = setting(None, help="Tokens of one turn; none: no limit of its own.")
@@ -75,8 +82,9 @@ class AgentLoopSettings:
         for name, least in (("infra_retries", 0), ("max_parallel_calls", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least {least}")
-        if not 0 < self.engine_timeout_s < float("inf"):
-            raise ConfigError(f"engine_timeout_s is {self.engine_timeout_s}, must be positive")
+        for name in ("engine_timeout_s", "score_timeout_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} is {getattr(self, name)}, must be positive")
 
 
 @register("fairbox")
@@ -104,6 +112,8 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
             max_turn_tokens=self._settings.max_turn_tokens,
         )
         self._pad_token_id = pad_token_id(self.tokenizer)
+        executor, reward = self._settings.tool.executor, self._settings.reward
+        self._scorer = RowScorer(reward, executor=executor) if reward else None
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
         """`kwargs` is the row of the data set: `raw_prompt` (messages), and `uid` and `index` where there are."""
@@ -123,12 +133,18 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
             ground_truth="",
             data_source=str(kwargs.get("data_source", "")),
             where=f"row {kwargs.get('index', '?')}",
+            row=kwargs,
         )
         problem = self._prompt_problem(loop, task)
+        if self._scorer is not None:
+            try:
+                task = replace(task, ground_truth=ground_truth(kwargs))
+            except ConfigError as error:
+                problem = str(error)
         if problem is not None:
             _LOG.error("%s is left out: %s", task.where, problem)
             return self._left_out(problem)
-        return self._output(await self._play(loop, task))
+        return self._output(await self._scored(task, await self._play(loop, task)))
 
     def _prompt_problem(self, loop: AgentLoop, task: Task) -> str | None:
         """Why a prompt can't be played. It is never cut: a prompt without its beginning is another task."""
@@ -147,6 +163,20 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
             if not result.masked or attempt > self._settings.infra_retries:
                 return result
             attempt += 1
+
+    async def _scored(self, task: Task, result: TrajectoryResult) -> TrajectoryResult:
+        """By fairbox's reward, where one is set: what it can't score is left out as what the service failed is."""
+        scorer = self._scorer
+        if scorer is None:
+            return result
+        retries = RetryBudget(self._settings.infra_retries, self._settings.infra_retries)
+        scoring = Scoring(
+            lambda task, result: scorer.score(Sample.of(task, result)),
+            timeout_s=self._settings.score_timeout_s,
+            retries=retries,
+            clock=MonotonicClock(),
+        )
+        return await scoring.scored(task, result)
 
     def _output(self, result: TrajectoryResult) -> AgentLoopOutput | list[AgentLoopOutput]:
         if result.masked:

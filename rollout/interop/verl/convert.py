@@ -98,6 +98,7 @@ def _extra_fields(result: TrajectoryResult) -> dict[str, Any]:
         "fairbox_cause": str(result.cause),
         "fairbox_masked": result.masked,
         "fairbox_attempts": result.attempts,
+        "fairbox_reward_parts": {} if result.reward is None else dict(result.reward.parts),
         "fairbox_infra": result.error if result.masked else None,
     }
 
