@@ -61,11 +61,17 @@ def tasks(count: int) -> list[Task]:
     return [Task(str(n), ({"role": "user", "content": f"What? {n}"},), "6", "test", f"here:{n}") for n in range(count)]
 
 
+async def score(task: Task, result: TrajectoryResult) -> Reward:
+    """In the process that was started, not in a worker."""
+    await asyncio.sleep(0)
+    return Reward(1.0, {"pid": float(os.getpid())})
+
+
 async def play(spread: RayLoops, count: int, *, retries: int = 2, **options: Any) -> list[TrajectoryResult]:
     results: list[TrajectoryResult] = []
     runner = RolloutRunner(
         spread,
-        lambda task, result: Reward(1.0),
+        score,
         lambda result, task: results.append(result),
         schedule=Schedule(**{"concurrency": 8} | options),
         retries=RetryBudget(retries, 100),
@@ -97,7 +103,7 @@ async def test_trajectories_are_spread_and_are_those_of_one_process(
             sampled = [segment for segment in result.trajectory.segments if segment.logprobs]
             assert sampled == [segment for segment in expected.trajectory.segments if segment.logprobs]
             assert result.trajectory.prompt_ids == expected.trajectory.prompt_ids
-            assert result.reward == Reward(1.0)
+            assert result.reward == Reward(1.0, {"pid": float(os.getpid())})
     assert pids(tmp_path) == []  # every worker closed its loop
 
 
