@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import importlib.resources
 import itertools
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairbox.errors import FairboxError
+from rollout.data.records import DataError, json_lines, read_records
 from rollout.rewards.gsm8k import extract_answer, parse_number
 
 __all__ = ["DataError", "Row", "read_rows"]
 
 _LONGEST = 16_384
 """Characters of a question; a longer one is no word problem, and no context would hold it."""
-
-
-class DataError(FairboxError):
-    """A file of problems can't be used. The text starts with file and line (or row)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,54 +43,14 @@ def read_rows(path: Path | None, limit: int | None = None) -> list[Row]:
     """
     if path is None:
         text = importlib.resources.files("rollout.data").joinpath("problems.jsonl").read_text(encoding="utf-8")
-        records = _json_lines(text.splitlines(), "problems.jsonl")
-    elif path.suffix in (".jsonl", ".json"):
-        records = _json_file(path)
-    elif path.suffix == ".parquet":
-        records = _parquet(path)
+        records = json_lines(text.splitlines(), "problems.jsonl")
     else:
-        raise DataError(f"{path}: must end in .jsonl or .parquet")
+        records = read_records(path)
     source = "fairbox/problems" if path is None else "openai/gsm8k"
     rows = [_row(record, where, source) for where, record in itertools.islice(records, limit)]
     if not rows:
         raise DataError(f"{path}: holds no rows")
     return rows
-
-
-def _json_file(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            yield from _json_lines(file, str(path))
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 text: {error.reason}") from None
-
-
-def _json_lines(lines: Any, name: str) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                yield f"{name}:{number}", json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
-                raise DataError(f"{name}:{number}: is not JSON: {error}") from None
-
-
-def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        import pyarrow as arrow  # an optional dependency
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise DataError(f"{path}: reading parquet needs the package pyarrow: pip install 'fairbox[engine]'") from None
-    try:
-        with parquet.ParquetFile(path) as file:
-            number = 0
-            for batch in file.iter_batches(batch_size=256):
-                for record in batch.to_pylist():
-                    number += 1
-                    yield f"{path}: row {number}", record
-    except (OSError, arrow.ArrowException) as error:
-        raise DataError(f"{path}: can't be read as parquet: {str(error).splitlines()[0]}") from None
 
 
 def _row(record: Any, where: str, data_source: str) -> Row:

@@ -1,0 +1,66 @@
+"""Reads files of rows: JSONL and parquet, one row at a time, each with the place that errors name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fairbox.errors import FairboxError
+
+__all__ = ["DataError", "json_lines", "read_records"]
+
+
+class DataError(FairboxError):
+    """A file of problems can't be used. The text starts with file and line (or row)."""
+
+
+def read_records(path: Path) -> Iterator[tuple[str, Any]]:
+    """(where, value) of each row of a `.jsonl`, `.json` (one value a line) or `.parquet` file, in order.
+
+    `where` is `FILE:LINE` or `FILE: row N`, both from 1. Values of parquet are mappings of plain Python values. Raises
+    DataError, also while it is iterated.
+    """
+    if path.suffix in (".jsonl", ".json"):
+        return _json_file(path)
+    if path.suffix == ".parquet":
+        return _parquet(path)
+    raise DataError(f"{path}: must end in .jsonl or .parquet")
+
+
+def _json_file(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            yield from json_lines(file, str(path))
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 text: {error.reason}") from None
+
+
+def json_lines(lines: Iterable[str], name: str) -> Iterator[tuple[str, Any]]:
+    """(where, value) of each line that is not blank. Raises DataError."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield f"{name}:{number}", json.loads(line)
+            except (json.JSONDecodeError, RecursionError) as error:
+                raise DataError(f"{name}:{number}: is not JSON: {error}") from None
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        import pyarrow as arrow  # an optional dependency
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise DataError(f"{path}: reading parquet needs the package pyarrow: pip install 'fairbox[engine]'") from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            number = 0
+            for batch in file.iter_batches(batch_size=256):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield f"{path}: row {number}", record
+    except (OSError, arrow.ArrowException) as error:
+        raise DataError(f"{path}: can't be read as parquet: {str(error).splitlines()[0]}") from None
