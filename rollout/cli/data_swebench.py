@@ -1,0 +1,136 @@
+"""`fairbox data swebench`: code search tasks of SWE-bench, SWE-Gym, SWE-smith and their like.
+
+Writes train.parquet, validation.parquet and left_out.jsonl into a folder; docs/datasets.md has the columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairbox.config import load, setting
+from fairbox.errors import ConfigError
+from rollout.data.records import DataError, read_records
+from rollout.data.swe.build import Built, Filters, build
+from rollout.data.swe.hub import fetch, is_dataset
+from rollout.data.swe.rows import SearchTask
+from rollout.data.swe.trees import Archives, Clones, Source
+from rollout.data.swe.truth import Dialect
+from rollout.data.swe.write import split, write_left, write_parquet
+
+__all__ = ["SwebenchConfig", "check_split", "main", "read_input", "write_tasks"]
+
+
+@dataclass(frozen=True)
+class SwebenchConfig:
+    """Settings of `fairbox data swebench`."""
+
+    input: str = setting(help="Rows: a .jsonl or .parquet file, or the name of a data set of the hub (OWNER/NAME).")
+    out: str = setting(help="Folder for train.parquet, validation.parquet and left_out.jsonl.")
+    split: str = setting("train", help="The split of a data set of the hub.")
+    subset: str = setting("default", help="The configuration of a data set of the hub.")
+    limit: int | None = setting(None, help="Most rows that are read; none: all.")
+    repos: str | None = setting(None, help="Folder of git repositories OWNER__NAME or OWNER/NAME, for the truth.")
+    archives: str | None = setting(None, help="Folder of source archives of releases, for the truth.")
+    dialect: Dialect = setting(Dialect.CODESCOUT, help="LOCAGENT or CODESCOUT: how modules are named.")
+    use_patch: bool = setting(
+        False, help="The patch makes the defect (SWE-smith), in rows that have no column use_patch of their own."
+    )
+    max_files: int | None = setting(None, help="Most .py files that a patch may change; none: any number.")
+    need_truth: bool = setting(False, help="Leave rows out that have no file_changes, given or made.")
+    validation: float = setting(100, help="Rows of validation.parquet: a count, or a fraction below 1.")
+    seed: int = setting(42, help="Of the shuffle before the split.")
+
+    def validate(self) -> None:
+        """ConfigError for what types can't say."""
+        check_split(self.validation)
+        for name in ("limit", "max_files"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}, must be at least 1, or none")
+        for name in ("repos", "archives"):
+            value = getattr(self, name)
+            if value is not None and not Path(value).expanduser().is_dir():
+                raise ConfigError(f"{name} is {value!r}, which is no folder")
+        if not is_dataset(self.input) and not Path(self.input).expanduser().is_file():
+            raise ConfigError(f"input is {self.input!r}, which is neither a file nor like OWNER/NAME")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; 0 when there are tasks. Rows that are left out are named, and don't change that."""
+    config = load(
+        SwebenchConfig,
+        prefix="FAIRBOX_DATA_SWEBENCH",
+        prog="fairbox data swebench",
+        description=__doc__ or "",
+        argv=argv,
+    )
+    out = Path(config.out).expanduser()
+    records = itertools.islice(read_input(config.input, config.split, config.subset, out), config.limit)
+    built = build(
+        records,
+        sources(config.repos, config.archives),
+        dialect=config.dialect,
+        use_patch=config.use_patch,
+        filters=Filters(config.max_files, config.need_truth),
+    )
+    write_left(out / "left_out.jsonl", built.left)
+    for line in _summary(built, out):
+        print(line)
+    write_tasks(out, built.tasks, config.validation, config.seed)
+    return 0
+
+
+def read_input(name: str, split_name: str, subset: str, out: Path) -> Iterator[tuple[str, Any]]:
+    """Rows of a file, or of a data set of the hub, whose files are kept below `out`."""
+    path = Path(name).expanduser()
+    if path.is_file() or not is_dataset(name):
+        return read_records(path)
+    paths = fetch(name, split_name, out / "hub", config=subset)
+    return itertools.chain.from_iterable(map(read_records, paths))
+
+
+def sources(repos: str | None, archives: str | None) -> list[Source]:
+    """Repositories first: they have the commit itself."""
+    found: list[Source] = []
+    if repos is not None:
+        found.append(Clones(Path(repos).expanduser()))
+    if archives is not None:
+        found.append(Archives(Path(archives).expanduser()))
+    return found
+
+
+def check_split(validation: float) -> None:
+    """ConfigError unless it is a fraction or a count."""
+    if validation < 0 or (validation >= 1 and validation != int(validation)):
+        raise ConfigError(f"validation is {validation:g}, must be a count, or a fraction from 0 to below 1")
+
+
+def write_tasks(out: Path, tasks: Sequence[SearchTask], validation: float, seed: int) -> None:
+    """Both files, and a line for each."""
+    if not tasks:
+        raise DataError("no row became a task")
+    for name, rows in zip(("train", "validation"), split(tasks, validation, seed), strict=True):
+        write_parquet(out / f"{name}.parquet", rows)
+        print(f"{len(rows)} tasks in {out / name}.parquet")
+
+
+def _summary(built: Built, out: Path) -> list[str]:
+    known = sum(task.file_changes is not None for task in built.tasks)
+    evidence = Counter(situation.evidence.name.lower() for situation in built.made.values())
+    lines = [f"{len(built.tasks)} tasks, {known} with file_changes, of {len(built.tasks) + len(built.left)} rows"]
+    if built.made:
+        kinds = ", ".join(f"{name} {count}" for name, count in sorted(evidence.items()))
+        lines.append(
+            f"truth made from sources for {len(built.made)} ({kinds}); none of the releases fits {len(built.unfit)}"
+        )
+    lines += [f"{name}: had another truth, the made one is taken" for name in built.differs]
+    if built.left:
+        counts = Counter(each.why.value for each in built.left)
+        lines.append(f"left out {len(built.left)} (in {out / 'left_out.jsonl'}):")
+        lines += [f"  {count:>6} {why}" for why, count in counts.most_common()]
+    return lines

@@ -1,0 +1,211 @@
+"""From rows of SWE-bench and its like to tasks of code search. Each becomes a task, or is left out with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from rollout.data.swe.apply import ApplyError
+from rollout.data.swe.parse import PatchError, parse_patch
+from rollout.data.swe.patch import Patch
+from rollout.data.swe.rows import SearchTask, read_changes_column
+from rollout.data.swe.situation import Situation, situations
+from rollout.data.swe.targets import target_column
+from rollout.data.swe.trees import Source, Tree, TreeError
+from rollout.data.swe.truth import Dialect, FileChange, TruthError, searched_path, truth
+
+__all__ = ["Built", "Filters", "Left", "Why", "build"]
+
+
+class Why(StrEnum):
+    """Why a row is no task."""
+
+    BAD_ROW = "bad row"
+    """A column is missing or has a value of another kind."""
+    TWICE = "twice"
+    """An earlier row has its instance_id."""
+    BLANK = "blank statement"
+    """Nothing is asked."""
+    BAD_PATCH = "bad patch"
+    """The patch can't be read, or changes nothing."""
+    NO_PYTHON = "no python file"
+    """The patch changes no `.py` file."""
+    TOO_MANY_FILES = "too many files"
+    """The patch changes more `.py` files than the filter allows."""
+    NO_SOURCE = "no source"
+    """The truth is needed, and neither the row has it nor is there a source to make it of."""
+    DOES_NOT_FIT = "patch does not fit"
+    """The commit is at hand, but the patch doesn't fit it; or it fits several releases, whose truths differ."""
+    NOT_READ = "not read"
+    """A source at hand is damaged."""
+    NOT_PARSED = "not parsed"
+    """A file can't be parsed, so there is no truth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A row that was left out."""
+
+    where: str
+    """File and line, or row."""
+    instance_id: str
+    """Empty where it has none."""
+    why: Why
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which rows become tasks."""
+
+    max_files: int | None = None
+    """`.py` files that a patch may change."""
+    need_truth: bool = False
+    """Rows without `file_changes` are left out."""
+
+
+@dataclass(slots=True)
+class Built:
+    """What became of the rows, in their order."""
+
+    tasks: list[SearchTask] = field(default_factory=list)
+    left: list[Left] = field(default_factory=list)
+    made: dict[str, Situation] = field(default_factory=dict)
+    """instance_id -> what its truth was made of."""
+    unfit: dict[str, str] = field(default_factory=dict)
+    """instance_id -> what keeps the patch from fitting the last of the releases that were tried. None was taken."""
+    differs: list[str] = field(default_factory=list)
+    """instance_ids whose row had a truth already, and another one than was made; the made one is taken."""
+
+
+class _LeftOut(Exception):  # noqa: N818 - an answer, not a failure
+    def __init__(self, why: Why, problem: str) -> None:
+        super().__init__(problem)
+        self.why = why
+
+
+def build(
+    records: Iterable[tuple[str, Any]],
+    sources: Sequence[Source] = (),
+    *,
+    dialect: Dialect = Dialect.CODESCOUT,
+    use_patch: bool = False,
+    filters: Filters | None = None,
+) -> Built:
+    """Tasks of the rows (where, columns). Raises DataError as `records` does; no row ends it.
+
+    `use_patch` is for rows that don't say it themselves. Sources are asked in their order.
+    """
+    built = Built()
+    seen: set[str] = set()
+    for where, record in records:
+        instance_id = ""
+        try:
+            if not isinstance(record, Mapping):
+                raise _LeftOut(Why.BAD_ROW, "must be an object")
+            instance_id = _text(record, "instance_id")
+            if instance_id in seen:
+                raise _LeftOut(Why.TWICE, f"{instance_id} is there already")
+            seen.add(instance_id)
+            built.tasks.append(_task(record, sources, dialect, use_patch, filters or Filters(), built))
+        except _LeftOut as left:
+            built.left.append(Left(where, instance_id, left.why, str(left)))
+    return built
+
+
+def _task(
+    record: Mapping[str, Any],
+    sources: Sequence[Source],
+    dialect: Dialect,
+    use_patch: bool,
+    filters: Filters,
+    built: Built,
+) -> SearchTask:
+    repo, text = _text(record, "repo"), _text(record, "patch")
+    statement = record.get("problem_statement")
+    if not isinstance(statement, str) or not statement.strip():
+        raise _LeftOut(Why.BLANK, "problem_statement is blank")
+    makes_defect = record.get("use_patch", use_patch)
+    commit = record.get("base_commit")
+    if not isinstance(makes_defect, bool):
+        raise _LeftOut(Why.BAD_ROW, f"use_patch must be true or false, but is {str(makes_defect)[:40]!r}")
+    if not (commit is None or (isinstance(commit, str) and commit)):
+        raise _LeftOut(Why.BAD_ROW, f"base_commit must be a commit or null, but is {str(commit)[:40]!r}")
+    patch = _patch(text, filters)
+    fix = patch.reversed() if makes_defect else patch
+    instance_id = record["instance_id"]
+    try:
+        given = read_changes_column(record.get("file_changes"))
+    except ValueError as error:
+        raise _LeftOut(Why.BAD_ROW, f"file_changes{error}") from None
+    changes = given
+    for source in sources:
+        if trees := source.trees(repo, commit):
+            try:
+                changes, built.made[instance_id] = _made(patch, trees, makes_defect, dialect)
+                break
+            except ApplyError as error:
+                if source.certain:
+                    raise _LeftOut(Why.DOES_NOT_FIT, str(error)) from None
+                built.unfit[instance_id] = str(error)
+    if changes is None and filters.need_truth:
+        problem = built.unfit.get(instance_id, f"there is none of {repo} at {commit or 'its own state'}")
+        raise _LeftOut(Why.NO_SOURCE, problem)
+    if changes is not None and given is not None and not _same(given, changes):
+        built.differs.append(instance_id)
+    return SearchTask(instance_id, repo, commit, statement, text, makes_defect, target_column(fix), changes)
+
+
+def _patch(text: str, filters: Filters) -> Patch:
+    try:
+        patch = parse_patch(text)
+    except PatchError as error:
+        raise _LeftOut(Why.BAD_PATCH, f"patch: {error}") from None
+    if not patch.files:
+        raise _LeftOut(Why.BAD_PATCH, "patch: has no files")
+    python = {searched_path(file) for file in patch.files if searched_path(file).endswith(".py")}
+    if not python:
+        raise _LeftOut(Why.NO_PYTHON, f"patch: changes {patch.files[0].path}, and no .py file")
+    if filters.max_files is not None and len(python) > filters.max_files:
+        raise _LeftOut(Why.TOO_MANY_FILES, f"patch: changes {len(python)} .py files, {filters.max_files} are allowed")
+    return patch
+
+
+def _made(
+    patch: Patch, trees: Sequence[Tree], use_patch: bool, dialect: Dialect
+) -> tuple[tuple[FileChange, ...], Situation]:
+    """The truth, and what it was made of. Raises ApplyError where the patch fits no tree."""
+    try:
+        found = situations(patch, trees, use_patch=use_patch)
+        truths = [tuple(truth(each.fix, each.read, dialect)) for each in found]
+    except TreeError as error:
+        raise _LeftOut(Why.NOT_READ, str(error)) from None
+    except TruthError as error:
+        raise _LeftOut(Why.NOT_PARSED, str(error)) from None
+    if any(each != truths[0] for each in truths):
+        names = ", ".join(each.source for each in found)
+        raise _LeftOut(Why.DOES_NOT_FIT, f"fits {names}, which give different truths")
+    return truths[0], found[0]
+
+
+def _same(one: tuple[FileChange, ...], other: tuple[FileChange, ...]) -> bool:
+    """Whether they say the same, in whatever order."""
+
+    def sets(changes: tuple[FileChange, ...]) -> dict[str, list[frozenset[str]]]:
+        parts = {each.file: each.changes for each in changes}
+        return {
+            file: [frozenset(names) for names in (each.added_entities, each.added_modules)]
+            + [frozenset(names) for names in (each.edited_entities, each.edited_modules)]
+            for file, each in parts.items()
+        }
+
+    return sets(one) == sets(other)
+
+
+def _text(record: Mapping[str, Any], key: str) -> str:
+    value = record.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise _LeftOut(Why.BAD_ROW, f"{key} must be a text that is not empty, but is {str(value)[:40]!r}")
+    return value

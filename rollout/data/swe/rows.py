@@ -1,0 +1,83 @@
+"""A row of code search: what is asked, of which repository, and what should be found (docs/datasets.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rollout.data.swe.truth import Changes, FileChange
+
+__all__ = ["SearchTask", "changes_column", "read_changes_column"]
+
+_PARTS = ("added_entities", "added_modules", "edited_entities", "edited_modules")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTask:
+    """One task."""
+
+    instance_id: str
+    repo: str
+    """owner/name."""
+    base_commit: str | None
+    """None: the repository's own state, where a patch makes the defect, or where there is no repository."""
+    problem_statement: str
+    patch: str
+    use_patch: bool
+    """The patch makes the defect and is applied to the sources; else it is the fix, and is not."""
+    target: str
+    """`hunk_targets` of what makes the searched tree good, as text."""
+    file_changes: tuple[FileChange, ...] | None
+    """None where the truth is not known, because there was no source at hand."""
+
+    def record(self) -> dict[str, Any]:
+        """The columns, in their order."""
+        return {
+            "instance_id": self.instance_id,
+            "repo": self.repo,
+            "base_commit": self.base_commit,
+            "problem_statement": self.problem_statement,
+            "patch": self.patch,
+            "use_patch": self.use_patch,
+            "target": self.target,
+            "file_changes": None if self.file_changes is None else changes_column(self.file_changes),
+            "prompt": [{"role": "user", "content": self.problem_statement}],
+        }
+
+
+def changes_column(changes: Sequence[FileChange]) -> list[dict[str, Any]]:
+    """The column `file_changes`; null for a list that is empty, as data in use has it."""
+    return [
+        {"file": each.file, "changes": {part: list(getattr(each.changes, part)) or None for part in _PARTS}}
+        for each in changes
+    ]
+
+
+def read_changes_column(value: object) -> tuple[FileChange, ...] | None:
+    """What a column `file_changes` says; None for null. ValueError says what is wrong.
+
+    Lists may be null or missing: data in use leaves them out where they are empty.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise ValueError(f"must be a list, but is {type(value).__name__}")
+    return tuple(_file_change(each, number) for number, each in enumerate(value))
+
+
+def _file_change(value: object, number: int) -> FileChange:
+    if not isinstance(value, Mapping) or not isinstance(value.get("file"), str):
+        raise ValueError(f"[{number}] must have a file")
+    changes = value.get("changes") or {}
+    if not isinstance(changes, Mapping):
+        raise ValueError(f"[{number}].changes must have lists of names")
+    if unknown := set(changes) - set(_PARTS):
+        raise ValueError(f"[{number}].changes.{min(unknown)} is none of {', '.join(_PARTS)}")
+    parts: dict[str, tuple[str, ...]] = {}
+    for part in _PARTS:
+        names = changes.get(part) or []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"[{number}].changes.{part} must be a list of names")
+        parts[part] = tuple(names)
+    return FileChange(value["file"], Changes(**parts))

@@ -1,0 +1,85 @@
+"""Writes tasks as parquet: the same tasks give the same bytes, and a file is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fairbox.errors import ConfigError
+from rollout.data.records import DataError
+from rollout.data.swe.build import Left
+from rollout.data.swe.rows import SearchTask
+
+__all__ = ["split", "write_left", "write_parquet"]
+
+T = TypeVar("T")
+
+
+def split(rows: Sequence[T], validation: float, seed: int) -> tuple[list[T], list[T]]:
+    """(training, validation): the last of the rows, shuffled by the seed. Raises ConfigError where none would train.
+
+    `validation` is a fraction below 1, else a count.
+    """
+    count = round(len(rows) * validation) if validation < 1 else int(validation)
+    if count >= len(rows) and rows:
+        raise ConfigError(f"validation is {validation:g}, which of {len(rows)} rows leaves none to train on")
+    shuffled = list(rows)
+    random.Random(seed).shuffle(shuffled)  # noqa: S311 - no secret
+    return shuffled[: len(rows) - count], shuffled[len(rows) - count :]
+
+
+def write_parquet(path: Path, tasks: Sequence[SearchTask]) -> None:
+    """One row per task, in their order. Raises DataError."""
+    try:
+        import pyarrow as arrow  # an optional dependency
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise DataError(f"{path}: writing parquet needs the package pyarrow: pip install 'fairbox[engine]'") from None
+    try:
+        table = arrow.Table.from_pylist([task.record() for task in tasks], schema=_schema(arrow))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            parquet.write_table(table, unfinished, compression="zstd")
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except UnicodeEncodeError:
+        raise DataError(f"{path}: a column has bytes that are not UTF-8, which parquet can't hold") from None
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+
+
+def write_left(path: Path, left: Iterable[Left]) -> None:
+    """JSON lines of what was left out. Raises DataError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in left), encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+
+
+def _schema(arrow: Any) -> Any:
+    names = arrow.list_(arrow.string())
+    parts = ("added_entities", "added_modules", "edited_entities", "edited_modules")
+    changes = arrow.struct([(part, names) for part in parts])
+    message = arrow.struct([("role", arrow.string()), ("content", arrow.string())])
+    text = arrow.string()
+    return arrow.schema(
+        [
+            arrow.field("instance_id", text, nullable=False),
+            arrow.field("repo", text, nullable=False),
+            arrow.field("base_commit", text),
+            arrow.field("problem_statement", text, nullable=False),
+            arrow.field("patch", text, nullable=False),
+            arrow.field("use_patch", arrow.bool_(), nullable=False),
+            arrow.field("target", text, nullable=False),
+            arrow.field("file_changes", arrow.list_(arrow.struct([("file", text), ("changes", changes)]))),
+            arrow.field("prompt", arrow.list_(message), nullable=False),
+        ]
+    )
