@@ -11,6 +11,7 @@ from fairbox.errors import EXIT_USAGE
 __all__ = ["main"]
 
 _COMMANDS = {
+    "gsm8k": ("rollout.cli.data_gsm8k", "GSM8K as verl's rows, with or without its reward as a tool"),
     "swebench": ("rollout.cli.data_swebench", "code search tasks of SWE-bench, SWE-Gym, SWE-smith and their like"),
     "mine": ("rollout.cli.data_mine", "code search tasks of a repository's history, or of two releases"),
     "check": ("rollout.cli.data_check", "compare the truths of code search rows with their sources"),

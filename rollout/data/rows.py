@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.resources
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,16 @@ def test_masked_trajectory_has_no_score(chat: ChatTemplate, tmp_path: Path) -> N
     masked = record_of(finished(chat, cause=Cause.INFRA), TASK, step=3, model="m", decode=chat.decode_plain)
     (read,) = read_dump(write(tmp_path, masked))
     assert (read["score"], read["masked"], read["cause"], read["stop_reason"]) == (None, True, "INFRA", "infra")
+
+
+def test_a_row_that_nothing_could_score_is_masked_and_is_no_contradiction(chat: ChatTemplate) -> None:
+    check = pytest.importorskip("rollout.check", reason="torch is not installed (extra `engine`)")
+    unscored = replace(finished(chat), reward=None, unscored=True, cause=Cause.TASK, error="scoring: no tests")
+    read = record_of(unscored, TASK, step=3, model="m", decode=chat.decode_plain)
+    assert (read["score"], read["masked"], read["cause"], read["turn_rewards"]) == (None, True, "TASK", [])
+    assert check._contradictions(read) == []
+    assert check._contradictions(read | {"cause": "POLICY"}) == ["masked is True, but the cause is POLICY"]
+    assert check._contradictions(read | {"masked": False, "cause": "INFRA"})
 
 
 def test_existing_dump_is_not_overwritten(tmp_path: Path, record: dict[str, Any]) -> None:

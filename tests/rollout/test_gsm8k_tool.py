@@ -11,7 +11,7 @@ import pytest
 
 from fairbox.errors import ConfigError
 from rollout.batch import RolloutBatch
-from rollout.cli.data_gsm8k import main
+from rollout.cli.data import main as data
 from rollout.data import DataError, Row, read_rows
 from rollout.dump import record_of
 from rollout.engines import SamplingParams
@@ -26,6 +26,10 @@ from rollout.tools.registry import load_tools
 from rollout.tools.services import ToolServices
 
 ROW = Row("What is 6 * 7?", "42", "openai/gsm8k", "here:1", {"question": "What is 6 * 7?", "answer": "6 * 7\n#### 42"})
+
+
+def main(words: list[str]) -> int:
+    return data(["gsm8k", *words])
 
 
 def call(answer: Any) -> str:
