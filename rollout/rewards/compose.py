@@ -76,7 +76,10 @@ class Composition:
         given = services or RewardServices()
         async with asyncio.TaskGroup() as group:
             started = [group.create_task(entry.score(sample, given)) for entry in self.entries]
-        outcomes = [task.result() for task in started]
+        outcomes = [
+            RewardFault(f"{entry.name}: what it waited for was cancelled") if task.cancelled() else task.result()
+            for entry, task in zip(self.entries, started, strict=True)
+        ]
         refusals = [outcome for outcome in outcomes if isinstance(outcome, NotScored)]
         if refusals:
             raise _worst(refusals)

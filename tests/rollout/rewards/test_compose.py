@@ -96,6 +96,7 @@ async def test_the_worst_cause_wins_and_every_problem_is_said() -> None:
         (float("inf"), "odd: gave inf, must be a finite number"),
         (None, "odd: gave None, must be a number or a Reward"),
         ("1.0", "odd: gave '1.0', must be a number or a Reward"),
+        (asyncio.CancelledError(), "odd: what it waited for was cancelled"),
         ((1.0, {}), "odd: gave .*, must be a number or a Reward"),
     ],
 )
