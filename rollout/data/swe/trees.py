@@ -17,7 +17,18 @@ from typing import Protocol
 
 from fairbox.errors import FairboxError
 
-__all__ = ["ArchiveTree", "Archives", "Clones", "FolderTree", "GitTree", "Source", "Tree", "TreeError", "run_git"]
+__all__ = [
+    "ArchiveTree",
+    "Archives",
+    "Clones",
+    "FolderTree",
+    "GitTree",
+    "Source",
+    "Tree",
+    "TreeError",
+    "diff_text",
+    "run_git",
+]
 
 _MOST_BYTES = 16 << 20
 """Of one file; sources of Python have at most some hundred thousand."""
@@ -172,6 +183,14 @@ def run_git(repository: Path, *words: str, text: bytes = b"") -> bytes:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit code {done.returncode}"]
         raise TreeError(f"{repository}: git {words[0]}: {said[-1][:200]}")
     return done.stdout
+
+
+def diff_text(repository: Path, old: str, new: str, paths: Sequence[str]) -> str:
+    """What `git diff` says of these files between two commits, whatever the configuration. Raises TreeError."""
+    form = ("--patch", "--full-index", "-M", "--no-ext-diff", "--no-textconv", "--no-color", "--unified=3")
+    prefixes = ("--src-prefix=a/", "--dst-prefix=b/", "--diff-algorithm=myers", "--submodule=short")
+    words = ("--literal-pathspecs", "diff-tree", "-r", *form, *prefixes, "--end-of-options", old, new, "--", *paths)
+    return _text(run_git(repository, *words))
 
 
 def _commit(repository: Path, name: str) -> str | None:

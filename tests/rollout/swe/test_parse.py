@@ -34,6 +34,11 @@ def test_lines_that_look_like_headers_are_lines() -> None:
     assert str(file) == text
 
 
+def test_a_reversed_hunk_has_removed_lines_before_added_ones() -> None:
+    file = only(GIT + "@@ -1,4 +1,4 @@ f\n a\n-b\n-c\n+d\n+e\n f\n")
+    assert str(file.reversed()) == GIT + "@@ -1,4 +1,4 @@ f\n a\n-d\n-e\n+b\n+c\n f\n"
+
+
 def test_missing_counts_are_one() -> None:
     assert only(GIT + "@@ -3 +4 @@\n-a\n+b\n").hunks == (Hunk(3, 1, 4, 1, (Line("-", "a\n"), Line("+", "b\n"))),)
 

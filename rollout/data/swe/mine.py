@@ -1,0 +1,165 @@
+"""Tasks out of a repository's own history: what a commit says is asked, what it changes is to be found.
+
+The patch of a task is what the commit does to Python files that are no tests; other files (tests, documents, changes)
+are left out, because nobody searches for them to fix what was reported. The searched tree is that of the parent. The
+same repository, filters and seed give the same tasks.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from rollout.data.swe.apply import ApplyError
+from rollout.data.swe.commits import clean_message, is_test, named_file
+from rollout.data.swe.parse import parse_patch
+from rollout.data.swe.rows import SearchTask
+from rollout.data.swe.targets import target_column
+from rollout.data.swe.trees import GitTree, diff_text, run_git
+from rollout.data.swe.truth import Dialect, TruthError, truth
+
+__all__ = ["Commit", "MineFilters", "Mined", "Unfit", "mine", "read_commits"]
+
+
+class Unfit(StrEnum):
+    """Why a commit is no task."""
+
+    MERGE = "merge"
+    """It has several parents."""
+    FIRST = "first commit"
+    """It has no parent."""
+    SHORT_MESSAGE = "short message"
+    """It says less than the filter asks for."""
+    NO_PYTHON = "no python file"
+    """It changes documents, settings, anything but `.py` files."""
+    TESTS_ONLY = "tests only"
+    """Its `.py` files are tests."""
+    TOO_MANY_FILES = "too many files"
+    """It changes more `.py` files than the filter allows; a renamed one counts twice."""
+    TOO_MANY_LINES = "too many lines"
+    """It adds and removes more lines of them than the filter allows."""
+    NAMES_ANSWER = "names the answer"
+    """Its message names a file that is to be found."""
+    NOT_PARSED = "not parsed"
+    """A file is no Python that this interpreter can parse, before or after."""
+    NO_ENTITY = "no entity"
+    """No function or method that was there is edited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit, without its changes."""
+
+    hash: str
+    parents: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class MineFilters:
+    """Which commits become tasks."""
+
+    max_files: int = 5
+    max_lines: int = 400
+    min_words: int = 5
+    allow_leaks: bool = False
+    """Messages may name files of the answer."""
+    need_entity: bool = True
+    """A function or method that was there must be edited."""
+
+
+@dataclass(slots=True)
+class Mined:
+    """What became of the commits that were looked at."""
+
+    tasks: list[SearchTask] = field(default_factory=list)
+    """In the order of the history, newest first."""
+    unfit: Counter[Unfit] = field(default_factory=Counter)
+    commits: int = 0
+    """All that there are; with a limit not all are looked at."""
+
+
+def mine(
+    repository: Path,
+    repo: str,
+    *,
+    revision: str = "HEAD",
+    limit: int | None = None,
+    seed: int = 42,
+    dialect: Dialect = Dialect.CODESCOUT,
+    filters: MineFilters | None = None,
+    progress: Callable[[int], None] = lambda looked_at: None,
+) -> Mined:
+    """At most `limit` tasks, of commits chosen by the seed, from what `revision` can reach. Raises TreeError.
+
+    `repo` names the repository in the rows (owner/name).
+    """
+    commits = read_commits(repository, revision)
+    order = list(range(len(commits)))
+    if limit is not None:
+        random.Random(seed).shuffle(order)  # noqa: S311 - no secret
+    mined = Mined(commits=len(commits))
+    found: dict[int, SearchTask] = {}
+    for looked_at, position in enumerate(order):
+        if limit is not None and len(found) >= limit:
+            break
+        made = _task(repository, repo, commits[position], dialect, filters or MineFilters())
+        if isinstance(made, Unfit):
+            mined.unfit[made] += 1
+        else:
+            found[position] = made
+        progress(looked_at + 1)
+    mined.tasks = [found[position] for position in sorted(found)]
+    return mined
+
+
+def read_commits(repository: Path, revision: str) -> list[Commit]:
+    """What `revision` can reach, as git orders it. Raises TreeError."""
+    words = ("log", "-z", "--topo-order", "--format=%H%n%P%n%B", "--end-of-options", revision, "--")
+    text = run_git(repository, *words).decode("utf-8", "replace")
+    commits = []
+    for entry in filter(None, text.split("\0")):
+        name, parents, message = entry.split("\n", 2)
+        commits.append(Commit(name, tuple(parents.split()), message))
+    return commits
+
+
+def _task(repository: Path, repo: str, commit: Commit, dialect: Dialect, filters: MineFilters) -> SearchTask | Unfit:
+    if len(commit.parents) != 1:
+        return Unfit.MERGE if commit.parents else Unfit.FIRST
+    statement = clean_message(commit.message)
+    if len(statement.split()) < filters.min_words:
+        return Unfit.SHORT_MESSAGE
+    parent = commit.parents[0]
+    paths = _answer_paths(repository, parent, commit.hash, filters)
+    if isinstance(paths, Unfit):
+        return paths
+    if not filters.allow_leaks and named_file(statement, paths) is not None:
+        return Unfit.NAMES_ANSWER
+    text = diff_text(repository, parent, commit.hash, paths)
+    patch = parse_patch(text)
+    if sum(line.mark != " " for file in patch.files for hunk in file.hunks for line in hunk.lines) > filters.max_lines:
+        return Unfit.TOO_MANY_LINES
+    try:
+        text.encode()  # rows are UTF-8
+        changes = tuple(truth(patch, GitTree(repository, parent).read, dialect))
+    except (ApplyError, TruthError, UnicodeEncodeError):  # a file that git takes for binary, or that is not Python 3
+        return Unfit.NOT_PARSED
+    if filters.need_entity and not any(each.changes.edited_entities for each in changes):
+        return Unfit.NO_ENTITY
+    instance_id = f"{repo.replace('/', '__')}-{commit.hash[:12]}"
+    return SearchTask(instance_id, repo, parent, statement, text, False, target_column(patch), changes)
+
+
+def _answer_paths(repository: Path, parent: str, commit: str, filters: MineFilters) -> list[str] | Unfit:
+    words = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", "--end-of-options", parent, commit)
+    names = run_git(repository, *words).decode("utf-8", "surrogateescape")
+    python = [name for name in names.split("\0") if name.endswith(".py")]
+    answer = [name for name in python if not is_test(name)]
+    if not answer:
+        return Unfit.TESTS_ONLY if python else Unfit.NO_PYTHON
+    return answer if len(answer) <= filters.max_files else Unfit.TOO_MANY_FILES

@@ -1,0 +1,204 @@
+"""Truths of patches: by hand, and against a second implementation on generated programs."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollout.data.swe import Changes, Dialect, TruthError, parse_patch, truth
+from tests.rollout.swe.naive import Truth, naive_truth
+
+OLD = '''\
+import os
+LIMIT = 1
+
+
+class Box:
+    """A box.
+
+    Of things.
+    """
+
+    size = 1
+
+    @property
+    def area(self):
+        return 1
+
+    def grow(self):
+        return 2
+
+
+def helper():
+    def inner():
+        return 3
+    return inner
+'''
+
+
+def diff(old: str, new: str, path: str = "m.py", context: int = 3) -> str:
+    sides = (old.splitlines(True), new.splitlines(True))
+    lines = list(difflib.unified_diff(*sides, f"a/{path}", f"b/{path}", n=context))
+    return f"diff --git a/{path} b/{path}\n" + "".join(lines) if lines else ""
+
+
+def changes(old: str, new: str, dialect: Dialect) -> Changes:
+    [change] = truth(parse_patch(diff(old, new)), {"m.py": old}.get, dialect)
+    assert change.file == "m.py"
+    return change.changes
+
+
+def named(*names: str) -> tuple[str, ...]:
+    return tuple(f"m.py:{name}" for name in names)
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize(
+    ("before", "after", "entity"),
+    [
+        ("return 2", "return 4", "Box.grow"),
+        ("return 3", "return 4", "helper"),  # of nested functions the outermost
+        ("    def grow(self):", "    def grow(self, by=1):", "Box.grow"),
+        ("return 1\n", "return 1\n\n    async def shrink(self):\n        pass\n", "Box.shrink"),
+    ],
+)
+def test_edited_and_added_entities(before: str, after: str, entity: str, dialect: Dialect) -> None:
+    found = changes(OLD, OLD.replace(before, after), dialect)
+    module = named(entity.partition(".")[0])
+    if entity != "Box.shrink":
+        assert found == Changes(edited_entities=named(entity), edited_modules=module)
+    elif dialect is Dialect.LOCAGENT:
+        assert found == Changes(added_entities=named(entity), added_modules=module)
+    else:
+        assert found == Changes(added_entities=named(entity), edited_modules=module)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("import os", "import os.path"),
+        ("LIMIT = 1", "LIMIT = 2"),
+        ("LIMIT = 1", "# a comment\nLIMIT = 1"),
+        ("return 2", "return 2\n        # a comment"),
+        ("return 2", "return 2\n\n\n"),
+        ("    Of things.", "    Of other things."),
+        ("LIMIT = 1", "LIMIT = 1\nprint(LIMIT)"),
+    ],
+)
+@pytest.mark.parametrize("dialect", Dialect)
+def test_lines_that_say_nothing_leave_the_file_alone_in_the_truth(before: str, after: str, dialect: Dialect) -> None:
+    assert changes(OLD, OLD.replace(before, after), dialect) == Changes()
+
+
+def test_lines_of_a_class_outside_of_its_methods_are_where_the_dialects_differ() -> None:
+    for after in (OLD.replace("size = 1", "size = 2"), OLD.replace("    @property\n", "")):
+        assert changes(OLD, after, Dialect.LOCAGENT) == Changes()
+        assert changes(OLD, after, Dialect.CODESCOUT) == Changes(edited_modules=named("Box"))
+
+
+def test_a_docstring_is_as_long_as_it_is_without_blank_lines_at_its_ends() -> None:
+    after = OLD.replace('    """\n\n    size', '    """  # its last line\n\n    size')
+    assert changes(OLD, after, Dialect.CODESCOUT) == Changes(edited_modules=named("Box"))
+
+
+def test_a_new_class_is_an_added_module() -> None:
+    new = OLD + "\n\nclass Lid:\n    kind = 1\n\n    def __init__(self):\n        pass\n"
+    for dialect in Dialect:
+        assert changes(OLD, new, dialect) == Changes(added_entities=named("Lid.__init__"), added_modules=named("Lid"))
+
+
+def test_a_function_with_the_name_of_a_method_is_missing_as_in_the_data() -> None:
+    old = OLD + "\n\ndef grow():\n    return 5\n"
+    assert changes(old, old.replace("return 5", "return 6"), Dialect.LOCAGENT) == Changes()
+
+
+def test_the_truth_of_a_patch_that_makes_the_defect_is_that_of_its_reverse() -> None:
+    good, bad = OLD, OLD.replace("    def grow(self):\n        return 2\n", "")
+    patch = parse_patch(diff(good, bad)).reversed()
+    [change] = truth(patch, {"m.py": bad}.get, Dialect.CODESCOUT)
+    assert change.changes == Changes(added_entities=named("Box.grow"), edited_modules=named("Box"))
+
+
+def test_files_are_named_as_in_the_searched_tree() -> None:
+    renamed = "diff --git a/old.py b/new.py\nsimilarity index 90%\nrename from old.py\nrename to new.py\n"
+    renamed += "--- a/old.py\n+++ b/new.py\n@@ -2 +2 @@ def f():\n-    return 1\n+    return 2\n"
+    added = "diff --git a/c.py b/c.py\nnew file mode 100644\n--- /dev/null\n+++ b/c.py\n@@ -0,0 +1 @@\n+def g(): pass\n"
+    deleted = (
+        "diff --git a/d.py b/d.py\ndeleted file mode 100644\n--- a/d.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-def h(): pass\n"
+    )
+    tree = {"old.py": "def f():\n    return 1\n", "d.py": "def h(): pass\n"}
+    text = diff("a\n", "b\n", "notes.txt")
+    found = truth(parse_patch(renamed + added + deleted + text), {**tree, "notes.txt": "a\n"}.get, Dialect.CODESCOUT)
+    assert [(each.file, each.changes) for each in found] == [
+        ("old.py", Changes(edited_entities=("old.py:f",), edited_modules=("old.py:f",))),
+        ("c.py", Changes(added_entities=("c.py:g",), added_modules=("c.py:g",))),
+        ("d.py", Changes(edited_entities=("d.py:h",), edited_modules=("d.py:h",))),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("print 'x'\n", "print('x')\n", r"m.py \(before the patch\): line 1: can't be parsed as Python"),
+        ("x = 1\n", "x = (\n", r"m.py \(after the patch\): line 1: can't be parsed as Python"),
+        ("x = 1\n", "x = '\0'\n", r"m.py \(after the patch\): .*null bytes"),
+    ],
+)
+def test_what_can_not_be_parsed_has_no_truth(old: str, new: str, problem: str) -> None:
+    with pytest.raises(TruthError, match=problem):
+        changes(old, new, Dialect.CODESCOUT)
+
+
+PIECES = (
+    "import os\n",
+    "from a import (\n    b,\n    c,\n)\n",
+    "X = 1\n",
+    "# note\n",
+    "\n",
+    "def f(a):\n    x = a\n    return x\n",
+    "def f(b):\n    import re\n    def g():\n        return 1\n    return g\n",
+    "async def g():\n    class K:\n        z = 1\n        def m(self): return 2\n    return K\n",
+    'class A:\n    """Says.\n\n    More.\n\n    """\n    y = 1\n    def f(self):\n        return 1\n',
+    "class A:\n    class B:\n        def m(self):\n            return 1\n    @staticmethod\n    def n(): return 3\n",
+    'class A:\n    """a\\nb"""\n    y = 2\n    z = 3\n',
+    "class f:\n    def m(self): pass\n",
+    "if X:\n    def g(): pass\nelse:\n    class B: x = 1\n",
+)
+pieces = st.lists(st.sampled_from(PIECES), max_size=6)
+
+
+@st.composite
+def versions(draw: st.DrawFn) -> tuple[str, str]:
+    """A program, and a later version: other pieces, and comments at the ends of some lines."""
+    old = draw(pieces)
+    new = draw(pieces | st.just(old))
+    lines = "".join(new).splitlines()
+    for number in draw(st.sets(st.integers(0, len(lines) - 1), max_size=3)) if lines else ():
+        lines[number] += "  # changed"
+    return "".join(old), "".join(f"{line}\n" for line in lines)
+
+
+@given(versions(), st.sampled_from(Dialect), st.sampled_from([0, 3]))
+@settings(max_examples=150)
+def test_truth_is_that_of_the_second_implementation(
+    tmp_path_factory: pytest.TempPathFactory, programs: tuple[str, str], dialect: Dialect, context: int
+) -> None:
+    old, new = programs
+    text = diff(old, new, context=context)
+    expected: Truth = naive_truth(text, {"m.py": old}, tmp_path_factory.mktemp("tree"), dialect) if text else {}
+    found = truth(parse_patch(text), {"m.py": old}.get, dialect)
+    assert {each.file: sets(each.changes) for each in found} == expected
+
+
+def sets(found: Changes) -> dict[str, set[str]]:
+    for part in Changes.__slots__:
+        assert len(set(getattr(found, part))) == len(getattr(found, part))
+    return {part: set(getattr(found, part)) for part in sorted(Changes.__slots__)}
+
+
+def test_the_second_implementation_needs_nothing_of_the_first() -> None:
+    assert "rollout" not in (Path(__file__).parent / "naive.py").read_text().replace("`rollout.data.swe`", "")
