@@ -139,12 +139,12 @@ def _task(
     try:
         given = read_changes_column(record.get("file_changes"))
     except ValueError as error:
-        raise _LeftOut(Why.BAD_ROW, f"file_changes{error}") from None
+        raise _LeftOut(Why.BAD_ROW, str(error)) from None
     changes = given
     for source in sources:
         if trees := source.trees(repo, commit):
             try:
-                changes, built.made[instance_id] = _made(patch, trees, makes_defect, dialect)
+                changes, built.made[instance_id] = _made(patch, trees, makes_defect, dialect, undo=not source.certain)
                 break
             except ApplyError as error:
                 if source.certain:
@@ -174,11 +174,11 @@ def _patch(text: str, filters: Filters) -> Patch:
 
 
 def _made(
-    patch: Patch, trees: Sequence[Tree], use_patch: bool, dialect: Dialect
+    patch: Patch, trees: Sequence[Tree], use_patch: bool, dialect: Dialect, *, undo: bool
 ) -> tuple[tuple[FileChange, ...], Situation]:
     """The truth, and what it was made of. Raises ApplyError where the patch fits no tree."""
     try:
-        found = situations(patch, trees, use_patch=use_patch)
+        found = situations(patch, trees, use_patch=use_patch, undo=undo)
         truths = [tuple(truth(each.fix, each.read, dialect)) for each in found]
     except TreeError as error:
         raise _LeftOut(Why.NOT_READ, str(error)) from None

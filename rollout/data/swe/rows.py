@@ -62,22 +62,22 @@ def read_changes_column(value: object) -> tuple[FileChange, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list):
-        raise ValueError(f"must be a list, but is {type(value).__name__}")
+        raise ValueError(f"file_changes must be a list, but is {type(value).__name__}")
     return tuple(_file_change(each, number) for number, each in enumerate(value))
 
 
 def _file_change(value: object, number: int) -> FileChange:
     if not isinstance(value, Mapping) or not isinstance(value.get("file"), str):
-        raise ValueError(f"[{number}] must have a file")
+        raise ValueError(f"file_changes[{number}] must have a file")
     changes = value.get("changes") or {}
     if not isinstance(changes, Mapping):
-        raise ValueError(f"[{number}].changes must have lists of names")
+        raise ValueError(f"file_changes[{number}].changes must have lists of names")
     if unknown := set(changes) - set(_PARTS):
-        raise ValueError(f"[{number}].changes.{min(unknown)} is none of {', '.join(_PARTS)}")
+        raise ValueError(f"file_changes[{number}].changes.{min(unknown)} is none of {', '.join(_PARTS)}")
     parts: dict[str, tuple[str, ...]] = {}
     for part in _PARTS:
         names = changes.get(part) or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"[{number}].changes.{part} must be a list of names")
+            raise ValueError(f"file_changes[{number}].changes.{part} must be a list of names")
         parts[part] = tuple(names)
     return FileChange(value["file"], Changes(**parts))

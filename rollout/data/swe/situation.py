@@ -38,16 +38,17 @@ class Situation:
     evidence: Evidence
 
 
-def situations(patch: Patch, trees: Sequence[Tree], *, use_patch: bool) -> list[Situation]:
+def situations(patch: Patch, trees: Sequence[Tree], *, use_patch: bool, undo: bool) -> list[Situation]:
     """The likeliest of the trees, all of the same evidence. Raises ApplyError where none fits, and TreeError.
 
-    `use_patch`: the patch makes the defect, and the tree is the one without it.
+    `use_patch`: the patch makes the defect, and the tree is the one without it. `undo`: trees may have the patch
+    already, and it is taken out.
     """
     found: list[Situation] = []
     failure: ApplyError | None = None
     for tree in trees:
         try:
-            found.append(_situation(patch, tree, use_patch))
+            found.append(_situation(patch, tree, use_patch, undo))
         except ApplyError as error:
             failure = ApplyError(f"{tree.name}: {error}")
     if not found:
@@ -57,10 +58,12 @@ def situations(patch: Patch, trees: Sequence[Tree], *, use_patch: bool) -> list[
     return [each for each in found if each.evidence is best]
 
 
-def _situation(patch: Patch, tree: Tree, use_patch: bool) -> Situation:
+def _situation(patch: Patch, tree: Tree, use_patch: bool, undo: bool) -> Situation:
     try:
         after = apply_patch(patch, tree.read)
     except ApplyError as refused:
+        if not undo:
+            raise
         try:
             before = apply_patch(patch.reversed(), tree.read)
         except ApplyError:

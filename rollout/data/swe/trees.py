@@ -6,7 +6,6 @@ without hooks and with a deadline, names lead nowhere but into the tree, and a f
 
 from __future__ import annotations
 
-import functools
 import re
 import subprocess
 import tarfile
@@ -32,6 +31,8 @@ __all__ = [
 
 _MOST_BYTES = 16 << 20
 """Of one file; sources of Python have at most some hundred thousand."""
+_MOST_KNOWN = 16
+"""Files of an archive that are kept, so that it is not gone through again for each row."""
 _GIT_S = 120.0
 """Longest time of one git; they only read what is there."""
 _RELEASE = re.compile(r"(?P<project>.+?)-(?P<version>[0-9][^-]*?)(?:\.tar\.gz|\.tgz|\.tar\.bz2|\.zip|-.*\.whl)")
@@ -87,10 +88,15 @@ class ArchiveTree:
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self._path = path
+        self._known: dict[str, str | None] = {}
 
     def read(self, path: str) -> str | None:
-        content = _member(self._path, path)
-        return None if content is None else _text(content)
+        if path not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            content = _member(self._path, path)
+            self._known[path] = None if content is None else _text(content)
+        return self._known[path]
 
     def paths(self) -> list[str]:
         """All regular files, sorted."""
@@ -200,7 +206,6 @@ def _commit(repository: Path, name: str) -> str | None:
         return None
 
 
-@functools.lru_cache(maxsize=256)
 def _member(archive: Path, path: str) -> bytes | None:
     try:
         if _is_zip(archive):

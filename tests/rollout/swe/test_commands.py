@@ -1,0 +1,159 @@
+"""`fairbox data swebench`, `mine` and `check` as a person runs them, with a hub on loopback."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet
+
+from rollout.cli import main
+from rollout.data.swe.build import build
+from rollout.data.swe.hub import HubError, fetch
+from rollout.data.swe.write import write_parquet
+from tests.rollout.swe.repositories import commit, make_repository
+from tests.rollout.swe.test_build import OLD, PATCH, row
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    records = [row(instance_id=f"i{number}") for number in range(10)] + [row(problem_statement="")]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_rows_of_a_file_are_split_and_what_is_left_out_is_named(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["data", "swebench", f"input={rows}", "validation=0.2", "dialect=locagent"]
+    for out in ("one", "two"):
+        assert main([*words, f"out={tmp_path / out}"]) == 0
+    said = capsys.readouterr().out
+    assert "10 tasks, 0 with file_changes, of 11 rows" in said
+    assert "1 blank statement" in said
+    for name, count in (("train", 8), ("validation", 2)):
+        files = [tmp_path / out / f"{name}.parquet" for out in ("one", "two")]
+        assert parquet.read_table(files[0]).num_rows == count
+        assert files[0].read_bytes() == files[1].read_bytes()
+    left = [json.loads(line) for line in (tmp_path / "one" / "left_out.jsonl").read_text().splitlines()]
+    assert left == [
+        {"where": f"{rows}:11", "instance_id": "i", "why": "blank statement", "problem": "problem_statement is blank"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (
+            ["swebench", "input=absent.jsonl", "out=o"],
+            "input is 'absent.jsonl', which is neither a file nor",
+        ),
+        (["swebench", "input=ROWS", "out=o", "validation=1.5"], "validation is 1.5, must be a count, or a fraction"),
+        (["swebench", "input=ROWS", "out=o", "repos=absent"], "repos is 'absent', which is no folder"),
+        (["swebench", "input=ROWS", "out=o", "limit=0"], "limit is 0, must be at least 1"),
+        (["swebench", "input=ROWS", "out=OUT"], "validation is 100, which of 10 rows leaves none to train on"),
+        (["swebench", "input=ROWS", "out=OUT", "need_truth=true"], "no row became a task"),
+        (["mine", "out=o"], "repo, or old and new, must be set, and not both"),
+        (["mine", "out=o", "old=a", "new=b"], "statement is blank"),
+        (["mine", "out=o", "repo=.", "name=x"], "name is 'x', must be like OWNER/NAME"),
+        (["check", "rows=ROWS"], "repos and archives are not set"),
+        (["check", "rows=absent.jsonl", "repos=."], "absent.jsonl: No such file"),
+        (["unknown"], "'unknown' is not a subcommand; there are: "),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    words: list[str], problem: str, rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word.replace("ROWS", str(rows)).replace("OUT", str(tmp_path / "out")) for word in words]
+    assert main(["data", *words]) in (1, 2)
+    assert problem in capsys.readouterr().err
+
+
+def test_mine_and_check_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    repository = make_repository(tmp_path / "local__proj")
+    commit(repository, "first", {"p/m.py": OLD})
+    for number in range(2, 7):
+        message = f"The function must give {number}, and nothing else"
+        commit(repository, message, {"p/m.py": OLD.replace("1", str(number))})
+    assert main(["data", "mine", f"repo={repository}", "name=local/proj", f"out={tmp_path / 'out'}"]) == 0
+    assert "5 tasks of 6 commits" in capsys.readouterr().out
+    train = tmp_path / "out" / "train.parquet"
+    assert main(["data", "check", f"rows={train}", f"repos={tmp_path}"]) == 0
+    assert "5 rows, 5 rebuilt, 0 differ, 0 bad" in capsys.readouterr().out
+    records = parquet.read_table(train).to_pylist()
+    records[0]["file_changes"][0]["changes"]["edited_entities"] = ["p/m.py:other"]
+    changed = tmp_path / "changed.parquet"
+    write_parquet(changed, build(("", record) for record in records).tasks)
+    assert main(["data", "check", f"rows={changed}", f"repos={tmp_path}", "json=true"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["differ"] == [records[0]["instance_id"]]
+
+
+class _Hub(http.server.BaseHTTPRequestHandler):
+    """What a hub answers to who asks for parquet files; `content` is that of the one file."""
+
+    content = b""
+    asked: list[tuple[str, str | None]]
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers.get("Authorization")))
+        host = f"http://{self.headers['Host']}"
+        answers = {
+            "/api/datasets/o/d/parquet/default/train": json.dumps([f"{host}/files/0.parquet"]).encode(),
+            "/api/datasets/o/short/parquet/default/train": json.dumps([f"{host}/files/short.parquet"]).encode(),
+            "/api/datasets/o/none/parquet/default/train": b"[]",
+            "/files/0.parquet": self.content,
+            "/files/short.parquet": self.content[:10],
+        }
+        answer = answers.get(self.path)
+        self.send_response(404 if answer is None else 200)
+        length = len(self.content) if self.path.endswith("short.parquet") else len(answer or b"")
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+        self.wfile.write(answer or b"")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[_Hub]]:
+    write_parquet(tmp_path / "hub.parquet", build([("", row(patch=PATCH))]).tasks)
+
+    class Hub(_Hub):
+        content = (tmp_path / "hub.parquet").read_bytes()
+        asked: list[tuple[str, str | None]] = []  # noqa: RUF012 - of this test alone
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("HF_TOKEN", "secret")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        yield Hub
+        server.shutdown()
+        thread.join(30)
+
+
+def test_rows_of_the_hub_are_fetched_once(hub: type[_Hub], tmp_path: Path) -> None:
+    words = ["data", "swebench", "input=o/d", "validation=0", f"out={tmp_path / 'out'}"]
+    assert main(words) == 0
+    assert main(words) == 0
+    assert parquet.read_table(tmp_path / "out" / "train.parquet").num_rows == 1
+    listing = ("/api/datasets/o/d/parquet/default/train", "Bearer secret")
+    assert hub.asked == [listing, ("/files/0.parquet", "Bearer secret"), listing]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "problem"),
+    [("o/absent", "404"), ("o/none", "names no parquet files"), ("o/short", r"ended after 10 of \d+ bytes")],
+)
+def test_what_the_hub_does_not_have_is_named(hub: type[_Hub], tmp_path: Path, dataset: str, problem: str) -> None:
+    with pytest.raises(HubError, match=problem):
+        fetch(dataset, "train", tmp_path / "files")
+    assert not list((tmp_path / "files").glob("**/*")) or not (tmp_path / "files").exists()

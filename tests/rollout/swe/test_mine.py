@@ -1,0 +1,159 @@
+"""Tasks out of histories: which commits become one, and that its truth is what the commit edits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollout.data.swe import parse_patch
+from rollout.data.swe.commits import clean_message, is_test, named_file
+from rollout.data.swe.mine import MineFilters, Unfit, mine
+from rollout.data.swe.releases import task_of_releases
+from rollout.data.swe.trees import TreeError
+from rollout.data.swe.truth import Dialect
+from tests.rollout.swe.repositories import commit, git, make_repository, make_sdist
+
+SOURCE = "def f():\n    return 1\n\n\ndef g():\n    return 1\n"
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_repository(tmp_path_factory.mktemp("mine") / "proj")
+    commit(folder, "first commit of a whole project", {"p/m.py": SOURCE, "p/n.py": SOURCE})
+    message = "The first number is wrong\n\nIt must be two.\n\nSigned-off-by: a <a@b>\n(cherry picked from commit 12)"
+    fixed = {"p/m.py": SOURCE.replace("1", "2", 1), "tests/test_m.py": "assert 1\n", "CHANGES": "fixed\n"}
+    commit(folder, message, fixed)
+    commit(folder, "Fix the second number in p/m.py now", {"p/m.py": SOURCE.replace("1", "2")})
+    commit(folder, "Write down what there is to know", {"README": "words\n"})
+    commit(folder, "Test what was not tested before", {"tests/test_m.py": "assert 2\n"})
+    commit(folder, "tiny change", {"p/n.py": SOURCE.replace("1", "3")})
+    commit(folder, "Add a function that nobody needs", {"p/n.py": SOURCE.replace("1", "3") + "\n\ndef h(): pass\n"})
+    commit(folder, "Rewrite everything from the ground up", {f"p/x{n}.py": SOURCE for n in range(6)})
+    commit(
+        folder,
+        "Unroll the loops for more speed",
+        {"p/x0.py": SOURCE.replace("return 1", "x = 1\n" + "    x += 1\n" * 500)},
+    )
+    commit(folder, "Speak the language of old snakes", {"p/x1.py": "print 'x'\n"})
+    git(folder, "checkout", "-q", "-b", "side", "HEAD~3")
+    commit(folder, "The numbers of the side branch differ", {"p/m.py": SOURCE.replace("1", "4")})
+    git(folder, "checkout", "-q", "main")
+    git(folder, "merge", "-q", "--no-ff", "-m", "Merge the side branch into the main one", "side")
+    return folder
+
+
+def test_commits_become_tasks_or_are_counted(history: Path) -> None:
+    mined = mine(history, "o/proj")
+    assert [task.problem_statement for task in mined.tasks] == [
+        "The numbers of the side branch differ",
+        "The first number is wrong\n\nIt must be two.",
+    ]
+    assert mined.unfit == {
+        Unfit.MERGE: 1,
+        Unfit.FIRST: 1,
+        Unfit.NAMES_ANSWER: 1,
+        Unfit.NO_PYTHON: 1,
+        Unfit.TESTS_ONLY: 1,
+        Unfit.SHORT_MESSAGE: 1,
+        Unfit.NO_ENTITY: 1,
+        Unfit.TOO_MANY_FILES: 1,
+        Unfit.TOO_MANY_LINES: 1,
+        Unfit.NOT_PARSED: 1,
+    }
+    assert mined.commits == len(mined.tasks) + mined.unfit.total()
+
+
+def test_a_task_is_the_parent_and_what_changes_in_sources(history: Path) -> None:
+    task = mine(history, "o/proj").tasks[-1]
+    parent = git(history, "rev-list", "--max-parents=0", "HEAD")
+    assert (task.repo, task.base_commit, task.use_patch) == ("o/proj", parent, False)
+    assert task.instance_id.startswith("o__proj-")
+    assert [file.path for file in parse_patch(task.patch).files] == ["p/m.py"]
+    assert task.target == "[('p/m.py', [1, 5])]"
+    assert task.file_changes is not None
+    assert task.file_changes[0].changes.edited_entities == ("p/m.py:f",)
+
+
+def test_filters_are_settings(history: Path) -> None:
+    filters = MineFilters(max_files=6, max_lines=2000, min_words=2, allow_leaks=True, need_entity=False)
+    mined = mine(history, "o/proj", filters=filters)
+    left = {Unfit.MERGE, Unfit.FIRST, Unfit.NO_PYTHON, Unfit.TESTS_ONLY, Unfit.NOT_PARSED}
+    assert set(mined.unfit) == left
+    assert len(mined.tasks) == mined.commits - 5
+
+
+def test_a_limit_takes_commits_by_the_seed(history: Path) -> None:
+    filters = MineFilters(max_files=6, max_lines=2000, min_words=2, allow_leaks=True, need_entity=False)
+    everything = [task.instance_id for task in mine(history, "o/proj", filters=filters).tasks]
+    picks = {seed: mine(history, "o/proj", filters=filters, limit=3, seed=seed).tasks for seed in range(6)}
+    for seed, tasks in picks.items():
+        assert tasks == mine(history, "o/proj", filters=filters, limit=3, seed=seed).tasks
+        assert [name for name in everything if name in {task.instance_id for task in tasks}] == [
+            task.instance_id for task in tasks
+        ]
+        assert len(tasks) == 3
+    assert len({tuple(task.instance_id for task in tasks) for tasks in picks.values()}) > 1
+
+
+def test_what_is_no_repository_or_revision_is_named(tmp_path: Path, history: Path) -> None:
+    with pytest.raises(TreeError, match="not a git repository"):
+        mine(tmp_path, "o/proj")
+    with pytest.raises(TreeError, match=r"proj: git log: .*absent"):
+        mine(history, "o/proj", revision="absent")
+    with pytest.raises(TreeError, match="git log"):
+        mine(history, "o/proj", revision="--output=x")
+
+
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ("see src/pkg/parser.py for it", True),
+        ("in parser.py, line 3", True),
+        ("import pkg.parser fails", True),
+        ("`src.pkg.parser`", True),
+        ("pkg.parser.Parser fails", False),
+        ("the parser fails", False),
+        ("myparser.py fails", False),
+        ("parser.pyc is left", False),
+        ("other/pkg/parsers.py", False),
+    ],
+)
+def test_statements_that_name_the_answer(statement: str, named: bool) -> None:
+    assert (named_file(statement, ["src/pkg/parser.py"]) is not None) == named
+
+
+def test_a_package_is_named_by_its_path_alone() -> None:
+    assert named_file("an __init__.py is missing", ["pkg/__init__.py"]) is None
+    assert named_file("pkg/__init__.py is empty", ["pkg/__init__.py"]) == "pkg/__init__.py"
+
+
+def test_messages_lose_their_trailers() -> None:
+    assert clean_message("\nFix it\n\nWhy: x\nCo-Authored-By: b <b@c>\nChange-Id: I1\n\n") == "Fix it\n\nWhy: x"
+
+
+def test_files_of_tests() -> None:
+    tests = ["tests/a.py", "pkg/test/b.py", "test_x.py", "x_test.py", "a/conftest.py", "Tests/c.py"]
+    assert [is_test(path) for path in tests] == [True] * 6
+    assert not any(is_test(path) for path in ("pkg/testing_tools.py", "latest.py", "contest.py", "pkg/attest/x.py"))
+
+
+def test_two_releases_are_a_task(tmp_path: Path) -> None:
+    old = make_sdist(
+        tmp_path / "proj-1.0.tar.gz", {"p/m.py": SOURCE, "p/é b.py": SOURCE, "tests/t.py": "1\n", "r.md": "x"}
+    )
+    folder = tmp_path / "proj-1.1"
+    for path, text in {"p/m.py": SOURCE.replace("1", "2", 1), "p/é b.py": "x = 1\n", "tests/t.py": "2\n"}.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    task = task_of_releases(old, folder, "o/proj", "what is new?", Dialect.CODESCOUT)
+    assert (task.instance_id, task.base_commit) == ("o__proj-proj-1.0.tar.gz-proj-1.1", None)
+    assert task.file_changes is not None
+    assert [(each.file, each.changes.edited_entities) for each in task.file_changes] == [
+        ("p/m.py", ("p/m.py:f",)),
+        ("p/é b.py", ("p/é b.py:f", "p/é b.py:g")),
+    ]
+    with pytest.raises(TreeError, match="no Python file differs"):
+        task_of_releases(old, old, "o/proj", "what?", Dialect.CODESCOUT)
+    with pytest.raises(TreeError, match="is neither a folder nor an archive"):
+        task_of_releases(old, tmp_path / "absent", "o/proj", "what?", Dialect.CODESCOUT)
