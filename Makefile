@@ -17,13 +17,15 @@ GENERATED = $(shell grep -rl "hypothesis" tests --include=test_*.py)
 BUF := @bufbuild/buf@1.75.0
 # sglang and what it needs have an environment of their own: their pins are not ours.
 SGLANG := .venv-sglang
+# Source archives that `make test-truth` fetches once.
+SDISTS ?= $(or $(FAIRBOX_SDISTS),$(HOME)/.cache/fairbox/sdists)
 IMAGES := executor limiter rollout
 PYTHON_IMAGE ?= docker.io/library/python:3.11-slim
 # A pip.conf for the build alone: it is mounted while pip runs and is not part of the image.
 PIP_SECRET = --secret id=pipconf,src=$(PIP_CONF)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-executor test-others soak test-sglang test-interop proto lint bench bench-% toolchains images clean
+.PHONY: help run test test-executor test-others soak test-sglang test-interop test-truth proto lint bench bench-% toolchains images clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +50,10 @@ test-interop: .venv-verl/.done .venv-skyrl/.done .venv-verifiers/.done  ## Run t
 	.venv-verl/bin/python -m pytest tests/interop -m verl
 	.venv-skyrl/bin/python -m pytest tests/interop -m skyrl
 	.venv-verifiers/bin/python -m pytest tests/interop -m verifiers
+
+test-truth: $(VENV)/.dev  ## Compare truths of code search rows with releases from PyPI (FAIRBOX_DATA=folder SDISTS=cache)
+	$(BIN)/python -m tests.rollout.swe.fetch_sdists '$(SDISTS)'
+	FAIRBOX_SDISTS='$(SDISTS)' $(BIN)/python -m pytest -s tests/rollout/swe/test_real_rows.py
 
 soak: $(VENV)/.dev  ## Run the long tests, and look for new examples where examples are generated
 	$(BIN)/python -m pytest tests -m soak
