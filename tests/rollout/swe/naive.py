@@ -5,6 +5,7 @@ git applies the patch, and each rule is a loop over lines: slow and plain."""
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import subprocess
@@ -82,6 +83,7 @@ def _file_truth(
     return parts
 
 
+@functools.lru_cache(maxsize=4)
 def _walk(text: str) -> list[Any]:
     """All nodes, level by level."""
     level: list[Any] = [ast.parse(text)]
@@ -92,6 +94,7 @@ def _walk(text: str) -> list[Any]:
     return nodes
 
 
+@functools.lru_cache(maxsize=4)
 def _names(text: str) -> tuple[list[Any], list[Any]]:
     """Classes, and functions that don't have the name of a method of a class before them."""
     classes, functions, methods = [], [], set()
@@ -104,13 +107,17 @@ def _names(text: str) -> tuple[list[Any], list[Any]]:
     return classes, functions
 
 
+def _spans(node: Any, number: int) -> bool:
+    return bool(node.lineno <= number <= node.end_lineno)
+
+
 def _owner(text: str, number: int) -> str | None:
     line = text.split("\n")[number - 1].strip()
     if line == "" or line[0] == "#":
         return None
     classes, functions = _names(text)
     for node in _walk(text):
-        if isinstance(node, ast.Import | ast.ImportFrom) and node.lineno <= number <= node.end_lineno:
+        if isinstance(node, ast.Import | ast.ImportFrom) and _spans(node, number):
             return None
     for node in classes:
         first = node.body[0]
@@ -120,12 +127,12 @@ def _owner(text: str, number: int) -> str | None:
                 return None
     for node in classes:
         for each in node.body:
-            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.lineno <= number <= each.end_lineno:
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and _spans(each, number):
                 return f"{node.name}.{each.name}"
-        if node.lineno <= number <= node.end_lineno:
+        if _spans(node, number):
             return f"class {node.name}"
     for node in functions:
-        if node.lineno <= number <= node.end_lineno:
+        if _spans(node, number):
             name: str = node.name
             return name
     return None

@@ -54,6 +54,7 @@ def test_every_patch_is_read_and_printed_exactly(path: tuple[str, str]) -> None:
         assert str(patch.reversed().reversed()) == text
 
 
+@pytest.mark.timeout(600)
 def test_truths_of_swe_bench_lite_are_those_of_the_rules(archives: Archives, tmp_path: Path) -> None:
     built = build(records("swebench", "swebench_lite.jsonl"), [archives], dialect=Dialect.LOCAGENT)
     assert not built.left
@@ -68,6 +69,7 @@ def test_truths_of_swe_bench_lite_are_those_of_the_rules(archives: Archives, tmp
         assert not change.changes.added_entities
 
 
+@pytest.mark.timeout(600)
 def test_truths_of_swe_smith_are_the_given_ones(archives: Archives, tmp_path: Path) -> None:
     built = build(records("swe_smith", "code_search.parquet"), [archives], dialect=Dialect.CODESCOUT, use_patch=True)
     assert not built.left
