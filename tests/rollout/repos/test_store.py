@@ -1,0 +1,280 @@
+"""The store of repositories: real git, real sources, each fetched once and whole."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fairbox.errors import ConfigError, FieldErrors
+from rollout.data.repos import Checkout, FailureKind, RepoError, RepoStore, Want, row_want
+from tests.executor import repositories
+from tests.executor.repositories import SECRET, git
+
+PATCH = """\
+diff --git a/src/add.py b/src/add.py
+--- a/src/add.py
++++ b/src/add.py
+@@ -1,2 +1,2 @@
+ def add(a, b):
+-    return a - b
++    return a * b
+"""
+SOURCES = {"src/add.py": b"def add(a, b):\n    return a - b\n", "run.sh": b"#!/bin/sh\n", "umlaut \xc3\xa4.txt": b""}
+TREE_COMMIT = "7faaabc19aec84fb52efa0ed7db989ede051bd23"
+PATCHED_COMMIT = "1bb149c365c3f10ed34bdfda68dfc9470a497dc3"
+"""Of SOURCES, an executable and a link: on every machine."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RepoStore:
+    return RepoStore(tmp_path / "store", timeout_s=60)
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> tuple[Path, str]:
+    return repositories.project(tmp_path / "origin")
+
+
+async def failure(store: RepoStore, want: Want) -> RepoError:
+    with pytest.raises(RepoError) as caught:
+        await store.make(want)
+    return caught.value
+
+
+def show(checkout: Checkout, path: str) -> str:
+    return git(checkout.path, "show", f"{checkout.commit}:{path}")
+
+
+def objects(checkout: Checkout) -> bytes:
+    """The contents of every object of the mirror, reachable or not."""
+    words = ["git", "--git-dir", str(checkout.path), "cat-file", "--batch", "--batch-all-objects", "--unordered"]
+    return subprocess.run(words, capture_output=True, check=True).stdout
+
+
+@pytest.mark.parametrize("form", ["path", "file", "bundle"])
+async def test_a_commit_is_fetched_alone_where_the_source_gives_it(
+    store: RepoStore, origin: tuple[Path, str], form: str, tmp_path: Path
+) -> None:
+    folder, base = origin
+    (tmp_path / "all.bundle").write_bytes(repositories.bundle(folder))
+    source = {"path": str(folder), "file": folder.as_uri(), "bundle": str(tmp_path / "all.bundle")}[form]
+    checkout = await store.make(Want("ada/project", source, base))
+    assert checkout == Checkout(store.folder / "mirrors" / "ada" / "project.git", base)
+    assert show(checkout, "src/add.py") == "def add(a, b):\n    return a - b"
+    assert checkout.workspace() == {"local_path": str(checkout.path), "commit": base}
+    assert (SECRET.encode() in objects(checkout)) == (form == "bundle")  # which can only be had as a whole
+    assert store.find(Want("ada/project", source, base)) == checkout
+    assert await store.ensure("ada/project", base, source) == checkout.path
+
+
+async def test_all_commits_of_a_repository_come_in_one_fetch_and_missing_ones_are_named(
+    store: RepoStore, origin: tuple[Path, str]
+) -> None:
+    folder, base = origin
+    earlier = git(folder, "rev-parse", f"{base}~1")
+    hashes = [base, "0" * 40, earlier, "1" * 40]
+    wants = [Want("ada/project", folder.as_uri(), commit) for commit in hashes]
+    made = await store.make_all("ada/project", wants)
+    assert [made[want].commit for want in (wants[0], wants[2])] == [base, earlier]  # type: ignore[union-attr]
+    for want in (wants[1], wants[3]):
+        error = made[want]
+        assert isinstance(error, RepoError)
+        assert (error.kind, str(want.commit) in str(error)) == (FailureKind.MISSING, True)
+        assert store.find(want) is None
+    packs = store.folder / "mirrors" / "ada" / "project.git" / "objects" / "pack"
+    assert len(list(packs.glob("*.pack"))) == 1
+
+
+async def test_the_default_branch_stays_what_it_was_when_it_was_fetched(
+    store: RepoStore, origin: tuple[Path, str]
+) -> None:
+    folder, _ = origin
+    want = Want("ada/project", str(folder))
+    first = await store.make(want)
+    repositories.commit(folder, "later", {"new.txt": b"new"})
+    assert await store.make(want) == first
+    assert first.commit == git(folder, "rev-parse", "HEAD~1")
+    shutil.rmtree(folder)
+    assert await store.make(want) == first
+
+
+def archives(folder: Path) -> list[Path]:
+    """The same files as folder, tar, compressed tar and zip, written in different orders at different times."""
+    top = folder / "tree" / "project-1.0"
+    for name, data in SOURCES.items():
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_bytes(data)
+    (top / "run.sh").chmod(0o755)
+    (top / "link").symlink_to("src/add.py")
+    (top / ".git").mkdir()
+    (top / ".git" / "config").write_text("[core]\n")
+    tar, zipped = folder / "project-1.0.tar.gz", folder / "project.zip"
+    names = [*SOURCES, "link"]
+    with tarfile.open(tar, "w:gz") as file:
+        for name in reversed(names):
+            file.add(top / name, f"project-1.0/{name}")
+    os.utime(top / "run.sh", (1, 1))
+    with tarfile.open(folder / "flat.tar", "w") as file:
+        for name in names:
+            file.add(top / name, f"./{name}")
+    with zipfile.ZipFile(zipped, "w") as archive:
+        for name in SOURCES:
+            info = zipfile.ZipInfo(f"project-1.0/{name}")
+            info.external_attr = (top / name).stat().st_mode << 16
+            archive.writestr(info, SOURCES[name])
+        info = zipfile.ZipInfo("project-1.0/link")
+        info.external_attr = 0o120777 << 16
+        archive.writestr(info, "src/add.py")
+    return [top, tar, folder / "flat.tar", zipped]
+
+
+async def test_archives_and_folders_become_one_commit_that_is_the_same_everywhere(
+    store: RepoStore, tmp_path: Path
+) -> None:
+    commits, patches = set(), set()
+    for number, source in enumerate(archives(tmp_path)):
+        checkout = await store.make(Want(f"ada/tree{number}", str(source)))
+        commits.add(checkout.commit)
+        lines = git(checkout.path, "ls-tree", "-r", "--format=%(objectmode) %(path)", checkout.commit).splitlines()
+        assert [line.split(" ", 1)[0] for line in lines] == ["120000", "100755", "100644", "100644"]
+        patched = await store.make(Want(f"ada/tree{number}", str(source), None, PATCH))
+        assert show(patched, "src/add.py").endswith("a * b")
+        assert git(checkout.path, "log", "--format=%P|%an|%at", patched.commit) == "|fairbox|946684800"
+        patches.add(patched.commit)
+    assert (commits, patches) == ({TREE_COMMIT}, {PATCHED_COMMIT})
+
+
+async def test_a_patch_gives_the_same_commit_over_every_source_and_no_way_back(
+    store: RepoStore, origin: tuple[Path, str]
+) -> None:
+    folder, base = origin
+    patched = await store.make(Want("ada/project", str(folder), base, PATCH))
+    tree = folder.parent / "tree"
+    git(folder, "worktree", "add", "--quiet", str(tree), base)
+    again = await store.make(Want("ada/other", str(tree), base, PATCH))
+    assert patched.commit == again.commit != base
+    assert show(patched, "src/add.py").endswith("a * b")
+    assert git(patched.path, "rev-list", patched.commit) == patched.commit
+    assert (await failure(store, Want("ada/project", str(folder), base, PATCH.replace("- b", "- c")))).kind == "patch"
+    assert (await failure(store, Want("ada/project", str(folder), base, "no diff"))).kind == "patch"
+
+
+async def test_an_archive_that_changes_is_another_want(store: RepoStore, tmp_path: Path) -> None:
+    folder, *_ = archives(tmp_path)
+    want = Want("ada/tree", str(folder))
+    first = await store.make(want)
+    (folder / "more.txt").write_text("more")
+    assert store.find(want) is None
+    second = await store.make(want)
+    assert (first.path, first.commit != second.commit) == (second.path, True)
+
+
+@pytest.mark.parametrize("name", ["../out", "/etc/passwd", "a/../../b", ".git/config", "a/.GIT/hooks/x", "a//b"])
+async def test_names_that_lead_elsewhere_are_refused(store: RepoStore, tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("x")
+    with tarfile.open(tmp_path / "bad.tar", "w") as file:
+        info = tarfile.TarInfo(name)
+        file.addfile(info)
+        file.add(tmp_path / "file", "good")
+    error = await failure(store, Want("ada/bad", str(tmp_path / "bad.tar")))
+    assert error.kind is FailureKind.UNUSABLE
+    assert not list((store.folder / "mirrors").iterdir())
+    assert not list((store.folder / "making").iterdir())
+
+
+async def test_what_is_no_source_is_said(store: RepoStore, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "broken.tar.gz").write_bytes(b"\x1f\x8b nothing")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "odd").mkdir()
+    os.mkfifo(tmp_path / "odd" / "pipe")
+    cases = {
+        "notes.txt": ("unusable", "neither a repository nor a .bundle"),
+        "broken.tar.gz": ("unusable", "can't be read as an archive"),
+        "odd": ("unusable", "'pipe' is neither file, folder nor link"),
+        "gone": ("missing", "is not there"),
+    }
+    for name, (kind, text) in cases.items():
+        error = await failure(store, Want("ada/bad", str(tmp_path / name)))
+        assert (error.kind, text in str(error)) == (kind, True), error
+    error = await failure(store, Want("ada/bad", (tmp_path / "gone").as_uri()))
+    assert error.kind is FailureKind.SOURCE
+    error = await failure(store, Want("ada/bad", str(tmp_path / "odd"), "0" * 40))
+    assert (error.kind, "has no commits" in str(error)) == (FailureKind.MISSING, True)
+
+
+async def test_calls_for_one_want_share_the_work_also_when_the_first_is_cancelled(
+    store: RepoStore, origin: tuple[Path, str], tmp_path: Path
+) -> None:
+    want = Want("ada/project", str(origin[0]), origin[1])
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        calls = [tasks.create_task(store.make(want)) for _ in range(8)]
+        await asyncio.sleep(0)
+        calls[0].cancel()
+    assert len({call.result() for call in calls[1:]}) == 1
+    packs = list((store.folder / "mirrors" / "ada" / "project.git" / "objects" / "pack").glob("*.pack"))
+    assert len(packs) == 1
+    bad = Want("ada/none", str(tmp_path / "none"), "0" * 40)
+    errors = await asyncio.gather(*(store.make(bad) for _ in range(3)), return_exceptions=True)
+    assert {str(error) for error in errors} == {f"{tmp_path / 'none'} is not there"}
+
+
+async def test_the_bound_of_bytes_holds_and_what_is_there_stays(origin: tuple[Path, str], tmp_path: Path) -> None:
+    (origin[0] / "big.bin").write_bytes(os.urandom(3 << 20))
+    git(origin[0], "add", "--all")
+    git(origin[0], "commit", "--quiet", "--message", "big")
+    store = RepoStore(tmp_path / "small", most_bytes=1 << 20)
+    small = await store.make(Want("ada/small", str(origin[0]), origin[1]))
+    error = await failure(store, Want("ada/big", str(origin[0])))
+    assert error.kind is FailureKind.NO_ROOM
+    assert store.find(Want("ada/small", str(origin[0]), origin[1])) == small
+    assert [path.name for path in (store.folder / "mirrors" / "ada").iterdir()] == ["small.git"]
+    assert not list((store.folder / "making").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"repo": "../x"}, "repo is '../x'"),
+        ({"repo": "a/.hidden"}, "must be like owner/name"),
+        ({"repo": "a.git/b"}, "must be like owner/name"),
+        ({"commit": "main"}, "base_commit is 'main', must be the whole hash"),
+        ({"source": "--upload-pack=x"}, "source is '--upload-pack=x'"),
+        ({"patch": "\0"}, "patch holds a null"),
+    ],
+)
+def test_wants_that_can_not_be_are_refused_before_any_work(fields: dict[str, str], problem: str) -> None:
+    with pytest.raises(FieldErrors, match=problem.replace("(", r"\(")):
+        Want(**{"repo": "a/b", "source": "/srv"} | fields)  # type: ignore[arg-type]
+
+
+def test_rows_say_what_is_wanted() -> None:
+    row = {"instance_id": "i", "repo": "pallets/jinja", "base_commit": "a" * 40, "patch": PATCH}
+    url = "https://github.com/{repo}.git"
+    assert row_want(row, url) == Want("pallets/jinja", "https://github.com/pallets/jinja.git", "a" * 40)
+    smith = row | {"use_patch": True, "base_commit": None}
+    assert row_want(smith, "/srv/{owner}__{name}") == Want("pallets/jinja", "/srv/pallets__jinja", None, PATCH)
+    for bad, problem in (
+        (row | {"use_patch": True, "patch": None}, "patch is None"),
+        (row | {"repo": None}, "repo is None"),
+        (row | {"base_commit": 3}, "base_commit is 3"),
+        (row | {"instance_id": "../../etc"}, "another folder"),
+    ):
+        with pytest.raises(FieldErrors, match=problem):
+            row_want(bad, "/srv/{instance_id}")
+
+
+def test_settings_that_can_not_be_are_errors(tmp_path: Path) -> None:
+    for settings, problem in (({"parallel": 0}, "parallel is 0"), ({"timeout_s": 0}, "timeout_s is 0")):
+        with pytest.raises(ConfigError, match=problem):
+            RepoStore(tmp_path, **settings)  # type: ignore[arg-type]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="can't be used"):
+        RepoStore(tmp_path / "file")
