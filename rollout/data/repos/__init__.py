@@ -1,7 +1,18 @@
 """Repositories for code search: fetched once, verified, kept as bare mirrors that the executor mounts."""
 
 from rollout.data.repos.failures import FailureKind, RepoError
+from rollout.data.repos.fetch import Progress, fetch_all
 from rollout.data.repos.store import Checkout, RepoStore
 from rollout.data.repos.wants import Want, check_template, row_want
 
-__all__ = ["Checkout", "FailureKind", "RepoError", "RepoStore", "Want", "check_template", "row_want"]
+__all__ = [
+    "Checkout",
+    "FailureKind",
+    "Progress",
+    "RepoError",
+    "RepoStore",
+    "Want",
+    "check_template",
+    "fetch_all",
+    "row_want",
+]

@@ -30,7 +30,7 @@ from rollout.cleanup import to_its_end
 from rollout.data.repos.failures import FailureKind, RepoError
 from rollout.data.repos.git import Git, GitFailed
 from rollout.data.repos.mirror import Mirror, marked, source_kind
-from rollout.data.repos.room import Room
+from rollout.data.repos.room import Room, folder_bytes
 from rollout.data.repos.trees import content_hash
 from rollout.data.repos.wants import Want
 
@@ -82,7 +82,8 @@ class RepoStore:
         if most_bytes < 1:
             raise ConfigError(f"most_bytes is {most_bytes}, must be at least 1")
         self.folder = Path(folder).absolute()
-        self._parallel = asyncio.Semaphore(parallel)
+        self.parallel = parallel
+        self._places = asyncio.Semaphore(parallel)
         self._timeout_s = timeout_s
         self._room = Room(self.folder / "mirrors", most_bytes)
         self._flights: dict[Want, _Flight] = {}
@@ -97,6 +98,10 @@ class RepoStore:
         mirror = self._mirror(want.repo)
         commit = marked(mirror, want.digest(_content(want)))
         return None if commit is None else Checkout(mirror, commit)
+
+    def bytes(self) -> int:
+        """What the finished repositories take."""
+        return folder_bytes(self.folder / "mirrors")
 
     async def ensure(self, repo: str, commit: str | None, source: str, *, patch: str = "") -> Path:
         """The bare repository that has the commit, made now if it is not there. Raises RepoError and FieldErrors.
@@ -125,7 +130,7 @@ class RepoStore:
         assert all(want.repo == repo for want in wants)
         found: dict[Want, Checkout | RepoError] = {}
         try:
-            async with self._parallel, asyncio.timeout(self._timeout_s):
+            async with self._places, asyncio.timeout(self._timeout_s):
                 contents = await asyncio.to_thread(_contents, wants)
                 await self._work(repo, contents, found)
         except TimeoutError:
