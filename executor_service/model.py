@@ -159,6 +159,8 @@ class RunRequest:
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     workspace_id: str = ""
     """Mounted for the run; empty: none."""
+    workspace_read_only: bool = False
+    """Mounted without a writable layer."""
     lease: LeaseRef | None = None
     request_id: str = ""
     tenant: str = ""

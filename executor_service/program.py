@@ -34,6 +34,8 @@ class Program:
     env: Mapping[str, str] | None = None
     limits: Limits | None = None
     workspace_id: str = ""
+    workspace_read_only: bool = False
+    """Without a writable layer above the workspace: writing to it fails."""
     profile: str = ""
     lease: LeaseLike | None = None
     request_id: str = ""
@@ -57,6 +59,7 @@ def program_to_proto(program: Program) -> pb.ExecuteCodeRequest:
             env=program.env or {},
             limits=limits_to_proto(program.limits or Limits()),
             workspace_id=program.workspace_id,
+            workspace_read_only=program.workspace_read_only,
             profile=program.profile,
             lease=_lease_to_proto(program.lease),
             request_id=program.request_id or uuid.uuid4().hex,

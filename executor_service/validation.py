@@ -119,6 +119,7 @@ def validate(
         return_paths=tuple(request.return_paths),
         env=MappingProxyType(dict(request.env)),
         workspace_id=request.workspace_id,
+        workspace_read_only=request.workspace_read_only,
         lease=lease,
         request_id=request.request_id,
         tenant=request.tenant,
@@ -238,6 +239,10 @@ def check_environment(found: list[FieldError], env: object) -> None:
 
 def _words(found: list[FieldError], request: pb.ExecuteCodeRequest, language: str, profiles: Collection[str]) -> None:
     check_lengths(found, request, "request_id", "tenant", "workspace_id")
+    if request.workspace_read_only and (request.session_id or not request.workspace_id):
+        found.append(
+            FieldError("workspace_read_only", "is set, must not be with a session_id or without a workspace_id")
+        )
     if not request.session_id:
         check_profile(found, request.profile, language, profiles)
     if request.display == pb.DISPLAY_MODE_LAST_EXPRESSION and language != "python":

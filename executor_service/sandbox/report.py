@@ -52,7 +52,7 @@ class Killed(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceMount:
-    """A prepared folder of the host, to be mounted below a private writable layer."""
+    """A prepared folder of the host, to be mounted below a private writable layer, or without one."""
 
     store: int
     """Which of the host's stores it is below."""
@@ -64,6 +64,8 @@ class WorkspaceMount:
     """Whether what has it may be branched."""
     most_bytes: int = 0
     """Of a private copy, where nothing can be mounted."""
+    read_only: bool = False
+    """Writing fails; never with `branches`."""
 
 
 @dataclass(frozen=True, slots=True)

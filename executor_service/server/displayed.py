@@ -36,8 +36,10 @@ class DisplayedPrograms:
         self._level = level
 
     async def perform(self, attempt: Attempt) -> ExecutionResult:
-        with self._hold(attempt.request.workspace_id, attempt.request.limits) as workspace:
-            return await self._perform(attempt, mounted(self._planner.cell_plan(attempt.request), workspace))
+        request = attempt.request
+        with self._hold(request.workspace_id, request.limits) as workspace:
+            plan = mounted(self._planner.cell_plan(request), workspace, read_only=request.workspace_read_only)
+            return await self._perform(attempt, plan)
 
     async def _perform(self, attempt: Attempt, plan: Plan) -> ExecutionResult:
         admitted = self._clock.now()

@@ -36,11 +36,13 @@ def minimal_environment(host: Host) -> dict[str, str]:
     return {"PATH": host.path, "HOME": WORK_FOLDER, "LANG": "C.UTF-8", "TMPDIR": _TMP}
 
 
-def mounted(plan: Plan, workspace: WorkspaceMount | None) -> Plan:
+def mounted(plan: Plan, workspace: WorkspaceMount | None, *, read_only: bool = False) -> Plan:
     """The same plan with a workspace, whose folder its environment names."""
     if workspace is None:
         return plan
-    return replace(plan, workspace=workspace, env={**plan.env, WORKSPACE: workspace.target})
+    return replace(
+        plan, workspace=replace(workspace, read_only=read_only), env={**plan.env, WORKSPACE: workspace.target}
+    )
 
 
 class Planner:

@@ -84,7 +84,8 @@ class Programs:
     async def _run(self, attempt: Attempt, build: Build, admitted: float) -> ExecutionResult:
         # Held until the sandbox is gone: longer than the call, which is answered before.
         with self._hold(attempt.request.workspace_id, attempt.request.limits) as workspace:
-            plan = mounted(self._planner.plan(attempt.request, build.made), workspace)
+            request = attempt.request
+            plan = mounted(self._planner.plan(request, build.made), workspace, read_only=request.workspace_read_only)
             return await self._run_plan(attempt, plan, build, admitted)
 
     async def _run_plan(self, attempt: Attempt, plan: Plan, build: Build, admitted: float) -> ExecutionResult:

@@ -516,6 +516,7 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
     TENANT_FIELD_NUMBER: builtins.int
     PROFILE_FIELD_NUMBER: builtins.int
     DISPLAY_FIELD_NUMBER: builtins.int
+    WORKSPACE_READ_ONLY_FIELD_NUMBER: builtins.int
     code: builtins.str
     """The source. Not empty, at most 1 MiB."""
     language: builtins.str
@@ -541,6 +542,11 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
     """Runtime profile, as GetStatus lists it. Empty: chosen by the server."""
     display: global___DisplayMode.ValueType
     """Whether the value of the last expression is displayed."""
+    workspace_read_only: builtins.bool
+    """The workspace is mounted without a writable layer: writing to it fails ("Read-only file system"; at isolation level
+    landlock, where it is a copy without write permission, "Permission denied"). The work folder and TMPDIR stay writable.
+    Needs a workspace_id; INVALID_ARGUMENT with a session_id, whose layer was decided when it was made.
+    """
     @property
     def args(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Arguments after the program's name. At most 256, 64 KiB together."""
@@ -583,9 +589,10 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
         tenant: builtins.str = ...,
         profile: builtins.str = ...,
         display: global___DisplayMode.ValueType = ...,
+        workspace_read_only: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease", b"lease", "limits", b"limits"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["args", b"args", "code", b"code", "display", b"display", "env", b"env", "files", b"files", "language", b"language", "lease", b"lease", "limits", b"limits", "profile", b"profile", "request_id", b"request_id", "return_paths", b"return_paths", "session_id", b"session_id", "stdin", b"stdin", "tenant", b"tenant", "workspace_id", b"workspace_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["args", b"args", "code", b"code", "display", b"display", "env", b"env", "files", b"files", "language", b"language", "lease", b"lease", "limits", b"limits", "profile", b"profile", "request_id", b"request_id", "return_paths", b"return_paths", "session_id", b"session_id", "stdin", b"stdin", "tenant", b"tenant", "workspace_id", b"workspace_id", "workspace_read_only", b"workspace_read_only"]) -> None: ...
 
 global___ExecuteCodeRequest = ExecuteCodeRequest
 

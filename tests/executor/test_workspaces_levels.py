@@ -120,6 +120,44 @@ async def test_git_works_as_agents_use_it(executor: ExecutorClient, workspace: W
     assert (await executor.execute(READ, workspace_id=workspace.workspace_id)).stdout.text == BUGGY
 
 
+async def test_a_workspace_that_is_only_read_can_not_be_written(
+    executor: ExecutorClient, workspace: Workspace, level: Level
+) -> None:
+    lines = [
+        "cat src/add.py",
+        "echo x > new",
+        "echo x >> src/add.py",
+        "rm data.bin",
+        "mkdir folder",
+        "git status --short; git log --format=%s; git grep -n 'a - b'",
+        "git commit --allow-empty -qm x && echo committed",
+        "echo work > ~/file; echo tmp > $TMPDIR/file; cat ~/file $TMPDIR/file",
+        "echo in the workspace: $(ls -A)",
+    ]
+    for code in (shell(*lines), f"{shell(*lines)}0"):
+        display = code.endswith("0")
+        result = await executor.execute(
+            code, workspace_id=workspace.workspace_id, workspace_read_only=True, display=display
+        )
+        text = result.stdout.text
+        assert result.outcome is Outcome.FINISHED, (result.message, result.stderr.text)
+        assert text.startswith(BUGGY)
+        refused = "Read-only file system" if level.name == "namespaces" else "Permission denied"
+        assert text.count(refused) >= 5
+        assert "committed" not in text
+        assert "\nworkspace\nsrc/add.py:2:    return a - b\n" in text
+        assert "\nwork\ntmp\nin the workspace: .git data.bin link run.sh src\n" in text
+    # The next one that asks for a layer has one.
+    result = await executor.execute(shell("echo x > new; ls"), workspace_id=workspace.workspace_id)
+    assert "new" in result.stdout.text
+
+
+async def test_reading_only_needs_a_workspace_and_no_session(executor: ExecutorClient, workspace: Workspace) -> None:
+    for fields in ({}, {"workspace_id": workspace.workspace_id, "session_id": "s"}):
+        with pytest.raises(InvalidRequest, match="workspace_read_only is set, must not be with a session_id"):
+            await executor.execute("1", workspace_read_only=True, **fields)
+
+
 async def test_a_program_with_displays_has_it_too(executor: ExecutorClient, workspace: Workspace) -> None:
     code = f"{FOLDER}open(folder + '/src/add.py').read()"
     result = await executor.execute(code, display=True, workspace_id=workspace.workspace_id)

@@ -27,6 +27,7 @@ _CHUNK = 1 << 20
 _MARKS = [f"{space}.overlay.{name}" for space in ("trusted", "user") for name in ("opaque", "redirect")]
 """How overlayfs says what a folder hides, and where it came from."""
 _MODE = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
+_READABLE = 0o555
 _BLOCK = 4096
 _CAN_NOT_SHARE = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EBADF)
 
@@ -41,7 +42,10 @@ def copy_apart(order: WorkspaceOrder, store: str, target: str, owner: int | None
         number = errno.EIO
         try:
             top = os.open(store, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            Copy(order["most_bytes"], -1 if owner is None else owner).run(open_below(top, order["path"]), target)
+            copy = Copy(order["most_bytes"], -1 if owner is None else owner, read_only=order["read_only"])
+            copy.run(open_below(top, order["path"]), target)
+            if order["read_only"]:
+                os.chmod(target, _READABLE)
             number = 0
         except OSError as error:
             number = error.errno or errno.EIO
@@ -70,9 +74,14 @@ def open_below(store: int, path: str) -> int:
 
 
 class Copy:
-    """One copy, made in a process that ends with it. `owner`: uid and gid of all that is copied; -1: our own."""
+    """One copy, made in a process that ends with it. `owner`: uid and gid of all that is copied; -1: our own.
 
-    def __init__(self, most_bytes: int, owner: int) -> None:
+    `read_only` takes the permission to write away, for programs that do not go out of their way to write: files and
+    folders are the program's own, so it can give itself the permission again. The copy is thrown away in any case.
+    """
+
+    def __init__(self, most_bytes: int, owner: int, *, read_only: bool = False) -> None:
+        self._mode = _READABLE if read_only else _MODE
         self._bytes_left = most_bytes
         self._entries_left = MOST_ENTRIES
         self._owner = owner
@@ -131,7 +140,7 @@ class Copy:
     def _finish(self, handle: int, facts: os.stat_result) -> None:
         """Owner, mode and times of what was written."""
         os.fchown(handle, self._owner, self._owner)
-        os.fchmod(handle, facts.st_mode & _MODE)
+        os.fchmod(handle, facts.st_mode & self._mode)
         os.utime(handle, ns=(facts.st_atime_ns, facts.st_mtime_ns))
         os.close(handle)
 

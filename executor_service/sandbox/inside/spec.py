@@ -55,6 +55,8 @@ if TYPE_CHECKING:
         """Whether there may be branches, which get layers of their own."""
         most_bytes: int
         """Of a copy, where nothing can be mounted."""
+        read_only: bool
+        """Whether writing fails; never with `branches`."""
 
     class Begin(TypedDict):
         """Order to the init: what the coming use may have."""

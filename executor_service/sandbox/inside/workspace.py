@@ -3,8 +3,9 @@
 `hide()` is called once, while the root is built: it binds the folders of the host, read-only, at a place that is
 covered afterwards, so that only who holds the descriptors can get at them. It must be done inside, because a folder of
 another mount namespace can't be a layer here. A use gets a private writable layer above its workspace, in its tmpfs, so
-that writes count against its disk limit and go with it. A branch of a session gets a copy of its parent's layer,
-mounted beside it: all of a box see the same mounts, so it can't be in the same place.
+that writes count against its disk limit and go with it; one that only reads gets the folder itself. A branch of a
+session gets a copy of its parent's layer, mounted beside it: all of a box see the same mounts, so it can't be in the
+same place.
 
 Invariants: a program sees the one workspace that its run names, and no other; what it writes is in that run's layers;
 after `clear()` neither a mount nor a folder made for one is left.
@@ -53,6 +54,9 @@ class Workspaces:
     def mount(self, order: WorkspaceOrder) -> float:
         """For the present use. CPU seconds of processes that it took: none."""
         self._order = order
+        if order["read_only"]:
+            self._bind(order)
+            return 0.0
         upper = self._make_layer(_ROOT)
         os.chmod(upper, 0o755)  # noqa: S103 - as any folder
         os.chown(upper, self._owner, self._owner)
@@ -109,6 +113,18 @@ class Workspaces:
         for name in (_layer(number), _layer(number, "work")):
             os.mkdir(name, dir_fd=self.private)
         return f"/proc/self/fd/{self.private}/{_layer(number)}"
+
+    def _bind(self, order: WorkspaceOrder) -> None:
+        """Without a layer: less work than with one."""
+        self._folders = _make_folders([order["target"]])
+        self._mounts.append(order["target"])
+        handle = open_below(self._stores[order["store"]], order["path"])
+        try:
+            sys_.mount(f"/proc/self/fd/{handle}", order["target"], None, sys_.MS_BIND)
+        finally:
+            os.close(handle)
+        restricted = sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV
+        sys_.restrict_mount(order["target"], restricted, recursive=False)
 
     def _overlay(self, number: int, target: str) -> None:
         """Layers are named by descriptors, because programs can't reach those folders by a path."""
