@@ -5,17 +5,24 @@ were written; an exit code other than 0 is said. In mode `program` each command 
 nobody else sees, so that the calls of a turn run in parallel: what code search needs. In mode `session` a trajectory
 has one sandbox: files and the current folder stay from call to call, variables of the shell don't.
 
+With `read_only` the workspace has no writable layer, so writing to it fails with what the system says, and the schema
+tells which programs for searching the executor has. What a command may be is not restricted by lists of names, which
+can be evaded: the sandbox restricts what any command can do.
+
 In a session a command is a cell that starts bash and waits for it; nothing of the cell's own is in its output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
+from executor_service import Outcome
 from fairbox.config import setting
-from rollout.tools.base import ToolOutcome, ToolResponse
+from fairbox.errors import ConfigError
+from rollout.tools.base import InfraError, ToolOutcome, ToolResponse
 from rollout.tools.executor_settings import ExecutorToolConfig
 from rollout.tools.executor_tool import ExecutorTool, text_problem
 from rollout.tools.schema import ParameterSchema, ToolSchema
@@ -26,6 +33,11 @@ MAX_COMMAND_BYTES = 100_000
 """In a session the command is one argument of bash, which Linux bounds at 128 KiB."""
 _PROGRAM = 'exec 2>&1; if [ -n "$FAIRBOX_WORKSPACE" ]; then cd -- "$FAIRBOX_WORKSPACE" || exit; fi; '
 """In the command's first line, so that bash counts lines as the model does."""
+SEARCHERS = ("rg", "grep", "find", "git", "sed", "awk")
+"""What models use to search and to read, in the order in which they are told of it."""
+_READING = (
+    "Runs a bash command in the repository, which can only be read, and returns its output. Available: {programs}."
+)
 _CELL = """\
 def _fairbox_bash(command):
     import os, signal, subprocess
@@ -69,9 +81,26 @@ class BashConfig(ExecutorToolConfig):
 
     max_output_chars: int = setting(8000, help="Characters of a command's output that the model sees; from 16.")
 
+    read_only: bool = setting(
+        False,
+        help="Commands can't write to the task's workspace, and the schema says what to search with. mode: program.",
+    )
+
+    def validate(self, path: str = "tool") -> None:
+        """ConfigError for what types can't say. `path` is where the settings stand."""
+        super().validate(path)
+        if self.read_only and self.mode != "program":
+            raise ConfigError(
+                f"{path}.read_only is true, which mode {self.mode!r} does not have: its state is what it is for"
+            )
+
     @property
     def language(self) -> str:
         return "bash"
+
+    @property
+    def workspace_read_only(self) -> bool:
+        return self.read_only
 
 
 class BashTool(ExecutorTool):
@@ -85,6 +114,16 @@ class BashTool(ExecutorTool):
         required=("command",),
     )
 
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        try:
+            if self._settings.workspace_read_only and self.schema is self.default_schema:
+                self.schema = _reading_schema(await self._searchers())
+        except BaseException:
+            await self.__aexit__(*sys.exc_info())
+            raise
+        return self
+
     async def execute(
         self, trajectory_id: str, arguments: Mapping[str, Any], *, time_limit_s: float | None = None
     ) -> ToolResponse:
@@ -95,6 +134,19 @@ class BashTool(ExecutorTool):
             return ToolResponse(f"Error: {problem}.", ToolOutcome.BAD_ARGUMENTS)
         program = _PROGRAM + command if self.parallel else _CELL.format(command=command)
         return await self._run(trajectory_id, program, time_limit_s, show_exit_code=True)
+
+    async def _searchers(self) -> list[str]:
+        """Those of SEARCHERS that the executor has. InfraError when it does not say."""
+        probe = f"for name in {' '.join(SEARCHERS)}; do type -P $name > /dev/null && echo $name; done; true"
+        result = (await self._runs().run("schema", probe, self._settings.default_timeout)).result
+        if result.exit_code != 0 or result.outcome is not Outcome.FINISHED:
+            raise InfraError(f"the executor can't run bash: {result.outcome}: {result.message or result.stderr.text}")
+        return result.stdout.text.split()
+
+
+def _reading_schema(programs: Sequence[str]) -> ToolSchema:
+    description = _READING.format(programs=", ".join(programs) or "the shell's own commands")
+    return replace(BashTool.default_schema, description=description)
 
 
 def _command_problem(command: str) -> str | None:

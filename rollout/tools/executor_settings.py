@@ -58,6 +58,11 @@ class ExecutorToolConfig:
         return self.num_workers if self.enable_global_rate_limit else min(self.num_workers, self.rate_limit)
 
     @property
+    def workspace_read_only(self) -> bool:
+        """Whether programs only read the task's workspace."""
+        return False
+
+    @property
     def language(self) -> str:
         """Language of every program."""
         raise NotImplementedError

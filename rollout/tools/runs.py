@@ -144,11 +144,13 @@ class ProgramRuns:
             async with self.places.take(instead_of=unbound) as place:
                 lease = place.lease
                 started = self._clock.now()
+                workspace_id = self._workspaces.id_of(trajectory_id)
                 result = await self._executor.execute(
                     code,
                     language=self._config.language,
                     limits=Limits(wall_time_s=timeout, memory_bytes=(self._config.memory_limit_mb or 0) << 20),
-                    workspace_id=self._workspaces.id_of(trajectory_id),
+                    workspace_id=workspace_id,
+                    workspace_read_only=bool(workspace_id) and self._config.workspace_read_only,
                     lease=place.lease,
                     request_id=uuid.uuid4().hex,
                     tenant=trajectory_id,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
+import functools
 import os
 import shutil
 import signal
-import sys
+import subprocess
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -26,9 +26,6 @@ _MOST_WORDS = 500
 """Characters of git's own words that are passed on."""
 _MOST_OUTPUT = 256 << 20
 """Bytes of output that are held: a listing of a tree of some million files."""
-_PR_SET_PDEATHSIG = 1
-_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
-
 _CONFIG = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
@@ -80,14 +77,13 @@ class Git:
         """
         settings = [word for name, value in _CONFIG.items() for word in ("-c", f"{name}={value}")]
         process = await asyncio.create_subprocess_exec(
-            *(self._program, "--no-pager", f"--git-dir={repository}", *settings, *words),
+            *(*_to_die_with_us(), self._program, "--no-pager", f"--git-dir={repository}", *settings, *words),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=_environment(remote) | dict(env or {}),
             cwd=repository,
             start_new_session=True,
-            preexec_fn=_die_with_us,
         )
         whole = False
         try:
@@ -103,9 +99,18 @@ class Git:
         return out
 
 
-def _die_with_us() -> None:
-    if _prctl is not None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+@functools.cache
+def _to_die_with_us() -> tuple[str, ...]:
+    """What makes a command end when this process is killed; nothing where the system does not have it.
+
+    Not by a function between fork and exec: a process with threads, of gRPC above all, must not run Python there.
+    """
+    words = ("setpriv", "--pdeathsig", "KILL")
+    try:
+        done = subprocess.run([*words, "true"], capture_output=True, timeout=10, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return words if done.returncode == 0 else ()
 
 
 def _environment(remote: bool) -> dict[str, str]:
