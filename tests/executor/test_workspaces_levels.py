@@ -153,9 +153,9 @@ async def test_a_workspace_that_is_only_read_can_not_be_written(
 
 
 async def test_reading_only_needs_a_workspace_and_no_session(executor: ExecutorClient, workspace: Workspace) -> None:
-    for fields in ({}, {"workspace_id": workspace.workspace_id, "session_id": "s"}):
+    for workspace_id, session_id in (("", ""), (workspace.workspace_id, "s")):
         with pytest.raises(InvalidRequest, match="workspace_read_only is set, must not be with a session_id"):
-            await executor.execute("1", workspace_read_only=True, **fields)
+            await executor.execute("1", workspace_read_only=True, workspace_id=workspace_id, session_id=session_id)
 
 
 async def test_a_program_with_displays_has_it_too(executor: ExecutorClient, workspace: Workspace) -> None:

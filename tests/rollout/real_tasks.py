@@ -21,7 +21,7 @@ import pytest
 
 from rollout.data.repos import Checkout, RepoError, RepoStore, Want, row_want
 
-__all__ = ["PACKAGES", "RealTask", "real_rows", "real_tasks", "sdist"]
+__all__ = ["PACKAGES", "RealTask", "real_rows", "real_tasks", "sdist", "sdist_of"]
 
 PACKAGES = {
     "r1chardj0n3s__parse": "parse==1.20.2",
@@ -119,6 +119,11 @@ def sdist(package: str) -> Path:
         return found
     _unreachable.append(f"no source archives: {said}; set FAIRBOX_SDISTS to a folder with {requirement} and its like")
     pytest.skip(_unreachable[0])
+
+
+def sdist_of(row: dict[str, Any]) -> Path:
+    """The source archive of a row's repository, checked."""
+    return sdist(_package(row))
 
 
 def _there(made: Checkout | RepoError) -> Checkout:

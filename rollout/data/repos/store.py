@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from fairbox.errors import ConfigError
 from rollout.cleanup import to_its_end
@@ -50,7 +50,7 @@ class Checkout:
     commit: str
     """Full hash."""
 
-    def workspace(self) -> dict[str, str]:
+    def workspace(self) -> dict[str, Any]:
         """The options `workspace` of a task's tools: what PrepareWorkspace takes."""
         return {"local_path": str(self.path), "commit": self.commit}
 

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fairbox.errors import FieldError, FieldErrors
@@ -33,7 +34,8 @@ class Want:
     repo: str
     """owner/name; names the mirror."""
     source: str
-    """A URL (`https://`, `http://`, `file://`), or the path of a repository, a bundle, an archive or a folder."""
+    """A URL (`https://`, `http://`, `file://`), or the path of a repository, a bundle, an archive or a folder; paths
+    become absolute."""
     commit: str | None = None
     """Full hash; None: the default branch of a repository, or all of an archive or folder."""
     patch: str = ""
@@ -53,6 +55,9 @@ class Want:
             found.append(FieldError("patch", "holds a null character"))
         if found:
             raise FieldErrors(found)
+        if "://" not in self.source:
+            # One name for one place, whichever folder it is asked for from.
+            object.__setattr__(self, "source", str(Path(self.source).absolute()))
 
     def digest(self, content: str = "") -> str:
         """32 hex digits. `content` says what an archive or a folder holds; a commit's hash says that by itself."""

@@ -161,7 +161,7 @@ def let_go(origin: Path) -> None:
         os.close(os.open(origin / ".git" / "HEAD", os.O_WRONLY | os.O_NONBLOCK))
 
 
-def many(folder: Path, count: int) -> tuple[list[dict[str, object]], str]:
+def many(folder: Path, count: int) -> tuple[list[dict[str, str]], str]:
     """Origins `folder`/o/rNN of one commit, one of which hangs, and one damaged; and the rows that need them."""
     first, base = repositories.project(folder / "first")
     for number in range(count):
@@ -172,7 +172,7 @@ def many(folder: Path, count: int) -> tuple[list[dict[str, object]], str]:
     path.chmod(0o644)
     path.write_bytes(b"damaged")
     rows = [{"instance_id": f"i{n}", "repo": f"o/r{n:02}", "base_commit": base, "patch": ""} for n in range(count)]
-    return list(rows), base
+    return rows, base
 
 
 @pytest.mark.timeout(300)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -60,7 +61,7 @@ async def run(tool: BashTool, trajectory_id: str, command: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def group(tool: BashTool, name: str, size: int, workspace: dict[str, str]) -> AsyncIterator[list[str]]:
+async def group(tool: BashTool, name: str, size: int, workspace: dict[str, Any]) -> AsyncIterator[list[str]]:
     """Trajectories over one workspace, begun at once as a runner does."""
     members = [f"{name}-{number}" for number in range(size)]
     await asyncio.gather(*(tool.create(member, workspace=workspace) for member in members))

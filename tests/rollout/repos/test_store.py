@@ -74,6 +74,17 @@ async def test_a_commit_is_fetched_alone_where_the_source_gives_it(
     assert await store.ensure("ada/project", base, source) == checkout.path
 
 
+async def test_a_path_may_be_relative(
+    store: RepoStore, origin: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(origin[0].parent)
+    want = Want("ada/project", origin[0].name)
+    checkout = await store.make(want)
+    monkeypatch.chdir("/")
+    assert want == Want("ada/project", str(origin[0]))
+    assert store.find(want) == checkout
+
+
 async def test_all_commits_of_a_repository_come_in_one_fetch_and_missing_ones_are_named(
     store: RepoStore, origin: tuple[Path, str]
 ) -> None:
@@ -252,7 +263,7 @@ async def test_the_bound_of_bytes_holds_and_what_is_there_stays(origin: tuple[Pa
 )
 def test_wants_that_can_not_be_are_refused_before_any_work(fields: dict[str, str], problem: str) -> None:
     with pytest.raises(FieldErrors, match=problem.replace("(", r"\(")):
-        Want(**{"repo": "a/b", "source": "/srv"} | fields)  # type: ignore[arg-type]
+        Want(**{"repo": "a/b", "source": "/srv"} | fields)
 
 
 def test_rows_say_what_is_wanted() -> None:
@@ -274,7 +285,7 @@ def test_rows_say_what_is_wanted() -> None:
 def test_settings_that_can_not_be_are_errors(tmp_path: Path) -> None:
     for settings, problem in (({"parallel": 0}, "parallel is 0"), ({"timeout_s": 0}, "timeout_s is 0")):
         with pytest.raises(ConfigError, match=problem):
-            RepoStore(tmp_path, **settings)  # type: ignore[arg-type]
+            RepoStore(tmp_path, **settings)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="can't be used"):
         RepoStore(tmp_path / "file")
