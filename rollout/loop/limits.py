@@ -5,13 +5,17 @@ Limits are checked in this order, and the first one reached names the stop reaso
 1. `max_response_tokens`: ids after the prompt, sampled and tool ids together;
 2. `max_model_tokens`: prompt and response together, also bounded by the engine's own maximum;
 3. `max_turns`: turns of the assistant;
-4. `max_tool_calls`: calls that were run or answered as malformed;
+4. `max_tool_calls`: calls that were run or answered as malformed, calls of finish tools among them;
 5. `max_wall_time_s`: time of generation and of tools. Waits in the queues of engine, limiter and executor are not
    charged, because the model does not cause them; they have deadlines of their own, and missing one is INFRA.
 
 They are checked before each turn, whose budget is clamped to what is left, and after it, before its tool calls are run:
-a call whose answer could not be used is not run. `max_turn_tokens` and `max_turn_time_s` bound one turn and are no
-reason to stop by themselves: a trajectory whose turn they cut off goes on if that turn holds a tool call.
+a call whose answer could not be used is not run. A call of a finish tool asks for no answer, so it is run all the same,
+before the limits are looked at: where it ends the trajectory, the reason is `answered`, and where it does not, because
+its arguments are wrong, the limit's. Only `max_wall_time_s`, when it cuts the turn off, is before it.
+
+`max_turn_tokens` and `max_turn_time_s` bound one turn and are no reason to stop by themselves: a trajectory whose turn
+they cut off goes on if that turn holds a tool call.
 
 Deadlines form layers: a tool call has its tool's (`default_timeout`), a turn `max_turn_time_s`, a trajectory
 `max_wall_time_s`, and the run `time_limit_s` (see `Schedule`), which drops what has not ended.
@@ -33,7 +37,7 @@ class StopReason(StrEnum):
     """Why a trajectory ended."""
 
     ANSWERED = "answered"
-    """The model ended its turn without a tool call."""
+    """The model ended its turn without a tool call, or handed its answer over by a finish tool."""
     TURN_LENGTH = "turn_length"
     """A turn without a tool call was cut off by `max_turn_tokens`."""
     TURN_TIME = "turn_time"

@@ -236,7 +236,11 @@ class TrajectoryRun:
         first = self._prompt if self._machine.usage.turns == 0 else None
         self._calls = loop.tool_format.parse(loop.chat.in_thought(text, first), loop.tools.schemas)
         return self._machine.generated(
-            tokens=len(result.ids), finish=result.finish, calls=len(self._calls), charged_s=result.run_s
+            tokens=len(result.ids),
+            finish=result.finish,
+            calls=len(self._calls),
+            charged_s=result.run_s,
+            finals=loop.tools.finishing(self._calls),
         )
 
     async def _call_tools(self, decision: CallTools) -> Generate | Finish:
@@ -254,7 +258,8 @@ class TrajectoryRun:
         refs = [call.ref for call in self._calls]
         between = chat.between_turns(texts, ended=self._ended, refs=refs)
         charged = self._loop.tools.charged_s(self._calls, responses)
-        following = self._machine.answered(tokens=len(between), charged_s=charged)
+        final = any(response.final for response in responses)
+        following = self._machine.answered(tokens=len(between), charged_s=charged, final=final)
         if isinstance(following, Generate):
             self._builder.add_tool(between)
             answers = enumerate(zip(texts, refs, strict=True))

@@ -42,7 +42,8 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class CallTools:
-    """Answer the calls of the turn: run the first `run` of them, refuse the others as over budget."""
+    """Answer the calls of the turn: run those of finish tools and, unless one of these ends the trajectory, the first
+    `run` of the others; refuse the rest as over budget."""
 
     run: int
     time_limit_s: float | None
@@ -68,6 +69,8 @@ class TrajectoryMachine:
         self.state = RequestState.PENDING
         self._turn_timed = False
         """Whether the turn's own time limit is the one that the engine was given."""
+        self._reached: StopReason | None = None
+        """The limit that ends the trajectory unless a finish tool does, while the calls of a turn are answered."""
 
     def fork(self) -> TrajectoryMachine:
         """Another machine in the same state, with the same usage."""
@@ -78,8 +81,11 @@ class TrajectoryMachine:
         assert self.state is RequestState.PENDING
         return self._next_turn()
 
-    def generated(self, *, tokens: int, finish: FinishReason, calls: int, charged_s: float) -> CallTools | Finish:
-        """A turn of `tokens` ids came back, with `calls` tool calls in it, malformed ones included."""
+    def generated(
+        self, *, tokens: int, finish: FinishReason, calls: int, charged_s: float, finals: int = 0
+    ) -> CallTools | Finish:
+        """A turn of `tokens` ids came back, with `calls` tool calls in it, malformed ones included, of which `finals`
+        are of finish tools."""
         assert self.state is RequestState.RUNNING
         used = self.usage
         self.usage = replace(
@@ -92,21 +98,31 @@ class TrajectoryMachine:
             return self._finish(StopReason.WALL_TIME)
         if calls == 0:
             return self._finish(StopReason.ANSWERED if finish is FinishReason.STOP else self._cut_off(finish))
-        reached = self._limits.reached(self.usage)
-        if reached is not None:
-            return self._finish(reached)
-        left = calls if self._limits.max_tool_calls is None else self._limits.max_tool_calls - self.usage.tool_calls
-        self.usage = replace(self.usage, tool_calls=self.usage.tool_calls + min(calls, left))
+        self._reached = self._limits.reached(self.usage)
+        if self._reached is not None and not finals:
+            return self._finish(self._reached)
+        run = 0 if self._reached is not None else self._others_to_run(calls - finals, finals)
+        self.usage = replace(self.usage, tool_calls=self.usage.tool_calls + finals + run)
         self.state = RequestState.TOOL_CALLING
-        return CallTools(min(calls, left), self._limits.time_left_s(self.usage))
+        return CallTools(run, self._limits.time_left_s(self.usage))
 
-    def answered(self, *, tokens: int, charged_s: float) -> Generate | Finish:
-        """The tools' answers are there; with what the template puts around them they are `tokens` ids.
+    def _others_to_run(self, others: int, finals: int) -> int:
+        """How many of a turn's calls may be run beside those of finish tools."""
+        most = self._limits.max_tool_calls
+        return others if most is None else min(others, max(0, most - self.usage.tool_calls - finals))
+
+    def answered(self, *, tokens: int, charged_s: float, final: bool = False) -> Generate | Finish:
+        """The tools' answers are there; with what the template puts around them they are `tokens` ids. `final`: one of
+        them ends the trajectory.
 
         On Generate they are part of the trajectory; on Finish they are not, because no turn follows them.
         """
         assert self.state is RequestState.TOOL_CALLING
         before = self.usage
+        reached = StopReason.ANSWERED if final else self._reached
+        if reached is not None:
+            self.usage = replace(before, charged_s=before.charged_s + charged_s)
+            return self._finish(reached)
         self.usage = replace(
             before, response_tokens=before.response_tokens + tokens, charged_s=before.charged_s + charged_s
         )

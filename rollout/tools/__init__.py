@@ -3,7 +3,16 @@
 The code interpreter is `rollout.tools.code_interpreter.CodeInterpreter`; it is not imported here, as it costs gRPC.
 """
 
-from rollout.tools.base import BranchingTool, BranchRefused, InfraError, MeasuredTool, Tool, ToolOutcome, ToolResponse
+from rollout.tools.base import (
+    BranchingTool,
+    BranchRefused,
+    InfraError,
+    MeasuredTool,
+    Tool,
+    ToolOutcome,
+    ToolResponse,
+    is_finish_tool,
+)
 from rollout.tools.calls import MalformedCall, ToolCall, ToolCallFormat
 from rollout.tools.formats import FORMATS, check_format, find_format
 from rollout.tools.hermes import parse_tool_calls
@@ -29,5 +38,6 @@ __all__ = [
     "Toolbox",
     "check_format",
     "find_format",
+    "is_finish_tool",
     "parse_tool_calls",
 ]

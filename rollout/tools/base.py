@@ -24,6 +24,7 @@ __all__ = [
     "Tool",
     "ToolOutcome",
     "ToolResponse",
+    "is_finish_tool",
     "runs_in_parallel",
 ]
 
@@ -55,6 +56,8 @@ class ToolOutcome(StrEnum):
     """Not run: there is no tool of that name."""
     OVER_BUDGET = "over_budget"
     """Not run: the trajectory has no calls left."""
+    ENDED = "ended"
+    """Not run: another call of its turn has ended the trajectory, so that nobody could have read the answer."""
     INFRA = "infra"
     """The service failed for a call of this turn, whose answers are lost; the trajectory is masked."""
 
@@ -88,14 +91,18 @@ class ToolResponse:
     """MIME type -> bytes of what a program displayed and the model does not see: images, HTML."""
     reward: float | None = None
     """What the tool gives for this call; None where it gives nothing. It is recorded and part of no score by itself."""
+    final: bool = False
+    """Whether this call ends the trajectory as `answered`. The answer is recorded, and no turn follows that has it."""
 
 
 class Tool(Protocol):
     """Something that the model can call. One object serves all trajectories at once.
 
     A tool whose calls of one trajectory must not run at once has an attribute `parallel` that is False: the calls of a
-    turn then run one after another in their order, beside those of other tools. One that can branch is a
-    `BranchingTool`, one that knows what it waits for is a `MeasuredTool`.
+    turn then run one after another in their order, beside those of other tools. One with which the model hands over its
+    answer has an attribute `finishes` that is True: its calls come before the others of their turn and are run whatever
+    limit is reached; they must cost no more than a check of their arguments. One that can branch is a `BranchingTool`,
+    one that knows what it waits for is a `MeasuredTool`.
     """
 
     @property
@@ -138,6 +145,11 @@ class MeasuredTool(Protocol):
     """A tool that tells its waits apart."""
 
     def statistics(self) -> ToolStatistics: ...
+
+
+def is_finish_tool(tool: Tool) -> bool:
+    """Whether the tool's calls hand over the model's answer."""
+    return bool(getattr(tool, "finishes", False))
 
 
 def runs_in_parallel(tool: Tool) -> bool:

@@ -1,7 +1,8 @@
 """Answers the calls of a turn: in parallel under a cap, in the order in which they were made.
 
 Invariants: each call has one response, in its place; at most `max_parallel_calls` of a turn run at once, and start in
-their order (`rollout.tools.order`); no response is longer than `max_response_chars` and a marker.
+their order (`rollout.tools.order`); calls of finish tools come first, and where one of them ends the trajectory no
+other call of the turn is run; no response is longer than `max_response_chars` and a marker.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from rollout.tools.base import (
     Tool,
     ToolOutcome,
     ToolResponse,
+    is_finish_tool,
     runs_in_parallel,
 )
 from rollout.tools.calls import MalformedCall, ToolCall
@@ -37,6 +39,8 @@ MAX_RESPONSE_CHARS = 65_536
 """A guard against tools that cut nothing themselves; more than most contexts hold."""
 _SHORTEST_S = 0.001
 """Left to a call whose trajectory has no time left: tools take positive times."""
+_TOO_MANY = ToolResponse("Error: not run, because no tool calls are left.", ToolOutcome.OVER_BUDGET)
+_HAS_ENDED = ToolResponse("Error: not run, because another call of the turn is the answer.", ToolOutcome.ENDED)
 
 
 class Toolbox:
@@ -113,12 +117,40 @@ class Toolbox:
     async def answer(
         self, trajectory_id: str, calls: Sequence[ToolCall | MalformedCall], *, run: int, time_limit_s: float | None
     ) -> list[ToolResponse]:
-        """One response per call, in order. Only the first `run` calls are run. Raises the first InfraError.
+        """One response per call, in order. Raises the first InfraError.
 
+        Calls of finish tools are run first, and then, unless a response is final, the first `run` of the others.
         `time_limit_s` is what the trajectory has left; in a lane of calls that run one after another, each has what
         those before it left.
         """
-        lanes = [self._lane(call) for call in calls[:run]]
+        finishing = [index for index, call in enumerate(calls) if self._finishes(call)]
+        others = [index for index in range(len(calls)) if index not in finishing]
+        responses = await self._answers(trajectory_id, calls, finishing, time_limit_s)
+        refused = _TOO_MANY
+        if any(response.final for response in responses.values()):
+            refused = _HAS_ENDED
+        else:
+            responses |= await self._answers(trajectory_id, calls, others[:run], time_limit_s)
+        return [responses.get(index, refused) for index in range(len(calls))]
+
+    def finishing(self, calls: Sequence[ToolCall | MalformedCall]) -> int:
+        """How many of the calls are of finish tools."""
+        return sum(map(self._finishes, calls))
+
+    def _finishes(self, call: ToolCall | MalformedCall) -> bool:
+        tool = self._tools.get(call.name) if isinstance(call, ToolCall) else None
+        return tool is not None and is_finish_tool(tool)
+
+    async def _answers(
+        self,
+        trajectory_id: str,
+        calls: Sequence[ToolCall | MalformedCall],
+        places: Sequence[int],
+        time_limit_s: float | None,
+    ) -> dict[int, ToolResponse]:
+        """The responses to the calls at these places."""
+        calls = [calls[place] for place in places]
+        lanes = [self._lane(call) for call in calls]
         order = CallOrder(lanes, most=self._max_parallel_calls)
         responses: dict[int, ToolResponse] = {}
         failed: list[int] = []
@@ -143,8 +175,7 @@ class Toolbox:
                 start()
         except* Exception as failures:
             raise _first(failures) from None
-        refused = ToolResponse("Error: not run, because no tool calls are left.", ToolOutcome.OVER_BUDGET)
-        return [responses.get(index, refused) for index in range(len(calls))]
+        return {place: responses[index] for index, place in enumerate(places)}
 
     def charged_s(self, calls: Sequence[ToolCall | MalformedCall], responses: Sequence[ToolResponse]) -> float:
         """Seconds of a turn's calls that the model caused: those of its longest lane; waits are not charged."""
