@@ -1,0 +1,1 @@
+"""Agentic code search: reports about repositories, searched with bash, answered with places."""

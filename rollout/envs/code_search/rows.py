@@ -1,0 +1,74 @@
+"""Rows of code search data as the environment takes them. A bad row is named before anything starts.
+
+Needed are `instance_id`, `problem_statement`, `repo` and `base_commit` (or null); what else a row has is kept for
+reward functions, each of which says what it needs (docs/datasets.md has the columns).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollout.data.records import DataError, read_records
+
+__all__ = ["SearchRow", "read_search_rows"]
+
+LONGEST_STATEMENT = 200_000
+"""Characters of a problem statement; a longer one is no report, and no context would hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRow:
+    """One report about one repository."""
+
+    instance_id: str
+    columns: Mapping[str, Any]
+    """All of the row, the answer included."""
+    where: str
+    """File and line, for error messages."""
+
+    @property
+    def truth(self) -> str:
+        """The files that change, as a JSON list, for people who read a dump; empty where the row names none."""
+        changes = self.columns.get("file_changes")
+        if not isinstance(changes, list):
+            return ""
+        files = [change.get("file") for change in changes if isinstance(change, Mapping)]
+        return json.dumps([file for file in files if isinstance(file, str)])
+
+
+def read_search_rows(path: Path, limit: int | None = None) -> list[SearchRow]:
+    """The first `limit` rows of a `.jsonl` or `.parquet` file; fewer where it has fewer. Raises DataError."""
+    rows = [_row(value, where) for where, value in itertools.islice(read_records(path), limit)]
+    if not rows:
+        raise DataError(f"{path}: holds no rows")
+    seen: dict[str, str] = {}
+    for row in rows:
+        if row.instance_id in seen:
+            raise DataError(f"{row.where}: has the instance_id {row.instance_id!r}, as {seen[row.instance_id]} has")
+        seen[row.instance_id] = row.where
+    return rows
+
+
+def _row(value: Any, where: str) -> SearchRow:
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: must be an object with instance_id, problem_statement, repo and base_commit")
+    statement = _text(value, "problem_statement", where)
+    if len(statement) > LONGEST_STATEMENT:
+        raise DataError(
+            f"{where}: problem_statement has {len(statement)} characters, at most {LONGEST_STATEMENT} are allowed"
+        )
+    return SearchRow(_text(value, "instance_id", where), value, where)
+
+
+def _text(value: Mapping[str, Any], key: str, where: str) -> str:
+    found = value.get(key)
+    if not isinstance(found, str) or not found.strip():
+        raise DataError(f"{where}: {key} must be a text that is not empty, but is {str(found)[:40]!r}")
+    if any("\ud800" <= character <= "\udfff" for character in found):
+        raise DataError(f"{where}: {key} holds half a surrogate pair, which is no character")
+    return found
