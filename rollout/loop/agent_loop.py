@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fairbox.clock import Clock, MonotonicClock
+from fairbox.errors import ConfigError
 from rollout.engines.base import Engine, SamplingParams
+from rollout.loop.condense import Condensation
 from rollout.loop.limits import Limits
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.run import TrajectoryRun, turn_seed
@@ -37,8 +39,18 @@ class AgentLoop:
     tool_format: ToolCallFormat = field(default_factory=HermesFormat)
     """How the model writes its calls; see `rollout.tools.find_format`."""
     drift: DriftCounter | None = None
-    """Compares trajectories that have ended with what their conversations would be encoded to."""
+    """Compares trajectories that have ended with what their conversations would be encoded to; condensed ones are left
+    out."""
+    condense: Condensation = field(default_factory=Condensation)
+    """When old answers of tools are left out of the context."""
     clock: Clock = field(default_factory=MonotonicClock)
+
+    def __post_init__(self) -> None:
+        if self.condense.at_tokens is not None and self.chat.conversation.style.calls:
+            raise ConfigError(
+                "condense.at_tokens is set, but the chat template takes the assistant's calls as data alone, so that a "
+                "conversation can't be given to it anew as the model wrote it"
+            )
 
     async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
         """One trajectory of a task."""
@@ -47,7 +59,7 @@ class AgentLoop:
         return self._compared(run.result(), len(task.messages))
 
     def _compared(self, result: TrajectoryResult, prompt_messages: int) -> TrajectoryResult:
-        if self.drift is not None:
+        if self.drift is not None and not result.earlier:
             self.drift.see(
                 result.trajectory_id,
                 result.trajectory,

@@ -85,7 +85,7 @@ class Limits:
         """The first limit, in the order above, that leaves nothing for another turn."""
         order = (
             (StopReason.RESPONSE_LENGTH, usage.response_tokens, self.max_response_tokens),
-            (StopReason.MODEL_LENGTH, usage.prompt_tokens + usage.response_tokens, self.max_model_tokens),
+            (StopReason.MODEL_LENGTH, usage.context_tokens, self.max_model_tokens),
             (StopReason.TURNS, usage.turns, self.max_turns),
             (StopReason.TOOL_CALLS, usage.tool_calls, self.max_tool_calls),
             (StopReason.WALL_TIME, usage.charged_s, self.max_wall_time_s),
@@ -98,7 +98,7 @@ class Limits:
         if self.max_response_tokens is not None:
             lefts.append(self.max_response_tokens - usage.response_tokens)
         if self.max_model_tokens is not None:
-            lefts.append(self.max_model_tokens - usage.prompt_tokens - usage.response_tokens)
+            lefts.append(self.max_model_tokens - usage.context_tokens)
         return min((left for left in lefts if left is not None), default=None)
 
     def turn_time_s(self, usage: Usage) -> tuple[float | None, bool]:
@@ -118,7 +118,16 @@ class Usage:
     """What a trajectory has used."""
 
     prompt_tokens: int
+    """Of the present part."""
     response_tokens: int = 0
+    """Of all parts."""
+    earlier_tokens: int = 0
+    """Of `response_tokens`, those of parts that are closed."""
     turns: int = 0
     tool_calls: int = 0
     charged_s: float = 0.0
+
+    @property
+    def context_tokens(self) -> int:
+        """What the model has before it."""
+        return self.prompt_tokens + self.response_tokens - self.earlier_tokens

@@ -80,8 +80,9 @@ class TrajectoryResult:
     index: int
     """Position in the run."""
     trajectory: Trajectory
+    """Its last part, which is all of it unless `earlier` has some."""
     messages: tuple[Message, ...]
-    """The conversation, the prompt's messages included."""
+    """The conversation, the prompt's messages included, with every answer as the tools gave it."""
     tool_calls: tuple[ToolCallRecord, ...]
     state: RequestState
     stop_reason: StopReason
@@ -103,6 +104,15 @@ class TrajectoryResult:
     """The trajectory that it was forked from; None: it was not. Tokens, calls and times of the part that they have in
     common are in both results."""
     branch_point: BranchPoint | None = None
+
+    earlier: tuple[Trajectory, ...] = ()
+    """Parts before the last one, in order. Each was closed when the conversation was condensed (`Condensation`), and
+    what was left of it is the prompt of the next part."""
+
+    @property
+    def parts(self) -> tuple[Trajectory, ...]:
+        """All parts, in order. Each is a row of exact tokens for itself; the reward is that of all together."""
+        return (*self.earlier, self.trajectory)
 
     @property
     def masked(self) -> bool:

@@ -1,7 +1,8 @@
 """One trajectory while it runs: asks the state machine what to do, does it, and keeps tokens and records.
 
-Invariants: the engine gets exactly the builder's ids; every call of a turn is answered, in order; a failure of engine
-or tools ends the trajectory as FAILED with cause INFRA and raises nothing; the tools are released whatever happens.
+Invariants: the engine gets exactly the builder's ids; every call of a turn is answered, in order; a part that is closed
+never changes; a failure of engine or tools ends the trajectory as FAILED with cause INFRA and raises nothing; the tools
+are released whatever happens.
 A trajectory is forked between two turns, when everything that it is made of can be copied: its tokens, its messages,
 its usage and, by the tools themselves, their state.
 """
@@ -13,7 +14,7 @@ import hashlib
 import logging
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -21,11 +22,13 @@ from executor_service import Cause
 from fairbox.errors import FieldError, FieldErrors
 from rollout.cleanup import to_its_end
 from rollout.engines.base import EngineUnavailable, GenerationRequest
+from rollout.loop.condense import condensed
 from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, TrajectoryResult
 from rollout.loop.state import CallTools, Finish, Generate, RequestState, TrajectoryMachine
 from rollout.loop.task import Task
+from rollout.tokens.conversation import Turn
 from rollout.tokens.tokenizer import ChatTemplateError, Message
-from rollout.tokens.trajectory import TokenBuilder
+from rollout.tokens.trajectory import TokenBuilder, Trajectory
 from rollout.tools.base import BranchRefused, InfraError, ToolOutcome, ToolResponse
 from rollout.tools.calls import MalformedCall, ToolCall
 
@@ -39,6 +42,15 @@ _SEED_STEP = 0x9E3779B97F4A7C15
 """The golden ratio of 64 bits, as splitmix64 steps: neighbouring seeds give unrelated turns."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a part of a trajectory begins with: a conversation, as text and as ids."""
+
+    turns: tuple[Turn, ...]
+    text: str
+    ids: tuple[int, ...]
+
+
 class TrajectoryRun:
     """`async with loop.open(task, index=0, seed=1) as run: await run.play()`, then `run.result()`."""
 
@@ -50,8 +62,13 @@ class TrajectoryRun:
         self._attempt = attempt
         self._id = uuid.uuid4().hex
         self._error: str | None = None
-        self._prompt = self._rendered()
-        self._builder = TokenBuilder(loop.chat.encode(self._prompt))
+        self._opening: str | None = self._rendered()
+        """The prompt's text, where the next turn follows a prompt and no answers."""
+        self._builder = TokenBuilder(loop.chat.encode(self._opening))
+        self._earlier: list[Trajectory] = []
+        """Parts that are closed."""
+        self._turns: list[Turn] = []
+        """What follows the prompt's messages, as the present part's prompt and its turns show it."""
         self._machine = TrajectoryMachine(
             loop.limits, prompt_tokens=len(self._builder), max_model_tokens=loop.engine.max_model_tokens
         )
@@ -147,6 +164,8 @@ class TrajectoryRun:
         fork._branches = 0
         fork._builder = self._builder.fork()
         fork._machine = self._machine.fork()
+        fork._earlier = list(self._earlier)
+        fork._turns = list(self._turns)
         fork._messages = list(self._messages)
         fork._records = list(self._records)
         fork._tool_rewards = {}
@@ -205,6 +224,7 @@ class TrajectoryRun:
             tool_rewards=self._tool_rewards,
             parent_id=self._parent_id,
             branch_point=self._branch_point,
+            earlier=tuple(self._earlier),
         )
 
     async def _generate(self, decision: Generate) -> CallTools | Finish:
@@ -233,8 +253,8 @@ class TrajectoryRun:
         text = loop.chat.turn_text(result.ids)
         self._messages.append({"role": "assistant", "content": text})
         self._ended = loop.chat.has_ended(result.ids)
-        first = self._prompt if self._machine.usage.turns == 0 else None
-        self._calls = loop.tool_format.parse(loop.chat.in_thought(text, first), loop.tools.schemas)
+        self._calls = loop.tool_format.parse(loop.chat.in_thought(text, self._opening), loop.tools.schemas)
+        self._opening = None
         return self._machine.generated(
             tokens=len(result.ids),
             finish=result.finish,
@@ -257,14 +277,44 @@ class TrajectoryRun:
         self._record(responses, texts)
         refs = [call.ref for call in self._calls]
         between = chat.between_turns(texts, ended=self._ended, refs=refs)
-        charged = self._loop.tools.charged_s(self._calls, responses)
+        self._turns.append(Turn(str(self._messages[-1]["content"]), tuple(texts), tuple(refs)))
         final = any(response.final for response in responses)
-        following = self._machine.answered(tokens=len(between), charged_s=charged, final=final)
+        part = None if final else self._next_part(len(self._builder) + len(between))
+        following = self._machine.answered(
+            tokens=len(between),
+            charged_s=self._loop.tools.charged_s(self._calls, responses),
+            final=final,
+            new_prompt_tokens=None if part is None else len(part.ids),
+        )
         if isinstance(following, Generate):
-            self._builder.add_tool(between)
+            if part is None:
+                self._builder.add_tool(between)
+            else:
+                self._begin_part(part)
             answers = enumerate(zip(texts, refs, strict=True))
             self._messages += [chat.tool_message(text, ref, index) for index, (text, ref) in answers]
         return following
+
+    def _next_part(self, tokens: int) -> _Part | None:
+        """The part that the next turn begins; None where it goes on in this one, which would then have `tokens` ids.
+
+        A part that would itself be too long is none: closing one after each turn would help nobody.
+        """
+        bounds, chat = self._loop.condense, self._loop.chat
+        if bounds.at_tokens is None or tokens < bounds.at_tokens:
+            return None
+        turns = condensed(self._turns, bounds.keep_last)
+        if turns is None:
+            return None
+        text = chat.conversation.whole(self._task.messages, self._loop.tools.schemas, turns)
+        ids = chat.encode(text)
+        return _Part(turns, text, ids) if len(ids) < bounds.at_tokens else None
+
+    def _begin_part(self, part: _Part) -> None:
+        self._earlier.append(self._builder.build())
+        self._builder = TokenBuilder(part.ids)
+        self._turns = list(part.turns)
+        self._opening = part.text
 
     def _record(self, responses: Sequence[ToolResponse], texts: Sequence[str]) -> None:
         for call, response, text in zip(self._calls, responses, texts, strict=True):

@@ -111,9 +111,12 @@ class TrajectoryMachine:
         most = self._limits.max_tool_calls
         return others if most is None else min(others, max(0, most - self.usage.tool_calls - finals))
 
-    def answered(self, *, tokens: int, charged_s: float, final: bool = False) -> Generate | Finish:
+    def answered(
+        self, *, tokens: int, charged_s: float, final: bool = False, new_prompt_tokens: int | None = None
+    ) -> Generate | Finish:
         """The tools' answers are there; with what the template puts around them they are `tokens` ids. `final`: one of
-        them ends the trajectory.
+        them ends the trajectory. `new_prompt_tokens`: the next turn would begin a new part, whose prompt has so many
+        ids and the answers in it.
 
         On Generate they are part of the trajectory; on Finish they are not, because no turn follows them.
         """
@@ -123,12 +126,14 @@ class TrajectoryMachine:
         if reached is not None:
             self.usage = replace(before, charged_s=before.charged_s + charged_s)
             return self._finish(reached)
-        self.usage = replace(
-            before, response_tokens=before.response_tokens + tokens, charged_s=before.charged_s + charged_s
-        )
+        after = replace(before, charged_s=before.charged_s + charged_s)
+        if new_prompt_tokens is None:
+            self.usage = replace(after, response_tokens=before.response_tokens + tokens)
+        else:
+            self.usage = replace(after, prompt_tokens=new_prompt_tokens, earlier_tokens=before.response_tokens)
         decision = self._next_turn()
         if isinstance(decision, Finish):
-            self.usage = replace(self.usage, response_tokens=before.response_tokens)
+            self.usage = after
         return decision
 
     def refused(self) -> Finish:

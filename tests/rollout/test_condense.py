@@ -1,0 +1,182 @@
+"""Conversations that fill their context: what is left out, and that every part stays exact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbox.errors import FieldErrors
+from rollout.engines import FinishReason, SamplingParams
+from rollout.loop import AgentLoop, Finish, Generate, Limits, StopReason, Task, TrajectoryMachine, TrajectoryResult
+from rollout.loop.condense import Condensation, condensed
+from rollout.testing import LOGPROB, ScriptedEngine, ScriptedTool
+from rollout.tokens import ChatTemplate, HubTokenizer, SegmentKind
+from rollout.tokens.conversation import Turn
+from rollout.tools import Toolbox
+
+NONE = Limits(None, None, None, None, None, None, None)
+TASK = Task("u", ({"role": "user", "content": "Where?"},), "6", "test", "here:1")
+LONG = "word " * 300
+
+
+def call(text: str) -> str:
+    return f"<tool_call>\n{json.dumps({'name': 'echo', 'arguments': {'text': text}})}\n</tool_call>"
+
+
+class Forkable(ScriptedTool):
+    """Has no state to fork."""
+
+    async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
+        """Nothing to do."""
+
+
+class Played:
+    """Trajectories whose tool answers at length, with the engine's requests kept."""
+
+    def __init__(self, tokenizer: HubTokenizer, chat: ChatTemplate) -> None:
+        self._tokenizer, self._chat = tokenizer, chat
+        self.engine = ScriptedEngine(tokenizer, [], vocab_size=49152)
+
+    def loop(self, turns: list[str], condense: Condensation, limits: Limits = NONE) -> AgentLoop:
+        self.engine = ScriptedEngine(self._tokenizer, turns, vocab_size=49152)
+        tools = Toolbox([Forkable(lambda arguments: f"{arguments['text']} {LONG}")])
+        return AgentLoop(self.engine, self._chat, tools, limits, SamplingParams(), condense=condense)
+
+    async def play(self, turns: list[str], condense: Condensation, limits: Limits = NONE) -> TrajectoryResult:
+        return await self.loop(turns, condense, limits).run(TASK, index=0, seed=1)
+
+
+@pytest.fixture
+def played(tokenizer: HubTokenizer, chat: ChatTemplate) -> Played:
+    return Played(tokenizer, chat)
+
+
+FOUR = [call("one"), call("two"), call("three"), "There."]
+
+
+async def test_it_is_off_unless_asked_for(played: Played) -> None:
+    result = await played.play(FOUR, Condensation())
+    assert (result.earlier, result.parts) == ((), (result.trajectory,))
+
+
+async def test_each_part_is_what_the_engine_was_given_and_gave(
+    played: Played, tokenizer: HubTokenizer, chat: ChatTemplate
+) -> None:
+    result = await played.play(FOUR, Condensation(at_tokens=1000, keep_last=1))
+    assert result.stop_reason is StopReason.ANSWERED
+    assert len(result.earlier) >= 1
+    given = iter(played.engine.requests)
+    for part in result.parts:
+        assert [segment.kind for segment in part.segments[:2]] == [SegmentKind.PROMPT, SegmentKind.SAMPLED]
+        ids = part.prompt_ids
+        for segment in part.segments[1:]:
+            if segment.kind is SegmentKind.SAMPLED:
+                assert next(given).input_ids == ids
+            ids += segment.ids
+        marked = [p for p, m in zip(part.logprobs, part.response_mask, strict=True) if m]
+        assert marked == [LOGPROB] * sum(part.response_mask)
+        assert part.segments[-1].kind is SegmentKind.SAMPLED
+    assert next(given, None) is None
+    # What the model said is in every later prompt as it was; of the answers the newest one is.
+    last = tokenizer.decode(result.parts[-1].prompt_ids)
+    for text in FOUR[:3]:
+        assert text in last
+    assert "characters of output, no longer shown" in last
+    assert last.count(LONG.strip()) == 1
+    # The conversation that is kept for rewards and people lacks nothing.
+    assert [m["content"] for m in result.messages if m["role"] == "tool"] == [
+        f"{name} {LONG}" for name in ("one", "two", "three")
+    ]
+
+
+async def test_turns_are_sampled_once_and_counted_over_all_parts(played: Played) -> None:
+    result = await played.play(FOUR, Condensation(at_tokens=1000, keep_last=1))
+    plain = await played.play(FOUR, Condensation())
+    sampled = sum(sum(part.response_mask) for part in result.parts)
+    assert (result.turns, sampled) == (plain.turns, sum(plain.trajectory.response_mask))
+
+
+async def test_context_is_bounded_where_it_would_have_ended_the_trajectory(played: Played) -> None:
+    limits = Limits(None, 1200, None, None, None, None, None)
+    assert (await played.play(FOUR, Condensation(), limits)).stop_reason is StopReason.MODEL_LENGTH
+    result = await played.play(FOUR, Condensation(at_tokens=800, keep_last=1), limits)
+    assert result.stop_reason is StopReason.ANSWERED
+    assert all(len(part.ids) <= 1200 for part in result.parts)
+
+
+async def test_nothing_is_closed_for_a_part_that_would_be_too_long_itself(played: Played) -> None:
+    result = await played.play(FOUR, Condensation(at_tokens=300, keep_last=1))
+    assert result.earlier == ()
+
+
+async def test_part_without_a_turn_is_none(played: Played) -> None:
+    limits = Limits(None, None, 2, None, None, None, None)
+    result = await played.play(FOUR, Condensation(at_tokens=800, keep_last=1), limits)
+    assert (result.stop_reason, result.earlier) == (StopReason.TURNS, ())
+    assert result.trajectory.segments[-1].kind is SegmentKind.SAMPLED
+
+
+async def test_branches_go_on_with_their_own_parts(played: Played) -> None:
+    settings = Condensation(at_tokens=800, keep_last=1)
+    alone = await played.play(FOUR, settings)
+    loop = played.loop(FOUR, settings)
+    async with loop.open(TASK, index=0, seed=1) as run:
+        await run.turn()
+        await run.turn()
+        (fork,) = await loop.branch(run, 1)
+        async with fork:
+            await fork.play()
+        await run.play()
+    assert [len(part.ids) for part in run.result().parts] == [len(part.ids) for part in alone.parts]
+    assert fork.result().earlier[0] == run.result().earlier[0]
+    assert len(fork.result().earlier) > len(run.result().earlier)  # its script begins anew
+
+
+def machine(**limits: Any) -> TrajectoryMachine:
+    return TrajectoryMachine(Limits(**{**NONE.__dict__, **limits}), prompt_tokens=100, max_model_tokens=1000)
+
+
+def test_budget_of_a_new_part_counts_its_own_prompt_and_the_response_of_all() -> None:
+    life = machine(max_response_tokens=500)
+    life.start()
+    life.generated(tokens=300, finish=FinishReason.STOP, calls=1, charged_s=0)
+    assert life.answered(tokens=400, charged_s=0, new_prompt_tokens=250) == Generate(200, None)
+    assert life.usage.context_tokens == 250
+    life.generated(tokens=100, finish=FinishReason.STOP, calls=1, charged_s=0)
+    assert life.usage.context_tokens == 350
+    assert life.answered(tokens=700, charged_s=0) == Finish(StopReason.RESPONSE_LENGTH)
+
+
+def test_part_whose_prompt_fills_the_model_is_not_begun() -> None:
+    life = machine()
+    life.start()
+    life.generated(tokens=300, finish=FinishReason.STOP, calls=1, charged_s=0)
+    assert life.answered(tokens=900, charged_s=0, new_prompt_tokens=1000) == Finish(StopReason.MODEL_LENGTH)
+    assert (life.usage.context_tokens, life.usage.response_tokens) == (400, 300)
+
+
+@pytest.mark.parametrize(("name", "value"), [("at_tokens", 0), ("keep_last", -1)])
+def test_bad_settings_are_named(name: str, value: int) -> None:
+    with pytest.raises(FieldErrors, match=rf"condense\.{name}.* is {value}"):
+        Condensation(**{name: value})
+
+
+@given(st.lists(st.lists(st.text(max_size=120), max_size=3), max_size=5), st.integers(0, 6))
+def test_newest_answers_and_everything_said_stay_and_nothing_grows(answers: list[list[str]], keep: int) -> None:
+    turns = [Turn(f"said {n}", tuple(texts)) for n, texts in enumerate(answers)]
+    made = condensed(turns, keep)
+    if made is None:
+        return
+    before, after = ([text for turn in each for text in turn.answers] for each in (turns, made))
+    assert [turn.text for turn in made] == [turn.text for turn in turns]
+    assert [len(turn.answers) for turn in made] == [len(turn.answers) for turn in turns]
+    assert all(len(new) <= len(old) for new, old in zip(after, before, strict=True))
+    assert before != after
+    assert keep == 0 or before[-keep:] == after[-keep:]
+    again = condensed(made, keep)
+    assert again is None
