@@ -16,6 +16,7 @@ from fairbox.errors import FairboxError
 from rollout.tokens.tokenizer import Message
 
 if TYPE_CHECKING:
+    from rollout.loop.limits import StopReason
     from rollout.loop.results import ToolCallRecord, TrajectoryResult
     from rollout.loop.task import Task
 
@@ -83,6 +84,10 @@ class Sample:
     """Tool name -> what it gave for the trajectory."""
     trajectory_id: str = ""
     """Empty where only the text is known."""
+    stop_reason: StopReason | None = None
+    """None where only the text is known."""
+    tokens: int | None = None
+    """Ids of prompt and response together; None where only the text is known."""
 
     @classmethod
     def of(cls, task: Task, result: TrajectoryResult) -> Self:
@@ -97,4 +102,6 @@ class Sample:
             turns=result.turns,
             tool_rewards=result.tool_rewards,
             trajectory_id=result.trajectory_id,
+            stop_reason=result.stop_reason,
+            tokens=len(result.trajectory.ids),
         )

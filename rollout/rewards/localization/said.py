@@ -1,0 +1,37 @@
+"""Which of a sample's texts is its answer. Pure."""
+
+from __future__ import annotations
+
+from rollout.loop.limits import StopReason
+from rollout.reasoning import split_reasoning
+from rollout.rewards.base import Sample
+
+__all__ = ["final_message", "last_turn", "said"]
+
+_FINISH = "finish"
+"""OpenHands' tool that ends a conversation with a message."""
+_ASKED = (StopReason.TURNS, StopReason.TOOL_CALLS)
+"""Of these the last turn asked for a tool whose call was not run."""
+
+
+def last_turn(sample: Sample) -> str:
+    """The assistant's last turn as it was sampled, calls and thoughts included; empty where there is none."""
+    said_by = (message["content"] for message in reversed(sample.messages) if message["role"] == "assistant")
+    return next(said_by, "") if sample.messages and sample.turns else sample.text
+
+
+def said(sample: Sample) -> str:
+    """The last turn without what was thought."""
+    return split_reasoning(last_turn(sample))[1]
+
+
+def final_message(sample: Sample) -> str:
+    """What the assistant told whoever asked: the message of its last call of `finish`, else its last turn if that
+    calls no tool, else nothing. Without thoughts."""
+    for call in reversed(sample.tool_calls):
+        message = (call.arguments or {}).get("message")
+        if call.name == _FINISH and isinstance(message, str):
+            return message
+    if sample.stop_reason in _ASKED or any(call.turn == sample.turns for call in sample.tool_calls):
+        return ""
+    return said(sample)
