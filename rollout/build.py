@@ -58,6 +58,7 @@ async def open_loop(
             drift=config.chat.drift(chat),
             tools=Toolbox(tools, max_parallel_calls=config.max_parallel_calls),
             limits=config.limits,
+            condense=config.condense,
             sampling=config.sampling.params(),
             queue_timeout_s=config.engine.queue_timeout_s,
         )

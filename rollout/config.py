@@ -9,6 +9,7 @@ from fairbox.errors import ConfigError, FieldError, FieldErrors
 from rollout.engines.base import SamplingParams
 from rollout.engines.vllm_api import LogprobsMode, check_exact
 from rollout.engines.weights import Interrupt
+from rollout.loop.condense import Condensation
 from rollout.loop.groups import Schedule
 from rollout.loop.limits import Limits
 from rollout.loop.scoring import SCORE_TIMEOUT_S
@@ -132,7 +133,7 @@ class RolloutConfig:
     spread: RaySpread = setting(factory=RaySpread, help="With ray: how many workers, and what each gets.")
     concurrency: int = setting(16, help="Trajectories that run at once.")
     tools: str | None = setting(None, help="File of tools in verl's format; none: the code interpreter of tool.*.")
-    max_parallel_calls: int = setting(4, help="Tool calls of one turn that run at once.")
+    max_parallel_calls: int = setting(5, help="Tool calls of one turn that run at once.")
     infra_retries: int = setting(1, help="How often a trajectory that failed by the service is run again.")
     infra_retries_total: int = setting(
         16, help="The same over the whole run, so that an outage does not multiply work."
@@ -143,6 +144,7 @@ class RolloutConfig:
     chat: ChatSettings = setting(factory=ChatSettings, help="The chat template.")
     sampling: SamplingSettings = setting(factory=SamplingSettings, help="How tokens are chosen.")
     limits: Limits = setting(factory=Limits, help="When a trajectory has had enough.")
+    condense: Condensation = setting(factory=Condensation, help="When old answers of tools are left out.")
     engine: EngineSettings = setting(factory=EngineSettings, help="What samples the turns.")
     tool: CodeInterpreterConfig = setting(factory=CodeInterpreterConfig, help="The code interpreter.")
 

@@ -58,6 +58,9 @@ def main(argv: Sequence[str]) -> int:
         data=None if config.data is None else Path(config.data),
         limit=config.n,
         reward=None if config.reward is None else load_reward(config.reward),
+        tools=None if config.tools is None else tool_specs(config),
+        max_turns=config.limits.max_turns,
+        max_parallel_calls=config.max_parallel_calls,
     )
     environment = kind.make(settings, setup)
     specs = tool_specs(config, environment)

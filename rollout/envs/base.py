@@ -31,6 +31,12 @@ class EnvironmentSetup:
     """Tasks from the beginning of the data; None: all."""
     reward: Composition | None = None
     """The run's `reward`; None: the environment's own."""
+    tools: tuple[ToolSpec, ...] | None = None
+    """Those of the run's file of tools; None: the environment's."""
+    max_turns: int | None = None
+    """Turns that a trajectory may have, for prompts that say so; None: no limit."""
+    max_parallel_calls: int = 5
+    """Tool calls of one turn that run at once."""
 
 
 class Environment(Protocol):

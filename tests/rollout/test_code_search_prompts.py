@@ -23,7 +23,7 @@ def system(dialect: AnswerDialect, context: PromptContext = CONTEXT) -> str:
 def test_each_dialect_says_how_to_answer_and_none_says_how_others_do(dialect: AnswerDialect) -> None:
     marks = {
         AnswerDialect.FILES: "<files>",
-        AnswerDialect.BLOCK: "function: parse",
+        AnswerDialect.CODE_BLOCK: "function: parse",
         AnswerDialect.FINISH: "localization_finish, once",
         AnswerDialect.FINAL_ANSWER: "<final_answer>",
     }
@@ -91,5 +91,5 @@ def test_template_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_own_templates_may_use_every_variable(tmp_path: Path) -> None:
     path = tmp_path / "system.j2"
     path.write_text("{{ instance.repo }} {{ working_dir }} {{ max_turns }} {{ max_parallel_calls }} {{ tools[0] }}\n")
-    messages = Prompts(AnswerDialect.BLOCK, system=path).render(ROW, CONTEXT)
+    messages = Prompts(AnswerDialect.CODE_BLOCK, system=path).render(ROW, CONTEXT)
     assert messages[0]["content"] == "a/b /testbed 6 5 bash"

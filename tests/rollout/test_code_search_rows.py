@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout.data.records import DataError
-from rollout.envs.code_search.finish import MAX_LOCATIONS, LocalizationFinish
+from rollout.envs.code_search.finish import LocalizationFinish
 from rollout.envs.code_search.rows import read_search_rows
 from rollout.tools import Toolbox, ToolCall, ToolOutcome, ToolResponse
 from rollout.tools.finish import FinishConfig
@@ -82,9 +82,7 @@ async def test_answer_in_order_is_final(locations: list[Any]) -> None:
         ("a.py", '"locations" must be array'),
         ([{"file": "a.py"}, "b.py"], 'locations[1] must be an object with "file"'),
         ([{"class_name": "C"}], '"locations[0].file" must be the path of a file'),
-        ([{"file": "  "}], '"locations[0].file" must be the path of a file'),
         ([{"file": "a.py", "function_name": ["f"]}], '"locations[0].function_name" must be a string'),
-        ([{"file": "a.py"}] * (MAX_LOCATIONS + 1), "at most 200 are allowed"),
     ],
 )
 async def test_answer_out_of_order_says_what_is_wrong_and_ends_nothing(locations: Any, problem: str) -> None:
@@ -104,3 +102,4 @@ def test_whatever_the_places_are_they_are_taken_or_answered(locations: list[Any]
     problem = LocalizationFinish(FinishConfig()).problem({"locations": locations})
     taken = all(isinstance(each, dict) and isinstance(each.get("file"), str) for each in locations)
     assert problem is not None or taken
+    assert problem is None or locations

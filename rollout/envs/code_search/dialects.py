@@ -12,7 +12,7 @@ class AnswerDialect(StrEnum):
 
     FILES = "files"
     """`<files>` with a path a line. Files alone."""
-    BLOCK = "block"
+    CODE_BLOCK = "code_block"
     """A code block of paths, each with its classes and functions. Files, modules, entities."""
     FINISH = "finish"
     """A call of the tool `localization_finish`. Files, modules, entities."""

@@ -8,10 +8,8 @@ from typing import Any, ClassVar
 from rollout.tools.finish import FinishTool
 from rollout.tools.schema import ParameterSchema, ToolSchema
 
-__all__ = ["MAX_LOCATIONS", "LocalizationFinish"]
+__all__ = ["LocalizationFinish"]
 
-MAX_LOCATIONS = 200
-"""More places than any change of the known data sets has; a longer list is a listing of the repository."""
 _OPTIONAL = ("class_name", "function_name")
 _ITEM = {
     "type": "object",
@@ -25,7 +23,8 @@ _ITEM = {
 
 
 class LocalizationFinish(FinishTool):
-    """Takes the places that the model found. An empty list is an answer too."""
+    """Takes the places that the model found. An empty list is an answer too, and so is a place that is not there: what
+    such an answer is worth is for reward functions to say."""
 
     default_schema: ClassVar[ToolSchema] = ToolSchema(
         name="localization_finish",
@@ -35,17 +34,14 @@ class LocalizationFinish(FinishTool):
     )
 
     def problem(self, arguments: Mapping[str, Any]) -> str | None:
-        locations = arguments["locations"]
-        if len(locations) > MAX_LOCATIONS:
-            return f'"locations" has {len(locations)} places, at most {MAX_LOCATIONS} are allowed'
-        found = (_problem(location, f"locations[{index}]") for index, location in enumerate(locations))
+        found = (_problem(each, f"locations[{index}]") for index, each in enumerate(arguments["locations"]))
         return next((problem for problem in found if problem is not None), None)
 
 
 def _problem(location: Any, where: str) -> str | None:
     if not isinstance(location, dict):
         return f'{where} must be an object with "file"'
-    if not isinstance(location.get("file"), str) or not location["file"].strip():
+    if not isinstance(location.get("file"), str):
         return f'"{where}.file" must be the path of a file'
     for name in _OPTIONAL:
         if not isinstance(location.get(name, ""), str | None):

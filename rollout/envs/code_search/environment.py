@@ -1,0 +1,142 @@
+"""Agentic code search: a report about a repository in; the places in the code that must change out.
+
+A task is a row of the data. Its repository is a workspace of the sandbox, prepared once and shared by all trajectories
+of all groups, at the same path for all; the model searches it by `bash`. Invariants: the prompts of a group are the
+same bytes; no prompt and no tool sees a column with the answer; a repository that was not prepared is an error before
+anything starts, and never a trajectory without one.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rollout.rewards.localization  # noqa: F401 - registers the functions of the recipes
+from fairbox.errors import ConfigError
+from rollout.data.records import DataError
+from rollout.envs.base import EnvironmentSetup
+from rollout.envs.code_search.dialects import AnswerDialect
+from rollout.envs.code_search.finish import LocalizationFinish
+from rollout.envs.code_search.places import Repositories
+from rollout.envs.code_search.prompts import PromptContext, Prompts
+from rollout.envs.code_search.rows import SearchRow, read_search_rows
+from rollout.envs.code_search.settings import CodeSearchConfig
+from rollout.envs.registry import environment
+from rollout.loop.results import TrajectoryResult
+from rollout.loop.task import Task
+from rollout.rewards import Composition, Reward, RewardServices, Sample, read_rewards
+from rollout.tools.bash import BashTool
+from rollout.tools.finish import FinishConfig
+from rollout.tools.registry import ToolSpec
+
+__all__ = ["CodeSearchEnvironment", "default_reward", "open_code_search"]
+
+DATA_SOURCE = "code_search"
+"""Of rows that name none."""
+
+
+class CodeSearchEnvironment:
+    """Tasks of code search rows. `repos` says where each row's repository is, `reward` what an answer is worth.
+
+    Raises ConfigError and DataError.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[SearchRow],
+        config: CodeSearchConfig,
+        repos: Repositories,
+        *,
+        reward: Composition | None = None,
+        max_turns: int | None = None,
+        max_parallel_calls: int = 5,
+        tools: Sequence[ToolSpec] | None = None,
+    ) -> None:
+        self._config = config
+        self._dialect = AnswerDialect(config.dialect)
+        self._reward = reward or default_reward(self._dialect)
+        self._services = RewardServices()
+        self._given = None if tools is None else tuple(tools)
+        context = PromptContext(config.working_dir, max_turns, max_parallel_calls, self._tool_names())
+        prompts = Prompts(self._dialect, system=_path(config.system_template), user=_path(config.user_template))
+        self._tasks = [self._task(row, prompts, context, repos) for row in rows]
+
+    def tasks(self) -> list[Task]:
+        """One per row; its uid is the row's `instance_id`."""
+        return list(self._tasks)
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """bash, and what the dialect needs."""
+        bash = ToolSpec("env_config.bash", BashTool, self._config.bash)
+        if not self._dialect.is_call:
+            return (bash,)
+        return (bash, ToolSpec("env_config.dialect", LocalizationFinish, FinishConfig()))
+
+    def use(self, services: RewardServices) -> None:
+        """What the run's reward functions may need."""
+        self._services = services
+
+    async def score(self, task: Task, result: TrajectoryResult) -> Reward:
+        """The run's reward, or that of the dialect. Raises NotScored."""
+        return await self._reward.score(Sample.of(task, result), self._services)
+
+    def _tool_names(self) -> tuple[str, ...]:
+        """Of the run's tools, or else the environment's own. ConfigError where the answer has no tool."""
+        specs = self.tools() if self._given is None else self._given
+        names = tuple(schema.name for spec in specs if (schema := spec.schema or _own_schema(spec)) is not None)
+        needed = LocalizationFinish.default_schema.name
+        if self._dialect.is_call and needed not in names:
+            raise ConfigError(
+                f"env_config.dialect is {self._dialect}, but the run's tools have no {needed}; add "
+                "rollout.envs.code_search.LocalizationFinish to them, or choose another dialect"
+            )
+        return names
+
+    def _task(self, row: SearchRow, prompts: Prompts, context: PromptContext, repos: Repositories) -> Task:
+        workspace = {**repos.workspace(row), "mount_path": self._config.working_dir}
+        try:
+            messages = prompts.render(row.columns, context)
+        except ConfigError as error:
+            raise DataError(f"{row.where}: {error}") from None
+        return Task(
+            uid=row.instance_id,
+            messages=messages,
+            ground_truth=row.truth,
+            data_source=str(row.columns.get("data_source") or DATA_SOURCE),
+            where=row.where,
+            tools_kwargs={BashTool.default_schema.name: {"workspace": workspace}},
+            row=row.columns,
+        )
+
+
+@environment("code_search", CodeSearchConfig)
+def open_code_search(config: CodeSearchConfig, setup: EnvironmentSetup) -> CodeSearchEnvironment:
+    """The rows of the run's data, with the repositories that were prepared for them. Raises ConfigError, DataError."""
+    if setup.data is None:
+        raise ConfigError("data is none, but code search has no built-in tasks: name a file of rows (docs/datasets.md)")
+    return CodeSearchEnvironment(
+        read_search_rows(setup.data, setup.limit),
+        config,
+        Repositories(Path(config.repos), config.source),
+        reward=setup.reward,
+        max_turns=setup.max_turns,
+        max_parallel_calls=setup.max_parallel_calls,
+        tools=setup.tools,
+    )
+
+
+def default_reward(dialect: AnswerDialect) -> Composition:
+    """The recipe that is shipped for a dialect: `recipes/{dialect}.yaml`."""
+    recipe = importlib.resources.files("rollout.envs.code_search").joinpath("recipes", f"{dialect}.yaml")
+    with importlib.resources.as_file(recipe) as path:
+        return read_rewards(path)
+
+
+def _own_schema(spec: ToolSpec) -> Any:
+    return getattr(spec.kind, "default_schema", None)
+
+
+def _path(given: str | None) -> Path | None:
+    return None if given is None else Path(given)
