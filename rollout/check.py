@@ -6,6 +6,7 @@ trajectory is fed whole, as a trainer would. Costs torch, so import it only wher
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from executor_service import Cause
-from rollout.dump import read_dump
+from rollout.dump import parts_of, read_dump
 
 __all__ = ["DumpCheck", "check_dump"]
 
@@ -41,34 +42,36 @@ def check_dump(path: Path, model_dir: Path) -> DumpCheck:
     for number, record in enumerate(read_dump(path), 1):
         trajectories += 1
         problems += [f"{path}:{number}: {problem}" for problem in _contradictions(record)]
-        expected = _teacher_forced(model, record)
-        dumped = [p for p, m in zip(record["logprobs"], record["response_mask"], strict=True) if m]
-        sampled += len(dumped)
-        worst = max([worst, *(abs(a - b) for a, b in zip(expected, dumped, strict=True))])
+        for part in parts_of(record):
+            expected = _teacher_forced(model, part, record["sampling"]["temperature"])
+            dumped = [p for p, m in zip(part["logprobs"], part["response_mask"], strict=True) if m]
+            sampled += len(dumped)
+            worst = max([worst, *(abs(a - b) for a, b in zip(expected, dumped, strict=True))])
     return DumpCheck(trajectories, sampled, worst, tuple(problems))
 
 
 @torch.inference_mode()
-def _teacher_forced(model: Any, record: dict[str, Any]) -> list[float]:
+def _teacher_forced(model: Any, part: Mapping[str, Any], temperature: float) -> list[float]:
     """Logprobs of the ids under the mask, of log_softmax(logits / temperature), float32."""
-    prompt, response = record["prompt_ids"], record["response_ids"]
-    at = [len(prompt) + index for index, bit in enumerate(record["response_mask"]) if bit]
+    prompt, response = part["prompt_ids"], part["response_ids"]
+    at = [len(prompt) + index for index, bit in enumerate(part["response_mask"]) if bit]
     if not at:
         return []
     ids = torch.tensor([prompt + response])
     logits = model(input_ids=ids, use_cache=False, logits_to_keep=torch.tensor(at) - 1).logits[0].float()
-    logprobs = torch.log_softmax(logits / (record["sampling"]["temperature"] or 1.0), dim=-1)
+    logprobs = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
     chosen: list[float] = logprobs.gather(1, ids[0, at][:, None])[:, 0].tolist()
     return chosen
 
 
 def _contradictions(record: dict[str, Any]) -> list[str]:
     problems = []
-    mask = [int(part["kind"] == "sampled") for part in record["segments"][1:] for _ in range(part["length"])]
-    if mask != record["response_mask"]:
-        problems.append("response_mask is not 1 exactly on sampled segments")
-    if any(p != 0.0 for p, m in zip(record["logprobs"], record["response_mask"], strict=True) if not m):
-        problems.append("a token that was not sampled has a logprob")
+    for part in parts_of(record):
+        mask = [int(each["kind"] == "sampled") for each in part["segments"][1:] for _ in range(each["length"])]
+        if mask != part["response_mask"]:
+            problems.append("response_mask is not 1 exactly on sampled segments")
+        if any(p != 0.0 for p, m in zip(part["logprobs"], part["response_mask"], strict=True) if not m):
+            problems.append("a token that was not sampled has a logprob")
     allowed = (Cause.INFRA, Cause.TASK) if record["masked"] else (Cause.POLICY, Cause.TASK)
     if record["cause"] not in allowed:
         problems.append(f"masked is {record['masked']}, but the cause is {record['cause']}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,9 +19,17 @@ from typing import Any, Self
 from fairbox.errors import FairboxError
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
+from rollout.tokens.trajectory import Trajectory
 
-__all__ = ["DumpError", "DumpWriter", "read_dump", "record_of"]
+__all__ = ["DumpError", "DumpWriter", "parts_of", "read_dump", "record_of"]
 
+_TOKENS: dict[str, type | tuple[type, ...]] = {
+    "prompt_ids": list,
+    "response_ids": list,
+    "response_mask": list,
+    "logprobs": list,
+    "segments": list,
+}
 _REQUIRED: dict[str, type | tuple[type, ...]] = {
     "input": str,
     "output": str,
@@ -30,18 +38,13 @@ _REQUIRED: dict[str, type | tuple[type, ...]] = {
     "step": int,
     "request_id": str,
     "uid": str,
-    "prompt_ids": list,
-    "response_ids": list,
-    "response_mask": list,
-    "logprobs": list,
-    "segments": list,
     "messages": list,
     "tool_calls": list,
     "stop_reason": str,
     "cause": str,
     "masked": bool,
     "sampling": dict,
-}
+} | _TOKENS
 
 
 class DumpError(FairboxError):
@@ -68,14 +71,8 @@ def record_of(result: TrajectoryResult, task: Task, *, step: int, model: str, de
         "reward_parts": {} if reward is None else dict(reward.parts),
         "turn_rewards": [] if reward is None else [reward.turns.get(turn, 0.0) for turn in range(1, result.turns + 1)],
         "tool_rewards": result.tool_rewards,
-        "prompt_ids": list(trajectory.prompt_ids),
-        "response_ids": list(trajectory.response_ids),
-        "response_mask": list(trajectory.response_mask),
-        "logprobs": list(trajectory.logprobs),
-        "segments": [
-            {"kind": segment.kind, "length": len(segment.ids), "weight_version": segment.weight_version}
-            for segment in trajectory.segments
-        ],
+        **_tokens(trajectory),
+        "earlier": [_tokens(part) for part in result.earlier],
         "messages": [dict(message) for message in result.messages],
         "tool_calls": [dataclasses.asdict(call) for call in result.tool_calls],
         "turns": result.turns,
@@ -91,6 +88,25 @@ def record_of(result: TrajectoryResult, task: Task, *, step: int, model: str, de
         "model": model,
         "sampling": dataclasses.asdict(result.sampling),
     }
+
+
+def _tokens(part: Trajectory) -> dict[str, Any]:
+    return {
+        "prompt_ids": list(part.prompt_ids),
+        "response_ids": list(part.response_ids),
+        "response_mask": list(part.response_mask),
+        "logprobs": list(part.logprobs),
+        "segments": [
+            {"kind": segment.kind, "length": len(segment.ids), "weight_version": segment.weight_version}
+            for segment in part.segments
+        ],
+    }
+
+
+def parts_of(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The parts of a record, in order, each with `prompt_ids`, `response_ids`, `response_mask`, `logprobs` and
+    `segments`; the last one is the record itself."""
+    return [*record.get("earlier", ()), record]
 
 
 class DumpWriter:
@@ -146,14 +162,28 @@ def _checked(line: bytes, where: str) -> dict[str, Any]:
         raise DumpError(f"{where}: is not JSON: {error}") from None
     if not isinstance(record, dict):
         raise DumpError(f"{where}: must be an object")
-    for key, kind in _REQUIRED.items():
+    _check_types(record, _REQUIRED, where)
+    earlier = record.get("earlier", [])
+    if not isinstance(earlier, list) or not all(isinstance(part, dict) for part in earlier):
+        raise DumpError(f"{where}: earlier is {str(earlier)[:40]!r}, which has the wrong type")
+    for number, part in enumerate(earlier):
+        _check_types(part, _TOKENS, f"{where}: earlier[{number}]")
+        _check_lengths(part, f"{where}: earlier[{number}]")
+    _check_lengths(record, where)
+    return record
+
+
+def _check_types(record: Mapping[str, Any], required: Mapping[str, Any], where: str) -> None:
+    for key, kind in required.items():
         if key not in record:
             raise DumpError(f"{where}: {key} is missing")
         if not isinstance(record[key], kind):
             raise DumpError(f"{where}: {key} is {str(record[key])[:40]!r}, which has the wrong type")
+
+
+def _check_lengths(record: Mapping[str, Any], where: str) -> None:
     lengths = {key: len(record[key]) for key in ("response_ids", "response_mask", "logprobs")}
     if len(set(lengths.values())) != 1:
         raise DumpError(f"{where}: response_ids, response_mask and logprobs differ in length: {lengths}")
     if sum(segment["length"] for segment in record["segments"]) != len(record["prompt_ids"]) + lengths["logprobs"]:
         raise DumpError(f"{where}: the segments' lengths are not those of prompt_ids and response_ids together")
-    return record

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbox.errors import FieldErrors
+from rollout.check import check_dump
+from rollout.dump import DumpError, DumpWriter, parts_of, read_dump, record_of
 from rollout.engines import FinishReason, SamplingParams
+from rollout.engines.transformers import TransformersEngine
 from rollout.loop import AgentLoop, Finish, Generate, Limits, StopReason, Task, TrajectoryMachine, TrajectoryResult
 from rollout.loop.condense import Condensation, condensed
 from rollout.testing import LOGPROB, ScriptedEngine, ScriptedTool
 from rollout.tokens import ChatTemplate, HubTokenizer, SegmentKind
 from rollout.tokens.conversation import Turn
-from rollout.tools import Toolbox
+from rollout.tools import Toolbox, ToolCall
 
 NONE = Limits(None, None, None, None, None, None, None)
 TASK = Task("u", ({"role": "user", "content": "Where?"},), "6", "test", "here:1")
@@ -180,3 +184,58 @@ def test_newest_answers_and_everything_said_stay_and_nothing_grows(answers: list
     assert keep == 0 or before[-keep:] == after[-keep:]
     again = condensed(made, keep)
     assert again is None
+
+
+async def test_dump_has_every_part_and_a_broken_one_is_named(
+    played: Played, chat: ChatTemplate, tmp_path: Path
+) -> None:
+    result = await played.play(FOUR, Condensation(at_tokens=1000, keep_last=1))
+    record = record_of(result, TASK, step=1, model="scripted", decode=chat.decode_plain)
+    with DumpWriter(tmp_path, 1) as dump:
+        dump.write(record)
+    (read,) = read_dump(dump.path)
+    assert [tuple(part["prompt_ids"]) for part in parts_of(read)] == [part.prompt_ids for part in result.parts]
+    record["earlier"][0]["logprobs"].pop()
+    with DumpWriter(tmp_path, 2) as dump:
+        dump.write(record)
+    with pytest.raises(DumpError, match=r"2\.jsonl:1: earlier\[0\]: response_ids, response_mask and logprobs differ"):
+        list(read_dump(dump.path))
+
+
+async def test_logprobs_of_every_part_are_those_of_a_forward_pass(
+    tiny_dir: Path, chat: ChatTemplate, tmp_path: Path
+) -> None:
+    """A model that makes no sense asks for nothing, so a tool is called by hand: each turn is taken for a call."""
+
+    class EveryTurn:
+        """Takes any turn for a call."""
+
+        name = "every"
+
+        def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall, ...]:
+            return (ToolCall("echo", {"text": "x"}, text),)
+
+    limits = Limits(None, None, 4, None, None, 6, None)
+    async with TransformersEngine(tiny_dir, max_batch=1, threads=1) as engine:
+        loop = AgentLoop(
+            engine,
+            chat,
+            Toolbox([ScriptedTool(lambda _: LONG)]),
+            limits,
+            SamplingParams(temperature=0.7),
+            tool_format=EveryTurn(),
+            condense=Condensation(at_tokens=800, keep_last=1),
+        )
+        result = await loop.run(TASK, index=0, seed=1)
+        record = record_of(result, TASK, step=1, model=engine.model_name, decode=chat.decode_plain)
+    assert len(result.parts) > 1
+    with DumpWriter(tmp_path, 1) as dump:
+        dump.write(record)
+    found = check_dump(dump.path, tiny_dir)
+    assert found.problems == ()
+    assert found.sampled_tokens == sum(sum(part.response_mask) for part in result.parts) > 0
+    assert found.max_logprob_difference < 1e-4
+    record["earlier"][0]["response_ids"][0] += 1  # the check can fail, also for a part that is closed
+    with DumpWriter(tmp_path, 2) as dump:
+        dump.write(record)
+    assert check_dump(dump.path, tiny_dir).max_logprob_difference > 1e-4

@@ -62,7 +62,7 @@ class Played:
     async def play(self, turns: Sequence[str], **limits: int) -> TrajectoryResult:
         self.engine = ScriptedEngine(self._tokenizer, turns, vocab_size=49152)
         tools = Toolbox([self.echo, Picky(FinishConfig())])
-        bounds = dataclasses.replace(NONE, **limits)  # type: ignore[arg-type]
+        bounds = dataclasses.replace(NONE, **limits)
         loop = AgentLoop(self.engine, self._chat, tools, bounds, SamplingParams())
         return await loop.run(TASK, index=0, seed=1)
 
