@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import json
 import sys
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -24,7 +25,7 @@ from rollout.config import RolloutConfig
 from rollout.data.rows import DataError
 from rollout.dump import DumpWriter, record_of
 from rollout.engines.model_store import find_model
-from rollout.envs.base import Environment, EnvironmentSetup, EnvironmentWithServices
+from rollout.envs.base import Environment, EnvironmentSetup, EnvironmentWithServices, EnvironmentWithWorkspaces
 from rollout.envs.gsm8k_prompts import EXAMPLES
 from rollout.envs.settings import load_run
 from rollout.loop.groups import RetryBudget
@@ -87,7 +88,7 @@ async def _run(
 ) -> bool:
     """Whether every trajectory ended; False after a signal."""
     async with contextlib.AsyncExitStack() as stack:
-        limiter, executor = await stack.enter_async_context(_services(config, specs, console))
+        limiter, executor = await stack.enter_async_context(_services(config, environment, specs, console))
         console.print(f"loading {model_dir.name}" if config.engine.kind == "transformers" else "asking the servers")
         player = await stack.enter_async_context(
             open_player(config, model_dir, executor=executor, limiter=limiter, specs=specs)
@@ -170,7 +171,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
 
 @contextlib.asynccontextmanager
 async def _services(
-    config: RolloutConfig, specs: tuple[ToolSpec, ...], console: Console
+    config: RolloutConfig, environment: Environment, specs: tuple[ToolSpec, ...], console: Console
 ) -> AsyncIterator[tuple[str, str]]:
     """(limiter, executor): those of the configuration, or a pair that lives as long as the run."""
     if not config.up:
@@ -180,7 +181,11 @@ async def _services(
         return
     console.print("starting limiter and executor")
     limit = common_rate_limit(specs) or config.tool.rate_limit
-    async with LocalStack(limiter_args=[f"buckets.code.max_in_flight={limit}"]) as services:
+    roots = environment.workspace_roots() if isinstance(environment, EnvironmentWithWorkspaces) else ()
+    async with LocalStack(
+        limiter_args=[f"buckets.code.max_in_flight={limit}"],
+        executor_args=[f"workspace_roots={json.dumps([str(root) for root in roots])}"] if roots else [],
+    ) as services:
         yield services.ports.limiter, services.ports.executor
 
 

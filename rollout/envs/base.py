@@ -3,7 +3,8 @@
 Optional methods, which the run looks for:
 
 - `tools() -> tuple[ToolSpec, ...]`: the tools that its tasks need, where the run names none;
-- `use(services: RewardServices) -> None`: called once before the first score, with what scoring may use.
+- `use(services: RewardServices) -> None`: called once before the first score, with what scoring may use;
+- `workspace_roots() -> tuple[Path, ...]`: folders with the repositories of its tasks, for an executor that it starts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from rollout.rewards import Composition
 from rollout.rewards.base import Reward, RewardServices
 from rollout.tools.registry import ToolSpec
 
-__all__ = ["Environment", "EnvironmentSetup", "EnvironmentWithServices", "EnvironmentWithTools"]
+__all__ = [
+    "Environment",
+    "EnvironmentSetup",
+    "EnvironmentWithServices",
+    "EnvironmentWithTools",
+    "EnvironmentWithWorkspaces",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +72,14 @@ class EnvironmentWithServices(Protocol):
 
     def use(self, services: RewardServices) -> None:
         """Called once, when they are there."""
+        ...
+
+
+@runtime_checkable
+class EnvironmentWithWorkspaces(Protocol):
+    """One whose tasks have workspaces that are made of local repositories."""
+
+    def workspace_roots(self) -> tuple[Path, ...]:
+        """Absolute folders. With `up` the executor takes repositories from below them; one that runs already has roots
+        of its own."""
         ...

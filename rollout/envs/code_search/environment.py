@@ -58,6 +58,7 @@ class CodeSearchEnvironment:
         self._dialect = AnswerDialect(config.dialect)
         self._reward = reward or default_reward(self._dialect)
         self._services = RewardServices()
+        self._roots = (repos.folder,)
         self._given = None if tools is None else tuple(tools)
         context = PromptContext(config.working_dir, max_turns, max_parallel_calls, self._tool_names())
         prompts = Prompts(self._dialect, system=_path(config.system_template), user=_path(config.user_template))
@@ -73,6 +74,10 @@ class CodeSearchEnvironment:
         if not self._dialect.is_call:
             return (bash,)
         return (bash, ToolSpec("env_config.dialect", LocalizationFinish, FinishConfig()))
+
+    def workspace_roots(self) -> tuple[Path, ...]:
+        """Where the repositories are."""
+        return self._roots
 
     def use(self, services: RewardServices) -> None:
         """What the run's reward functions may need."""

@@ -28,6 +28,11 @@ class Repositories:
         self._store = RepoStore(folder)
         self._source = source
 
+    @property
+    def folder(self) -> Path:
+        """Absolute; the executor needs it, or a folder above, among its `workspace_roots`."""
+        return self._store.folder
+
     def workspace(self, row: SearchRow) -> dict[str, str]:
         """What PrepareWorkspace takes of it. Raises DataError for a row that names none, or one that is not there."""
         try:
