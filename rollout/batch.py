@@ -3,7 +3,8 @@
 Invariants: no row is cut, and one that does not fit is an error that names it; `response_mask` is 1 exactly on sampled
 ids of rows that count, and where it is 0 the logprob is 0.0 and the weight version -1; a reward is finite, and 0.0 with
 `scored` False where there is none; rows keep the order of the results. A masked row has an
-all-zero response mask and no reward. What a group's mean may see are the rows with `scored` alone.
+all-zero response mask and no reward. What a group's mean may see are the rows with `scored` and `is_last_step` alone: a
+trajectory whose conversation was condensed has a row for each of its parts, beside each other.
 
 Torch is imported when a batch is made, and not before.
 """
@@ -21,6 +22,7 @@ from fairbox.errors import FieldError, FieldErrors
 from rollout.loop.credit import token_rewards
 from rollout.loop.limits import StopReason
 from rollout.loop.results import TrajectoryResult
+from rollout.loop.rows import rows_of
 from rollout.tokens.segment import SegmentKind
 
 if TYPE_CHECKING:
@@ -74,6 +76,9 @@ class RolloutBatch:
     """bool [B]: whether there is a reward."""
     masked: torch.Tensor
     """bool [B]: whether the service failed it, or nothing could score it."""
+    is_last_step: torch.Tensor
+    """bool [B]: whether it is the last row of its trajectory; the others have the same reward, and are counted in no
+    mean."""
     groups: torch.Tensor
     """int64 [B]: rows of one uid share a number, counted from 0 in the order of their first rows."""
     turns: torch.Tensor
@@ -101,12 +106,13 @@ class RolloutBatch:
         finite, and when no row is left.
         """
         kept = [result for result in results if masked is MaskedRows.KEEP or not result.masked]
+        kept, last = rows_of(kept)
         _check(kept, pad_token_id, prompt_length, response_length)
         rows = [_row(result) for result in kept]
         width = prompt_length or max(1, *(len(row.prompt) for row in rows))
         room = response_length or max(1, *(len(row.response) for row in rows))
         versions = tuple(dict.fromkeys(name for row in rows for name in row.versions if name is not None))
-        return _tensors(kept, rows, versions, pad_token_id, width, room)
+        return _tensors(kept, rows, last, versions, pad_token_id, width, room)
 
     def __len__(self) -> int:
         return len(self.uids)
@@ -134,6 +140,7 @@ _TENSORS = (
     "token_rewards",
     "scored",
     "masked",
+    "is_last_step",
     "groups",
     "turns",
 )
@@ -197,6 +204,7 @@ def _check(
 def _tensors(
     results: Sequence[TrajectoryResult],
     rows: Sequence[_Row],
+    last: Sequence[bool],
     versions: tuple[str, ...],
     pad: int,
     width: int,
@@ -234,6 +242,7 @@ def _tensors(
         token_rewards=floats([row.rewards for row in rows]),
         scored=torch.tensor([_reward(result) is not None for result in results]),
         masked=torch.tensor([result.masked for result in results]),
+        is_last_step=torch.tensor(last),
         groups=torch.tensor([group[uid] for uid in uids], dtype=torch.int64),
         turns=torch.tensor([result.turns for result in results], dtype=torch.int64),
         versions=versions,

@@ -51,7 +51,13 @@ def test_types_are_the_documented_ones() -> None:
     tensors = RolloutBatch.from_results([TWO_TURNS], pad_token_id=0).tensors()
     floats = {"rollout_log_probs", "rewards", "token_rewards"}
     for name, tensor in tensors.items():
-        wanted = torch.float32 if name in floats else torch.bool if name in ("scored", "masked") else torch.int64
+        wanted = (
+            torch.float32
+            if name in floats
+            else torch.bool
+            if name in ("scored", "masked", "is_last_step")
+            else torch.int64
+        )
         assert tensor.dtype == wanted, name
     assert RolloutBatch.from_results([TWO_TURNS], pad_token_id=0).to("meta").prompts.device.type == "meta"
 

@@ -260,10 +260,11 @@ def running(words: list[str]) -> Any:
 
 
 async def played_by_the_model(search: RealSearch, model_dir: Path, out: Path, tasks: int) -> None:
-    """Plays with the real model by the command, and checks every token and every reward of the dump."""
+    """Plays with a model by the command, and checks every token and every reward of the dump."""
     few = [
         *search.words,
         f"n={tasks}",
+        f"model={model_dir}",
         f"out={out}",
         "--up",
         "samples_per_prompt=2",
@@ -286,8 +287,8 @@ async def played_by_the_model(search: RealSearch, model_dir: Path, out: Path, ta
     assert found.max_logprob_difference < 1e-4
 
 
-async def test_real_model_plays_it_by_the_command(search: RealSearch, model_dir: Path, tmp_path: Path) -> None:
-    await played_by_the_model(search, model_dir, tmp_path / "out", 1)
+async def test_model_plays_it_by_the_command(search: RealSearch, tiny_dir: Path, tmp_path: Path) -> None:
+    await played_by_the_model(search, tiny_dir, tmp_path / "out", 2)
 
 
 @pytest.mark.soak

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbox.errors import FieldErrors
+from rollout.batch import RolloutBatch
 from rollout.check import check_dump
 from rollout.dump import DumpError, DumpWriter, parts_of, read_dump, record_of
 from rollout.engines import FinishReason, SamplingParams
 from rollout.engines.transformers import TransformersEngine
+from rollout.interop.skyrl.convert import generator_output
 from rollout.loop import AgentLoop, Finish, Generate, Limits, StopReason, Task, TrajectoryMachine, TrajectoryResult
 from rollout.loop.condense import Condensation, condensed
+from rollout.loop.rows import rows_of
+from rollout.rewards import Reward
 from rollout.testing import LOGPROB, ScriptedEngine, ScriptedTool
 from rollout.tokens import ChatTemplate, HubTokenizer, SegmentKind
 from rollout.tokens.conversation import Turn
@@ -239,3 +244,29 @@ async def test_logprobs_of_every_part_are_those_of_a_forward_pass(
     with DumpWriter(tmp_path, 2) as dump:
         dump.write(record)
     assert check_dump(dump.path, tiny_dir).max_logprob_difference > 1e-4
+
+
+async def test_trainers_get_a_row_for_each_part_with_one_reward(played: Played) -> None:
+    result = await played.play(FOUR, Condensation(at_tokens=1000, keep_last=1))
+    plain = await played.play(FOUR, Condensation())
+    count = len(result.parts)
+    assert count == 2
+    turns = [sum(s.kind is SegmentKind.SAMPLED for s in part.segments) for part in result.parts]
+    scored = replace(result, reward=Reward(2.0, turns={1: 0.5, turns[0] + 1: 0.25}))
+    rows, last = rows_of([scored, replace(plain, reward=Reward(1.0))])
+    assert last == [False, True, True]
+    assert [row.trajectory for row in rows] == [*result.parts, plain.trajectory]
+    assert [row.reward.turns for row in rows if row.reward] == [{1: 0.5}, {1: 0.25}, {}]
+    batch = RolloutBatch.from_results([scored, replace(plain, reward=Reward(1.0))], pad_token_id=0)
+    assert batch.is_last_step.tolist() == [False, True, True]
+    assert batch.rewards.tolist() == batch.token_rewards.sum(dim=1).tolist() == [2.0, 2.0, 1.0]
+    assert batch.trajectory_ids == (result.trajectory_id, result.trajectory_id, plain.trajectory_id)
+    for row, part in zip(batch.responses, result.parts, strict=False):
+        assert row[: len(part.response_ids)].tolist() == list(part.response_ids)
+    output = generator_output([scored, plain], pad_token_id=0, trajectory_ids=["a", "b"])
+    assert (output["is_last_step"], output["trajectory_ids"]) == ([False, True, True], ["a", "a", "b"])
+    assert output["rewards"] == [2.0, 2.0, 0.0]
+    assert [tuple(ids) for ids in output["response_ids"][:2]] == [part.response_ids for part in result.parts]
+    with pytest.raises(FieldErrors, match="trajectory_ids"):
+        generator_output([scored], pad_token_id=0)
+    assert generator_output([plain], pad_token_id=0)["is_last_step"] is None

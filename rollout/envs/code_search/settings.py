@@ -20,7 +20,7 @@ WORKING_DIR = "/testbed"
 class CodeSearchConfig:
     """What the model is told, and where the repositories are."""
 
-    repos: str = setting(help="Folder of repositories that `fairbox data repos` has prepared for the data.")
+    repos: str = setting("", help="Folder of repositories that `fairbox data repos` has prepared for the data; needed.")
     source: str = setting(
         "https://github.com/{repo}.git", help="Where they come from, as it was said to `fairbox data repos`."
     )
@@ -32,6 +32,8 @@ class CodeSearchConfig:
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""
+        if not self.repos:
+            raise ConfigError("env_config.repos is not set, must be a folder that `fairbox data repos` has prepared")
         if self.dialect not in list(AnswerDialect):
             allowed = ", ".join(AnswerDialect)
             raise ConfigError(f"env_config.dialect is {self.dialect!r}, must be one of: {allowed}")

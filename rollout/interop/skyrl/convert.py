@@ -1,9 +1,10 @@
 """Trajectories as SkyRL's `GeneratorOutput`: a dictionary of lists, which needs nothing of SkyRL to be made.
 
-Invariants: rows are in the order of the results, one for each, whose ids, mask and logprobs are the trajectory's; a
-trajectory that the service failed is a row with an all-zero loss mask, reward 0.0 and the stop reason `infra`. SkyRL
-asks for as many rows as prompts, so nothing can be left out, and its estimators see the 0.0 of such a row in its
-group's mean, unless all rows of the group are masked: that is what `mask_groups` does.
+Invariants: rows are in the order of the results, one for each (and for each part of one whose conversation was
+condensed, in SkyRL's step-wise form: beside each other, `is_last_step` at the last, the same reward on all), whose ids,
+mask and logprobs are the trajectory's; a trajectory that the service failed is a row with an all-zero loss mask, reward
+0.0 and the stop reason `infra`. SkyRL asks for as many rows as prompts, so nothing can be left out, and its estimators
+see the 0.0 of such a row in its group's mean, unless all rows of the group are masked: that is what `mask_groups` does.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from fairbox.errors import FieldError, FieldErrors
 from rollout.loop.credit import token_rewards as spread_rewards
 from rollout.loop.results import TrajectoryResult
+from rollout.loop.rows import rows_of
 
 __all__ = ["generator_output"]
 
@@ -36,6 +38,13 @@ def generator_output(
     on. Raises FieldErrors.
     """
     _check(results, pad_token_id, trajectory_ids)
+    counts = [len(result.parts) for result in results]
+    steps = any(count > 1 for count in counts)
+    if steps and trajectory_ids is None:
+        raise FieldErrors([FieldError("trajectory_ids", "are missing, and some trajectories have several rows")])
+    if steps and trajectory_ids is not None:
+        trajectory_ids = [each for each, count in zip(trajectory_ids, counts, strict=True) for _ in range(count)]
+    results, last = rows_of(results)
     lost = {result.uid for result in results if result.masked} if mask_groups else set()
     rows = [_row(result, pad_token_id, masked=result.masked or result.uid in lost) for result in results]
     rewards: list[Any] = [reward for _, _, _, reward in rows]
@@ -56,7 +65,7 @@ def generator_output(
             "env": [result.times.tool_wait_s + result.times.tool_run_s for result in results],
         },
         "rollout_expert_indices": None,
-        "is_last_step": None,
+        "is_last_step": last if steps else None,
         "env_metrics": [_env_metrics(result) for result in results],
         "pixel_values": None,
         "image_grid_thw": None,

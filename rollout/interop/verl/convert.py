@@ -37,6 +37,9 @@ def agent_loop_output(
     fairbox's own as `fairbox_*`. Raises FieldErrors for a trajectory that is longer than the lengths allow.
     """
     trajectory = result.trajectory
+    if result.earlier:
+        parts = f"has {len(result.parts)} parts, because it was condensed, and this is one row"
+        raise FieldErrors([FieldError(result.trajectory_id, parts)])
     _check_lengths(result, prompt_length, response_length)
     response = trajectory.response_ids or (pad_token_id,)
     mask = (0,) * len(response) if result.masked or not trajectory.response_ids else trajectory.response_mask
@@ -61,7 +64,7 @@ def data_proto(batch: RolloutBatch, *, meta_info: dict[str, Any] | None = None) 
 
     Tensors (B rows): `prompts`, `responses`, `input_ids`, `attention_mask`, `position_ids`, `response_mask` int64,
     `rollout_log_probs` and `rm_scores` float32. `non_tensor_batch`: `uid`, `__num_turns__`, `request_id`, `masked`,
-    `scored`, `cause`, `stop_reason`. The uid of a masked row is its own: `UID/masked/TRAJECTORY`.
+    `scored`, `cause`, `is_last_step`, `stop_reason`. The uid of a masked row is its own: `UID/masked/TRAJECTORY`.
     """
     tensors = batch.tensors()
     names = ("prompts", "responses", "input_ids", "attention_mask", "position_ids", "response_mask")
@@ -77,6 +80,7 @@ def data_proto(batch: RolloutBatch, *, meta_info: dict[str, Any] | None = None) 
             "masked": batch.masked.numpy(),
             "scored": batch.scored.numpy(),
             "cause": np.array([str(cause) for cause in batch.causes], dtype=object),
+            "is_last_step": batch.is_last_step.numpy(),
             "stop_reason": np.array([str(reason) for reason in batch.stop_reasons], dtype=object),
         },
         meta_info=meta_info,
