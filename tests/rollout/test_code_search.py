@@ -224,7 +224,7 @@ async def test_text_dialects_are_solvable_too_and_thoughts_are_no_answer(
     assert best_of > 0
 
 
-async def test_answer_is_nowhere_in_the_workspace_and_nothing_is_kept_of_what_is_written(
+async def test_answer_is_nowhere_in_the_workspace_and_nothing_can_be_written_there(
     agents: Agents, search: RealSearch
 ) -> None:
     """The patch made the bug, so what it removed is the fix: no object of the repository has it."""
@@ -242,12 +242,14 @@ async def test_answer_is_nowhere_in_the_workspace_and_nothing_is_kept_of_what_is
             f"git cat-file --batch-all-objects --batch | grep -aF {wanted} | sort -u",
             f"grep -rhF --include='*.py' {wanted} . | sort -u",
             "git cat-file --batch-all-objects --batch-check | wc -l",
+            "touch here && echo written",
         )
 
     for _, result in await agents.play(search.environment(), [seek, lambda task: "done"]):
-        history, objects, files, count = (call.text.strip() for call in result.tool_calls)
+        history, objects, files, count, written = (call.text.strip() for call in result.tool_calls)
         assert history == "1"
         assert int(count) > 10
+        assert "written" not in written
         assert objects == files  # a line that is in an object is one that the state with the bug has, too
 
 

@@ -16,6 +16,10 @@ WORKING_DIR = "/testbed"
 """One path for all repositories, so that prompts of a group are the same bytes; the field's name for it."""
 
 
+def _reading() -> BashConfig:
+    return BashConfig(read_only=True)
+
+
 @dataclass(frozen=True)
 class CodeSearchConfig:
     """What the model is told, and where the repositories are."""
@@ -28,7 +32,7 @@ class CodeSearchConfig:
     system_template: str | None = setting(None, help="Jinja2 template of the system turn; none: fairbox's own.")
     user_template: str | None = setting(None, help="Jinja2 template of the user turn; none: fairbox's own.")
     working_dir: str = setting(WORKING_DIR, help="Where the repository is mounted in the sandbox.")
-    bash: BashConfig = setting(factory=BashConfig, help="The tool bash.")
+    bash: BashConfig = setting(factory=_reading, help="The tool bash.")
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""
