@@ -44,7 +44,8 @@ _REQUIRED: dict[str, type | tuple[type, ...]] = {
     "cause": str,
     "masked": bool,
     "sampling": dict,
-} | _TOKENS
+    **_TOKENS,
+}
 
 
 class DumpError(FairboxError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import shlex
@@ -32,7 +33,7 @@ from tests.rollout.code_search import RealSearch, real_search
 from tests.rollout.real_tasks import RealTask
 from tests.rollout.services import nothing_left
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
 FEW, ALL = 3, 13
@@ -152,9 +153,18 @@ def rescored(record: dict[str, Any], row: dict[str, Any]) -> Sample:
     )
 
 
-async def test_perfect_agent_gets_the_best_reward_and_lazy_one_nothing(
-    agents: Agents, search: RealSearch, stack: LocalStack, chat: ChatTemplate, tmp_path: Path
-) -> None:
+async def test_perfect_agent_gets_the_best_reward_and_lazy_one_nothing(agents: Agents, tmp_path: Path) -> None:
+    await perfect_and_lazy(agents, tmp_path)
+
+
+@pytest.mark.soak
+async def test_every_task_can_be_solved(agents: Agents, tmp_path: Path) -> None:
+    assert len(agents.search.tasks) == ALL
+    await perfect_and_lazy(agents, tmp_path)
+
+
+async def perfect_and_lazy(agents: Agents, tmp_path: Path) -> None:
+    search, chat = agents.search, agents.chat
     environment = search.environment()
 
     def perfect(task: RealTask) -> str:
@@ -189,7 +199,7 @@ async def test_perfect_agent_gets_the_best_reward_and_lazy_one_nothing(
         for _, result in await agents.play(environment, [answer]):
             assert result.reward is not None
             assert result.reward.value == 0.0
-    await nothing_left(stack)
+    await nothing_left(agents.stack)
 
 
 @pytest.mark.parametrize("dialect", [AnswerDialect.FILES, AnswerDialect.CODE_BLOCK])
@@ -253,15 +263,9 @@ async def test_answer_is_nowhere_in_the_workspace_and_nothing_can_be_written_the
         assert objects == files  # a line that is in an object is one that the state with the bug has, too
 
 
-@contextlib.contextmanager
-def running(words: list[str]) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "rollout.cli", "rollout", *words], cwd=ROOT, capture_output=True, text=True, timeout=380
-    )
-    yield done
-
-
-async def played_by_the_model(search: RealSearch, model_dir: Path, out: Path, tasks: int) -> None:
+async def played_by_the_model(
+    search: RealSearch, model_dir: Path, out: Path, tasks: int, *, samples: int, turns: int
+) -> None:
     """Plays with a model by the command, and checks every token and every reward of the dump."""
     few = [
         *search.words,
@@ -269,16 +273,17 @@ async def played_by_the_model(search: RealSearch, model_dir: Path, out: Path, ta
         f"model={model_dir}",
         f"out={out}",
         "--up",
-        "samples_per_prompt=2",
-        "limits.max_turns=2",
+        f"samples_per_prompt={samples}",
+        f"limits.max_turns={turns}",
         "limits.max_turn_tokens=40",
         "env_config.dialect=files",
     ]
-    with running(few) as done:
-        assert done.returncode == 0, done.stderr
+    words = [sys.executable, "-m", "rollout.cli", "rollout", *few]
+    done = await asyncio.to_thread(subprocess.run, words, cwd=ROOT, capture_output=True, text=True, timeout=1000)
+    assert done.returncode == 0, done.stderr
     rows = {task.row["instance_id"]: task.row for task in search.tasks}
     records = list(read_dump(out / "1.jsonl"))
-    assert len(records) == 2 * tasks
+    assert len(records) == samples * tasks
     for record in records:
         assert not record["masked"], record["error"]
         again = await default_reward(AnswerDialect.FILES).score(rescored(record, rows[record["uid"]]))
@@ -290,10 +295,10 @@ async def played_by_the_model(search: RealSearch, model_dir: Path, out: Path, ta
 
 
 async def test_model_plays_it_by_the_command(search: RealSearch, tiny_dir: Path, tmp_path: Path) -> None:
-    await played_by_the_model(search, tiny_dir, tmp_path / "out", 2)
+    await played_by_the_model(search, tiny_dir, tmp_path / "out", 2, samples=2, turns=2)
 
 
 @pytest.mark.soak
 async def test_real_model_plays_all_of_it_by_the_command(search: RealSearch, model_dir: Path, tmp_path: Path) -> None:
     assert len(search.tasks) == ALL
-    await played_by_the_model(search, model_dir, tmp_path / "out", ALL)
+    await played_by_the_model(search, model_dir, tmp_path / "out", ALL, samples=1, turns=2)
