@@ -19,6 +19,7 @@ from typing import Any, Self
 from fairbox.errors import FairboxError
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
+from rollout.metrics import trajectory_metrics
 from rollout.tokens.trajectory import Trajectory
 
 __all__ = ["DumpError", "DumpWriter", "parts_of", "read_dump", "record_of"]
@@ -86,6 +87,9 @@ def record_of(result: TrajectoryResult, task: Task, *, step: int, model: str, de
         "parent_id": result.parent_id,
         "branch_point": None if result.branch_point is None else dataclasses.asdict(result.branch_point),
         "timings": dataclasses.asdict(result.times),
+        "started_at": result.started_at,
+        "turn_records": [dataclasses.asdict(turn) for turn in result.turn_records],
+        "metrics": trajectory_metrics(result, task.row),
         "model": model,
         "sampling": dataclasses.asdict(result.sampling),
     }

@@ -85,6 +85,8 @@ def closing_table(
     for name, figures in (tools or {}).items():
         mean = "" if figures.mean_run_s is None else f", the last ones {figures.mean_run_s:.2f} s each"
         table.add_row(f"tool {name}", f"{figures.finished} calls answered, {figures.failed} failed{mean}")
+    if conduct := _conduct(summary.metrics.flat()):
+        table.add_row("search", conduct)
     table.add_row("ran code of their own", f"{summary.own_code} rollouts")
     cached = f"{engine.cached_tokens} of {engine.prompt_tokens} context tokens not computed again"
     table.add_row(
@@ -105,6 +107,21 @@ def closing_table(
         table.add_row("engine speed", f"{engine.sampled_tokens / engine.busy_s:.0f} tokens/s")
     table.add_row("dump", str(dump))
     return table
+
+
+def _conduct(figures: Mapping[str, float]) -> str:
+    """How repositories were searched; empty where nothing was looked for."""
+    if "metrics/hit" not in figures:
+        return ""
+    parts = [
+        f"{figures['metrics/num_tool_calls_per_turn']:.1f} calls a turn",
+        f"{figures['metrics/files_read']:.1f} files read",
+        f"{figures['metrics/duplicate_command_rate']:.0%} of calls repeated",
+        f"a right file seen by {figures['metrics/hit']:.0%}",
+    ]
+    if "metrics/first_hit_turn" in figures:
+        parts.append(f"first in turn {figures['metrics/first_hit_turn']:.1f}")
+    return ", ".join(parts)
 
 
 def _counts(counter: Counter[Reason]) -> str:

@@ -6,11 +6,12 @@ Means see the mask: a masked trajectory has no score and no part in any mean of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from executor_service import Cause
 from rollout.loop.limits import StopReason
 from rollout.loop.results import TrajectoryResult
+from rollout.metrics import RolloutMetrics
 from rollout.tools.base import ToolOutcome
 
 __all__ = ["RunSummary"]
@@ -44,6 +45,8 @@ class RunSummary:
         self.tool_wait_s = 0.0
         self.tool_run_s = 0.0
         self.scoring_s = 0.0
+        self.metrics = RolloutMetrics()
+        """What trainers log of the same trajectories."""
 
     @property
     def scored(self) -> int:
@@ -60,8 +63,9 @@ class RunSummary:
         """Part of the rewards -> its mean over the trajectories that have it."""
         return {name: total / count for name, (total, count) in self._parts.items()}
 
-    def add(self, result: TrajectoryResult) -> None:
-        """Counts one trajectory."""
+    def add(self, result: TrajectoryResult, metrics: Mapping[str, float] | None = None) -> None:
+        """Counts one trajectory. `metrics` are its own figures."""
+        self.metrics.add(result, metrics)
         self.trajectories += 1
         self.masked += result.masked
         self.retried += result.attempts > 1

@@ -118,8 +118,9 @@ async def _roll(
 
         def sink(result: TrajectoryResult, task: Task) -> None:
             decode = player.chat.decode_plain
-            dump.write(record_of(result, task, step=config.step, model=player.model_name, decode=decode))
-            summary.add(result)
+            record = record_of(result, task, step=config.step, model=player.model_name, decode=decode)
+            dump.write(record)
+            summary.add(result, record["metrics"])
             progress.show(summary, player.engine())
 
         runner = RolloutRunner(

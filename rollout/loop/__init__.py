@@ -3,7 +3,7 @@
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.groups import DropReason, GroupEnded, GroupScheduler, RetryBudget, Schedule
 from rollout.loop.limits import Limits, StopReason, Usage
-from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, TrajectoryResult
+from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, TrajectoryResult, TurnRecord
 from rollout.loop.run import TrajectoryRun
 from rollout.loop.runner import GroupSummary, RolloutRunner, RunnerStatistics
 from rollout.loop.state import CallTools, Finish, Generate, RequestState, TrajectoryMachine
@@ -32,5 +32,6 @@ __all__ = [
     "TrajectoryMachine",
     "TrajectoryResult",
     "TrajectoryRun",
+    "TurnRecord",
     "Usage",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from executor_service import Cause
-from rollout.engines.base import SamplingParams
+from rollout.engines.base import FinishReason, SamplingParams
 from rollout.loop.limits import StopReason
 from rollout.loop.state import RequestState
 from rollout.rewards.base import Reward
@@ -14,7 +14,7 @@ from rollout.tokens.tokenizer import Message
 from rollout.tokens.trajectory import Trajectory
 from rollout.tools.base import ToolOutcome
 
-__all__ = ["BranchPoint", "PhaseTimes", "ToolCallRecord", "TrajectoryResult"]
+__all__ = ["BranchPoint", "PhaseTimes", "ToolCallRecord", "TrajectoryResult", "TurnRecord"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,19 @@ class PhaseTimes:
     """From the start of the last attempt to its end, on the wall; scoring comes after it."""
     score_s: float = 0.0
     """Scoring, on the wall."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """When a turn of the assistant was, in seconds from the trajectory's start, and why the engine ended it."""
+
+    began_s: float
+    """When the engine was asked."""
+    sampled_s: float
+    """When the turn was there."""
+    finish: FinishReason
+    answered_s: float | None = None
+    """When its calls were answered; None: none were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,10 @@ class TrajectoryResult:
     sampling: SamplingParams
     """As given; `seed` is that of the trajectory, from which each turn derives its own."""
     times: PhaseTimes = field(default_factory=PhaseTimes)
+    started_at: float | None = None
+    """When its last attempt started, or the trajectory that it was forked from: seconds since 1970, for dumps alone."""
+    turn_records: tuple[TurnRecord, ...] = ()
+    """One for each turn; empty where who played it keeps none."""
     attempts: int = 1
     """Including those whose INFRA failure was retried."""
     error: str | None = None

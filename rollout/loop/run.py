@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from fairbox.errors import FieldError, FieldErrors
 from rollout.cleanup import to_its_end
 from rollout.engines.base import EngineUnavailable, GenerationRequest
 from rollout.loop.condense import condensed
-from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, TrajectoryResult
+from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, TrajectoryResult, TurnRecord
 from rollout.loop.state import CallTools, Finish, Generate, RequestState, TrajectoryMachine
 from rollout.loop.task import Task
 from rollout.tokens.conversation import Turn
@@ -87,7 +88,9 @@ class TrajectoryRun:
         self._branch_point: BranchPoint | None = None
         self._branches = 0
         """How often it was forked."""
+        self._turn_records: list[TurnRecord] = []
         self._began = loop.clock.now()
+        self._started_at = time.time()
 
     def _rendered(self) -> str:
         """The prompt's text; empty, with the reason, where the template does not take the task's messages."""
@@ -168,6 +171,7 @@ class TrajectoryRun:
         fork._turns = list(self._turns)
         fork._messages = list(self._messages)
         fork._records = list(self._records)
+        fork._turn_records = list(self._turn_records)
         fork._tool_rewards = {}
         fork._busy = False
         fork._parent_id = self._id
@@ -218,7 +222,9 @@ class TrajectoryRun:
             cause=Cause.INFRA if failed else Cause.POLICY if self._machine.usage.turns else Cause.TASK,
             turns=self._machine.usage.turns,
             sampling=replace(self._loop.sampling, seed=self._seed, stop_token_ids=self._loop.chat.stop_token_ids),
-            times=replace(self._times, total_s=self._loop.clock.now() - self._began),
+            times=replace(self._times, total_s=self._elapsed()),
+            started_at=self._started_at,
+            turn_records=tuple(self._turn_records),
             attempts=self._attempt,
             error=self._error,
             tool_rewards=self._tool_rewards,
@@ -226,6 +232,10 @@ class TrajectoryRun:
             branch_point=self._branch_point,
             earlier=tuple(self._earlier),
         )
+
+    def _elapsed(self) -> float:
+        """Seconds since it started."""
+        return self._loop.clock.now() - self._began
 
     async def _generate(self, decision: Generate) -> CallTools | Finish:
         loop = self._loop
@@ -243,8 +253,10 @@ class TrajectoryRun:
             queue_timeout_s=loop.queue_timeout_s,
             time_limit_s=decision.time_limit_s,
         )
+        began_s = self._elapsed()
         result = await loop.engine.generate(request)
         self._builder.add_sampled(result)
+        self._turn_records.append(TurnRecord(began_s, self._elapsed(), result.finish))
         self._times = replace(
             self._times,
             queue_s=self._times.queue_s + result.queue_s,
@@ -275,6 +287,7 @@ class TrajectoryRun:
             raise
         texts = [chat.defuse(response.text) for response in responses]
         self._record(responses, texts)
+        self._turn_records[-1] = replace(self._turn_records[-1], answered_s=self._elapsed())
         refs = [call.ref for call in self._calls]
         between = chat.between_turns(texts, ended=self._ended, refs=refs)
         self._turns.append(Turn(str(self._messages[-1]["content"]), tuple(texts), tuple(refs)))

@@ -100,3 +100,13 @@ def test_table_shows_the_sums() -> None:
         "out/1.jsonl",
     ):
         assert part in text
+    assert "files read" not in text
+
+
+def test_table_tells_how_repositories_were_searched() -> None:
+    summary = RunSummary()
+    summary.add(finished(), {"num_tool_calls_per_turn": 1.5, "files_read": 3, "duplicate_command_rate": 0.25, "hit": 0})
+    summary.add(masked(), {"files_read": 1000})
+    assert "1.5 calls a turn, 3.0 files read, 25% of calls repeated, a right file seen by 0%" in shown(
+        summary, EngineStatistics()
+    )
