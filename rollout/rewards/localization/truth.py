@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from executor_service import Cause
+from rollout.data.swe import PatchError, hunk_targets, parse_patch
 from rollout.rewards.base import NotScored, Sample
 from rollout.rewards.localization.answer import MAX_LINE, LineSpan
 
@@ -44,7 +45,8 @@ def changed_truth(sample: Sample) -> Truth:
 
 
 def target_files(sample: Sample) -> frozenset[str]:
-    """Of the column `target`, else of `file_changes`, else of a ground truth that is JSON. Raises NotScored.
+    """Of the column `target`, else of `file_changes`, else of `patch`, else of a ground truth that is JSON. Raises
+    NotScored.
 
     `target` is a list of `(path, [first line, count])`, or its text; in some data it is a copy of `file_changes`.
     """
@@ -55,30 +57,45 @@ def target_files(sample: Sample) -> frozenset[str]:
         return frozenset(path for path, _ in map(_hunk, target))
     if sample.row.get("file_changes") is not None:
         return frozenset(change["file"] for change in _changes(sample.row, "file_changes"))
+    if sample.row.get("patch") is not None:
+        return frozenset(path for path, _ in _patch_hunks(sample.row))
     try:
         truth = json.loads(sample.ground_truth)
     except (ValueError, RecursionError):
         truth = None
     if not isinstance(truth, dict | list) or not all(isinstance(path, str) for path in truth):
-        raise NotScored(Cause.TASK, "the row has neither target nor file_changes, and its ground truth is no JSON")
+        raise NotScored(Cause.TASK, "the row has no target, file_changes or patch, and its ground truth is no JSON")
     return frozenset(truth)
 
 
 def target_lines(sample: Sample, *, as_ends: bool = False) -> tuple[LineSpan, ...]:
-    """Of the column `target`: the lines before the change, each hunk's context included. Raises NotScored.
+    """Of the column `target`, if it has lines, else of `patch`: the lines before the change, each hunk's context
+    included. Raises NotScored.
 
     A hunk of no lines stands for the line that it follows. `as_ends` reads `[first line, count]` as `[first, last]`,
     as the function that this comes from does; a hunk that is then no span is left out.
     """
-    if sample.row.get("target") is None:
-        raise _missing("target")
+    hunks = None if sample.row.get("target") is None else _listed(sample.row["target"], "target")
+    if hunks is None or any(isinstance(each, Mapping) for each in hunks):  # a copy of file_changes has no lines
+        if sample.row.get("patch") is None:
+            raise NotScored(Cause.TASK, "the row has neither a target with lines nor a patch")
+        hunks = _patch_hunks(sample.row)
     spans = []
-    for path, (start, count) in map(_hunk, _listed(sample.row["target"], "target")):
+    for path, (start, count) in map(_hunk, hunks):
         first = max(1, start)
         last = count if as_ends else first + max(1, count) - 1
         if first <= last:
             spans.append(LineSpan(path, first, last))
     return tuple(spans)
+
+
+def _patch_hunks(row: Mapping[str, Any]) -> list[Any]:
+    """As `target` has them. A patch that makes the bug (`use_patch`) is undone by the one that is looked for."""
+    try:
+        patch = parse_patch(row["patch"])
+    except (PatchError, TypeError, AttributeError) as error:
+        raise _bad("patch", f"can't be read: {error}") from None
+    return list(hunk_targets(patch.reversed() if row.get("use_patch") else patch))
 
 
 def _hunk(each: Any) -> tuple[str, tuple[int, int]]:

@@ -241,3 +241,22 @@ def test_target_may_be_a_copy_of_file_changes() -> None:
     row = {"target": TRUTH["file_changes"]}
     assert file_localization_f1_reward(answered(ALL, row=row)).value == 1
     assert file_localization_f1_reward(answered(ALL, row={"file_changes": TRUTH["file_changes"]})).value == 1
+
+
+PATCH = (
+    """--- a/a.py
++++ b/a.py
+@@ -6,10 +6,11 @@
+"""
+    + " same\n" * 10
+    + "+new\n"
+)
+
+
+def test_a_patch_is_the_truth_where_no_column_says_it() -> None:
+    spoken = "<answer>[('a.py', (1, 10))]</answer>"
+    for row, truth in (({"patch": PATCH}, 15), ({"patch": PATCH, "use_patch": True}, 16)):
+        assert file_localization_f1_reward(answered("a.py\nfunction: f", row=row)).value == 1
+        assert line_localization_reward(answered(spoken, row=row)).value == close(5 / truth)
+    with pytest.raises(NotScored, match="patch can't be read"):
+        line_localization_reward(answered(spoken, row={"patch": "--- a/a.py\n+++ b/a.py\n@@ -1,9 +1 @@\n"}))
