@@ -59,6 +59,7 @@ def result_of(record: Mapping[str, Any]) -> TrajectoryResult:
             unscored=record["masked"] and state is not RequestState.FAILED,
             tool_rewards=record.get("tool_rewards") or {},
             parent_id=record.get("parent_id"),
+            earlier=tuple(map(_trajectory, record.get("earlier", ()))),
             branch_point=None if branch is None else _made(BranchPoint, branch, "branch_point"),
         )
     except (SegmentError, ValueError, TypeError) as error:

@@ -6,7 +6,7 @@
 
 All events of a turn that the model caused share its `llm_response_id`. There is one TokenEvent for each turn, one
 ActionEvent for each call that was answered. A turn whose calls were not answered, because a limit was reached, is a
-message with its text as it stands.
+message with its text as it stands. Where the conversation was condensed, a TokenEvent's prompt is the condensed one.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from rollout.events.events import (
 from rollout.loop.results import ToolCallRecord, TrajectoryResult, TurnRecord
 from rollout.reasoning import split_reasoning
 from rollout.tokens.tokenizer import Message
+from rollout.tokens.trajectory import Trajectory
 from rollout.tokens.turn_spans import TurnSpan, turn_spans
 from rollout.tools.base import ToolOutcome
 
@@ -66,14 +67,15 @@ class _Stream:
         prompt, turns = _parted(result.messages, result.turns)
         for message in prompt:
             yield self._prompt(message)
-        spans = turn_spans(result.trajectory)
-        logprobs, ids = result.trajectory.logprobs, result.trajectory.ids
+        spans = [(part, span) for part in result.parts for span in turn_spans(part)]
+        end = len(result.trajectory.ids)
+        none = (result.trajectory, TurnSpan(end, end, ()))
         for number, text in enumerate(turns, 1):
             calls = [call for call in result.tool_calls if call.turn == number]
             record = result.turn_records[number - 1] if number <= len(result.turn_records) else None
             yield from self._said(number, text, calls, record)
-            span = spans[number - 1] if number <= len(spans) else TurnSpan(len(ids), len(ids), ())
-            yield self._tokens(number, ids, logprobs, span, record)
+            part, span = spans[number - 1] if number <= len(spans) else none
+            yield self._tokens(number, part, span, record)
 
     def _base(self, source: EventSource, elapsed: float | None = None) -> dict[str, Any]:
         """Id, time and source of the next event."""
@@ -143,15 +145,8 @@ class _Stream:
             is_error=call.outcome is not ToolOutcome.OK,
         )
 
-    def _tokens(
-        self,
-        turn: int,
-        ids: tuple[int, ...],
-        logprobs: tuple[float, ...],
-        span: TurnSpan,
-        record: TurnRecord | None,
-    ) -> TokenEvent:
-        before = len(ids) - len(logprobs)
+    def _tokens(self, turn: int, part: Trajectory, span: TurnSpan, record: TurnRecord | None) -> TokenEvent:
+        ids, before = part.ids, len(part.prompt_ids)
         response = ids[span.start : span.end]
         ended = bool(response) and response[-1] in self._result.sampling.stop_token_ids
         return TokenEvent(
@@ -159,7 +154,7 @@ class _Stream:
             llm_response_id=self._response_id(turn),
             prompt_token_ids=ids[: span.start],
             response_token_ids=response,
-            logprobs=logprobs[span.start - before : span.end - before],
+            logprobs=part.logprobs[span.start - before : span.end - before],
             weight_versions=span.weight_versions,
             finish_reason=record.finish if record is not None else _guessed(ended),
         )

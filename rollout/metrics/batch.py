@@ -46,8 +46,8 @@ class RolloutMetrics:
             return
         self._timeouts += result.stop_reason in _TIMED_OUT
         self._stops[result.stop_reason] += 1
-        self._tokens.append(len(result.trajectory.response_ids))
-        self._turn_tokens += (span.end - span.start for span in turn_spans(result.trajectory))
+        self._tokens.append(sum(len(part.response_ids) for part in result.parts))
+        self._turn_tokens += (span.end - span.start for part in result.parts for span in turn_spans(part))
         self._rewards.append(None if result.reward is None else result.reward.value)
         if result.reward is not None:
             self._means["reward/avg_raw_reward"].append(result.reward.value)

@@ -18,7 +18,8 @@ __all__ = ["PromptCount", "calls_of_turns", "efficiency_metrics", "trajectory_me
 
 PromptCount = Literal["last", "sum"]
 """What the tokens of the prompt are: those that the last turn was given (codescout), which are all that there are, or
-those of all turns together (main), in which the first prompt counts once for each turn."""
+those of all turns together (main), in which the first prompt counts once for each turn. Of a trajectory in several
+parts the context of each part's last turn counts."""
 
 
 def trajectory_metrics(
@@ -37,10 +38,10 @@ def trajectory_metrics(
 
 def efficiency_metrics(result: TrajectoryResult, *, prompt_count: PromptCount = "last") -> dict[str, float]:
     """Tokens and calls a step, which is a turn of the assistant; seconds on the wall, waits included."""
-    spans = turn_spans(result.trajectory)
-    response = sum(span.end - span.start for span in spans)
-    prompts = [span.start for span in spans]
-    prompt = sum(prompts) if prompt_count == "sum" else max(prompts, default=0)
+    parts = [turn_spans(part) for part in result.parts]
+    response = sum(span.end - span.start for spans in parts for span in spans)
+    prompts = [[span.start for span in spans] for spans in parts]
+    prompt = sum(sum(starts) if prompt_count == "sum" else max(starts, default=0) for starts in prompts)
     return {
         "tokens": float(prompt + response),
         "steps": float(result.turns),

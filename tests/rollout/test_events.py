@@ -33,7 +33,7 @@ from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import InfraError, Toolbox
 from rollout.undump import result_of
 from tests.interop.results import result as bare
-from tests.interop.results import sampled
+from tests.interop.results import sampled, tool
 
 CALL = '<tool_call>\n{"name": "echo", "arguments": {"text": "six"}}\n</tool_call>'
 BROKEN = "<tool_call>\n{'name'}\n</tool_call>"
@@ -149,6 +149,23 @@ def test_turn_without_ids_has_an_empty_token_event() -> None:
     events = list(trajectory_events(bare([1, 2], turns=1)))
     assert isinstance(events[-1], TokenEvent)
     assert (events[-1].prompt_token_ids, events[-1].response_token_ids) == ((1, 2), ())
+
+
+def test_a_condensed_trajectory_has_the_tokens_of_all_its_parts() -> None:
+    first = bare([1], sampled([2, 3]), tool([4])).trajectory
+    result = bare(
+        [1, 9],
+        sampled([5]),
+        turns=2,
+        earlier=(first,),
+        messages=({"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}),
+    )
+    tokens = [event for event in trajectory_events(result) if isinstance(event, TokenEvent)]
+    assert [(event.prompt_token_ids, event.response_token_ids) for event in tokens] == [((1,), (2, 3)), ((1, 9), (5,))]
+    figures = trajectory_metrics(result)
+    assert (figures["total_prompt_tokens"], figures["total_response_tokens"]) == (3, 3)
+    record = record_of(result, TASK, step=1, model="m", decode=str)
+    assert result_of(json.loads(json.dumps(record))).parts == result.parts
 
 
 async def test_functions_that_read_the_dictionaries_count_the_same(
