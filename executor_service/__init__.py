@@ -23,10 +23,12 @@ from executor_service.errors import (
 from executor_service.grading import (
     AssertCase,
     CaseResult,
+    Checker,
     Comparison,
     FunctionCase,
     PytestCase,
     StdioCase,
+    Tolerance,
     Verdict,
     VerifyResult,
 )
@@ -54,6 +56,7 @@ __all__ = [
     "CannotBranch",
     "CaseResult",
     "Cause",
+    "Checker",
     "Comparison",
     "Compilation",
     "Display",
@@ -84,6 +87,7 @@ __all__ = [
     "SessionNotFound",
     "StdioCase",
     "Stream",
+    "Tolerance",
     "Verdict",
     "VerifyResult",
     "Workspace",

@@ -21,7 +21,7 @@ from executor_service.client_streams import OutputChunk, execute_batch, stream_e
 from executor_service.convert import result_from_proto, workspace_from_proto
 from executor_service.errors import ExecutorError, InvalidRequest
 from executor_service.grading.convert import verify_from_proto, verify_request
-from executor_service.grading.model import Case, Comparison, VerifyResult
+from executor_service.grading.model import Case, Checker, Comparison, Tolerance, VerifyResult
 from executor_service.model import ExecutionResult, InputFile, Limits, Workspace
 from executor_service.program import Program, program_to_proto
 from executor_service.session_client import SessionCalls
@@ -182,6 +182,8 @@ class ExecutorClient(SessionCalls):
         setup_code: str = "",
         limits: Limits | None = None,
         comparison: Comparison | None = None,
+        tolerance: Tolerance | None = None,
+        checker: Checker | None = None,
         stop_on_failure: bool = False,
         trusted_candidate: bool = False,
         workspace_id: str = "",
@@ -191,8 +193,9 @@ class ExecutorClient(SessionCalls):
     ) -> VerifyResult:
         """Grades a candidate against cases of one kind, which says the style. Cancelling kills what runs.
 
-        `limits` are those of each case; `comparison` None: WHITESPACE for texts, EXACT for values. `timeout` (seconds)
-        bounds the whole call; by default the wall time of all cases plus QUEUE_ALLOWANCE_S. Raises as `execute`.
+        `limits` are those of each case; `comparison` None: WHITESPACE for texts, EXACT for values; `tolerance` None:
+        1e-6. A `checker` decides in place of a comparison (StdioCase). `timeout` (seconds) bounds the whole call; by
+        default the wall time of all cases, and of their checks, plus QUEUE_ALLOWANCE_S. Raises as `execute`.
         """
         limits = limits or Limits()
         try:
@@ -206,6 +209,8 @@ class ExecutorClient(SessionCalls):
                 setup_code=setup_code,
                 limits=limits,
                 comparison=comparison,
+                tolerance=tolerance,
+                checker=checker,
                 stop_on_failure=stop_on_failure,
                 trusted_candidate=trusted_candidate,
                 workspace_id=workspace_id,
@@ -215,7 +220,10 @@ class ExecutorClient(SessionCalls):
         except ValueError as error:  # a value that is not plain data, text that is not valid Unicode
             raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
         if timeout is None:
-            timeout = (limits.wall_time_s or _ASSUMED_WALL_S) * len(cases) + QUEUE_ALLOWANCE_S + _OVERHEAD_S
+            case_s = limits.wall_time_s or _ASSUMED_WALL_S
+            if checker is not None:  # which may have to be run twice
+                case_s += 2 * (checker.limits.wall_time_s or _ASSUMED_WALL_S)
+            timeout = case_s * len(cases) + QUEUE_ALLOWANCE_S + _OVERHEAD_S
         # Safe to repeat, as in `execute`.
         return verify_from_proto(await self._twice(self._connected().VerifyCode, request, timeout))
 

@@ -9,20 +9,20 @@ import math
 import re
 from typing import Any
 
-from executor_service.grading.model import Comparison
+from executor_service.grading.model import Comparison, Tolerance
 from executor_service.grading.values import Tree
 
 __all__ = ["TOLERANCE", "same_text", "same_value"]
 
-TOLERANCE = 1e-6
-"""How far numbers may be apart with Comparison.FLOAT, absolutely or relatively."""
+TOLERANCE = Tolerance()
+"""Where a request has none."""
 _PIECES = re.compile(rb"[^\S\n]+|\S+")
 _WHOLE = re.compile(rb"[+-]?[0-9]{1,400}")
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,4})?")
 """Longer ones are no numbers here: they are compared as text."""
 
 
-def same_text(expected: bytes, actual: bytes, comparison: Comparison) -> bool:
+def same_text(expected: bytes, actual: bytes, comparison: Comparison, tolerance: Tolerance = TOLERANCE) -> bool:
     if comparison is Comparison.EXACT:
         return expected == actual
     wanted, got = _lines(expected), _lines(actual)
@@ -30,48 +30,58 @@ def same_text(expected: bytes, actual: bytes, comparison: Comparison) -> bool:
         return True
     if comparison is Comparison.WHITESPACE or len(wanted) != len(got):
         return False
-    return all(_same_line(a, b) for a, b in zip(wanted, got, strict=True))
+    return all(_same_line(a, b, tolerance) for a, b in zip(wanted, got, strict=True))
 
 
 def _lines(text: bytes) -> list[bytes]:
     return [line.rstrip() for line in text.rstrip().split(b"\n")]
 
 
-def _same_line(expected: bytes, actual: bytes) -> bool:
+def _same_line(expected: bytes, actual: bytes, tolerance: Tolerance) -> bool:
     if expected == actual:
         return True
     wanted, got = _PIECES.findall(expected), _PIECES.findall(actual)
-    return len(wanted) == len(got) and all(a == b or _close_texts(a, b) for a, b in zip(wanted, got, strict=True))
+    if len(wanted) != len(got):
+        return False
+    return all(a == b or _close_texts(a, b, tolerance) for a, b in zip(wanted, got, strict=True))
 
 
-def _close_texts(expected: bytes, actual: bytes) -> bool:
+def _close_texts(expected: bytes, actual: bytes, tolerance: Tolerance) -> bool:
     if not _NUMBER.fullmatch(expected) or not _NUMBER.fullmatch(actual):
         return False
     if _WHOLE.fullmatch(expected) and _WHOLE.fullmatch(actual):
         return int(expected) == int(actual)
     wanted, got = float(expected), float(actual)
     # One too large for a float is the same only where it is written the same.
-    return math.isfinite(wanted) and math.isfinite(got) and _close(wanted, got)
+    return math.isfinite(wanted) and math.isfinite(got) and _close(wanted, got, tolerance)
 
 
-def _close(expected: float, actual: float) -> bool:
+def _close(expected: float, actual: float, tolerance: Tolerance) -> bool:
     if math.isinf(expected) or math.isinf(actual):
         return expected == actual
-    return math.isclose(expected, actual, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return math.isclose(expected, actual, rel_tol=tolerance.relative, abs_tol=tolerance.absolute)
 
 
-def same_value(expected: Tree, actual: Tree, comparison: Comparison, *, tuples_are_lists: bool = False) -> bool:
+def same_value(
+    expected: Tree,
+    actual: Tree,
+    comparison: Comparison,
+    *,
+    tuples_are_lists: bool = False,
+    tolerance: Tolerance = TOLERANCE,
+) -> bool:
     """As `==` of Python has it: 1, 1.0 and True are the same, a list and a tuple are not, unless `tuples_are_lists`
     says that the expected value comes from JSON. NaN is the same as NaN, so that it can be expected."""
-    return _Values(comparison, tuples_are_lists).same(expected, actual)
+    return _Values(comparison, tuples_are_lists, tolerance).same(expected, actual)
 
 
 _RANK = {"number": 0, "text": 1, "s": 2, "b": 3, "l": 4, "t": 5, "e": 6, "d": 7, "none": 8}
 
 
 class _Values:
-    def __init__(self, comparison: Comparison, tuples_are_lists: bool) -> None:
+    def __init__(self, comparison: Comparison, tuples_are_lists: bool, tolerance: Tolerance) -> None:
         self._comparison = comparison
+        self._tolerance = tolerance
         self._tuples_are_lists = tuples_are_lists
 
     def same(self, expected: Tree, actual: Tree) -> bool:
@@ -109,14 +119,14 @@ class _Values:
         if self._comparison is not Comparison.FLOAT or not (type(expected) is float or type(actual) is float):
             return False
         try:
-            return _close(float(expected), float(actual))
+            return _close(float(expected), float(actual), self._tolerance)
         except OverflowError:  # an int that no float holds is close to none
             return False
 
     def _same_text(self, expected: str, actual: str) -> bool:
         if expected == actual or self._comparison is Comparison.EXACT:
             return expected == actual
-        return same_text(expected.encode(), actual.encode(), self._comparison)
+        return same_text(expected.encode(), actual.encode(), self._comparison, self._tolerance)
 
     def _same_items(self, expected: list[Tree], actual: list[Tree]) -> bool:
         return len(expected) == len(actual) and all(self.same(a, b) for a, b in zip(expected, actual, strict=True))

@@ -16,10 +16,12 @@ from executor_service.grading.model import (
     AssertCase,
     Case,
     CaseResult,
+    Checker,
     Comparison,
     FunctionCase,
     PytestCase,
     StdioCase,
+    Tolerance,
     Verdict,
     VerifyResult,
     VerifyStyle,
@@ -57,6 +59,8 @@ def verify_request(
     setup_code: str,
     limits: Limits,
     comparison: Comparison | None,
+    tolerance: Tolerance | None,
+    checker: Checker | None,
     stop_on_failure: bool,
     trusted_candidate: bool,
     workspace_id: str,
@@ -70,16 +74,32 @@ def verify_request(
         style=pb.VerifyStyle.Value(f"VERIFY_STYLE_{style_of(cases).name}"),
         cases=[case_to_proto(case) for case in cases],
         entry_point=entry_point,
-        files=[pb.InputFile(path=file.path, content=file.content, mode=file.mode) for file in files],
-        test_files=[pb.InputFile(path=file.path, content=file.content, mode=file.mode) for file in test_files],
+        files=_files_to_proto(files),
+        test_files=_files_to_proto(test_files),
         setup_code=setup_code,
         limits=limits_to_proto(limits),
         comparison=pb.Comparison.Value(f"COMPARISON_{comparison.name}") if comparison else pb.COMPARISON_UNSPECIFIED,
+        tolerance=pb.Tolerance(absolute=tolerance.absolute, relative=tolerance.relative) if tolerance else None,
+        checker=_checker_to_proto(checker) if checker else None,
         stop_on_failure=stop_on_failure,
         trusted_candidate=trusted_candidate,
         workspace_id=workspace_id,
         request_id=request_id,
         tenant=tenant,
+    )
+
+
+def _files_to_proto(files: Sequence[InputFile]) -> list[pb.InputFile]:
+    return [pb.InputFile(path=file.path, content=file.content, mode=file.mode) for file in files]
+
+
+def _checker_to_proto(checker: Checker) -> pb.Checker:
+    return pb.Checker(
+        code=checker.code,
+        language=checker.language,
+        entry_point=checker.entry_point,
+        files=_files_to_proto(checker.files),
+        limits=limits_to_proto(checker.limits),
     )
 
 

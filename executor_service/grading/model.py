@@ -12,17 +12,19 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from executor_service.model import Cause, Compilation, ExecutionResult
+from executor_service.model import Cause, Compilation, ExecutionResult, InputFile, Limits
 from executor_service.sandbox.inside.values import decode
 
 __all__ = [
     "AssertCase",
     "Case",
     "CaseResult",
+    "Checker",
     "Comparison",
     "FunctionCase",
     "PytestCase",
     "StdioCase",
+    "Tolerance",
     "Verdict",
     "VerifyResult",
     "VerifyStyle",
@@ -50,7 +52,33 @@ class Comparison(StrEnum):
     WHITESPACE = "WHITESPACE"
     """Line by line, ignoring white space at the end of lines and of the text."""
     FLOAT = "FLOAT"
-    """As WHITESPACE, and numbers may differ by 1e-6, absolutely or relatively; two whole numbers may not."""
+    """As WHITESPACE, and numbers may differ by a `Tolerance`; two whole numbers may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far two numbers may be apart with Comparison.FLOAT: by one of the two, whichever allows more."""
+
+    absolute: float = 1e-6
+    relative: float = 1e-6
+    """As a share of the larger number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checker:
+    """A program of the task that decides whether what a candidate printed is right, in a sandbox of its own.
+
+    It finds the files `input`, `output` (of the candidate) and `answer` (expected), is called with these names as
+    testlib's checkers are, and says by its exit code: 0 right; 1, 2, 4 or 8 wrong.
+    """
+
+    code: str
+    language: str = "python"
+    entry_point: str = ""
+    """For python, instead of exit codes: a function of the source. Called with input, expected output and output, as
+    texts, it returns True or False."""
+    files: tuple[InputFile, ...] = ()
+    limits: Limits = field(default_factory=Limits)
 
 
 class Verdict(StrEnum):

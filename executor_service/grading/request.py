@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from executor_service.grading.model import AssertCase, Comparison, PytestCase, StdioCase, VerifyStyle
+from executor_service.grading.comparison import TOLERANCE
+from executor_service.grading.model import AssertCase, Comparison, PytestCase, StdioCase, Tolerance, VerifyStyle
 from executor_service.grading.values import Tree
 from executor_service.model import InputFile, RunRequest
 
@@ -39,3 +40,7 @@ class VerifyRequest:
     setup_code: str = ""
     stop_on_failure: bool = False
     trusted_candidate: bool = False
+    tolerance: Tolerance = TOLERANCE
+    """For Comparison.FLOAT."""
+    checker: RunRequest | None = None
+    """Decides in place of `comparison`: complete but for the three files of a case."""

@@ -12,17 +12,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from executor_service.grading.comparison import same_text, same_value
-from executor_service.grading.model import CaseResult, Comparison, StdioCase, Verdict, VerifyResult
+from executor_service.grading.comparison import TOLERANCE, same_text, same_value
+from executor_service.grading.model import CaseResult, Comparison, StdioCase, Tolerance, Verdict, VerifyResult
 from executor_service.grading.values import Malformed, Tree, parse, to_proto
 from executor_service.model import Cause, Compilation, ExecutionResult, Outcome, Output
 
 __all__ = [
+    "PASSED",
     "Finding",
     "OutputBudget",
     "Status",
     "aggregate",
     "judge_check",
+    "judge_program",
     "judge_stdio",
     "judge_value",
     "unanswered",
@@ -71,8 +73,20 @@ def unanswered(execution: ExecutionResult) -> Finding:
     return Finding(Verdict.FAILED, Cause.POLICY, message)
 
 
-def judge_stdio(execution: ExecutionResult, case: StdioCase, comparison: Comparison) -> Finding:
+def judge_stdio(
+    execution: ExecutionResult, case: StdioCase, comparison: Comparison, tolerance: Tolerance = TOLERANCE
+) -> Finding:
     """For a program that has run."""
+    finding = judge_program(execution)
+    if finding is not PASSED:
+        return finding
+    if same_text(case.expected_stdout, execution.stdout.data, comparison, tolerance):
+        return PASSED
+    return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, "The output is not the expected one.")
+
+
+def judge_program(execution: ExecutionResult) -> Finding:
+    """For a program that has run: PASSED where its output is all that is left to judge."""
     if execution.outcome is not Outcome.FINISHED:
         if execution.cause is Cause.INFRA:
             return Finding(Verdict.ERROR, Cause.INFRA, execution.message)
@@ -81,12 +95,12 @@ def judge_stdio(execution: ExecutionResult, case: StdioCase, comparison: Compari
     if execution.stdout.truncated:
         message = f"The program wrote {execution.stdout.total_bytes} bytes, more than are kept."
         return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, message)
-    if same_text(case.expected_stdout, execution.stdout.data, comparison):
-        return PASSED
-    return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, "The output is not the expected one.")
+    return PASSED
 
 
-def judge_value(text: bytes, expected: Tree, comparison: Comparison, *, from_json: bool) -> Finding:
+def judge_value(
+    text: bytes, expected: Tree, comparison: Comparison, *, from_json: bool, tolerance: Tolerance = TOLERANCE
+) -> Finding:
     """For a function that has returned. `text` is what its process sent."""
     try:
         # [value, changed arguments, printed text]
@@ -98,7 +112,7 @@ def judge_value(text: bytes, expected: Tree, comparison: Comparison, *, from_jso
     except Malformed as error:
         return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, f"The function returned no plain data: {error}.")
     shown = _shown(actual)
-    if same_value(expected, actual, comparison, tuples_are_lists=from_json):
+    if same_value(expected, actual, comparison, tuples_are_lists=from_json, tolerance=tolerance):
         return Finding(Verdict.PASSED, Cause.POLICY, actual=shown)
     return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, "The value is not the expected one.", shown)
 

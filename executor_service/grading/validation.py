@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from executor_service.grading.model import AssertCase, Comparison, PytestCase, StdioCase, VerifyStyle
+from executor_service.grading.checker import validate_checker
+from executor_service.grading.comparison import TOLERANCE
+from executor_service.grading.model import AssertCase, Comparison, PytestCase, StdioCase, Tolerance, VerifyStyle
 from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
 from executor_service.grading.values import Malformed, Tree, call_text, from_json, from_proto
 from executor_service.model import InputFile, Limits, RunRequest
@@ -54,6 +57,10 @@ def validate_verify(request: pb.VerifyCodeRequest, *, installed: Collection[str]
     limits = program.limits if program else policy.defaults
     test_files = _test_files(found, request, limits, policy)
     cases = _cases(found, request, style, limits)
+    tolerance = _tolerance(found, request)
+    checker = None
+    if request.HasField("checker") and style is VerifyStyle.STDIO:
+        checker = validate_checker(found, request, cases, limits, installed=installed, policy=policy)
     if found or program is None:
         raise FieldErrors(found)
     return VerifyRequest(
@@ -65,6 +72,8 @@ def validate_verify(request: pb.VerifyCodeRequest, *, installed: Collection[str]
         setup_code=request.setup_code,
         stop_on_failure=request.stop_on_failure,
         trusted_candidate=request.trusted_candidate,
+        tolerance=tolerance,
+        checker=checker,
     )
 
 
@@ -103,10 +112,27 @@ def _comparison(value: int, style: VerifyStyle) -> Comparison:
     return Comparison(pb.Comparison.Name(value).removeprefix("COMPARISON_"))  # type: ignore[arg-type]
 
 
+def _tolerance(found: list[FieldError], request: pb.VerifyCodeRequest) -> Tolerance:
+    if not request.HasField("tolerance"):
+        return TOLERANCE
+    if request.comparison != pb.COMPARISON_FLOAT:
+        found.append(FieldError("tolerance", "is set, must not be without comparison FLOAT"))
+    for name in ("absolute", "relative"):
+        value = getattr(request.tolerance, name)
+        if not 0 <= value < math.inf:
+            found.append(FieldError(f"tolerance.{name}", f"is {value}, must be a number from 0"))
+    return Tolerance(request.tolerance.absolute, request.tolerance.relative)
+
+
 def _fields_of(found: list[FieldError], request: pb.VerifyCodeRequest, style: VerifyStyle) -> None:
     for name, styles in _ONLY_FOR.items():
         if getattr(request, name) and style not in styles:
             found.append(FieldError(name, f"is set, must not be for {style.value}: only {' and '.join(styles)} use it"))
+    if request.HasField("checker"):
+        if style is not VerifyStyle.STDIO:
+            found.append(FieldError("checker", f"is set, must not be for {style.value}: only STDIO uses it"))
+        if request.comparison:
+            found.append(FieldError("comparison", "is set beside checker, must be one of them"))
     if style is not VerifyStyle.STDIO and request.language not in ("", "python"):
         found.append(FieldError("language", f"is {request.language!r}, must be python for {style.value}"))
     if style is VerifyStyle.FUNCTION and not _ENTRY.fullmatch(request.entry_point):

@@ -15,9 +15,18 @@ from types import TracebackType
 from executor_service.cleanup import leave
 from executor_service.core.admission import QueueFull
 from executor_service.core.dedup import DedupTable, Done, Gone, Join
+from executor_service.grading.checker import check_request, judge_check_run, judge_control
 from executor_service.grading.model import CaseResult, PytestCase, StdioCase, Verdict, VerifyResult
 from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
-from executor_service.grading.rules import Finding, OutputBudget, aggregate, judge_stdio, unanswered
+from executor_service.grading.rules import (
+    PASSED,
+    Finding,
+    OutputBudget,
+    aggregate,
+    judge_program,
+    judge_stdio,
+    unanswered,
+)
 from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
 from executor_service.server.runs import Abandoned, Draining, QueueTimeout, ResultGone, Runs
@@ -208,8 +217,29 @@ class _Cases:
                 return _error(case, error)
         if execution.outcome is Outcome.COMPILE_ERROR and execution.cause is Cause.POLICY:
             self._not_compiled = execution
-        finding = await asyncio.to_thread(judge_stdio, execution, case, self._request.comparison)
+        try:
+            finding = await self._judged(case, execution)
+        except _NOT_STARTED as error:  # its checker was not
+            self._trouble = error
+            return _error(case, error)
         return _result(case.case_id, finding, execution)
+
+    async def _judged(self, case: StdioCase, execution: ExecutionResult) -> Finding:
+        request = self._request
+        if request.checker is None:
+            return await asyncio.to_thread(judge_stdio, execution, case, request.comparison, request.tolerance)
+        finding = judge_program(execution)
+        if finding is not PASSED:
+            return finding
+        check = await self._check(request.checker, case, execution.stdout.data)
+        said = judge_check_run(check)
+        if said is not None:
+            return said
+        return judge_control(check, await self._check(request.checker, case, case.expected_stdout))
+
+    async def _check(self, checker: RunRequest, case: StdioCase, output: bytes) -> ExecutionResult:
+        """A run like any other: with a place in the queue, a lease and a sandbox of its own."""
+        return await self._run(lambda: self._runs.execute(check_request(checker, case, output), b""))
 
     def _run_request(self, stdin: bytes) -> RunRequest:
         return replace(self._request.program, stdin=stdin, request_id="")

@@ -205,10 +205,12 @@ class FunctionWork(CaseWork):
         return result
 
     async def _compared(self, blob: bytes) -> Finding:
-        case, comparison = self._case, self.request.comparison
+        case, request = self._case, self.request
 
         def compare() -> Finding:
-            return judge_value(blob, case.expected, comparison, from_json=case.from_json)
+            return judge_value(
+                blob, case.expected, request.comparison, from_json=case.from_json, tolerance=request.tolerance
+            )
 
         return compare() if len(blob) < _BIG else await asyncio.to_thread(compare)
 

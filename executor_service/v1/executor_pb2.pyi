@@ -282,7 +282,7 @@ class _ComparisonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     COMPARISON_WHITESPACE: _Comparison.ValueType  # 2
     """Line by line, ignoring white space at the end of lines and of the text."""
     COMPARISON_FLOAT: _Comparison.ValueType  # 3
-    """As WHITESPACE, and numbers may differ by 1e-6, absolutely or relatively; two whole numbers may not."""
+    """As WHITESPACE, and numbers may differ by `tolerance`; two whole numbers may not."""
 
 class Comparison(_Comparison, metaclass=_ComparisonEnumTypeWrapper):
     """How two outputs are compared."""
@@ -294,7 +294,7 @@ COMPARISON_EXACT: Comparison.ValueType  # 1
 COMPARISON_WHITESPACE: Comparison.ValueType  # 2
 """Line by line, ignoring white space at the end of lines and of the text."""
 COMPARISON_FLOAT: Comparison.ValueType  # 3
-"""As WHITESPACE, and numbers may differ by 1e-6, absolutely or relatively; two whole numbers may not."""
+"""As WHITESPACE, and numbers may differ by `tolerance`; two whole numbers may not."""
 global___Comparison = Comparison
 
 class _Verdict:
@@ -1565,6 +1565,76 @@ class PytestCase(google.protobuf.message.Message):
 global___PytestCase = PytestCase
 
 @typing.final
+class Tolerance(google.protobuf.message.Message):
+    """How far two numbers may be apart: by one of the two, whichever allows more."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ABSOLUTE_FIELD_NUMBER: builtins.int
+    RELATIVE_FIELD_NUMBER: builtins.int
+    absolute: builtins.float
+    """Difference."""
+    relative: builtins.float
+    """Difference as a share of the larger number."""
+    def __init__(
+        self,
+        *,
+        absolute: builtins.float = ...,
+        relative: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["absolute", b"absolute", "relative", b"relative"]) -> None: ...
+
+global___Tolerance = Tolerance
+
+@typing.final
+class Checker(google.protobuf.message.Message):
+    """A program of the task that decides whether an output is right, where several are. It runs in a sandbox of its own
+    after the candidate has ended, and finds three files: `input` (the case's standard input), `output` (what the
+    candidate printed) and `answer` (the case's expected standard output).
+
+    As testlib's checkers it is called with these three names, and says by its exit code: 0 right; 1, 2, 4 or 8 wrong.
+    Anything else is a failure of the checker. It is then run once more, on the expected output in place of the
+    candidate's: where that fails too the case is broken, else the candidate's output is wrong.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: builtins.int
+    LANGUAGE_FIELD_NUMBER: builtins.int
+    ENTRY_POINT_FIELD_NUMBER: builtins.int
+    FILES_FIELD_NUMBER: builtins.int
+    LIMITS_FIELD_NUMBER: builtins.int
+    code: builtins.str
+    """Source. Not empty, at most 1 MiB."""
+    language: builtins.str
+    """Its language. Empty: `python`."""
+    entry_point: builtins.str
+    """For python, instead of exit codes: name of a function of the source. It is called with input, expected output and
+    output as texts (what is not UTF-8 is replaced), and returns True or False.
+    """
+    @property
+    def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___InputFile]:
+        """Files that it finds beside the three."""
+
+    @property
+    def limits(self) -> global___Limits:
+        """What it may use in each case."""
+
+    def __init__(
+        self,
+        *,
+        code: builtins.str = ...,
+        language: builtins.str = ...,
+        entry_point: builtins.str = ...,
+        files: collections.abc.Iterable[global___InputFile] | None = ...,
+        limits: global___Limits | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["limits", b"limits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["code", b"code", "entry_point", b"entry_point", "files", b"files", "language", b"language", "limits", b"limits"]) -> None: ...
+
+global___Checker = Checker
+
+@typing.final
 class VerifyCase(google.protobuf.message.Message):
     """One case."""
 
@@ -1629,6 +1699,8 @@ class VerifyCodeRequest(google.protobuf.message.Message):
     WORKSPACE_ID_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
     TENANT_FIELD_NUMBER: builtins.int
+    TOLERANCE_FIELD_NUMBER: builtins.int
+    CHECKER_FIELD_NUMBER: builtins.int
     code: builtins.str
     """The candidate's source. Not empty, at most 1 MiB."""
     language: builtins.str
@@ -1652,7 +1724,7 @@ class VerifyCodeRequest(google.protobuf.message.Message):
     request_id: builtins.str
     """As in ExecuteCodeRequest."""
     tenant: builtins.str
-    """As in ExecuteCodeRequest. Each case acquires a token of its own."""
+    """As in ExecuteCodeRequest. Each case acquires a token of its own, and each run of `checker` too."""
     @property
     def cases(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___VerifyCase]:
         """From 1 to 10,000 cases."""
@@ -1668,6 +1740,14 @@ class VerifyCodeRequest(google.protobuf.message.Message):
     @property
     def limits(self) -> global___Limits:
         """What the candidate may use in each case."""
+
+    @property
+    def tolerance(self) -> global___Tolerance:
+        """For COMPARISON_FLOAT. Unset: 1e-6 absolutely or relatively."""
+
+    @property
+    def checker(self) -> global___Checker:
+        """For STDIO, instead of `comparison`."""
 
     def __init__(
         self,
@@ -1687,9 +1767,11 @@ class VerifyCodeRequest(google.protobuf.message.Message):
         workspace_id: builtins.str = ...,
         request_id: builtins.str = ...,
         tenant: builtins.str = ...,
+        tolerance: global___Tolerance | None = ...,
+        checker: global___Checker | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["limits", b"limits"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cases", b"cases", "code", b"code", "comparison", b"comparison", "entry_point", b"entry_point", "files", b"files", "language", b"language", "limits", b"limits", "request_id", b"request_id", "setup_code", b"setup_code", "stop_on_failure", b"stop_on_failure", "style", b"style", "tenant", b"tenant", "test_files", b"test_files", "trusted_candidate", b"trusted_candidate", "workspace_id", b"workspace_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["checker", b"checker", "limits", b"limits", "tolerance", b"tolerance"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cases", b"cases", "checker", b"checker", "code", b"code", "comparison", b"comparison", "entry_point", b"entry_point", "files", b"files", "language", b"language", "limits", b"limits", "request_id", b"request_id", "setup_code", b"setup_code", "stop_on_failure", b"stop_on_failure", "style", b"style", "tenant", b"tenant", "test_files", b"test_files", "tolerance", b"tolerance", "trusted_candidate", b"trusted_candidate", "workspace_id", b"workspace_id"]) -> None: ...
 
 global___VerifyCodeRequest = VerifyCodeRequest
 
