@@ -22,6 +22,7 @@ from executor_service.errors import (
 )
 from executor_service.grading import (
     AssertCase,
+    Case,
     CaseResult,
     Checker,
     Comparison,
@@ -54,6 +55,7 @@ from executor_service.session_client import Session
 __all__ = [
     "AssertCase",
     "CannotBranch",
+    "Case",
     "CaseResult",
     "Cause",
     "Checker",

@@ -128,12 +128,15 @@ def _shown(actual: Tree) -> bytes | None:
     return text
 
 
-def judge_check(status: str, message: str, *, asked: int, gone: str) -> Finding:
+def judge_check(status: str, message: str, *, asked: int, gone: str, must_ask: bool = False) -> Finding:
     """For what the checker said. `asked`: how often it had asked the candidate; `gone`: why the candidate could not
-    answer, where it could not."""
+    answer, where it could not; `must_ask`: a case that asks for nothing says nothing."""
     if gone:
         return Finding(Verdict.FAILED, Cause.POLICY, gone)
     if status == Status.PASSED:
+        if must_ask and not asked:
+            said = "The case passed without asking the candidate for anything: any candidate would."
+            return Finding(Verdict.BROKEN_CASE, Cause.TASK, said)
         return PASSED
     if status == Status.UNAVAILABLE:
         return Finding(Verdict.ERROR, Cause.INFRA, message)

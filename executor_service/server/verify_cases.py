@@ -304,7 +304,11 @@ class CheckWork(CaseWork):
             self.finding = judge_check(Status.FAILED, said, asked=asked, gone=gone)
             return
         status, message = str(verdict.get("status")), str(verdict.get("message"))[:MAX_MESSAGE]
-        self.finding = judge_check(status, message, asked=dialogue.asked + always, gone=gone)
+        # A test of pytest may be about something else; an assertion that is not is a mistake, such as a function
+        # that nothing calls.
+        must_ask = isinstance(self._case, AssertCase)
+        asked = dialogue.asked + always
+        self.finding = judge_check(status, message, asked=asked, gone=gone, must_ask=must_ask)
 
 
 async def _load(speaker: Speaker, *, tests: bool) -> Head:

@@ -1,0 +1,27 @@
+"""Rewards for programs, graded by an executor: `code_stdio`, `code_function`, `code_asserts`, `code_pytest`,
+`code_tests`, `humaneval`.
+
+The grading itself is the executor's (docs/grading.md): the program runs in a sandbox, and what decides runs elsewhere.
+"""
+
+from rollout.rewards.code.extract import CodeSource, Extracted, extract_code
+from rollout.rewards.code.functions import (
+    code_asserts,
+    code_function,
+    code_pytest,
+    code_stdio,
+    code_tests,
+    humaneval,
+)
+
+__all__ = [
+    "CodeSource",
+    "Extracted",
+    "code_asserts",
+    "code_function",
+    "code_pytest",
+    "code_stdio",
+    "code_tests",
+    "extract_code",
+    "humaneval",
+]

@@ -1,0 +1,163 @@
+"""Grades a program at an executor, and makes the reward of what comes back.
+
+Invariants: a case that could not be run, or is broken, is never a zero; what the answer itself makes impossible to run
+(no code, text that is no Unicode, more than the server takes) is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from executor_service import (
+    Case,
+    CaseResult,
+    Cause,
+    ExecutorClient,
+    ExecutorError,
+    ExecutorUnavailable,
+    InvalidRequest,
+    Limits,
+    Outcome,
+    Overloaded,
+    Verdict,
+    VerifyResult,
+)
+from rollout.rewards.base import NotScored, Reward, RewardServices
+from rollout.rewards.code.extract import CodeSource, Extracted
+
+__all__ = ["Grading", "Unusable", "grade", "reward_of", "sampled"]
+
+T = TypeVar("T")
+
+PATIENCE_S = 120.0
+"""How long a grading that finds the executor full or away is tried again. Beyond that the run has another problem."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
+_OF_SERVER = ("language", "limits", "checker.language", "checker.limits")
+"""Fields that are refused by a server that is set up for something else."""
+
+
+class Unusable(Exception):  # noqa: N818 - an answer
+    """The answer can't be graded, by its own doing: it is worth nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grading:
+    """How programs are graded, whatever the style."""
+
+    continuous: bool = False
+    """The share of the cases that pass; otherwise 1.0 when all do."""
+    stop_on_failure: bool = False
+    """Cases after the first that does not pass are not run, and count as not passed."""
+    max_cases: int = 0
+    """At most so many, drawn by `seed`; 0: all."""
+    seed: int = 0
+    case_parts: bool = False
+    """A part `case/ID` for each case."""
+    limits: Limits = field(default_factory=Limits)
+
+
+def sampled(cases: Sequence[T], most: int, seed: int) -> tuple[T, ...]:
+    """`most` of the cases in their order. The same ones for every answer to a problem, so that a group is compared by
+    one measure."""
+    if most <= 0 or len(cases) <= most:
+        return tuple(cases)
+    chosen = random.Random(f"{seed}/{len(cases)}").sample(range(len(cases)), most)  # noqa: S311 - no secret
+    return tuple(cases[index] for index in sorted(chosen))
+
+
+async def grade(services: RewardServices, code: str, cases: Sequence[Case], how: Grading, **more: Any) -> VerifyResult:
+    """The verdicts. `more` goes to `ExecutorClient.verify`. Raises NotScored, or Unusable where `code` is at fault."""
+    if services.executor is None:
+        raise NotScored(Cause.INFRA, "there is no executor: the run has none that rewards may use")
+    try:
+        code.encode()
+    except UnicodeEncodeError:
+        raise Unusable("the code is not valid Unicode") from None
+    result = await _patiently(
+        services.executor,
+        code,
+        sampled(cases, how.max_cases, how.seed),
+        limits=how.limits,
+        stop_on_failure=how.stop_on_failure,
+        request_id=uuid.uuid4().hex,
+        **more,
+    )
+    for case in result.cases:
+        if case.cause is not Cause.POLICY:
+            cause = result.cause
+            said = next(each for each in result.cases if each.cause is cause)
+            raise NotScored(cause, f"case {said.case_id}: {said.verdict}: {said.message}")
+    return result
+
+
+async def _patiently(executor: ExecutorClient, code: str, cases: Sequence[Case], **more: Any) -> VerifyResult:
+    """Verifies, and again while the executor is full or away.
+
+    Safe to repeat: the request_id is the same, so a server that graded, or still grades, answers from that grading; one
+    that is new to it grades afresh, and grading has no effect outside of its sandboxes.
+    """
+    loop = asyncio.get_running_loop()
+    until, pause_s = loop.time() + PATIENCE_S, _FIRST_PAUSE_S
+    while True:
+        try:
+            return await executor.verify(code, cases, **more)
+        except InvalidRequest as error:
+            raise _refused(error) from None
+        except Overloaded as error:
+            problem, wait_s = error, error.retry_after_s
+        except ExecutorUnavailable as error:
+            problem, wait_s = error, pause_s
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        except ExecutorError as error:
+            raise NotScored(Cause.INFRA, str(error)) from None
+        wait_s *= random.uniform(1.0, 1.5)  # noqa: S311 - those that were refused together do not come back together
+        if loop.time() + wait_s > until:
+            raise NotScored(Cause.INFRA, f"{problem}; given up after {PATIENCE_S:g} s") from None
+        await asyncio.sleep(wait_s)
+
+
+def _refused(error: InvalidRequest) -> Exception:
+    """Who is at fault by the fields that are named: the answer is `code` alone."""
+    fields = [each.field for each in error.fields]
+    if fields and all(name == "code" for name in fields):
+        return Unusable(str(error))
+    infra = any(name.startswith(_OF_SERVER) for name in fields)
+    return NotScored(Cause.INFRA if infra else Cause.TASK, str(error))
+
+
+def reward_of(extracted: Extracted, result: VerifyResult | None, how: Grading) -> Reward:
+    """Value: 1.0 when all cases pass, else 0.0; with `continuous` the share that passes. `result` None: there was
+    nothing to grade.
+
+    Parts: `answered` (there was a program), `fenced` (in a closed block), `cases`, and shares of them: `passed`,
+    `wrong` (it answered, wrongly), `failed` (it raised, ended or met a limit), `time_limit`, and `not_compiled`.
+    """
+    cases = result.cases if result else ()
+    number = max(len(cases), 1)
+
+    def share(of: list[bool]) -> float:
+        return sum(of) / number
+
+    passed = share([case.passed for case in cases])
+    parts = {
+        "answered": float(bool(extracted)),
+        "fenced": float(extracted.source is CodeSource.FENCED),
+        "cases": float(len(cases)),
+        "passed": passed,
+        "wrong": share([case.verdict is Verdict.WRONG_ANSWER for case in cases]),
+        "failed": share([case.verdict is Verdict.FAILED for case in cases]),
+        "time_limit": share([_outcome(case) in (Outcome.TIME_LIMIT, Outcome.CPU_LIMIT) for case in cases]),
+        "not_compiled": share([_outcome(case) is Outcome.COMPILE_ERROR for case in cases]),
+    }
+    if how.case_parts:
+        parts |= {f"case/{case.case_id}": float(case.passed) for case in cases}
+    return Reward(passed if how.continuous else float(bool(cases) and passed == 1.0), parts)
+
+
+def _outcome(case: CaseResult) -> Outcome | None:
+    return case.execution.outcome if case.execution else None

@@ -1,0 +1,241 @@
+"""What data says is right, as cases that can be graded. Pure.
+
+The ground truth is a JSON text (or a mapping or list of the row), in the forms that are in use: APPS, TACO and verl's
+`{"inputs": [...], "outputs": [...], "fn_name"?}`, lists of `{"input": ..., "output": ...}` as LiveCodeBench has them,
+`{"assert_case": [...]}` of KodCode, MBPP's `test_list`. One that can't be used is NotScored (TASK), and the sentence
+says where: nobody's answer is wrong for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from executor_service import AssertCase, Cause, Checker, FunctionCase, InputFile, PytestCase, StdioCase
+from rollout.rewards.base import NotScored, Sample
+
+__all__ = ["Asserts", "Calls", "Programs", "Tests", "asserts_of", "calls_of", "document_of", "programs_of", "tests_of"]
+
+_PAIRS = (("input", "output"), ("stdin", "stdout"), ("input", "expected_output"))
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Inputs and outputs of a program."""
+
+    cases: tuple[StdioCase, ...]
+    checker: Checker | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls of a function and their values."""
+
+    name: str
+    cases: tuple[FunctionCase, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Asserts:
+    """Statements about functions."""
+
+    cases: tuple[AssertCase, ...]
+    setup_code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tests:
+    """Files of tests, and which of their tests have to pass; none: all that are found."""
+
+    test_files: tuple[InputFile, ...]
+    files: tuple[InputFile, ...] = ()
+    cases: tuple[PytestCase, ...] = (PytestCase(),)
+
+
+def unusable(problem: str) -> NotScored:
+    """For a ground truth that says nothing."""
+    return NotScored(Cause.TASK, f"ground truth: {problem}")
+
+
+def document_of(sample: Sample, *columns: str) -> Any:
+    """What the ground truth says; where it is empty, the first of these columns of the row that is there."""
+    value: Any = sample.ground_truth
+    if not value:
+        value = next((sample.row[name] for name in columns if sample.row.get(name) is not None), None)
+        if value is None:
+            raise unusable(f"is empty, and the row has no {' or '.join(columns)}" if columns else "is empty")
+    if isinstance(value, str):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def programs_of(document: Any) -> Programs:
+    """Cases of standard input and output."""
+    if isinstance(document, Mapping) and document.get("fn_name"):
+        raise unusable("has fn_name, which code_function grades")
+    pairs = _pairs(document)
+    cases = [
+        StdioCase(_stream(given, f"input {index}"), _stream(wanted, f"output {index}"), str(index))
+        for index, (given, wanted) in enumerate(pairs)
+    ]
+    checker = _checker(document.get("checker")) if isinstance(document, Mapping) else None
+    return Programs(tuple(cases), checker)
+
+
+def calls_of(document: Any, *, name: str = "") -> Calls:
+    """Calls; `name` where the document has none. Inputs are JSON values, one after the other, or a list of them."""
+    if isinstance(document, Mapping):
+        name = str(document.get("fn_name") or name)
+    if not name:
+        raise unusable("has no fn_name, which says what to call")
+    pairs = _pairs(document)
+    arguments = [_arguments(given, index) for index, (given, _) in enumerate(pairs)]
+    values = [_value(wanted) for _, wanted in pairs]
+    # APPS writes a value as a list of one, beside lists of arguments.
+    plain = all(isinstance(given, list) for given, _ in pairs)
+    if plain and all(isinstance(wanted, list) and len(wanted) == 1 for _, wanted in pairs):
+        values = [wanted[0] for wanted in values]
+    cases = [
+        FunctionCase(case_id=str(index), arguments_json=json.dumps(given), expected_json=json.dumps(wanted))
+        for index, (given, wanted) in enumerate(zip(arguments, values, strict=True))
+    ]
+    return Calls(name, tuple(cases))
+
+
+def asserts_of(document: Any, row: Mapping[str, Any]) -> Asserts:
+    """Assertions: a list of texts, or `assert_case`, `test_list` or `asserts` of a mapping; or one text."""
+    setup: list[Any] = [row.get("test_setup_code"), *_list(row.get("test_imports"))]
+    if isinstance(document, Mapping):
+        found = next((document[key] for key in ("assert_case", "test_list", "asserts") if key in document), None)
+        setup += [document.get("test_setup_code"), document.get("setup_code"), *_list(document.get("test_imports"))]
+        document = found
+    sources = _list(document)
+    if not sources:
+        raise unusable("has no assert_case or test_list")
+    for index, source in enumerate(sources):
+        if not isinstance(source, str) or not source.strip():
+            raise unusable(f"assertion {index} is {source!r:.80}, must be a text that is not empty")
+    cases = tuple(AssertCase(source, str(index)) for index, source in enumerate(sources))
+    return Asserts(cases, "\n".join(str(each) for each in setup if each))
+
+
+def tests_of(document: Any) -> Tests:
+    """pytest files: a text (one file), or a mapping with `test_files`, `files` (the candidate sees them) and `tests`,
+    node ids."""
+    if isinstance(document, str):
+        return Tests((InputFile("test_solution.py", document.encode()),))
+    if not isinstance(document, Mapping):
+        raise unusable(f"is {type(document).__name__}, must be a text or an object with test_files")
+    test_files = _files(document.get("test_files"), "test_files")
+    if not test_files:
+        raise unusable("has no test_files")
+    names = _list(document.get("tests"))
+    cases = tuple(PytestCase(str(name), str(name)[:128]) for name in names) or (PytestCase(),)
+    return Tests(test_files, _files(document.get("files"), "files"), cases)
+
+
+def _list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) or hasattr(value, "tolist") else [value]
+
+
+def _pairs(document: Any) -> list[tuple[Any, Any]]:
+    """Inputs with their outputs."""
+    if isinstance(document, Mapping):
+        if "inputs" not in document or "outputs" not in document:
+            raise unusable("must have inputs and outputs")
+        inputs, outputs = _list(document["inputs"]), _list(document["outputs"])
+        if len(inputs) != len(outputs):
+            raise unusable(f"has {len(inputs)} inputs and {len(outputs)} outputs")
+        found = list(zip(inputs, outputs, strict=True))
+    elif isinstance(document, Sequence) and not isinstance(document, str):
+        found = [_pair(case, index) for index, case in enumerate(document)]
+    else:
+        raise unusable(f"is {str(document)[:40]!r}, must be JSON with inputs and outputs, or a list of cases")
+    if not found:
+        raise unusable("has no cases")
+    return found
+
+
+def _pair(case: Any, index: int) -> tuple[Any, Any]:
+    for given, wanted in _PAIRS:
+        if isinstance(case, Mapping) and given in case and wanted in case:
+            left, right = case[given], case[wanted]
+            if isinstance(left, Mapping) and isinstance(right, Mapping) and "stdin" in left and "stdout" in right:
+                return left["stdin"], right["stdout"]
+            return left, right
+    raise unusable(f"case {index} must be an object with input and output")
+
+
+def _stream(value: Any, where: str) -> bytes:
+    """A text, lines of one, or a number; None is nothing."""
+    if isinstance(value, (list, tuple)):
+        value = "\n".join(str(line) for line in value)
+    if isinstance(value, Mapping):
+        raise unusable(f"{where} is an object, must be a text")
+    try:
+        return b"" if value is None else str(value).encode()
+    except UnicodeEncodeError:
+        raise unusable(f"{where} is not valid Unicode") from None
+
+
+def _arguments(given: Any, index: int) -> list[Any]:
+    if not isinstance(given, str):
+        return list(given) if isinstance(given, (list, tuple)) else [given]
+    found, at = [], 0
+    text = given.strip()
+    while at < len(text):
+        try:
+            value, at = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            raise unusable(f"input {index} is {given[:40]!r}, must be JSON values: {error}") from None
+        found.append(value)
+        while at < len(text) and text[at].isspace():
+            at += 1
+    return found
+
+
+def _value(wanted: Any) -> Any:
+    if not isinstance(wanted, str):
+        return wanted
+    try:
+        return json.loads(wanted)
+    except (ValueError, RecursionError):
+        return wanted  # a text that is written as it is
+
+
+def _checker(value: Any) -> Checker | None:
+    """A text: Python that defines `check`; a mapping: `code`, `language`, `entry_point`, `files`."""
+    if not value:
+        return None
+    if isinstance(value, str):
+        return Checker(value, entry_point="check")
+    known = ("code", "language", "entry_point", "files")
+    if not isinstance(value, Mapping) or not value.get("code") or set(value) - set(known):
+        raise unusable(f"checker must be a text or an object of {', '.join(known)}")
+    return Checker(
+        str(value["code"]),
+        str(value.get("language") or "python"),
+        str(value.get("entry_point") or ""),
+        _files(value.get("files"), "checker.files"),
+    )
+
+
+def _files(value: Any, where: str) -> tuple[InputFile, ...]:
+    """A mapping of paths to texts, or a list of `{path, content}`."""
+    if not value:
+        return ()
+    if isinstance(value, Mapping):
+        value = [{"path": path, "content": content} for path, content in value.items() if content is not None]
+    for file in value:
+        good = isinstance(file, Mapping) and isinstance(file.get("path"), str) and isinstance(file.get("content"), str)
+        if not good:
+            raise unusable(f"{where} must be an object of texts by path, or a list of path and content")
+    return tuple(InputFile(file["path"], file["content"].encode()) for file in value)
