@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,12 @@ class DataError(FairboxError):
 
 
 def read_records(path: Path) -> Iterator[tuple[str, Any]]:
-    """(where, value) of each row of a `.jsonl`, `.json` (one value a line) or `.parquet` file, in order.
+    """(where, value) of each row of a `.jsonl`, `.json` (one value a line), `.jsonl.gz` or `.parquet` file, in order.
 
     `where` is `FILE:LINE` or `FILE: row N`, both from 1. Values of parquet are mappings of plain Python values. Raises
     DataError, also while it is iterated.
     """
-    if path.suffix in (".jsonl", ".json"):
+    if path.suffix in (".jsonl", ".json") or path.name.endswith(".jsonl.gz"):
         return _json_file(path)
     if path.suffix == ".parquet":
         return _parquet(path)
@@ -31,10 +33,10 @@ def read_records(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _json_file(path: Path) -> Iterator[tuple[str, Any]]:
     try:
-        with path.open(encoding="utf-8") as file:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
             yield from json_lines(file, str(path))
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 text: {error.reason}") from None
 

@@ -16,7 +16,7 @@ from rollout.rewards.code.completion import completion_of
 from rollout.rewards.code.extract import extract_code
 from rollout.rewards.code.grading import Grading, Unusable, grade, reward_of
 from rollout.rewards.code.source import IMPORTS, after_future, entry_of
-from rollout.rewards.code.truth import asserts_of, calls_of, document_of, programs_of, tests_of
+from rollout.rewards.code.truth import asserts_of, calls_of, document_of, programs_of, pytests_of
 from rollout.rewards.registry import reward
 
 __all__ = ["code_asserts", "code_function", "code_pytest", "code_stdio", "code_tests", "humaneval"]
@@ -148,7 +148,7 @@ async def code_pytest(
     whole_text: bool = False,
 ) -> Reward:
     """A module that tests import as `solution`. With `continuous` the share of the tests that pass."""
-    tests = tests_of(document_of(sample, "tests"))
+    tests = pytests_of(document_of(sample, "tests"))
     how = Grading(continuous, stop_on_failure, case_parts=case_parts, limits=_limits(wall_time_s, memory_mb, processes))
     more = {"test_files": tests.test_files, "files": tests.files}
     return await _graded(sample, services, tests.cases, how, whole_text, **more)

@@ -16,7 +16,17 @@ from typing import Any
 from executor_service import AssertCase, Cause, Checker, FunctionCase, InputFile, PytestCase, StdioCase
 from rollout.rewards.base import NotScored, Sample
 
-__all__ = ["Asserts", "Calls", "Programs", "Tests", "asserts_of", "calls_of", "document_of", "programs_of", "tests_of"]
+__all__ = [
+    "Asserts",
+    "Calls",
+    "Programs",
+    "Tests",
+    "asserts_of",
+    "calls_of",
+    "document_of",
+    "programs_of",
+    "pytests_of",
+]
 
 _PAIRS = (("input", "output"), ("stdin", "stdout"), ("input", "expected_output"))
 _DECODER = json.JSONDecoder()
@@ -125,7 +135,7 @@ def asserts_of(document: Any, row: Mapping[str, Any]) -> Asserts:
     return Asserts(cases, "\n".join(str(each) for each in setup if each))
 
 
-def tests_of(document: Any) -> Tests:
+def pytests_of(document: Any) -> Tests:
     """pytest files: a text (one file), or a mapping with `test_files`, `files` (the candidate sees them) and `tests`,
     node ids."""
     if isinstance(document, str):
