@@ -53,7 +53,7 @@ def test_any_output_can_be_compared(expected: bytes, actual: bytes, comparison: 
     assert same_text(expected, actual, comparison) == same_text(actual, expected, comparison)
 
 
-def value(expected: Any, actual: Any, comparison: Comparison = EXACT, **more: bool) -> bool:
+def value(expected: Any, actual: Any, comparison: Comparison = EXACT, **more: Any) -> bool:
     return same_value(parse(encode(expected)), parse(encode(actual)), comparison, **more)
 
 

@@ -1,4 +1,4 @@
-"""verl's `compute_score` functions for code, `sandbox_fusion` and `prime_code`, with their parameters, over an executor.
+"""verl's `compute_score` functions for code, `sandbox_fusion` and `prime_code`, with their parameters.
 
 They may be called from any thread. They import nothing of verl.
 """

@@ -150,8 +150,7 @@ async def code_pytest(
     """A module that tests import as `solution`. With `continuous` the share of the tests that pass."""
     tests = pytests_of(document_of(sample, "tests"))
     how = Grading(continuous, stop_on_failure, case_parts=case_parts, limits=_limits(wall_time_s, memory_mb, processes))
-    more = {"test_files": tests.test_files, "files": tests.files}
-    return await _graded(sample, services, tests.cases, how, whole_text, **more)
+    return await _graded(sample, services, tests.cases, how, whole_text, test_files=tests.test_files, files=tests.files)
 
 
 @reward("code_tests")

@@ -109,9 +109,9 @@ async def _patiently(executor: ExecutorClient, code: str, cases: Sequence[Case],
         except InvalidRequest as error:
             raise _refused(error) from None
         except Overloaded as error:
-            problem, wait_s = error, error.retry_after_s
+            problem, wait_s = str(error), error.retry_after_s
         except ExecutorUnavailable as error:
-            problem, wait_s = error, pause_s
+            problem, wait_s = str(error), pause_s
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         except ExecutorError as error:
             raise NotScored(Cause.INFRA, str(error)) from None

@@ -179,7 +179,7 @@ def _pair(call: ast.Call) -> ast.Tuple:
 def _other(value: object) -> bool | int | float | str:
     if isinstance(value, bool):
         return not value
-    return value + "x" if isinstance(value, str) else value + 1  # type: ignore[operator, no-any-return]
+    return value + "x" if isinstance(value, str) else value + 1  # type: ignore[operator]
 
 
 def _name(node: ast.AST) -> str:

@@ -43,7 +43,7 @@ async def test_every_canonical_solution_is_worth_one(
         body = problem.solution.removeprefix(problem.question)
         whole = int(problem.uid.rpartition("/")[2]) % 2
         answer = f"Sure.\n```python\n{problem.solution}\n```\nDone." if whole else body
-        return (await scored("humaneval", answer, problem.ground_truth, wall_time_s=30.0)).value
+        return float((await scored("humaneval", answer, problem.ground_truth, wall_time_s=30.0)).value)
 
     values = await all_of(humaneval_problems, score)
     assert len(values) == 164
