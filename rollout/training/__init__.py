@@ -1,0 +1,32 @@
+"""Training on rollouts: advantages and losses as pure functions of tensors. Importing it costs torch."""
+
+from rollout.training.advantages import ESTIMATORS, Advantages, AdvantageSettings, Outcomes, estimate_advantages
+from rollout.training.aggregation import AGGREGATIONS, token_weights
+from rollout.training.correction import CorrectionSettings, importance_weights
+from rollout.training.kl import KL_ESTIMATORS, kl_penalty
+from rollout.training.objective import Objective, ObjectiveInputs, ObjectiveSettings, objective, value_losses
+from rollout.training.policy_losses import POLICY_LOSSES, PolicyInputs, PolicyLossSettings, TokenLosses, policy_loss
+
+__all__ = [
+    "AGGREGATIONS",
+    "ESTIMATORS",
+    "KL_ESTIMATORS",
+    "POLICY_LOSSES",
+    "AdvantageSettings",
+    "Advantages",
+    "CorrectionSettings",
+    "Objective",
+    "ObjectiveInputs",
+    "ObjectiveSettings",
+    "Outcomes",
+    "PolicyInputs",
+    "PolicyLossSettings",
+    "TokenLosses",
+    "estimate_advantages",
+    "importance_weights",
+    "kl_penalty",
+    "objective",
+    "policy_loss",
+    "token_weights",
+    "value_losses",
+]

@@ -1,0 +1,206 @@
+"""Advantages: how much better a token was than expected. One function for each estimator, one table of them.
+
+Shapes: B rows, R response positions. Invariants: a row without a score is in no statistic and has no advantage; its
+tokens are not in `Advantages.mask`, which is the only mask that a loss needs. So what is masked is left out once, here.
+
+Groups (GRPO, RLOO) take the trajectory's reward for each of its tokens. A group with fewer than two scored rows has no
+baseline: `single` says what becomes of its one row. Token estimators (GAE, REINFORCE++) go over the sampled tokens of a
+row as if they stood side by side: what tools wrote between them is no action, costs no discount and cuts no return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from fairbox.config import setting
+from fairbox.errors import ConfigError
+from rollout.batch import RolloutBatch
+from rollout.training.masked import kept, whitened
+from rollout.training.returns import discounted_returns, generalized_advantages
+
+__all__ = ["ESTIMATORS", "AdvantageSettings", "Advantages", "Outcomes", "estimate_advantages"]
+
+
+@dataclass(frozen=True)
+class AdvantageSettings:
+    """How advantages are estimated."""
+
+    estimator: str = setting("grpo", help="grpo, rloo, reinforce++ or gae, which trains a value head.")
+    norm_by_std: bool = setting(True, help="grpo: divide by the group's standard deviation; Dr. GRPO does not.")
+    unbiased: bool = setting(True, help="grpo: the deviation divides by n - 1; false: by n.")
+    eps: float = setting(1e-6, help="grpo: added to the deviation.")
+    single: str = setting(
+        "leave_out", help="grpo, rloo: a row alone in its group: leave_out, or reward (its reward, as verl and SkyRL)."
+    )
+    drop_equal: bool = setting(False, help="grpo, rloo: leave groups out whose rewards are all the same.")
+    gamma: float = setting(1.0, help="gae, reinforce++: discount of a sampled token, 0 to 1.")
+    lam: float = setting(0.95, help="gae: how far rewards are believed rather than values, 0 to 1.")
+    whiten: bool = setting(True, help="gae, reinforce++: mean 0 and variance 1 over the tokens of a step.")
+
+    def validate(self) -> None:
+        """ConfigError naming the setting that is wrong."""
+        for name, allowed in (("estimator", tuple(ESTIMATORS)), ("single", ("leave_out", "reward"))):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"advantage.{name} is {getattr(self, name)!r}, must be one of: {', '.join(allowed)}")
+        for name in ("gamma", "lam"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"advantage.{name} is {getattr(self, name)}, must be from 0 to 1")
+        if not 0 < self.eps < 1:
+            raise ConfigError(f"advantage.eps is {self.eps}, must be above 0 and below 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What an estimator sees of a batch."""
+
+    rewards: torch.Tensor
+    """float [B]: the trajectory's reward; anything where `scored` is False."""
+    scored: torch.Tensor
+    """bool [B]."""
+    groups: torch.Tensor
+    """int64 [B]: number of the row's group, from 0."""
+    mask: torch.Tensor
+    """bool [B, R]: sampled tokens."""
+    penalties: torch.Tensor | None = None
+    """float [B, R]: added to the reward at each token, such as a KL penalty; None: nothing."""
+    values: torch.Tensor | None = None
+    """float [B, R]: what the value head expects before each token; GAE needs it."""
+
+    @classmethod
+    def of(
+        cls, batch: RolloutBatch, *, penalties: torch.Tensor | None = None, values: torch.Tensor | None = None
+    ) -> Outcomes:
+        """Those of a batch."""
+        mask = batch.response_mask.bool() & batch.scored.unsqueeze(1)
+        return cls(batch.rewards, batch.scored, batch.groups, mask, penalties, values)
+
+    def trajectory_rewards(self) -> torch.Tensor:
+        """float64 [B]: the reward with its penalties; 0 where there is no score."""
+        rewards = self.rewards.double()
+        if self.penalties is not None:
+            rewards = rewards + kept(self.penalties.double(), self.mask).sum(1)
+        return kept(rewards, self.scored)
+
+    def token_rewards(self) -> torch.Tensor:
+        """float64 [B, R]: the reward at the last token of the mask, and the penalties at theirs."""
+        behind = self.mask.long().flip(1).cumsum(1).flip(1)
+        rewards = kept(kept(self.rewards.double(), self.scored).unsqueeze(1).expand(self.mask.shape), behind == 1)
+        rewards = kept(rewards, self.mask)
+        return rewards if self.penalties is None else rewards + kept(self.penalties.double(), self.mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Advantages:
+    """What a loss trains on."""
+
+    advantages: torch.Tensor
+    """float32 [B, R]; 0 outside `mask`."""
+    mask: torch.Tensor
+    """bool [B, R]: the tokens that the loss sees."""
+    returns: torch.Tensor | None = None
+    """float32 [B, R]: what the value head should have expected; 0 outside `mask`. None without values."""
+
+
+def estimate_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
+    """By the estimator that `settings` names."""
+    return ESTIMATORS[settings.estimator](outcomes, settings)
+
+
+def grpo(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
+    """(r - mean) / (std + eps) of the row's group (DeepSeekMath, arXiv:2402.03300, 4.1.2); without the division with
+    `norm_by_std` off (Dr. GRPO, arXiv:2503.20783)."""
+    group = _Groups.of(outcomes)
+    centred = group.rewards - group.mean
+    if settings.norm_by_std:
+        centred = centred / (group.deviation(settings.unbiased) + settings.eps)
+    return _spread(centred, group, outcomes, settings)
+
+
+def rloo(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
+    """r minus the mean of the others of its group (Ahmadian et al., arXiv:2402.14740), which is
+    (r - mean) * n / (n - 1)."""
+    group = _Groups.of(outcomes)
+    centred = (group.rewards - group.mean) * group.count / (group.count - 1).clamp(min=1)
+    return _spread(centred, group, outcomes, settings)
+
+
+def reinforce_plus_plus(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
+    """Discounted returns, whitened over all tokens of the step (Hu, arXiv:2501.03262)."""
+    returns = discounted_returns(outcomes.token_rewards(), outcomes.mask, gamma=settings.gamma)
+    return _finish(returns, None, outcomes.mask, settings)
+
+
+def gae(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
+    """Generalized advantages (Schulman et al., arXiv:1506.02438, equation 16), and the returns for the value head."""
+    assert outcomes.values is not None, "gae needs values"
+    advantages, returns = generalized_advantages(
+        outcomes.token_rewards(), outcomes.values.double(), outcomes.mask, gamma=settings.gamma, lam=settings.lam
+    )
+    return _finish(advantages, returns, outcomes.mask, settings)
+
+
+ESTIMATORS: dict[str, Callable[[Outcomes, AdvantageSettings], Advantages]] = {
+    "grpo": grpo,
+    "rloo": rloo,
+    "reinforce++": reinforce_plus_plus,
+    "gae": gae,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Statistics of each row's group over its scored rows. All float64 [B]."""
+
+    rewards: torch.Tensor
+    count: torch.Tensor
+    mean: torch.Tensor
+    squares: torch.Tensor
+    """Sum of the squared distances to the mean."""
+    equal: torch.Tensor
+    """bool: all rewards of the group are the same."""
+
+    @classmethod
+    def of(cls, outcomes: Outcomes) -> _Groups:
+        rewards, scored = outcomes.trajectory_rewards(), outcomes.scored
+        size = int(outcomes.groups.max()) + 1
+
+        def total(values: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(size, dtype=torch.float64, device=values.device).index_add(0, outcomes.groups, values)
+
+        count = total(scored.double())
+        mean = total(rewards) / count.clamp(min=1)
+        squares = total(kept((rewards - mean[outcomes.groups]).square(), scored))
+        low = torch.full_like(mean, torch.inf).scatter_reduce(
+            0, outcomes.groups, rewards.masked_fill(~scored, torch.inf), "amin"
+        )
+        high = torch.full_like(mean, -torch.inf).scatter_reduce(
+            0, outcomes.groups, rewards.masked_fill(~scored, -torch.inf), "amax"
+        )
+        at = outcomes.groups
+        return cls(rewards, count[at], mean[at], squares[at], (low >= high)[at])
+
+    def deviation(self, unbiased: bool) -> torch.Tensor:
+        return (self.squares / (self.count - int(unbiased)).clamp(min=1)).sqrt()
+
+
+def _spread(centred: torch.Tensor, group: _Groups, outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
+    """Gives each token its row's advantage, and leaves rows out that have none."""
+    rows, alone = outcomes.scored, group.count < 2
+    if settings.single == "reward":
+        centred = torch.where(alone, group.rewards, centred)
+    else:
+        rows = rows & ~alone
+    if settings.drop_equal:
+        rows = rows & ~(group.equal & ~alone)
+    mask = outcomes.mask & rows.unsqueeze(1)
+    return Advantages(kept(centred.float().unsqueeze(1).expand(mask.shape), mask), mask)
+
+
+def _finish(
+    advantages: torch.Tensor, returns: torch.Tensor | None, mask: torch.Tensor, settings: AdvantageSettings
+) -> Advantages:
+    advantages = whitened(advantages, mask) if settings.whiten else advantages
+    return Advantages(advantages.float(), mask, None if returns is None else returns.float())

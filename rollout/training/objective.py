@@ -1,0 +1,144 @@
+"""The whole objective: policy loss with importance weights, KL penalty, entropy bonus and value loss, in one sum.
+
+Every term is linear in the tokens' weights (`token_weights`), so an objective may be computed for any part of the rows
+of an optimizer step, and the parts' gradients add up to that of the whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fairbox.config import setting
+from fairbox.errors import ConfigError
+from rollout.training.aggregation import AGGREGATIONS
+from rollout.training.correction import CorrectionSettings, importance_weights
+from rollout.training.kl import KL_ESTIMATORS, kl_penalty
+from rollout.training.masked import kept, masked_sum
+from rollout.training.policy_losses import PolicyInputs, PolicyLossSettings, policy_loss
+
+__all__ = ["Objective", "ObjectiveInputs", "ObjectiveSettings", "objective", "value_losses"]
+
+_ANCHORS = ("trainer", "rollout")
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """What is made small."""
+
+    policy: PolicyLossSettings = setting(factory=PolicyLossSettings, help="The policy loss.")
+    aggregation: str = setting("token_mean", help=f"How tokens become one number: {', '.join(AGGREGATIONS)}.")
+    norm: int | None = setting(
+        None, help="seq_mean_token_sum_norm: the divisor; none: the limit of a response's tokens."
+    )
+    anchor: str = setting(
+        "trainer", help="Logprobs that the ratio is taken to: the trainer's at the start of the step, or the rollout's."
+    )
+    correction: CorrectionSettings = setting(factory=CorrectionSettings, help="For tokens of other weights.")
+    kl_coef: float = setting(0.0, help="Weight of the KL to the first model, as a loss; 0: no reference is kept.")
+    kl_kind: str = setting("k3", help="Estimate of that KL: k1, k2, k3.")
+    kl_reward_coef: float = setting(0.0, help="Weight of the KL (k1) that is taken off the reward of each token.")
+    entropy_coef: float = setting(0.0, help="Weight of the entropy, which is made large.")
+    value_coef: float = setting(0.5, help="gae: weight of the value loss.")
+    value_clip: float | None = setting(0.2, help="gae: how far a value may move in a step; none: anywhere.")
+
+    def validate(self) -> None:
+        """ConfigError naming the setting that is wrong."""
+        self.policy.validate()
+        self.correction.validate()
+        for name, allowed in (
+            ("aggregation", AGGREGATIONS),
+            ("anchor", _ANCHORS),
+            ("kl_kind", tuple(KL_ESTIMATORS)),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"loss.{name} is {getattr(self, name)!r}, must be one of: {', '.join(allowed)}")
+        for name in ("kl_coef", "kl_reward_coef", "entropy_coef", "value_coef"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"loss.{name} is {getattr(self, name)}, must be 0 or more and finite")
+        for name in ("norm", "value_clip"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"loss.{name} is {value}, must be positive, or none")
+        if self.anchor == "rollout" and self.correction.level != "none":
+            raise ConfigError("loss.correction.level is set, but with loss.anchor=rollout the ratio corrects already")
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether logprobs of the first model are needed."""
+        return self.kl_coef > 0 or self.kl_reward_coef > 0
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveInputs:
+    """Some rows of an optimizer step. All [B, R]; `weights` are `token_weights` of the whole step's rows, cut to these.
+    The gradient flows into `logprobs`, `entropy` and `values`."""
+
+    logprobs: torch.Tensor
+    old_logprobs: torch.Tensor
+    """The trainer's at the start of the step."""
+    rollout_logprobs: torch.Tensor
+    """The engine's."""
+    advantages: torch.Tensor
+    mask: torch.Tensor
+    weights: torch.Tensor
+    entropy: torch.Tensor | None = None
+    reference_logprobs: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+    old_values: torch.Tensor | None = None
+    returns: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A loss, and sums over tokens that explain it."""
+
+    loss: torch.Tensor
+    """Scalar."""
+    sums: dict[str, float]
+    """Of the terms (weighted: they add up over parts), and of figures of tokens, to be divided by `tokens`."""
+
+
+def objective(inputs: ObjectiveInputs, settings: ObjectiveSettings) -> Objective:
+    """The loss of these rows: policy + kl_coef * KL - entropy_coef * entropy + value_coef * value."""
+    mask, weights = inputs.mask, inputs.weights
+    anchor = inputs.rollout_logprobs if settings.anchor == "rollout" else inputs.old_logprobs
+    policy = policy_loss(PolicyInputs(inputs.logprobs, anchor, inputs.advantages, mask), settings.policy)
+    importance = importance_weights(inputs.old_logprobs, inputs.rollout_logprobs, mask, settings.correction)
+    terms = {"policy_loss": (weights * importance * policy.losses).sum()}
+    loss = terms["policy_loss"]
+    if inputs.reference_logprobs is not None:
+        kl = kl_penalty(inputs.logprobs, inputs.reference_logprobs, mask, kind=settings.kl_kind)
+        terms["kl_loss"] = (weights * kl).sum()
+        if settings.kl_coef:
+            loss = loss + settings.kl_coef * terms["kl_loss"]
+    if inputs.entropy is not None:
+        terms["entropy"] = (weights * kept(inputs.entropy, mask)).sum()
+        if settings.entropy_coef:
+            loss = loss - settings.entropy_coef * terms["entropy"]
+    if inputs.values is not None:
+        assert inputs.old_values is not None
+        assert inputs.returns is not None
+        losses = value_losses(inputs.values, inputs.old_values, inputs.returns, mask, clip=settings.value_clip)
+        terms["value_loss"] = (weights * losses).sum()
+        loss = loss + settings.value_coef * terms["value_loss"]
+    figures = {
+        "tokens": mask.sum(),
+        "clipped": policy.clipped.sum(),
+        "approx_kl": masked_sum(torch.expm1(policy.log_ratio) - policy.log_ratio, mask),
+        "importance": masked_sum(importance, mask),
+    }
+    return Objective(loss, {name: float(value.detach()) for name, value in (terms | figures).items()})
+
+
+def value_losses(
+    values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor, *, clip: float | None
+) -> torch.Tensor:
+    """[B, R]: max((v - G)^2, (old + clip(v - old, -clip, clip) - G)^2) / 2, 0 outside the bool `mask` (the PPO2 of
+    OpenAI's baselines); without the second with `clip` None."""
+    errors = kept(values - returns, mask).square()
+    if clip is not None:
+        near = old_values + kept(values - old_values, mask).clamp(-clip, clip)
+        errors = torch.maximum(errors, kept(near - returns, mask).square())
+    return errors / 2
