@@ -18,7 +18,7 @@ from rollout.engines.model_store import find_model
 from rollout.engines.replica import Replica
 from rollout.engines.replicas import BalancerConfig, ReplicaState, ReplicaView
 from rollout.engines.replicated import ReplicatedEngine
-from rollout.engines.weights import DiskWeights, Interrupt, TensorWeights, WeightedEngine, WeightSource
+from rollout.engines.weights import DiskWeights, Interrupt, StateWeights, TensorWeights, WeightedEngine, WeightSource
 
 __all__ = [
     "BalancerConfig",
@@ -35,6 +35,7 @@ __all__ = [
     "ReplicaView",
     "ReplicatedEngine",
     "SamplingParams",
+    "StateWeights",
     "TensorWeights",
     "VersionSpan",
     "WeightSource",

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from fairbox.errors import FairboxError
 from rollout.engines.kv import RowCache
 from rollout.engines.prefixes import PrefixStore
+from rollout.engines.weights import DiskWeights, StateWeights
 
 __all__ = ["Decoder"]
 
@@ -83,16 +84,21 @@ class Decoder:
         """Copies one row to another."""
         self._rows.move(source, target, columns)
 
-    def load(self, model_dir: Path) -> None:
+    def load(self, source: DiskWeights | StateWeights) -> None:
         """Replaces the weights and forgets what was computed with the old ones; no row may be in use.
 
         Raises FairboxError for weights of another shape, and whatever transformers raises for a folder without any.
         """
-        model = load_model(model_dir)
-        old, new = ({name: value.shape for name, value in each.state_dict().items()} for each in (self.model, model))
+        model = load_model(source.path) if isinstance(source, DiskWeights) else None
+        state = source.tensors if isinstance(source, StateWeights) else model.state_dict()
+        old, new = ({name: value.shape for name, value in each.items()} for each in (self.model.state_dict(), state))
         if old != new:
-            raise FairboxError(f"{model_dir}: its weights have other names or shapes than those that are loaded")
-        self.model = model
+            where = source.path if isinstance(source, DiskWeights) else "the state"
+            raise FairboxError(f"{where}: its weights have other names or shapes than those that are loaded")
+        if model is None:
+            self.model.load_state_dict(state)
+        else:
+            self.model = model
         self._prefixes.clear()
 
     def _reuse(self, row: int, ids: tuple[int, ...], running: Sequence[Sequence[int]]) -> int:

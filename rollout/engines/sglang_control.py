@@ -12,7 +12,7 @@ from typing import Any
 from fairbox.errors import FieldError, FieldErrors
 from rollout.engines.base import EngineUnavailable
 from rollout.engines.sglang_http import SglangHttp
-from rollout.engines.weights import DiskWeights, TensorWeights, WeightSource
+from rollout.engines.weights import DiskWeights, StateWeights, TensorWeights, WeightSource
 
 __all__ = ["Call", "abort", "check_source", "load", "pause", "resume", "weight_version"]
 
@@ -54,6 +54,8 @@ def check_source(source: WeightSource, version: str) -> None:
         errors.append(FieldError("version", "is empty, must name the weights"))
     if isinstance(source, DiskWeights) and not source.path.is_absolute():
         errors.append(FieldError("source.path", f"is {str(source.path)!r}, must be absolute: servers resolve it"))
+    if isinstance(source, StateWeights):
+        errors.append(FieldError("source", "is StateWeights, which no server can read"))
     if isinstance(source, TensorWeights) and not source.per_rank:
         errors.append(FieldError("source.per_rank", "is empty, must hold one text per tensor-parallel rank"))
     if errors:
@@ -70,6 +72,7 @@ async def load(server: SglangHttp, source: WeightSource, version: str, *, timeou
         body = common | {"model_path": str(source.path)}
         _checked(server, await server.post("/update_weights_from_disk", body, timeout_s=timeout_s))
         return
+    assert isinstance(source, TensorWeights)
     _checked(server, await server.post("/begin_weight_update", {}, timeout_s=timeout_s))
     body = common | {"serialized_named_tensors": list(source.per_rank), "load_format": source.load_format}
     try:

@@ -30,7 +30,7 @@ from rollout.engines.base import (
 from rollout.engines.decoder import Decoder
 from rollout.engines.gate import TurnGate
 from rollout.engines.turn import PartEnd, Turn, TurnPart
-from rollout.engines.weights import DiskWeights, Interrupt, WeightSource
+from rollout.engines.weights import DiskWeights, Interrupt, StateWeights, WeightSource
 from rollout.engines.worker import BatchWorker
 
 __all__ = ["TransformersEngine"]
@@ -151,21 +151,22 @@ class TransformersEngine:
         self._gate.open()
 
     async def update_weights(self, source: WeightSource, *, version: str, timeout_s: float = 600.0) -> None:
-        """As `WeightedEngine`; takes checkpoint folders only."""
+        """As `WeightedEngine`; takes checkpoint folders, and the state of a model in this process."""
         if not version:
             raise FieldErrors([FieldError("version", "is empty, must name the weights")])
-        if not isinstance(source, DiskWeights):
-            raise FieldErrors([FieldError("source", f"is {type(source).__name__}, must be DiskWeights here")])
+        if not isinstance(source, DiskWeights | StateWeights):
+            problem = f"is {type(source).__name__}, must be DiskWeights or StateWeights here"
+            raise FieldErrors([FieldError("source", problem)])
         paused = self._paused
         if not paused:
             await self.pause(timeout_s=timeout_s)
         try:
-            await self._replace(source.path, version, timeout_s)
+            await self._replace(source, version, timeout_s)
         finally:
             if not paused:
                 await self.resume()
 
-    async def _replace(self, model_dir: Path, version: str, timeout_s: float) -> None:
+    async def _replace(self, source: DiskWeights | StateWeights, version: str, timeout_s: float) -> None:
         self._loaded()
         assert self._worker is not None
         loop = asyncio.get_running_loop()
@@ -179,11 +180,11 @@ class TransformersEngine:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, error)
 
-        self._worker.load(model_dir, version, done)
+        self._worker.load(source, version, done)
         try:
             error = await asyncio.wait_for(loaded, timeout_s)
         except TimeoutError:
-            raise EngineUnavailable(f"{model_dir}: was not loaded within {timeout_s:g} s") from None
+            raise EngineUnavailable(f"the weights {version!r} were not loaded within {timeout_s:g} s") from None
         if error is not None:
             raise error
         self._version = version

@@ -6,14 +6,18 @@ loses nor repeats an id of a turn; after a failed update the engine says which w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rollout.engines.base import Engine
 
-__all__ = ["DiskWeights", "Interrupt", "TensorWeights", "WeightSource", "WeightedEngine"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["DiskWeights", "Interrupt", "StateWeights", "TensorWeights", "WeightSource", "WeightedEngine"]
 
 
 class Interrupt(StrEnum):
@@ -45,7 +49,15 @@ class TensorWeights:
     """sglang's name of the packing, such as `flattened_bucket`; None for a plain list of (name, tensor)."""
 
 
-WeightSource = DiskWeights | TensorWeights
+@dataclass(frozen=True, slots=True, eq=False)
+class StateWeights:
+    """A model's `state_dict` in this process, for an engine that lives in it. It is copied before the update returns,
+    and must not change until then."""
+
+    tensors: Mapping[str, torch.Tensor]
+
+
+WeightSource = DiskWeights | TensorWeights | StateWeights
 
 
 class WeightedEngine(Engine, Protocol):

@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 
@@ -26,6 +25,7 @@ from rollout.engines.base import (
 from rollout.engines.decoder import Decoder
 from rollout.engines.sampling import new_generator, sample
 from rollout.engines.schedule import BatchSchedule, QueueFullError
+from rollout.engines.weights import DiskWeights, StateWeights
 
 __all__ = ["Answer", "BatchWorker"]
 
@@ -41,7 +41,7 @@ class _Interrupt:
 class _Load:
     """Take other weights; `done` is told what was wrong with them, or None."""
 
-    model_dir: Path
+    source: DiskWeights | StateWeights
     version: str
     done: Callable[[EngineUnavailable | None], None]
 
@@ -96,9 +96,11 @@ class BatchWorker:
         """Answers every request with the ids it has, none for those that wait, as FinishReason.ABORT."""
         self._post(_Interrupt())
 
-    def load(self, model_dir: Path, version: str, done: Callable[[EngineUnavailable | None], None]) -> None:
+    def load(
+        self, source: DiskWeights | StateWeights, version: str, done: Callable[[EngineUnavailable | None], None]
+    ) -> None:
         """Replaces the weights; requests that run then must have been interrupted. Old weights stay if it fails."""
-        self._post(_Load(model_dir, version, done))
+        self._post(_Load(source, version, done))
 
     def close(self) -> None:
         """Ends everything and waits for the thread, for at most one forward pass. Idempotent."""
@@ -166,7 +168,7 @@ class BatchWorker:
         if self._work:
             return EngineUnavailable("the weights were not replaced: turns run")
         try:
-            self._decoder.load(item.model_dir)
+            self._decoder.load(item.source)
         except Exception as error:  # the boundary to files of any origin, whose readers raise anything
             return EngineUnavailable(f"the weights were not replaced: {type(error).__name__}: {error}")
         self._version = item.version

@@ -1,10 +1,11 @@
-"""Training on rollouts: advantages and losses as pure functions of tensors. Importing it costs torch."""
+"""Training on rollouts: advantages and losses as pure functions of tensors, and the model. Importing it costs torch."""
 
 from rollout.training.advantages import ESTIMATORS, Advantages, AdvantageSettings, Outcomes, estimate_advantages
 from rollout.training.aggregation import AGGREGATIONS, token_weights
 from rollout.training.correction import CorrectionSettings, importance_weights
 from rollout.training.kl import KL_ESTIMATORS, kl_penalty
 from rollout.training.objective import Objective, ObjectiveInputs, ObjectiveSettings, objective, value_losses
+from rollout.training.policy import Policy, PolicySettings, TokenValues
 from rollout.training.policy_losses import POLICY_LOSSES, PolicyInputs, PolicyLossSettings, TokenLosses, policy_loss
 
 __all__ = [
@@ -19,9 +20,12 @@ __all__ = [
     "ObjectiveInputs",
     "ObjectiveSettings",
     "Outcomes",
+    "Policy",
     "PolicyInputs",
     "PolicyLossSettings",
+    "PolicySettings",
     "TokenLosses",
+    "TokenValues",
     "estimate_advantages",
     "importance_weights",
     "kl_penalty",

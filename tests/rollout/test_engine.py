@@ -15,7 +15,15 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from fairbox.errors import FairboxError, FieldErrors
-from rollout.engines import DiskWeights, EngineUnavailable, GenerationRequest, SamplingParams, TensorWeights
+from rollout.engines import (
+    DiskWeights,
+    EngineUnavailable,
+    GenerationRequest,
+    SamplingParams,
+    StateWeights,
+    TensorWeights,
+    VersionSpan,
+)
 from rollout.engines.transformers import TransformersEngine
 from rollout.tokens import ChatTemplate
 from tests.rollout.engine_contract import (
@@ -139,10 +147,30 @@ async def test_weights_that_are_missing_are_not_made_up(tiny_dir: Path, tmp_path
 
 
 async def test_only_checkpoint_folders_of_the_same_shape_are_taken(engine: TransformersEngine, tmp_path: Path) -> None:
-    with pytest.raises(FieldErrors, match="source is TensorWeights, must be DiskWeights here"):
+    with pytest.raises(FieldErrors, match="source is TensorWeights, must be DiskWeights or StateWeights here"):
         await engine.update_weights(TensorWeights(("AAAA",)), version="second")
     config = LlamaConfig(hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)
     LlamaForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(EngineUnavailable, match="other names or shapes"):
         await engine.update_weights(DiskWeights(tmp_path), version="second")
+    with pytest.raises(EngineUnavailable, match="the state: its weights have other names or shapes"):
+        await engine.update_weights(StateWeights({}), version="second")
     assert engine.weight_version == "initial"
+
+
+async def test_the_state_of_a_model_in_this_process_is_copied(
+    weighted: TransformersEngine, other_tiny_dir: Path, chat: ChatTemplate, fresh: None
+) -> None:
+    ids = prompt(chat, QUESTIONS[0])
+    await weighted.update_weights(DiskWeights(other_tiny_dir), version="disk")
+    wanted = await weighted.generate(request(ids, temperature=0.0, max_new_tokens=8))
+    state = {name: value.clone() for name, value in plain_model(other_tiny_dir).state_dict().items()}
+    for name in ("state", "again"):
+        await weighted.update_weights(StateWeights(state), version=name)
+        found = await weighted.generate(request(ids, temperature=0.0, max_new_tokens=8))
+        assert (found.ids, found.versions) == (wanted.ids, (VersionSpan(name, 0, 8),))
+        assert found.logprobs == pytest.approx(wanted.logprobs, abs=1e-5)
+        assert found.cached_tokens == 0
+    for value in state.values():
+        value.zero_()
+    assert (await weighted.generate(request(ids, temperature=0.0, max_new_tokens=8))).ids == wanted.ids

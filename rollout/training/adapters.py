@@ -1,0 +1,67 @@
+"""LoRA through peft, and what an engine needs of a model with adapters: the weights of a plain one.
+
+The merged weights are made beside the model (base + B A * scale) and never put into it: merging in place and taking it
+back again would move the base weights by rounding, a little at each sync.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fairbox.errors import FairboxError
+
+__all__ = ["add_adapters", "plain_state", "without_adapters"]
+
+_ADAPTER = "default"
+
+
+def add_adapters(model: Any, *, rank: int, alpha: float, targets: list[str], seed: int) -> None:
+    """Puts LoRA beside the linear layers that `targets` names (all but the head with ["all-linear"]), and freezes the
+    rest. `seed` draws the first adapters, whose outputs are 0. Raises FairboxError without peft."""
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ModuleNotFoundError:
+        raise FairboxError("policy.lora_rank needs peft: run `pip install 'fairbox[train]'`") from None
+    chosen: Any = targets[0] if targets == ["all-linear"] else targets
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=chosen, lora_dropout=0.0)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            inject_adapter_in_model(config, model, adapter_name=_ADAPTER)
+    except ValueError as error:
+        raise FairboxError(f"policy.lora_targets is {targets}: {error}") from None
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+
+
+@torch.no_grad()
+def plain_state(model: Any) -> dict[str, torch.Tensor]:
+    """The `state_dict` that the model would have without adapters, what they learned included. Tensors without an
+    adapter are the model's own, not copies."""
+    deltas = {
+        f"{name}.base_layer.weight": module.get_delta_weight(_ADAPTER)
+        for name, module in model.named_modules()
+        if hasattr(module, "get_delta_weight")
+    }
+    state = {}
+    for name, value in model.state_dict().items():
+        if "lora_" not in name:
+            state[name.replace(".base_layer.", ".")] = value + deltas[name] if name in deltas else value.detach()
+    return state
+
+
+class without_adapters:  # noqa: N801 - used like a function
+    """`with without_adapters(model)`: the model that was there before training."""
+
+    def __init__(self, model: Any) -> None:
+        self._layers = [module for module in model.modules() if hasattr(module, "get_delta_weight")]
+
+    def __enter__(self) -> None:
+        for layer in self._layers:
+            layer.enable_adapters(False)
+
+    def __exit__(self, *error: object) -> None:
+        for layer in self._layers:
+            layer.enable_adapters(True)
