@@ -8,7 +8,7 @@ ids, not requests; it belongs to one thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,17 +89,19 @@ class Decoder:
 
         Raises FairboxError for weights of another shape, and whatever transformers raises for a folder without any.
         """
-        model = load_model(source.path) if isinstance(source, DiskWeights) else None
-        state = source.tensors if isinstance(source, StateWeights) else model.state_dict()
-        old, new = ({name: value.shape for name, value in each.items()} for each in (self.model.state_dict(), state))
-        if old != new:
-            where = source.path if isinstance(source, DiskWeights) else "the state"
-            raise FairboxError(f"{where}: its weights have other names or shapes than those that are loaded")
-        if model is None:
-            self.model.load_state_dict(state)
+        if isinstance(source, StateWeights):
+            self._check_shapes(source.tensors, "the state")
+            self.model.load_state_dict(source.tensors)
         else:
+            model = load_model(source.path)
+            self._check_shapes(model.state_dict(), str(source.path))
             self.model = model
         self._prefixes.clear()
+
+    def _check_shapes(self, state: Mapping[str, torch.Tensor], where: str) -> None:
+        old, new = ({name: value.shape for name, value in each.items()} for each in (self.model.state_dict(), state))
+        if old != new:
+            raise FairboxError(f"{where}: its weights have other names or shapes than those that are loaded")
 
     def _reuse(self, row: int, ids: tuple[int, ...], running: Sequence[Sequence[int]]) -> int:
         source, shared = None, 0

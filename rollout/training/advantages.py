@@ -68,6 +68,8 @@ class Outcomes:
     """float [B, R]: added to the reward at each token, such as a KL penalty; None: nothing."""
     values: torch.Tensor | None = None
     """float [B, R]: what the value head expects before each token; GAE needs it."""
+    spread_rewards: torch.Tensor | None = None
+    """float [B, R]: the reward spread over tokens, as `RolloutBatch.token_rewards`; None: it is at the last token."""
 
     @classmethod
     def of(
@@ -75,7 +77,7 @@ class Outcomes:
     ) -> Outcomes:
         """Those of a batch."""
         mask = batch.response_mask.bool() & batch.scored.unsqueeze(1)
-        return cls(batch.rewards, batch.scored, batch.groups, mask, penalties, values)
+        return cls(batch.rewards, batch.scored, batch.groups, mask, penalties, values, batch.token_rewards)
 
     def trajectory_rewards(self) -> torch.Tensor:
         """float64 [B]: the reward with its penalties; 0 where there is no score."""
@@ -85,10 +87,13 @@ class Outcomes:
         return kept(rewards, self.scored)
 
     def token_rewards(self) -> torch.Tensor:
-        """float64 [B, R]: the reward at the last token of the mask, and the penalties at theirs."""
-        behind = self.mask.long().flip(1).cumsum(1).flip(1)
-        rewards = kept(kept(self.rewards.double(), self.scored).unsqueeze(1).expand(self.mask.shape), behind == 1)
-        rewards = kept(rewards, self.mask)
+        """float64 [B, R]: the reward where its parts belong, and the penalties at their tokens."""
+        if self.spread_rewards is not None:
+            rewards = kept(self.spread_rewards.double(), self.mask)
+        else:
+            behind = self.mask.long().flip(1).cumsum(1).flip(1)
+            whole = self.rewards.double().unsqueeze(1).expand(self.mask.shape)
+            rewards = kept(whole, self.mask & (behind == 1))
         return rewards if self.penalties is None else rewards + kept(self.penalties.double(), self.mask)
 
 

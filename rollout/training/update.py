@@ -1,0 +1,67 @@
+"""Optimizer and schedule: torch's own, chosen by settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from fairbox.config import setting
+from fairbox.errors import ConfigError
+
+__all__ = ["UpdateSettings", "make_optimizer", "make_schedule"]
+
+_SCHEDULES = ("constant", "linear", "cosine")
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """How weights move."""
+
+    lr: float = setting(1e-6, help="Learning rate of AdamW after its warm-up; usual with LoRA is 10 to 100 times more.")
+    warmup_steps: int = setting(0, help="Steps over which it rises to that.")
+    schedule: str = setting("constant", help="Then constant, or linear or cosine down to 0 at the last of steps.")
+    beta1: float = setting(0.9, help="AdamW: decay of the mean of gradients.")
+    beta2: float = setting(0.95, help="AdamW: decay of the mean of their squares.")
+    weight_decay: float = setting(0.0, help="AdamW: weight decay.")
+    max_grad_norm: float = setting(1.0, help="Gradients are scaled down to this norm.")
+    epochs: int = setting(1, help="How often a step's trajectories are trained on.")
+    minibatches: int = setting(1, help="Optimizer steps of one epoch, each on as many trajectories.")
+
+    def validate(self) -> None:
+        """ConfigError naming the setting that is wrong."""
+        for name in ("lr", "max_grad_norm"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"update.{name} is {getattr(self, name)}, must be positive")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"update.{name} is {getattr(self, name)}, must be from 0 to below 1")
+        for name, least in (("warmup_steps", 0), ("weight_decay", 0), ("epochs", 1), ("minibatches", 1)):
+            if not least <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"update.{name} is {getattr(self, name)}, must be at least {least}")
+        if self.schedule not in _SCHEDULES:
+            raise ConfigError(f"update.schedule is {self.schedule!r}, must be one of: {', '.join(_SCHEDULES)}")
+
+
+def make_optimizer(parameters: Iterable[torch.nn.Parameter], settings: UpdateSettings) -> torch.optim.Optimizer:
+    """AdamW."""
+    betas = (settings.beta1, settings.beta2)
+    return torch.optim.AdamW(parameters, lr=settings.lr, betas=betas, weight_decay=settings.weight_decay)
+
+
+def make_schedule(
+    optimizer: torch.optim.Optimizer, settings: UpdateSettings, *, steps: int
+) -> torch.optim.lr_scheduler.LambdaLR:
+    """Factor of the learning rate in step n, from 0; `steps` is their number. It is stepped once a training step."""
+
+    def factor(step: int) -> float:
+        if step < settings.warmup_steps:
+            return (step + 1) / settings.warmup_steps
+        done = min(1.0, (step - settings.warmup_steps) / max(1, steps - settings.warmup_steps))
+        if settings.schedule == "linear":
+            return 1.0 - done
+        return 0.5 * (1 + math.cos(math.pi * done)) if settings.schedule == "cosine" else 1.0
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
