@@ -88,7 +88,7 @@ async def _run(
 ) -> bool:
     """Whether every trajectory ended; False after a signal."""
     async with contextlib.AsyncExitStack() as stack:
-        limiter, executor = await stack.enter_async_context(_services(config, environment, specs, console))
+        limiter, executor = await stack.enter_async_context(open_services(config, environment, specs, console))
         console.print(f"loading {model_dir.name}" if config.engine.kind == "transformers" else "asking the servers")
         player = await stack.enter_async_context(
             open_player(config, model_dir, executor=executor, limiter=limiter, specs=specs)
@@ -98,7 +98,7 @@ async def _run(
             environment.use(RewardServices(executor=client))
         tasks = list(environment.tasks())
         _check_prompts(tasks, player, config)
-        dump = stack.enter_context(DumpWriter(_out_folder(config), config.step))
+        dump = stack.enter_context(DumpWriter(out_folder(config), config.step))
         return await _roll(config, environment, tasks, player, dump, console, stop)
 
 
@@ -171,7 +171,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def _services(
+async def open_services(
     config: RolloutConfig, environment: Environment, specs: tuple[ToolSpec, ...], console: Console
 ) -> AsyncIterator[tuple[str, str]]:
     """(limiter, executor): those of the configuration, or a pair that lives as long as the run."""
@@ -215,7 +215,7 @@ def _check_prompts(tasks: list[Task], player: Player, config: RolloutConfig) -> 
             raise DataError(f"{task.where}: its prompt has {length} tokens, which leaves none of {longest} to answer")
 
 
-def _out_folder(config: RolloutConfig) -> Path:
+def out_folder(config: RolloutConfig) -> Path:
     if config.out is not None:
         return Path(config.out)
     now = datetime.datetime.now().astimezone()

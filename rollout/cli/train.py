@@ -1,0 +1,57 @@
+"""`fairbox train`: tasks in; a model that is better at them, its checkpoints and a line of figures a step out."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, FairboxError
+from fairbox.serving import run_service
+from rollout.build import tool_specs
+from rollout.cli.rollout import open_services, out_folder
+from rollout.engines.model_store import find_model
+from rollout.envs.base import EnvironmentSetup
+from rollout.envs.settings import load_run
+from rollout.rewards import load_reward
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; 0 when the last step was reached, 130 after Ctrl-C."""
+    try:
+        from rollout.training.config import TrainConfig
+        from rollout.training.run import TrainingRun, train
+    except ModuleNotFoundError as error:
+        raise FairboxError(f"training needs {error.name}: run `pip install 'fairbox[engine,train]'`") from None
+    config, kind, settings = load_run(
+        TrainConfig, prefix="TRAIN", prog="fairbox train", description=__doc__ or "", argv=argv
+    )
+    reward = None if config.reward is None else load_reward(config.reward)
+
+    def environment_of(data: str | None, limit: int) -> EnvironmentSetup:
+        return EnvironmentSetup(data=None if data is None else Path(data), limit=limit, reward=reward)
+
+    environment = kind.make(settings, environment_of(config.data, config.n))
+    held_out = None
+    if config.eval_data is not None:
+        held_out = kind.make(settings, environment_of(config.eval_data, config.eval_n))
+    specs = tool_specs(config, environment)
+    model_dir, console = find_model(config.model), Console(file=sys.stderr)
+    run = TrainingRun(config, settings, environment, held_out, specs, model_dir, out_folder(config))
+    finished: list[bool] = []
+
+    async def serve(stop: asyncio.Event) -> None:
+        async with open_services(config, specs, console) as (limiter, executor):
+            finished.append(await train(run, executor=executor, limiter=limiter, console=console, stop=stop))
+            said = "trained" if finished[-1] else "interrupted; what was learned is kept, resume=true goes on"
+            console.print(f"{said}: {run.out}", soft_wrap=True)
+
+    code = run_service(serve, name="fairbox train")
+    if code == EXIT_INTERRUPTED or finished == [True]:
+        return code
+    return code or EXIT_FAILURE

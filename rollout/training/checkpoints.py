@@ -1,0 +1,131 @@
+"""Checkpoints: folders that are whole or not there.
+
+`{folder}/step-000010/` holds `state.pt` (tensors and plain values, read without running code), `config.json` and
+`checksum.json`. It is written beside its place, flushed to the disk and renamed into it, so that a crash at any moment
+leaves the one before as the newest; a folder whose contents do not have their checksum is passed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairbox.errors import FairboxError
+
+__all__ = ["Checkpoint", "CheckpointError", "CheckpointStore"]
+
+_LOG = logging.getLogger("fairbox.training")
+_STATE, _CONFIG, _CHECKSUM = "state.pt", "config.json", "checksum.json"
+_NAME = re.compile(r"step-(\d+)$")
+
+
+class CheckpointError(FairboxError):
+    """A checkpoint can't be written or read. The text names the folder and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One that is whole."""
+
+    path: Path
+    step: int
+    state: dict[str, Any]
+    config: dict[str, Any]
+
+
+class CheckpointStore:
+    """The checkpoints of a run, of which the newest `keep` stay."""
+
+    def __init__(self, folder: Path, *, keep: int) -> None:
+        self._folder = folder
+        self._keep = keep
+
+    def save(self, step: int, state: Mapping[str, Any], config: Mapping[str, Any], *, name: str = "step") -> Path:
+        """Writes one and removes those that are too many. Another `name` than `step` is never resumed from or removed.
+
+        Raises CheckpointError, and leaves nothing of it, when the disk is full or can't be written.
+        """
+        target = self._folder / f"{name}-{step:06d}"
+        beside = self._folder / f".{target.name}.part"
+        try:
+            shutil.rmtree(beside, ignore_errors=True)
+            beside.mkdir(parents=True)
+            _write(beside, state, config)
+            if target.exists():  # of a run that was told to go on from an earlier one
+                shutil.rmtree(target)
+            beside.rename(target)
+            _flush(self._folder)
+        except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
+            with contextlib.suppress(OSError):
+                shutil.rmtree(beside, ignore_errors=True)
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+            raise CheckpointError(f"{target}: the checkpoint can't be written: {reason}") from None
+        self._thin()
+        return target
+
+    def latest(self) -> Checkpoint | None:
+        """The newest that is whole; None without one. Removes what interrupted writes left."""
+        for part in self._folder.glob(".*.part"):
+            shutil.rmtree(part, ignore_errors=True)
+        for step, path in reversed(self._all()):
+            try:
+                return Checkpoint(path, step, *_read(path))
+            except CheckpointError as error:
+                _LOG.warning("%s; the one before it is tried", error)
+        return None
+
+    def _all(self) -> list[tuple[int, Path]]:
+        found = ((_NAME.match(path.name), path) for path in self._folder.glob("step-*"))
+        return sorted((int(match[1]), path) for match, path in found if match)
+
+    def _thin(self) -> None:
+        for _, path in self._all()[: -self._keep]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _write(folder: Path, state: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    with (folder / _STATE).open("wb") as file:
+        torch.save(dict(state), file)
+    (folder / _CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    sums = {name: _digest(folder / name) for name in (_STATE, _CONFIG)}
+    (folder / _CHECKSUM).write_text(json.dumps(sums) + "\n", encoding="utf-8")
+    for name in (_STATE, _CONFIG, _CHECKSUM):
+        _flush(folder / name)
+    _flush(folder)
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    try:
+        sums = json.loads((folder / _CHECKSUM).read_text(encoding="utf-8"))
+        for name in (_STATE, _CONFIG):
+            if _digest(folder / name) != sums.get(name):
+                raise CheckpointError(f"{folder / name}: is damaged: it does not have its checksum")
+        state = torch.load(folder / _STATE, map_location="cpu", weights_only=True)
+        return state, json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{folder}: the checkpoint can't be read: {error}") from None
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    """To the disk itself: a rename may else survive a power cut that the contents did not."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

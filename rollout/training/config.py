@@ -1,0 +1,142 @@
+"""Settings of `fairbox train`: those of `fairbox rollout`, and what is done with its trajectories."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairbox.config import setting
+from fairbox.errors import ConfigError
+from rollout.config import RolloutConfig, SamplingSettings
+from rollout.training.advantages import AdvantageSettings
+from rollout.training.learner import LearnerSettings
+from rollout.training.objective import ObjectiveSettings
+from rollout.training.policy import PolicySettings
+from rollout.training.update import UpdateSettings
+
+__all__ = ["TrainConfig", "TrainSampling", "changed_settings", "flat_settings"]
+
+_GROUPED = ("grpo", "rloo")
+_FREE = (
+    "steps",
+    "out",
+    "resume",
+    "save_every",
+    "keep",
+    "eval_every",
+    "eval_data",
+    "eval_n",
+    "eval_temperature",
+    "up",
+    "limiter",
+    "executor",
+    "model",
+    "concurrency",
+    "engine.max_batch",
+    "engine.threads",
+    "engine.urls",
+    "engine.queue_timeout_s",
+    "infra_retries",
+    "infra_retries_total",
+)
+"""May change when a run goes on: where things are, and what does not change what is learned. `model` may have moved; a
+model of another shape does not take the checkpoint."""
+
+
+@dataclass(frozen=True)
+class TrainSampling(SamplingSettings):
+    """How tokens are chosen in training."""
+
+    temperature: float = setting(1.0, help="Above 0 to 10; training takes logprobs at the same temperature.")
+
+
+@dataclass(frozen=True)
+class TrainConfig(RolloutConfig):
+    """A training run."""
+
+    n: int = setting(100_000, help="How many problems at most, from the beginning of the data.")
+    samples_per_prompt: int = setting(8, help="Trajectories per problem; together they are a group.")
+    sampling: SamplingSettings = setting(factory=TrainSampling, help="How tokens are chosen.")
+    steps: int = setting(100, help="Training steps, those before a resume included.")
+    prompts_per_step: int = setting(8, help="Problems of a step.")
+    out: str | None = setting(None, help="Folder of the run; none: a new one below out/, named by date and time.")
+    resume: bool = setting(False, help="Go on from the newest checkpoint in out, or begin where there is none.")
+    save_every: int = setting(10, help="Steps between checkpoints; one is written at the end too.")
+    keep: int = setting(2, help="Checkpoints that are kept.")
+    eval_data: str | None = setting(None, help="Held-out problems, in the form of data; none: no evaluation.")
+    eval_n: int = setting(100, help="How many of those.")
+    eval_every: int = setting(10, help="Steps between evaluations; the first is before step 1.")
+    eval_temperature: float = setting(0.0, help="Temperature of evaluations; 0: greedy.")
+    policy: PolicySettings = setting(factory=PolicySettings, help="The model that is trained.")
+    advantage: AdvantageSettings = setting(factory=AdvantageSettings, help="How advantages are estimated.")
+    loss: ObjectiveSettings = setting(factory=ObjectiveSettings, help="What is made small.")
+    update: UpdateSettings = setting(factory=UpdateSettings, help="How weights move.")
+
+    def validate(self) -> None:
+        """ConfigError or FieldErrors for what types can't say."""
+        super().validate()
+        for part in (self.policy, self.advantage, self.loss, self.update):
+            part.validate()
+        for name in ("steps", "prompts_per_step", "save_every", "keep", "eval_n", "eval_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if self.sampling.temperature == 0:
+            raise ConfigError(
+                "sampling.temperature is 0, must be above 0: greedy trajectories of a problem are all one"
+            )
+        if not 0 <= self.eval_temperature <= 10:
+            raise ConfigError(f"eval_temperature is {self.eval_temperature}, must be from 0 to 10")
+        if self.sampling.seed is None:
+            raise ConfigError("sampling.seed is none, must be a number: a run that goes on must go on the same way")
+        if self.advantage.estimator in _GROUPED and self.samples_per_prompt < 2 and self.advantage.single != "reward":
+            said = f"samples_per_prompt is {self.samples_per_prompt}, must be at least 2"
+            raise ConfigError(
+                f"{said} with advantage.estimator={self.advantage.estimator}, which compares within groups"
+            )
+        if self.ray:
+            raise ConfigError("ray is set, which training does not support; its rollouts run in this process")
+        if self.step != RolloutConfig().step:
+            raise ConfigError("step is set, but training counts its steps itself")
+        divisor = self.loss.norm or self.limits.max_response_tokens
+        if self.loss.aggregation == "seq_mean_token_sum_norm" and divisor is None:
+            raise ConfigError("loss.norm is none, and limits.max_response_tokens too, so there is no divisor")
+
+    def learner(self) -> LearnerSettings:
+        """What the learner is told."""
+        assert self.sampling.seed is not None
+        return LearnerSettings(
+            advantage=self.advantage,
+            loss=self.loss,
+            update=self.update,
+            temperature=self.sampling.temperature,
+            max_response_tokens=self.limits.max_response_tokens or 1,
+            steps=self.steps,
+            seed=self.sampling.seed,
+        )
+
+
+def flat_settings(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted path -> value, of everything in a dataclass of settings, for a checkpoint."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= flat_settings(value, f"{prefix}{field.name}.")
+        else:
+            found[prefix + field.name] = value
+    return found
+
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What must not differ when a run goes on, and does: one sentence each."""
+    fixed = {name for name in {**before, **now} if name not in _FREE}
+    if now.get("update.schedule") != "constant":
+        fixed.add("steps")  # the learning rate falls towards the last one
+    absent = "not a setting"
+    return [
+        f"{name} is {now.get(name, absent)!r}, was {before.get(name, absent)!r}"
+        for name in sorted(fixed)
+        if now.get(name, absent) != before.get(name, absent)
+    ]

@@ -1,0 +1,135 @@
+"""A training run from its settings: model, checkpoint, engine, tools, loop; everything opened here is closed here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from rich.console import Console
+
+from executor_service import ExecutorClient
+from fairbox.errors import ConfigError
+from rollout.build import open_loop
+from rollout.data.rows import DataError
+from rollout.engines.weights import WeightedEngine
+from rollout.envs.base import Environment, EnvironmentWithServices
+from rollout.loop.agent_loop import AgentLoop
+from rollout.loop.task import Task
+from rollout.rewards import RewardServices
+from rollout.tokens.tokenizer import ChatTemplateError
+from rollout.tools.registry import ToolSpec
+from rollout.training.checkpoints import CheckpointStore
+from rollout.training.config import TrainConfig, changed_settings, flat_settings
+from rollout.training.learner import Learner
+from rollout.training.metrics import MetricLog
+from rollout.training.policy import Policy
+from rollout.training.sync import WeightSync
+from rollout.training.trainer import Evaluation, Trainer
+
+__all__ = ["TrainingRun", "restore", "train"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """What a run needs beside the services."""
+
+    config: TrainConfig
+    env_settings: Any
+    """Settings of the environment, which must not change when the run goes on."""
+    environment: Environment
+    held_out: Environment | None
+    specs: tuple[ToolSpec, ...]
+    model_dir: Path
+    out: Path
+
+    def settings(self) -> dict[str, Any]:
+        """Of everything, as a checkpoint keeps them."""
+        found = flat_settings(self.config) | flat_settings(self.env_settings, "env_config.")
+        plain: dict[str, Any] = json.loads(json.dumps(found, default=str))
+        return plain
+
+
+async def train(run: TrainingRun, *, executor: str, limiter: str, console: Console, stop: asyncio.Event) -> bool:
+    """Whether the last step was reached. The services are `host:port`. Raises FairboxError."""
+    config = run.config
+    checkpoints = CheckpointStore(run.out / "checkpoints", keep=config.keep)
+    learner = await asyncio.to_thread(restore, run, checkpoints, console)
+    after = learner.steps_done
+    async with contextlib.AsyncExitStack() as stack:
+        loop = await stack.enter_async_context(
+            open_loop(config, run.model_dir, executor=executor, limiter=limiter, specs=run.specs)
+        )
+        client = await stack.enter_async_context(ExecutorClient(executor))
+        held_out = run.held_out
+        environments: list[Environment] = [run.environment, *([] if held_out is None else [held_out])]
+        for environment in environments:
+            if isinstance(environment, EnvironmentWithServices):
+                environment.use(RewardServices(executor=client))
+            _check_prompts(environment.tasks(), loop, config)
+        _forget(run.out, after)
+        log = stack.enter_context(MetricLog(run.out, console, after=after if config.resume else -1))
+        engine = cast("WeightedEngine", loop.engine)
+        folder = None if config.engine.kind == "transformers" else run.out / "weights"
+        trainer = Trainer(
+            config,
+            learner,
+            loop,
+            run.environment,
+            WeightSync(engine, learner.policy, folder=folder),
+            out=run.out,
+            checkpoints=checkpoints,
+            log=log,
+            settings=run.settings(),
+            evaluation=None if held_out is None else Evaluation(held_out, list(held_out.tasks())),
+        )
+        return await trainer.run(stop)
+
+
+def restore(run: TrainingRun, checkpoints: CheckpointStore, console: Console) -> Learner:
+    """The learner at its newest checkpoint, or at its beginning. Raises ConfigError for settings that changed, and for
+    checkpoints that the run is not to go on from."""
+    config, found = run.config, checkpoints.latest()
+    if found is not None:
+        if not config.resume:
+            raise ConfigError(f"out is {str(run.out)!r}, which has checkpoints; set resume to go on from the newest")
+        if changed := changed_settings(found.config, run.settings()):
+            raise ConfigError(f"{found.path} was written with other settings: {'; '.join(changed)}")
+    policy = Policy.load(
+        run.model_dir,
+        config.policy,
+        value_head=config.advantage.estimator == "gae",
+        reference=config.loss.needs_reference,
+        seed=config.sampling.seed or 0,
+    )
+    learner = Learner(policy, config.learner())
+    if found is not None:
+        learner.load_state(found.state)
+        console.print(f"going on after step {found.step} from {found.path}", soft_wrap=True)
+    return learner
+
+
+def _forget(out: Path, after: int) -> None:
+    """Removes the dumps of steps that are played again: of all after step `after`, and of that one's weights."""
+    for folder, last in (("rollouts", after), ("evaluations", after)):
+        for path in (out / folder).glob("*.jsonl"):
+            if path.stem.isdigit() and (int(path.stem) > last or (after == 0 and int(path.stem) == 0)):
+                path.unlink()
+    shutil.rmtree(out / "weights", ignore_errors=True)
+
+
+def _check_prompts(tasks: Sequence[Task], loop: AgentLoop, config: TrainConfig) -> None:
+    """Raises DataError for a task whose prompt the template refuses, or leaves no room for an answer."""
+    longest = min(loop.engine.max_model_tokens, config.limits.max_model_tokens or loop.engine.max_model_tokens)
+    for task in tasks:
+        try:
+            length = len(loop.chat.prompt_ids(task.messages, loop.tools.schemas))
+        except ChatTemplateError as error:
+            raise DataError(f"{task.where}: {error}") from None
+        if length >= longest:
+            raise DataError(f"{task.where}: its prompt has {length} tokens, which leaves none of {longest} to answer")
