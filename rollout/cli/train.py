@@ -48,8 +48,10 @@ def main(argv: Sequence[str]) -> int:
     async def serve(stop: asyncio.Event) -> None:
         async with open_services(config, specs, console) as (limiter, executor):
             finished.append(await train(run, executor=executor, limiter=limiter, console=console, stop=stop))
-            said = "trained" if finished[-1] else "interrupted; what was learned is kept, resume=true goes on"
-            console.print(f"{said}: {run.out}", soft_wrap=True)
+            if finished[-1]:
+                console.print(f"the trained model: {run.out / 'model'}", soft_wrap=True)
+            else:
+                console.print(f"interrupted; resume=true out={run.out} goes on", soft_wrap=True)
 
     code = run_service(serve, name="fairbox train")
     if code == EXIT_INTERRUPTED or finished == [True]:

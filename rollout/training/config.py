@@ -19,6 +19,8 @@ from rollout.training.update import UpdateSettings
 __all__ = ["TrainConfig", "TrainSampling", "changed_settings", "flat_settings"]
 
 _GROUPED = ("grpo", "rloo")
+_ENGINES = ("transformers", "sglang")
+"""Those that take new weights while they run."""
 _FREE = (
     "steps",
     "out",
@@ -97,6 +99,8 @@ class TrainConfig(RolloutConfig):
             )
         if self.ray:
             raise ConfigError("ray is set, which training does not support; its rollouts run in this process")
+        if self.engine.kind not in _ENGINES:
+            raise ConfigError(f"engine.kind is {self.engine.kind!r}, must be one of: {', '.join(_ENGINES)}")
         if self.step != RolloutConfig().step:
             raise ConfigError("step is set, but training counts its steps itself")
         divisor = self.loss.norm or self.limits.max_response_tokens

@@ -17,7 +17,10 @@ from rich.console import Console
 
 from fairbox.errors import FairboxError
 
-__all__ = ["MetricLog"]
+__all__ = ["METRICS", "MetricLog"]
+
+METRICS = "metrics.jsonl"
+"""Its name in the folder of a run."""
 
 _COLUMNS = (
     ("step", "step", 5, ".0f"),
@@ -37,10 +40,10 @@ _COLUMNS = (
 
 
 class MetricLog:
-    """`with MetricLog(folder, console, after=step) as log: log.write(step, figures)`."""
+    """`with MetricLog(folder, console, after=step) as log: log.write(step, figures)`; `after` -1 keeps no line."""
 
     def __init__(self, folder: Path, console: Console, *, after: int) -> None:
-        self._path = folder / "metrics.jsonl"
+        self._path = folder / METRICS
         self._console = console
         self._after = after
         self._rows = 0

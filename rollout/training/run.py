@@ -27,9 +27,9 @@ from rollout.tools.registry import ToolSpec
 from rollout.training.checkpoints import CheckpointStore
 from rollout.training.config import TrainConfig, changed_settings, flat_settings
 from rollout.training.learner import Learner
-from rollout.training.metrics import MetricLog
+from rollout.training.metrics import METRICS, MetricLog
 from rollout.training.policy import Policy
-from rollout.training.sync import WeightSync
+from rollout.training.sync import WeightSync, export_model
 from rollout.training.trainer import Evaluation, Trainer
 
 __all__ = ["TrainingRun", "restore", "train"]
@@ -72,8 +72,9 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
             if isinstance(environment, EnvironmentWithServices):
                 environment.use(RewardServices(executor=client))
             _check_prompts(environment.tasks(), loop, config)
-        _forget(run.out, after)
-        log = stack.enter_context(MetricLog(run.out, console, after=after if config.resume else -1))
+        if config.resume:
+            _forget(run.out, after)
+        log = stack.enter_context(MetricLog(run.out, console, after=after or -1))
         engine = cast("WeightedEngine", loop.engine)
         folder = None if config.engine.kind == "transformers" else run.out / "weights"
         trainer = Trainer(
@@ -88,18 +89,20 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
             settings=run.settings(),
             evaluation=None if held_out is None else Evaluation(held_out, list(held_out.tasks())),
         )
-        return await trainer.run(stop)
+        complete = await trainer.run(stop)
+        if complete:
+            await asyncio.to_thread(export_model, learner.policy, run.model_dir, run.out / "model")
+        return complete
 
 
 def restore(run: TrainingRun, checkpoints: CheckpointStore, console: Console) -> Learner:
     """The learner at its newest checkpoint, or at its beginning. Raises ConfigError for settings that changed, and for
     checkpoints that the run is not to go on from."""
     config, found = run.config, checkpoints.latest()
-    if found is not None:
-        if not config.resume:
-            raise ConfigError(f"out is {str(run.out)!r}, which has checkpoints; set resume to go on from the newest")
-        if changed := changed_settings(found.config, run.settings()):
-            raise ConfigError(f"{found.path} was written with other settings: {'; '.join(changed)}")
+    if not config.resume and (found is not None or (run.out / METRICS).exists()):
+        raise ConfigError(f"out is {str(run.out)!r}, which holds a run; set resume to go on with it")
+    if found is not None and (changed := changed_settings(found.config, run.settings())):
+        raise ConfigError(f"{found.path} was written with other settings: {'; '.join(changed)}")
     policy = Policy.load(
         run.model_dir,
         config.policy,
@@ -115,10 +118,10 @@ def restore(run: TrainingRun, checkpoints: CheckpointStore, console: Console) ->
 
 
 def _forget(out: Path, after: int) -> None:
-    """Removes the dumps of steps that are played again: of all after step `after`, and of that one's weights."""
-    for folder, last in (("rollouts", after), ("evaluations", after)):
+    """Removes what is done again: the dumps of steps after `after`, or of all where the run begins anew."""
+    for folder in ("rollouts", "evaluations"):
         for path in (out / folder).glob("*.jsonl"):
-            if path.stem.isdigit() and (int(path.stem) > last or (after == 0 and int(path.stem) == 0)):
+            if path.stem.isdigit() and (int(path.stem) > after or after == 0):
                 path.unlink()
     shutil.rmtree(out / "weights", ignore_errors=True)
 

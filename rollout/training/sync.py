@@ -5,11 +5,17 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
 from fairbox.errors import FairboxError
 from rollout.engines.weights import DiskWeights, StateWeights, WeightedEngine
 from rollout.training.policy import Policy
 
-__all__ = ["WeightSync", "version_name"]
+__all__ = ["WeightSync", "export_model", "version_name"]
+
+_TOKENIZER = ("tokenizer*", "*.jinja", "vocab*", "merges.txt", "special_tokens_map.json", "generation_config.json")
+"""What a model folder holds beside its configuration and weights."""
 
 
 def version_name(steps_done: int) -> str:
@@ -39,17 +45,31 @@ class WeightSync:
         try:
             write_model(self._policy, path)
             await self._engine.update_weights(DiskWeights(path), version=version)
-        except OSError as error:
-            raise FairboxError(f"{path}: the weights can't be written: {error.strerror or error}") from None
+        except (OSError, SafetensorError) as error:
+            raise FairboxError(f"{path}: the weights can't be written: {error}") from None
         finally:
             shutil.rmtree(path, ignore_errors=True)
         return version
 
 
-def write_model(policy: Policy, folder: Path) -> None:
-    """Configuration and weights in the layout of the Hugging Face hub, without a tokenizer. Raises OSError."""
-    from safetensors.torch import save_file
+def export_model(policy: Policy, source: Path, target: Path) -> None:
+    """Writes the trained model as a folder that `model` of a run and other programs take: what was learned put into the
+    weights, with the tokenizer of `source`. It is whole or not there. Raises FairboxError."""
+    beside = target.with_name(f".{target.name}.part")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        write_model(policy, beside)
+        for path in {path for pattern in _TOKENIZER for path in source.glob(pattern) if path.is_file()}:
+            shutil.copy(path, beside / path.name)
+        shutil.rmtree(target, ignore_errors=True)
+        beside.rename(target)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise FairboxError(f"{target}: the model can't be written: {error}") from None
 
+
+def write_model(policy: Policy, folder: Path) -> None:
+    """Configuration and weights as on the Hugging Face hub, without a tokenizer. Raises OSError and SafetensorError."""
     folder.mkdir(parents=True, exist_ok=True)
     seen: dict[int, str] = {}
     state = {}

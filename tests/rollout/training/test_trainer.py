@@ -24,7 +24,8 @@ from tests.rollout.training.vowels import Vowels, VowelsConfig
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
-from rollout.training.checkpoints import CheckpointError, CheckpointStore  # noqa: E402 - needs torch
+from rollout.engines.decoder import load_model  # noqa: E402 - needs torch
+from rollout.training.checkpoints import CheckpointError, CheckpointStore  # noqa: E402
 from rollout.training.config import TrainConfig, changed_settings  # noqa: E402
 from rollout.training.learner import Diverged, Learner  # noqa: E402
 from rollout.training.order import step_tasks  # noqa: E402
@@ -104,7 +105,7 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tiny_dir: Path
     assert not trained(run_of(tiny_dir, tmp_path / "parts"), stop_at=2)
     stopped_after = state(tmp_path / "parts", lines(tmp_path / "parts")[-1]["step"])["steps_done"]
     assert 2 <= stopped_after < 4
-    with pytest.raises(ConfigError, match="has checkpoints; set resume to go on"):
+    with pytest.raises(ConfigError, match="holds a run; set resume to go on"):
         trained(run_of(tiny_dir, tmp_path / "parts"))
     # What a crash leaves: half a checkpoint, half a line, a dump of a step that is played again.
     (tmp_path / "parts" / "checkpoints" / ".step-000004.part").mkdir()
@@ -140,6 +141,10 @@ def test_every_step_is_sampled_by_its_own_weights_and_says_so(tiny_dir: Path, tm
         assert line["reward"] == pytest.approx(sum(record["score"] for record in records) / 6)
         assert line["grad_norm"] > 0
     assert len(list(read_dump(tmp_path / "evaluations" / "4.jsonl"))) == 1
+    exported = load_model(tmp_path / "model").state_dict()
+    for name, value in state(tmp_path, 4)["parameters"].items():
+        assert torch.equal(exported[name], value)
+    assert (tmp_path / "model" / "tokenizer.json").is_file()
 
 
 def test_settings_that_changed_are_named(tiny_dir: Path, tmp_path: Path) -> None:
