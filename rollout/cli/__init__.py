@@ -12,8 +12,8 @@ __all__ = ["main"]
 
 _COMMANDS = {
     "rollout": ("rollout.cli.rollout", "roll a model out on word problems with the code interpreter"),
-    "train": ("rollout.cli.train", "train a model on the rewards of its own rollouts"),
     "up": ("rollout.cli.up", "limiter and executor on this machine, until Ctrl-C"),
+    "train": ("rollout.cli.train", "train a model on the rewards of its own rollouts"),
     "exec": ("rollout.cli.exec", "run one program in the sandbox"),
     "status": ("rollout.cli.status", "what limiter and executor are doing"),
     "check-template": ("rollout.cli.check_template", "say whether a model's chat template gives exact tokens"),

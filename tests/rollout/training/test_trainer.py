@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from fairbox.errors import ConfigError, FairboxError
+from rollout.cli import main
 from rollout.config import EngineSettings
 from rollout.dump import read_dump
 from rollout.envs.base import EnvironmentSetup
@@ -248,3 +249,14 @@ def test_a_step_takes_each_problem_once_and_a_pass_all_of_them() -> None:
 def test_bad_settings_are_named(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         replace(CONFIG, **changes).validate()
+
+
+def test_the_command_names_a_bad_setting_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, problem in (
+        (["steps=0"], "steps is 0, must be at least 1"),
+        (["advantage.estimater=rloo"], "did you mean advantage.estimator?"),
+        (["env_config.prompt=none"], "env_config.prompt is 'none', must be one of: code, plain"),
+        (["engine.kind=vllm", "engine.urls=[http://a]"], "engine.kind is 'vllm', must be one of: transformers, sglang"),
+    ):
+        assert main(["train", *words]) == 2
+        assert problem in capsys.readouterr().err
