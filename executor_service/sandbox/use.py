@@ -40,8 +40,11 @@ _END_GRACE_S = 5.0
 """The init keeps the limits; when it is silent for so long after it should have spoken, the kernel ends the box."""
 _AT_ONCE = 32 << 10
 """Bytes that an empty socket always takes."""
-_QUIET_S = 0.003
-"""From then on its output is read, and its init keeps its limits; a program that is done sooner needs neither."""
+_QUIET_S = 0.01
+"""From then on its output is read, and its init keeps its limits; a program that is done sooner needs neither. Looking
+at it costs a run a tenth of its CPU time, so this is above what the shortest take on a machine that has much to do."""
+_QUIET_SHARE = 0.25
+"""Of a wall time so short that the above would make it inexact."""
 _SETUP_TIMEOUT_S = 30.0
 """Handing over takes milliseconds, for large files more; beyond this the machine is overloaded."""
 
@@ -207,7 +210,8 @@ class Sandbox:
         box.streams = []
         self._data = socket.socket(fileno=data)
         self._data.setblocking(False)
-        self._streams = Streams(out, err, limits.output_bytes, lambda: self.kill(Killed.OUTPUT), pause_s=_QUIET_S)
+        quiet_s = min(_QUIET_S, limits.wall_time_s * _QUIET_SHARE)
+        self._streams = Streams(out, err, limits.output_bytes, lambda: self.kill(Killed.OUTPUT), pause_s=quiet_s)
         try:
             box.restrict(limits.memory_bytes, limits.processes)
         except OSError as error:
@@ -231,7 +235,7 @@ class Sandbox:
             self._tell(begin)
         else:
             # The init need not be woken for a program that ends before it could have met a limit.
-            self._later = loop.call_later(_QUIET_S, self._tell, begin)
+            self._later = loop.call_later(quiet_s, self._tell, begin)
         blobs = [plan.stdin, *(file.content for file in plan.files)]
         self._unsent = b"".join((wire.encode(self._task(), sum(map(len, blobs))), *blobs))
         if self._unarmed or len(self._unsent) > _AT_ONCE:
