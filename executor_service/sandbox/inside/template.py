@@ -19,7 +19,7 @@ from executor_service.sandbox.inside import box, confine, entries, tree
 from executor_service.sandbox.inside import syscalls as sys_
 from executor_service.sandbox.inside.bare import sweep
 from executor_service.sandbox.inside.program import prepare_interpreter
-from executor_service.sandbox.inside.rehearsal import rehearse
+from executor_service.sandbox.inside.rehearsal import learn, rehearse
 from executor_service.sandbox.inside.warm import warm
 from executor_service.sandbox.inside.worker import IGNORED_BY_PYTHON
 
@@ -107,6 +107,7 @@ def _inner(control: socket.socket, *, privileged: bool, bare: bool) -> Program:
         template = _Template(control, privileged=privileged, bare=bare, seccomp=bytes.fromhex(head["seccomp"]))
         gc.collect()
         gc.freeze()
+        learn(head["folder"])
         control.send(json.dumps({"type": "warm", "missing": missing}).encode())
         return template.serve()
     except EOFError:

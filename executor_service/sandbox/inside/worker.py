@@ -17,7 +17,7 @@ import signal
 import socket
 import time
 
-from executor_service.sandbox.inside import entries, forks, wire
+from executor_service.sandbox.inside import ahead, entries, forks, wire
 from executor_service.sandbox.inside import syscalls as sys_
 from executor_service.sandbox.inside.confine import Confinement, join_groups, lead_session, limit, take_identity
 from executor_service.sandbox.inside.files import write_files
@@ -43,6 +43,7 @@ def become(confinement: Confinement, streams: list[int], pages: Pages) -> Progra
     stage = "control groups"
     try:
         join_groups(confinement)
+        ahead.copy()  # after the group of memory, which then counts them
         stage = "descriptors"
         _arrange(streams)
         lead_session(confinement)

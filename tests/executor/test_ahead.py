@@ -1,0 +1,82 @@
+"""Pages are copied for a worker before it writes to them, and nothing else about them changes."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+from collections.abc import Callable
+
+import pytest
+
+from executor_service.sandbox.inside import ahead
+
+PAGES = 256
+FEW = 32
+"""Page faults that have nothing to do with what is looked at."""
+
+
+@pytest.fixture
+def memory() -> mmap.mmap:
+    found = mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # Small pages: one write would copy a huge one whole, or take it apart.
+    found.madvise(mmap.MADV_NOHUGEPAGE)
+    found[:] = b"x" * len(found)
+    return found
+
+
+@pytest.fixture
+def learned(memory: mmap.mmap) -> int:
+    count = ahead.learn(lambda: write(memory))
+    if not count:
+        pytest.skip("this kernel can't copy pages ahead: process_madvise(PIDFD_SELF, MADV_POPULATE_WRITE), pagemap")
+    return count
+
+
+def write(memory: mmap.mmap) -> None:
+    for i in range(0, len(memory), mmap.PAGESIZE):
+        memory[i] = ord("y")
+
+
+def in_a_child(work: Callable[[], int]) -> int:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, str(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    answer = os.read(reader, 100)
+    os.close(reader)
+    os.waitpid(child, 0)
+    return int(answer)
+
+
+def faults_of(memory: mmap.mmap, before: Callable[[], object]) -> int:
+    """Page faults of a child that writes to all of it."""
+
+    def work() -> int:
+        before()
+        first = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        write(memory)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - first
+
+    return in_a_child(work)
+
+
+def test_what_is_learned_is_copied_at_once(memory: mmap.mmap, learned: int) -> None:
+    assert learned >= PAGES
+    assert faults_of(memory, lambda: None) >= PAGES
+    assert faults_of(memory, ahead.copy) <= FEW
+
+
+def test_learning_leaves_nothing_and_copying_changes_nothing(memory: mmap.mmap, learned: int) -> None:
+    assert learned
+    assert set(memory[:]) == {ord("x")}
+    assert in_a_child(lambda: ahead.copy() and int(set(memory[:]) == {ord("x")})) == 1
+
+
+def test_a_page_that_nobody_writes_to_is_left_alone(memory: mmap.mmap) -> None:
+    count = ahead.learn(lambda: memory[0])
+    assert count < PAGES
