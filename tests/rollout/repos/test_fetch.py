@@ -257,3 +257,21 @@ def test_bad_rows_are_named_before_anything_is_fetched(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
     with pytest.raises(Exception, match="may have of names in braces only"):
         main([f"rows={tmp_path / 'rows.jsonl'}", f"out={tmp_path / 'store'}", "source=/srv/{rep}"])
+
+
+async def test_a_commit_whose_files_are_not_all_there_is_never_marked(tmp_path: Path) -> None:
+    origin, base = repositories.project(tmp_path / "origin")
+    store = RepoStore(tmp_path / "store", timeout_s=60)
+    want = Want("o/p", origin.as_uri(), base)
+    checkout = await store.make(want)
+    (pack,) = checkout.path.glob("objects/pack/*.pack")
+    blob = git(checkout.path, "rev-parse", f"{base}:data.bin")
+    data = pack.read_bytes()
+    for path in checkout.path.glob("objects/pack/*"):
+        path.unlink()
+    git(checkout.path, "unpack-objects", "-q", stdin=data)
+    (checkout.path / "objects" / blob[:2] / blob[2:]).unlink()
+    git(checkout.path, "update-ref", "-d", f"refs/fairbox/wants/{want.digest()}")
+    with pytest.raises(RepoError, match=r"missing blob|is not whole"):  # git's own word, or ours
+        await store.make(want)
+    assert store.find(want) is None
