@@ -9,8 +9,10 @@ import pytest
 
 from fairbox.errors import ConfigError
 from rollout.envs.code_search.dialects import AnswerDialect
-from rollout.envs.code_search.prompts import HIDDEN_COLUMNS, PromptContext, Prompts
+from rollout.envs.code_search.prompts import PromptContext, Prompts
 
+ANSWERS = ("patch", "test_patch", "target", "file_changes", "FAIL_TO_PASS", "PASS_TO_PASS")
+"""Columns that hold the answer."""
 CONTEXT = PromptContext("/testbed", 6, 5, ("bash", "localization_finish"))
 ROW = {"instance_id": "a__b-1", "problem_statement": " {{ x }} is broken\n", "patch": "the answer", "repo": "a/b"}
 
@@ -67,7 +69,7 @@ def test_template_of_ones_own_is_checked_when_it_is_loaded(tmp_path: Path, text:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        *((f"a\n{{{{ instance.{column} }}}}", f"has no attribute '{column}'") for column in sorted(HIDDEN_COLUMNS)),
+        *((f"a\n{{{{ instance.{column} }}}}", f"has no attribute '{column}'") for column in ANSWERS),
         ("a\n{{ instance.no_such_column }}", "has no attribute 'no_such_column'"),
         ("a\n{% include 'other.j2' %}", "no loader"),
         ("a\n{{ instance.repo.__class__.__mro__ }}", "unsafe"),
@@ -76,7 +78,7 @@ def test_template_of_ones_own_is_checked_when_it_is_loaded(tmp_path: Path, text:
 def test_nothing_undefined_or_hidden_becomes_text(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "user.j2"
     path.write_text(text)
-    row = {**ROW, **dict.fromkeys(HIDDEN_COLUMNS, "the answer")}
+    row = {**ROW, **dict.fromkeys(ANSWERS, "the answer")}
     with pytest.raises(ConfigError) as caught:
         Prompts(AnswerDialect.FILES, user=path).render(row, CONTEXT)
     assert str(caught.value).startswith(f"{path}:2: ")

@@ -91,6 +91,8 @@ async def test_each_part_is_what_the_engine_was_given_and_gave(
         assert marked == [LOGPROB] * sum(part.response_mask)
         assert part.segments[-1].kind is SegmentKind.SAMPLED
     assert next(given, None) is None
+    # A part begins with the whole of the conversation that is left, up to where the model goes on.
+    assert all(tokenizer.decode(p.prompt_ids).endswith("<|im_end|>\n<|im_start|>assistant\n") for p in result.parts)
     # What the model said is in every later prompt as it was; of the answers the newest one is.
     last = tokenizer.decode(result.parts[-1].prompt_ids)
     for text in FOUR[:3]:
