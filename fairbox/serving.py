@@ -15,8 +15,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -26,7 +27,7 @@ from grpc_reflection.v1alpha import reflection
 from fairbox.channels import server_options
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, ConfigError, FairboxError
 
-__all__ = ["GrpcServer", "HealthServer", "check_address", "run_service"]
+__all__ = ["GrpcServer", "HealthServer", "check_address", "run_service", "until_stopped"]
 
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compared with, never bound
 """Where a server that listens on every address is reached from its own machine."""
@@ -205,6 +206,21 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[None]], *, name: str) 
             print(f"{name}: {each}", file=sys.stderr)  # noqa: T201
         return EXIT_FAILURE
     return EXIT_INTERRUPTED if received[:1] == [signal.SIGINT] else 0
+
+
+async def until_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Runs `work` to its end, or cancels it when `stop` is set; whether it ended."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ended = working.done()
+        for future in (working, stopping):
+            future.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
+    if ended:
+        working.result()
+    return ended
 
 
 def _follow_parent() -> None:

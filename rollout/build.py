@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fairbox.errors import ConfigError
 from rollout.config import RolloutConfig
+from rollout.data.rows import DataError
 from rollout.engine_choice import make_engine
-from rollout.envs.base import EnvironmentWithTools
+from rollout.envs.base import EnvironmentSetup, EnvironmentWithTools
 from rollout.loop.agent_loop import AgentLoop
+from rollout.loop.task import Task
+from rollout.rewards import load_reward
+from rollout.tokens.chat import ChatTemplate
+from rollout.tokens.tokenizer import ChatTemplateError
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
 from rollout.tools.formats import find_format
 from rollout.tools.registry import ToolSpec, common_rate_limit, load_tools, open_tools
 from rollout.tools.services import ToolServices
 from rollout.tools.toolbox import Toolbox
 
-__all__ = ["open_loop", "tool_specs"]
+__all__ = ["check_prompts", "environment_setup", "longest_context", "open_loop", "tool_specs"]
 
 
 def tool_specs(config: RolloutConfig, environment: object = None) -> tuple[ToolSpec, ...]:
@@ -33,6 +39,36 @@ def tool_specs(config: RolloutConfig, environment: object = None) -> tuple[ToolS
     specs = load_tools(Path(config.tools))
     common_rate_limit(specs)
     return specs
+
+
+def environment_setup(config: RolloutConfig, *, data: str | None, limit: int) -> EnvironmentSetup:
+    """What the run's environment is told, of the problems of `data`, `limit` at most. Raises FairboxError."""
+    return EnvironmentSetup(
+        data=None if data is None else Path(data),
+        limit=limit,
+        reward=None if config.reward is None else load_reward(config.reward),
+        tools=None if config.tools is None else tool_specs(config),
+        max_turns=config.limits.max_turns,
+        max_parallel_calls=config.max_parallel_calls,
+    )
+
+
+def longest_context(config: RolloutConfig, max_model_tokens: int) -> int:
+    """Ids that a trajectory may have in all, on an engine that takes `max_model_tokens`."""
+    return min(max_model_tokens, config.limits.max_model_tokens or max_model_tokens)
+
+
+def check_prompts(
+    tasks: Sequence[Task], chat: ChatTemplate, schemas: Sequence[Mapping[str, Any]], *, longest: int
+) -> None:
+    """Raises DataError for a task whose prompt the template refuses, or leaves no room for an answer."""
+    for task in tasks:
+        try:
+            length = len(chat.prompt_ids(task.messages, schemas))
+        except ChatTemplateError as error:
+            raise DataError(f"{task.where}: {error}") from None
+        if length >= longest:
+            raise DataError(f"{task.where}: its prompt has {length} tokens, which leaves none of {longest} to answer")
 
 
 @contextlib.asynccontextmanager

@@ -7,12 +7,18 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-__all__ = ["to_its_end"]
+__all__ = ["cancelled_here", "to_its_end"]
 
 _LOG = logging.getLogger("fairbox.rollout")
 WITHIN_S = 180.0
 """For what should have a deadline of its own and has none: a tool of a user's that hangs must not hang the run."""
 _CANCEL_S = 5.0
+
+
+def cancelled_here() -> bool:
+    """Whether somebody has cancelled the task that runs now. If not, a CancelledError comes from what it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def to_its_end(work: Coroutine[Any, Any, None], *, within_s: float = WITHIN_S) -> None:

@@ -14,6 +14,7 @@ _COMMANDS = {
     "gsm8k": ("rollout.cli.data_gsm8k", "GSM8K as verl's rows, with or without its reward as a tool"),
     "swebench": ("rollout.cli.data_swebench", "code search tasks of SWE-bench, SWE-Gym, SWE-smith and their like"),
     "mine": ("rollout.cli.data_mine", "code search tasks of a repository's history, or of two releases"),
+    "repos": ("rollout.cli.data_repos", "fetch the repositories that rows need, each commit once"),
     "check": ("rollout.cli.data_check", "compare the truths of code search rows with their sources"),
 }
 

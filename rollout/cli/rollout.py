@@ -5,27 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import json
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-import grpc.aio
 from rich.console import Console
 
 from executor_service import ExecutorClient
-from executor_service.v1 import executor_pb2, executor_pb2_grpc
-from fairbox.channels import open_channel
-from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, FairboxError
-from fairbox.serving import run_service
-from rollout.build import tool_specs
+from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED
+from fairbox.serving import run_service, until_stopped
+from rollout.build import check_prompts, environment_setup, longest_context, tool_specs
+from rollout.cli.services import open_services
 from rollout.config import RolloutConfig
-from rollout.data.rows import DataError
 from rollout.dump import DumpWriter, record_of
 from rollout.engines.model_store import find_model
-from rollout.envs.base import Environment, EnvironmentSetup, EnvironmentWithServices, EnvironmentWithWorkspaces
+from rollout.envs.base import Environment, EnvironmentWithServices
 from rollout.envs.gsm8k_prompts import EXAMPLES
 from rollout.envs.settings import load_run
 from rollout.loop.groups import RetryBudget
@@ -34,20 +30,14 @@ from rollout.loop.runner import RolloutRunner
 from rollout.loop.task import Task
 from rollout.player import Player, open_player
 from rollout.report import RunProgress, closing_table
-from rollout.rewards import RewardServices, load_reward
-from rollout.stack import LocalStack
+from rollout.rewards import RewardServices
 from rollout.summary import RunSummary
-from rollout.tokens.tokenizer import ChatTemplateError
-from rollout.tools.executor_settings import ExecutorToolConfig
-from rollout.tools.registry import ToolSpec, common_rate_limit
+from rollout.tools.registry import ToolSpec
 
 if TYPE_CHECKING:
-    from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
+    pass
 
 __all__ = ["main"]
-
-_PROBE_S = 5.0
-"""Longest wait for services that should be there already."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -55,14 +45,7 @@ def main(argv: Sequence[str]) -> int:
     config, kind, settings = load_run(
         RolloutConfig, prefix="ROLLOUT", prog="fairbox rollout", description=__doc__ or "", argv=argv
     )
-    setup = EnvironmentSetup(
-        data=None if config.data is None else Path(config.data),
-        limit=config.n,
-        reward=None if config.reward is None else load_reward(config.reward),
-        tools=None if config.tools is None else tool_specs(config),
-        max_turns=config.limits.max_turns,
-        max_parallel_calls=config.max_parallel_calls,
-    )
+    setup = environment_setup(config, data=config.data, limit=config.n)
     environment = kind.make(settings, setup)
     specs = tool_specs(config, environment)
     model_dir = find_model(config.model)
@@ -97,7 +80,7 @@ async def _run(
             client = await stack.enter_async_context(ExecutorClient(executor))
             environment.use(RewardServices(executor=client))
         tasks = list(environment.tasks())
-        _check_prompts(tasks, player, config)
+        check_prompts(tasks, player.chat, player.schemas, longest=longest_context(config, player.max_model_tokens))
         dump = stack.enter_context(DumpWriter(out_folder(config), config.step))
         return await _roll(config, environment, tasks, player, dump, console, stop)
 
@@ -132,7 +115,7 @@ async def _roll(
             seed=config.sampling.seed,
             score_timeout_s=config.score_timeout_s,
         )
-        complete = await _unless(stop, runner.run(tasks))
+        complete = await until_stopped(stop, runner.run(tasks))
     wall_s = time.monotonic() - began
     out = Console()
     drift = None if player.drift is None else player.drift.statistics()
@@ -153,66 +136,6 @@ async def _roll(
     if not complete:
         console.print("interrupted; what had ended is in the dump")
     return complete
-
-
-async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Runs `work` to its end, or cancels it when `stop` is set; whether it ended."""
-    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        ended = working.done()
-        for future in (working, stopping):
-            future.cancel()
-        await asyncio.gather(working, stopping, return_exceptions=True)
-    if ended:
-        working.result()
-    return ended
-
-
-@contextlib.asynccontextmanager
-async def open_services(
-    config: RolloutConfig, environment: Environment, specs: tuple[ToolSpec, ...], console: Console
-) -> AsyncIterator[tuple[str, str]]:
-    """(limiter, executor): those of the configuration, or a pair that lives as long as the run."""
-    if not config.up:
-        if any(isinstance(spec.config, ExecutorToolConfig) for spec in specs):
-            await _probe(config.executor)
-        yield config.limiter, config.executor
-        return
-    console.print("starting limiter and executor")
-    limit = common_rate_limit(specs) or config.tool.rate_limit
-    roots = environment.workspace_roots() if isinstance(environment, EnvironmentWithWorkspaces) else ()
-    async with LocalStack(
-        limiter_args=[f"buckets.code.max_in_flight={limit}"],
-        executor_args=[f"workspace_roots={json.dumps([str(root) for root in roots])}"] if roots else [],
-    ) as services:
-        yield services.ports.limiter, services.ports.executor
-
-
-async def _probe(target: str) -> None:
-    """Raises FairboxError when no executor answers, before the model is loaded."""
-    async with open_channel(target) as channel:
-        stub = cast("ExecutorServiceAsyncStub", executor_pb2_grpc.ExecutorServiceStub(channel))
-        try:
-            await stub.GetStatus(executor_pb2.GetStatusRequest(), timeout=_PROBE_S)
-        except grpc.aio.AioRpcError as error:
-            raise FairboxError(
-                f"no executor on {target}: {error.details()}; start one with `fairbox up`, or add --up to have "
-                "limiter and executor started for this run"
-            ) from None
-
-
-def _check_prompts(tasks: list[Task], player: Player, config: RolloutConfig) -> None:
-    """Raises DataError for a problem whose prompt the template refuses, or leaves no room for an answer."""
-    longest = min(player.max_model_tokens, config.limits.max_model_tokens or player.max_model_tokens)
-    for task in tasks:
-        try:
-            length = len(player.chat.prompt_ids(task.messages, player.schemas))
-        except ChatTemplateError as error:
-            raise DataError(f"{task.where}: {error}") from None
-        if length >= longest:
-            raise DataError(f"{task.where}: its prompt has {length} tokens, which leaves none of {longest} to answer")
 
 
 def out_folder(config: RolloutConfig) -> Path:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, FairboxError
 from fairbox.serving import run_service
-from rollout.build import tool_specs
-from rollout.cli.rollout import open_services, out_folder
+from rollout.build import environment_setup, tool_specs
+from rollout.cli.rollout import out_folder
+from rollout.cli.services import open_services
 from rollout.engines.model_store import find_model
-from rollout.envs.base import EnvironmentSetup
 from rollout.envs.settings import load_run
-from rollout.rewards import load_reward
 
 __all__ = ["main"]
 
@@ -31,22 +29,17 @@ def main(argv: Sequence[str]) -> int:
     config, kind, settings = load_run(
         TrainConfig, prefix="TRAIN", prog="fairbox train", description=__doc__ or "", argv=argv
     )
-    reward = None if config.reward is None else load_reward(config.reward)
-
-    def environment_of(data: str | None, limit: int) -> EnvironmentSetup:
-        return EnvironmentSetup(data=None if data is None else Path(data), limit=limit, reward=reward)
-
-    environment = kind.make(settings, environment_of(config.data, config.n))
+    environment = kind.make(settings, environment_setup(config, data=config.data, limit=config.n))
     held_out = None
     if config.eval_data is not None:
-        held_out = kind.make(settings, environment_of(config.eval_data, config.eval_n))
+        held_out = kind.make(settings, environment_setup(config, data=config.eval_data, limit=config.eval_n))
     specs = tool_specs(config, environment)
     model_dir, console = find_model(config.model), Console(file=sys.stderr)
     run = TrainingRun(config, settings, environment, held_out, specs, model_dir, out_folder(config))
     finished: list[bool] = []
 
     async def serve(stop: asyncio.Event) -> None:
-        async with open_services(config, specs, console) as (limiter, executor):
+        async with open_services(config, environment, specs, console) as (limiter, executor):
             finished.append(await train(run, executor=executor, limiter=limiter, console=console, stop=stop))
             if finished[-1]:
                 console.print(f"the trained model: {run.out / 'model'}", soft_wrap=True)

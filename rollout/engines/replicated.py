@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
+from rollout.cleanup import cancelled_here
 from rollout.engines.base import (
     EngineStatistics,
     EngineUnavailable,
@@ -229,8 +230,7 @@ class ReplicatedEngine:
         try:
             return await call
         except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if current is not None and current.cancelling():
+            if cancelled_here():
                 raise
             raise EngineUnavailable(f"replica {name} does not answer any more") from None
         except EngineUnavailable as error:

@@ -9,6 +9,7 @@ its usage and, by the tools themselves, their state.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import hashlib
 import logging
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 from executor_service import Cause
 from fairbox.errors import FieldError, FieldErrors
-from rollout.cleanup import to_its_end
+from rollout.cleanup import cancelled_here, to_its_end
 from rollout.engines.base import EngineUnavailable, GenerationRequest
 from rollout.loop.condense import condensed
 from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, TrajectoryResult, TurnRecord
@@ -131,6 +132,11 @@ class TrajectoryRun:
             self._decision = await self._turn()
         except (InfraError, EngineUnavailable) as error:
             self._error = str(error)
+            self._decision = self._machine.failed()
+        except asyncio.CancelledError:
+            if cancelled_here():
+                raise
+            self._error = "a call was cancelled that nobody here has cancelled"  # as by a channel that was closed
             self._decision = self._machine.failed()
         except Exception as error:  # the boundary of a trajectory: a defect of ours must not end the others
             _LOG.exception("trajectory %s of %s failed", self._id, self._task.where)

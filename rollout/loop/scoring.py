@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from executor_service import Cause
 from fairbox.clock import Clock
+from rollout.cleanup import cancelled_here
 from rollout.loop.groups import RetryBudget
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
@@ -88,8 +89,7 @@ class Scoring:
         except NotScored as refusal:
             return refusal
         except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if current is None or current.cancelling():
+            if cancelled_here():
                 raise
             return RewardFault("something that it waited for was cancelled")
         except Exception as error:  # the boundary of a trajectory: a grader that breaks is not the model's wrong answer

@@ -35,6 +35,7 @@ from executor_service import (
 from fairbox.clock import Clock
 from fairbox.errors import FairboxError
 from limiter import LeaseLike, LimiterError
+from rollout.cleanup import cancelled_here
 from rollout.tools.base import BranchRefused, InfraError
 from rollout.tools.executor_settings import ExecutorToolConfig
 from rollout.tools.places import Places
@@ -268,13 +269,8 @@ class SessionRuns:
         try:
             return await asyncio.shield(task)
         finally:
-            if task.done() and not _cancelling():
+            if task.done() and not cancelled_here():
                 held.pending.discard(task)
-
-
-def _cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def _settled(pending: set[asyncio.Task[Any]]) -> set[str]:

@@ -68,6 +68,9 @@ class Outcomes:
     """float [B, R]: added to the reward at each token, such as a KL penalty; None: nothing."""
     values: torch.Tensor | None = None
     """float [B, R]: what the value head expects before each token; GAE needs it."""
+    counted: torch.Tensor | None = None
+    """bool [B]: rows that stand for their trajectory in a group's statistics, where they have a score; None: all. Each
+    row of a condensed trajectory has its reward, and one of them counts."""
     spread_rewards: torch.Tensor | None = None
     """float [B, R]: the reward spread over tokens, as `RolloutBatch.token_rewards`; None: it is at the last token."""
 
@@ -77,7 +80,16 @@ class Outcomes:
     ) -> Outcomes:
         """Those of a batch."""
         mask = batch.response_mask.bool() & batch.scored.unsqueeze(1)
-        return cls(batch.rewards, batch.scored, batch.groups, mask, penalties, values, batch.token_rewards)
+        return cls(
+            batch.rewards,
+            batch.scored,
+            batch.groups,
+            mask,
+            penalties,
+            values,
+            counted=batch.is_last_step,
+            spread_rewards=batch.token_rewards,
+        )
 
     def trajectory_rewards(self) -> torch.Tensor:
         """float64 [B]: the reward with its penalties; 0 where there is no score."""
@@ -157,7 +169,7 @@ ESTIMATORS: dict[str, Callable[[Outcomes, AdvantageSettings], Advantages]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Statistics of each row's group over its scored rows. All float64 [B]."""
+    """Statistics of each row's group over its scored trajectories. All float64 [B]."""
 
     rewards: torch.Tensor
     count: torch.Tensor
@@ -169,14 +181,15 @@ class _Groups:
 
     @classmethod
     def of(cls, outcomes: Outcomes) -> _Groups:
-        rewards, scored = outcomes.trajectory_rewards(), outcomes.scored
+        rewards = outcomes.trajectory_rewards()
+        scored = outcomes.scored if outcomes.counted is None else outcomes.scored & outcomes.counted
         size = int(outcomes.groups.max()) + 1
 
         def total(values: torch.Tensor) -> torch.Tensor:
             return torch.zeros(size, dtype=torch.float64, device=values.device).index_add(0, outcomes.groups, values)
 
         count = total(scored.double())
-        mean = total(rewards) / count.clamp(min=1)
+        mean = total(kept(rewards, scored)) / count.clamp(min=1)
         squares = total(kept((rewards - mean[outcomes.groups]).square(), scored))
         low = torch.full_like(mean, torch.inf).scatter_reduce(
             0, outcomes.groups, rewards.masked_fill(~scored, torch.inf), "amin"

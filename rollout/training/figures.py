@@ -45,13 +45,13 @@ class StepFigures:
 
 
 def batch_figures(batch: RolloutBatch, trained: torch.Tensor) -> dict[str, float]:
-    """Of the trajectories: rewards of scored rows alone. `trained` is the bool [B, R] of tokens that the loss sees."""
-    scored = batch.rewards[batch.scored]
+    """Of the trajectories: rewards of scored ones alone. `trained` is the bool [B, R] of tokens that the loss sees."""
+    scored = batch.rewards[batch.scored & batch.is_last_step]
     return {
         "reward": float(scored.mean()) if len(scored) else float("nan"),
         "reward_std": float(scored.std(correction=0)) if len(scored) else float("nan"),
-        "trajectories": float(len(batch)),
-        "masked": float(batch.masked.sum()),
+        "trajectories": float(batch.is_last_step.sum()),
+        "masked": float((batch.masked & batch.is_last_step).sum()),
         "trained_rows": float(trained.any(1).sum()),
         "trained_tokens": float(trained.sum()),
         "response_tokens": float(batch.attention_mask[:, batch.prompts.shape[1] :].sum()) / len(batch),

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -15,14 +14,10 @@ from rich.console import Console
 
 from executor_service import ExecutorClient
 from fairbox.errors import ConfigError
-from rollout.build import open_loop
-from rollout.data.rows import DataError
+from rollout.build import check_prompts, longest_context, open_loop
 from rollout.engines.weights import WeightedEngine
 from rollout.envs.base import Environment, EnvironmentWithServices
-from rollout.loop.agent_loop import AgentLoop
-from rollout.loop.task import Task
 from rollout.rewards import RewardServices
-from rollout.tokens.tokenizer import ChatTemplateError
 from rollout.tools.registry import ToolSpec
 from rollout.training.checkpoints import CheckpointStore
 from rollout.training.config import TrainConfig, changed_settings, flat_settings
@@ -71,7 +66,8 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
         for environment in environments:
             if isinstance(environment, EnvironmentWithServices):
                 environment.use(RewardServices(executor=client))
-            _check_prompts(environment.tasks(), loop, config)
+            longest = longest_context(config, loop.engine.max_model_tokens)
+            check_prompts(environment.tasks(), loop.chat, loop.tools.schemas, longest=longest)
         if config.resume:
             _forget(run.out, after)
         log = stack.enter_context(MetricLog(run.out, console, after=after or -1))
@@ -124,15 +120,3 @@ def _forget(out: Path, after: int) -> None:
             if path.stem.isdigit() and (int(path.stem) > after or after == 0):
                 path.unlink()
     shutil.rmtree(out / "weights", ignore_errors=True)
-
-
-def _check_prompts(tasks: Sequence[Task], loop: AgentLoop, config: TrainConfig) -> None:
-    """Raises DataError for a task whose prompt the template refuses, or leaves no room for an answer."""
-    longest = min(loop.engine.max_model_tokens, config.limits.max_model_tokens or loop.engine.max_model_tokens)
-    for task in tasks:
-        try:
-            length = len(loop.chat.prompt_ids(task.messages, loop.tools.schemas))
-        except ChatTemplateError as error:
-            raise DataError(f"{task.where}: {error}") from None
-        if length >= longest:
-            raise DataError(f"{task.where}: its prompt has {length} tokens, which leaves none of {longest} to answer")

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fairbox.errors import FairboxError
+from fairbox.serving import until_stopped
 from rollout.batch import RolloutBatch
 from rollout.dump import DumpWriter, record_of
 from rollout.envs.base import Environment
@@ -153,7 +154,7 @@ class Trainer:
                 seed=turn_seed(self._config.sampling.seed, step),
                 score_timeout_s=self._config.score_timeout_s,
             )
-            if not await _unless(stop, runner.run(tasks)):
+            if not await until_stopped(stop, runner.run(tasks)):
                 return None
         return sorted(results, key=lambda result: result.index)
 
@@ -220,18 +221,3 @@ class Trainer:
     def _save_if_new(self) -> None:
         if self._saved < self._learner.steps_done:
             self._save()
-
-
-async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Runs `work` to its end, or cancels it when `stop` is set; whether it ended."""
-    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        ended = working.done()
-        for future in (working, stopping):
-            future.cancel()
-        await asyncio.gather(working, stopping, return_exceptions=True)
-    if ended:
-        working.result()
-    return ended

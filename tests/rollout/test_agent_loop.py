@@ -131,6 +131,19 @@ async def test_engine_failure_is_the_services(make_loop: MakeLoop) -> None:
     assert (result.cause, result.error, result.turns) == (Cause.INFRA, "broken", 0)
 
 
+async def test_a_call_that_ends_cancelled_is_the_services_failure(make_loop: MakeLoop) -> None:
+    def turn(request: GenerationRequest, number: int) -> str:
+        raise asyncio.CancelledError
+
+    loop, _, tool = make_loop(turn)
+    sink: Sink = []
+    async with asyncio.timeout(30):
+        await runner(loop, sink).run([TASK])
+    [(result, _)] = sink
+    assert (result.cause, result.error) == (Cause.INFRA, "a call was cancelled that nobody here has cancelled")
+    assert tool.events[-1] == f"release {result.trajectory_id}"
+
+
 async def test_programs_own_failure_is_not_the_services(make_loop: MakeLoop) -> None:
     loop, _, _ = make_loop([CALL, "sorry"], lambda _: "ZeroDivisionError")
     result = await loop.run(TASK, index=0, seed=1)

@@ -1,0 +1,61 @@
+"""Limiter and executor of a command: those that its settings name, or a pair of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, cast
+
+import grpc.aio
+from rich.console import Console
+
+from executor_service.v1 import executor_pb2, executor_pb2_grpc
+from fairbox.channels import open_channel
+from fairbox.errors import FairboxError
+from rollout.config import RolloutConfig
+from rollout.envs.base import Environment, EnvironmentWithWorkspaces
+from rollout.stack import LocalStack
+from rollout.tools.executor_settings import ExecutorToolConfig
+from rollout.tools.registry import ToolSpec, common_rate_limit
+
+if TYPE_CHECKING:
+    from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
+
+__all__ = ["open_services"]
+
+_PROBE_S = 5.0
+"""Longest wait for services that should be there already."""
+
+
+@contextlib.asynccontextmanager
+async def open_services(
+    config: RolloutConfig, environment: Environment, specs: tuple[ToolSpec, ...], console: Console
+) -> AsyncIterator[tuple[str, str]]:
+    """(limiter, executor): those of the configuration, or a pair that lives as long as the run."""
+    if not config.up:
+        if any(isinstance(spec.config, ExecutorToolConfig) for spec in specs):
+            await _probe(config.executor)
+        yield config.limiter, config.executor
+        return
+    console.print("starting limiter and executor")
+    limit = common_rate_limit(specs) or config.tool.rate_limit
+    roots = environment.workspace_roots() if isinstance(environment, EnvironmentWithWorkspaces) else ()
+    async with LocalStack(
+        limiter_args=[f"buckets.code.max_in_flight={limit}"],
+        executor_args=[f"workspace_roots={json.dumps([str(root) for root in roots])}"] if roots else [],
+    ) as services:
+        yield services.ports.limiter, services.ports.executor
+
+
+async def _probe(target: str) -> None:
+    """Raises FairboxError when no executor answers, before the model is loaded."""
+    async with open_channel(target) as channel:
+        stub = cast("ExecutorServiceAsyncStub", executor_pb2_grpc.ExecutorServiceStub(channel))
+        try:
+            await stub.GetStatus(executor_pb2.GetStatusRequest(), timeout=_PROBE_S)
+        except grpc.aio.AioRpcError as error:
+            raise FairboxError(
+                f"no executor on {target}: {error.details()}; start one with `fairbox up`, or add --up to have "
+                "limiter and executor started for this run"
+            ) from None
