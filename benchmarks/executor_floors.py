@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import sys
 from collections.abc import AsyncIterator
 
@@ -15,6 +14,7 @@ import grpc
 import grpc.aio
 
 from benchmarks.executor_server import INTERPRETER
+from fairbox.ports import free_port
 
 __all__ = ["BARE", "PRINTS", "Echo", "echo", "forks"]
 
@@ -49,9 +49,7 @@ async def forks(child: str, runs: int) -> None:
 @contextlib.asynccontextmanager
 async def echo() -> AsyncIterator[Echo[bytes, bytes]]:
     """A call that answers what it is given, from a process of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "benchmarks.executor_floors", str(port))
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

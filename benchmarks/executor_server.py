@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from executor_service import ExecutorClient, ExecutorUnavailable
+from fairbox.ports import free_ports
 
 INTERPRETER = sys.executable
 """Runs the programs on both sides, with all that is installed for it."""
@@ -28,11 +28,7 @@ class Addresses:
 @contextlib.asynccontextmanager
 async def executor(*settings: str) -> AsyncIterator[tuple[ExecutorClient, Addresses]]:
     """A server that is ready, and a client of it."""
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(3)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        addresses = Addresses(*(f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes))
+    addresses = Addresses(*(f"127.0.0.1:{port}" for port in free_ports(3)))
     words = [f"listen={addresses.target}", f"health_listen={addresses.health}", f"python={INTERPRETER}", *settings]
     words = [word.replace("GATEWAY", addresses.gateway) for word in words]
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "executor_service", *words)

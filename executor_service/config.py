@@ -144,6 +144,9 @@ class ExecutorConfig:
         256 * _MIB, help="Level landlock, where each run gets a copy of its workspace: most bytes of one."
     )
     workspace_timeout_s: float = setting(600.0, help="Longest preparation of a workspace, seconds.")
+    workspace_queue_timeout_s: float = setting(
+        3600.0, help="Longest wait of a preparation for those before it, seconds."
+    )
     drain_grace_s: float = setting(10.0, help="After SIGTERM running programs may go on for so long, seconds.")
     insecure: bool = setting(False, help="Allow listening beyond loopback without token or TLS.")
 
@@ -190,6 +193,7 @@ class ExecutorConfig:
             "queue_timeout_s",
             "gateway_queue_timeout_s",
             "workspace_timeout_s",
+            "workspace_queue_timeout_s",
             "interrupt_grace_s",
         ):
             if not getattr(self, name) > 0:

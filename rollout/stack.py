@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fairbox.channels import open_channel
 from fairbox.errors import FairboxError
+from fairbox.ports import free_ports
 
 __all__ = ["LocalStack", "StackPorts"]
 
@@ -46,13 +46,7 @@ class StackPorts:
     @classmethod
     def free(cls) -> StackPorts:
         """Ports that are free now, so that several stacks can run beside each other."""
-        with contextlib.ExitStack() as held:
-            ports = []
-            for _ in range(5):
-                probe = held.enter_context(socket.socket())
-                probe.bind(("127.0.0.1", 0))
-                ports.append(f"127.0.0.1:{probe.getsockname()[1]}")
-        return cls(*ports)
+        return cls(*(f"127.0.0.1:{port}" for port in free_ports(5)))
 
 
 class LocalStack:

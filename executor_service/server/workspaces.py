@@ -64,7 +64,7 @@ class SourceUnreachable(Exception):  # noqa: N818 - a fact about another service
 
 
 class PreparationTimeout(Exception):  # noqa: N818 - a decision
-    """It took longer than workspace_timeout_s."""
+    """It took longer than workspace_timeout_s, or waited longer than workspace_queue_timeout_s for those before it."""
 
 
 class PreparationFailed(Exception):  # noqa: N818 - a fact
@@ -100,6 +100,7 @@ async def open_workspaces(config: ExecutorConfig, clock: Clock) -> AsyncIterator
         roots=tuple(config.workspace_roots),
         most_bytes=config.workspace_bytes,
         timeout_s=config.workspace_timeout_s,
+        queue_timeout_s=config.workspace_queue_timeout_s,
     ) as workspaces:
         yield workspaces
 
@@ -116,6 +117,7 @@ class Workspaces:
         roots: tuple[str, ...],
         most_bytes: int,
         timeout_s: float,
+        queue_timeout_s: float,
     ) -> None:
         self._folder = folder
         self._clock = clock
@@ -123,6 +125,7 @@ class Workspaces:
         self._roots = roots
         self._most_bytes = most_bytes
         self._timeout_s = timeout_s
+        self._queue_timeout_s = queue_timeout_s
         self._table = WorkspaceTable(most_bytes=most_bytes)
         self._facts: dict[str, Facts] = {}
         self._flights: dict[tuple[str, ...], _Flight] = {}
@@ -244,13 +247,10 @@ class Workspaces:
 
     async def _fly(self, flight: _Flight, key: tuple[str, ...], request: PrepareRequest) -> None:
         try:
-            async with asyncio.timeout(self._timeout_s), contextlib.AsyncExitStack() as stack:
-                if request.kind == "remote":
-                    await stack.enter_async_context(self._mirrors)
-                await stack.enter_async_context(self._free)
-                flight.ending = await self._make(request)
-        except TimeoutError:
-            flight.ending = PreparationTimeout(f"the preparation took longer than {self._timeout_s:g} s")
+            async with contextlib.AsyncExitStack() as stack:
+                await self._turn(stack, request)
+                async with _deadline(self._timeout_s, "took"):
+                    flight.ending = await self._make(request)
         except asyncio.CancelledError:
             flight.ending = Draining()  # or nobody is there to be told
         except Exception as error:  # the boundary: the service names it, waiting calls get it
@@ -259,6 +259,13 @@ class Workspaces:
             if self._flights.get(key) is flight:
                 del self._flights[key]
             flight.done.set()
+
+    async def _turn(self, stack: contextlib.AsyncExitStack, request: PrepareRequest) -> None:
+        """Waits for the preparations before this one, whose time is not its own."""
+        async with _deadline(self._queue_timeout_s, "waited for others"):
+            if request.kind == "remote":
+                await stack.enter_async_context(self._mirrors)
+            await stack.enter_async_context(self._free)
 
     async def _make(self, request: PrepareRequest) -> Prepared:
         made = self._folder.new()
@@ -349,6 +356,15 @@ class Workspaces:
                 gone = [self._take_away(name) for name in self._table.expire(self._clock.now())]
                 for away in gone:
                     await asyncio.to_thread(self._folder.discard, away)
+
+
+@contextlib.asynccontextmanager
+async def _deadline(seconds: float, what: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise PreparationTimeout(f"the preparation {what} longer than {seconds:g} s") from None
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fairbox.ports import free_port
 from rollout.engines import keeper
 from rollout.engines.base import EngineUnavailable
 from rollout.engines.launch_plan import LaunchConfig, plan, server_command
@@ -29,14 +29,6 @@ _ASK_EVERY_S = 0.5
 _STOP_S = 30.0
 """The keeper needs 20 s at most."""
 _TAIL_BYTES = 2000
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that is free now. Another process may take it before it is used; the start then fails, and says so."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def server_env(env: Mapping[str, str]) -> dict[str, str]:

@@ -22,9 +22,10 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from fairbox.ports import free_port
 from rollout.engines import keeper
 from rollout.engines.base import EngineUnavailable
-from rollout.engines.launch import free_port, server_env
+from rollout.engines.launch import server_env
 from rollout.engines.launch_plan import LaunchConfig, ReplicaPlan, plan, server_command
 from rollout.engines.sglang_http import SglangHttp
 

@@ -23,7 +23,11 @@ __all__ = ["EnvironmentKind", "environment", "environment_names", "find_environm
 
 M = TypeVar("M", bound=Callable[..., Any])
 
-_BUILT_IN = {"code_search": "rollout.envs.code_search", "gsm8k": "rollout.envs.gsm8k"}
+_BUILT_IN = {
+    "code": "rollout.envs.code",
+    "code_search": "rollout.envs.code_search",
+    "gsm8k": "rollout.envs.gsm8k",
+}
 """Name -> module of fairbox's own that registers it; imported when it is asked for."""
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import requests
 
-from tests.executor.servers import Server, free_port, running
+from fairbox.ports import free_port
+from tests.executor.servers import Server, running
 
 ANSWER_WITHIN_S = 100.0
 """Generous: nothing here is timed."""

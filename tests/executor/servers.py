@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,17 +17,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
+from fairbox.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 START_WITHIN_S = 60.0
 GROUPS = "/fairbox-tests"
 """Control groups of test servers are made below this, where a killed server's can be swept away."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ import grpc
 import pytest
 
 from executor_service import Cause, ExecutorClient, ExecutorUnavailable, LeaseRefused, Limits, Outcome, Overloaded
+from fairbox.ports import free_port
 from limiter import Lease, LimiterClient
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
-from tests.executor.servers import ROOT, Server, free_port, processes_with, running, wait_for
+from tests.executor.servers import ROOT, Server, processes_with, running, wait_for
 
 LIMIT = 2
 SLEEP = "import time; print('started', flush=True); time.sleep(600)"

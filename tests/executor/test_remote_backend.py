@@ -30,8 +30,9 @@ from executor_service.model import RunRequest
 from executor_service.remote.translate import InvalidReply, body_of, facts_of
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldErrors
+from fairbox.ports import free_port
 from tests.executor.gateways import GatewayServer, gateway
-from tests.executor.servers import ROOT, Server, command, free_port, processes_with, running, wait_for
+from tests.executor.servers import ROOT, Server, command, processes_with, running, wait_for
 
 LIMITS = Limits(wall_time_s=10, memory_bytes=1 << 30, output_bytes=1 << 20, return_bytes=1 << 20)
 

@@ -25,8 +25,9 @@ from executor_service import (
     StdioCase,
     Verdict,
 )
+from fairbox.ports import free_port
 from tests.executor.repositories import SECRET, commit, git, kept, new, project
-from tests.executor.servers import Server, command, free_port, running, sandbox_mounts, wait_for
+from tests.executor.servers import Server, command, running, sandbox_mounts, wait_for
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed"),

@@ -328,6 +328,34 @@ async def test_a_preparation_that_takes_too_long_is_ended_with_all_its_processes
             assert not list((kept(tmp_path) / "making").iterdir())
 
 
+async def test_the_time_of_others_is_not_the_preparations_own(roots: Path, tmp_path: Path) -> None:
+    """Four that hang until they are ended take both places twice; the one after them has all of its time."""
+    hanging = []
+    for name in ("first", "second", "third", "fourth"):
+        folder, _ = project(roots / name)
+        reference = folder / ".git" / "refs" / "heads" / "main"
+        reference.unlink()
+        os.mkfifo(reference)
+        hanging.append(folder)
+    good, commit = project(roots / "fifth")
+
+    def of(folder: Path) -> list[int]:
+        return processes_with(f"--git-dir={folder}")
+
+    settings = (f"workspace_roots=[{roots}]", f"workspace_dir={tmp_path}", "workspace_timeout_s=3")
+    with running("max_concurrent=1", *settings) as server:
+        async with ExecutorClient(server.target) as executor:
+            calls = [
+                asyncio.create_task(executor.prepare_workspace(local_path=str(folder), commit="main"))
+                for folder in hanging
+            ]
+            await asyncio.to_thread(wait_for, lambda: sum(map(bool, map(of, hanging))) == 2)
+            ready = await executor.prepare_workspace(local_path=str(good), commit=commit)
+            assert ready.commit == commit
+            ends = await asyncio.gather(*calls, return_exceptions=True)
+            assert all("longer than 3 s" in str(end) for end in ends)
+
+
 async def test_cancelling_the_last_call_ends_the_preparation(
     executor: ExecutorClient, roots: Path, server: Server
 ) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import pytest
 
+from fairbox.ports import free_port
 from limiter import ExecutorSession, Lease, LeaseRefused, LimiterClient
 from limiter.client.unary import UnaryLimiterClient
 from limiter.config import BucketConfig, LimiterConfig
@@ -64,9 +64,7 @@ async def test_a_parent_that_is_not_there_is_refused_by_name() -> None:
 
 
 async def test_a_restarted_limiter_counts_a_family_once() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    listen = f"127.0.0.1:{free_port()}"
     config = LimiterConfig(
         listen=listen,
         admin_listen=ANYWHERE,

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from fairbox.ports import free_port
 from limiter import ExecutorSession, Lease, LimiterClient, LimiterUnavailable
 from limiter.client.unary import UnaryLimiterClient
-from tests.limiter.leadership.test_processes import free_port, leading, status
+from tests.limiter.leadership.test_processes import leading, status
 from tests.limiter.servers import ROOT, until
 
 LIMIT = 2

@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from fairbox.channels import open_channel
 from fairbox.errors import ConfigError
+from fairbox.ports import free_port
 from limiter.config import AdaptiveConfig, BucketConfig, LimiterConfig
 from tests.limiter.servers import ROOT, limiter_server
 
@@ -120,9 +121,7 @@ def test_configuration_is_checked_by_path() -> None:
 @pytest.fixture
 def started() -> object:
     """Address of a limiter in a process of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with _process(f"listen=127.0.0.1:{port}"):
         yield f"127.0.0.1:{port}"
 

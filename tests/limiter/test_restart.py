@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
 from fairbox.channels import open_channel
+from fairbox.ports import free_ports
 from limiter import BindStatus, ExecutorSession, Lease, LimiterClient
 from limiter.client.grpc_transport import GrpcConnection, GrpcTransport
 from limiter.v1 import limiter_pb2 as pb
@@ -18,13 +18,6 @@ from tests.limiter.servers import ROOT, until
 
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
 
 
 @asynccontextmanager
@@ -71,7 +64,7 @@ async def _bucket(admin: int) -> pb.BucketStatus:
 
 
 async def test_restarted_limiter_counts_what_runs_and_serves_those_who_waited_in_order() -> None:
-    port, admin = _free_ports()
+    port, admin = free_ports(2)
     target = f"127.0.0.1:{port}"
     order: list[int] = []
     network = GatedTransport(target)
@@ -106,7 +99,7 @@ async def test_restarted_limiter_counts_what_runs_and_serves_those_who_waited_in
 
 
 async def test_lease_that_nobody_had_bound_leaves_its_place_to_the_one_that_is_asked_instead() -> None:
-    port, admin = _free_ports()
+    port, admin = free_ports(2)
     target = f"127.0.0.1:{port}"
     order: list[str] = []
     async with (
@@ -135,7 +128,7 @@ async def test_lease_that_nobody_had_bound_leaves_its_place_to_the_one_that_is_a
 
 
 async def test_restarted_limiter_counts_a_heavy_lease_with_its_weight() -> None:
-    port, admin = _free_ports()
+    port, admin = free_ports(2)
     target = f"127.0.0.1:{port}"
     async with (
         LimiterClient(target, unavailable_after=60) as client,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import pytest
 
 from fairbox.errors import FieldErrors
+from fairbox.ports import free_port
 from limiter import ExecutorSession, LeaseRefused, LimiterClient, ReleaseOutcome
 from limiter.client.unary import UnaryLimiterClient
 from limiter.config import AdaptiveConfig, BucketConfig, LimiterConfig
@@ -196,9 +196,7 @@ async def test_the_outcome_of_a_release_lowers_an_adaptive_limit() -> None:
 
 
 async def test_it_is_counted_again_after_a_restart() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    listen = f"127.0.0.1:{free_port()}"
     async with LimiterClient(listen) as client:
         async with LimiterServer(_config(listen)):
             context = client.lease(tokens=3, hold=30.0)

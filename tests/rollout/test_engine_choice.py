@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fairbox.errors import ConfigError, FairboxError, FieldErrors
+from fairbox.ports import free_port
 from rollout.config import EngineSettings
 from rollout.engine_choice import make_engine, vocabulary_of
 from rollout.engines import EngineUnavailable, ReplicatedEngine
-from rollout.engines.launch import free_port
 from rollout.engines.sglang import SglangEngine
 from rollout.engines.transformers import TransformersEngine
 from rollout.engines.vllm import VllmEngine

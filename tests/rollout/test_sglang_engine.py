@@ -14,9 +14,10 @@ import pytest
 import pytest_asyncio
 
 from fairbox.errors import FieldErrors
+from fairbox.ports import free_port
 from rollout.check import check_dump
 from rollout.engines import DiskWeights, EngineUnavailable, GenerationRequest, SamplingParams, TensorWeights
-from rollout.engines.launch import LocalServers, free_port
+from rollout.engines.launch import LocalServers
 from rollout.engines.sglang import SglangEngine
 from rollout.engines.sglang_http import SglangHttp
 from rollout.tokens import ChatTemplate

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from fairbox.ports import free_port
 from rollout.engines import BalancerConfig, DiskWeights, ReplicatedEngine, VersionSpan
-from rollout.engines.launch import KeptProcess, LocalServers, free_port
+from rollout.engines.launch import KeptProcess, LocalServers
 from rollout.engines.sglang import SglangEngine
 from rollout.engines.sglang_http import SglangHttp
 from tests.rollout.engine_contract import (

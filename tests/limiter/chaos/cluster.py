@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 import grpc.aio
 
 from fairbox.channels import open_channel
+from fairbox.ports import free_ports
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 from tests.limiter.chaos.proxy import Proxy
@@ -27,7 +27,7 @@ from tests.limiter.servers import ROOT
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub
 
-__all__ = ["GRACE_S", "LIMIT", "ONE_OF_MANY", "TTL_S", "Cluster", "free_ports"]
+__all__ = ["GRACE_S", "LIMIT", "ONE_OF_MANY", "TTL_S", "Cluster"]
 
 ONE_OF_MANY = ["health_listen=127.0.0.1:0", "metrics_listen="]
 """Settings of a limiter that is not the only one on its machine."""
@@ -45,15 +45,6 @@ _END_WITHIN_S = 40.0
 """A task waits for a grant at most 20 s, and for its executor at most 15 s."""
 _EMPTY_WITHIN_S = 15.0
 """Silence of a killed executor, the grace of a killed client, and a limiter that has to recover once more."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that are free now."""
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 class Cluster:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from fairbox.channels import open_channel
+from fairbox.ports import free_ports
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
-from tests.limiter.chaos.cluster import ONE_OF_MANY, free_ports
+from tests.limiter.chaos.cluster import ONE_OF_MANY
 from tests.limiter.servers import ROOT
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from fairbox.channels import open_channel
 from fairbox.clock import MonotonicClock
 from fairbox.config import load
 from fairbox.errors import ConfigError
+from fairbox.ports import free_port
 from limiter.config import LimiterConfig
 from limiter.leadership import Alone
 from limiter.leadership.file import FileLeadership
@@ -31,12 +31,6 @@ from tests.limiter.servers import ROOT
 
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @asynccontextmanager

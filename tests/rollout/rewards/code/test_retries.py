@@ -8,9 +8,10 @@ import json
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits
+from fairbox.ports import free_port
 from rollout.rewards import NotScored, RewardServices, Sample, find_reward
 from rollout.rewards.code import grading
-from tests.executor.servers import free_port, running, wait_for
+from tests.executor.servers import running, wait_for
 
 DOUBLE = json.dumps({"inputs": ["1\n"], "outputs": ["2\n"]})
 ANSWER = Sample("```python\nprint(2 * int(input()))\n```", DOUBLE)

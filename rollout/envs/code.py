@@ -1,0 +1,81 @@
+"""Programming problems: a question in, a program out, which an executor grades.
+
+Rows of HumanEval, MBPP, APPS and their like, and verl's (`rollout.data.code`); each names the reward function that its
+tests are for. Invariant: no prompt and no tool sees the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fairbox.config import setting
+from fairbox.errors import ConfigError
+from rollout.data.code import CodeProblem, read_code_problems
+from rollout.envs.base import EnvironmentSetup
+from rollout.envs.registry import environment
+from rollout.loop.results import TrajectoryResult
+from rollout.loop.task import Task
+from rollout.rewards import Composition, Reward, RewardServices, Sample, load_reward
+from rollout.tools.registry import ToolSpec
+
+__all__ = ["CodeConfig", "CodeEnvironment"]
+
+ASK = "Write Python code. Put the whole program into one block, at the end of your answer:\n```python\n...\n```"
+ASK_FUNCTION = (
+    "Complete this function in Python. Put the whole of it, with the imports that it needs, into one block, at the end "
+    "of your answer:\n```python\n...\n```"
+)
+REWARD_COLUMN = "reward"
+"""Of `Task.row`: name of the function that the row's tests are for."""
+
+
+@dataclass(frozen=True)
+class CodeConfig:
+    """Settings of the environment code."""
+
+    interpreter: bool = setting(True, help="Give the model the run's tools, to try its program; false: none.")
+
+
+@environment("code", CodeConfig)
+class CodeEnvironment:
+    """Tasks of programming problems. The reward is the run's, or that of the row's kind: 1 where all its tests pass.
+
+    Raises ConfigError and DataError.
+    """
+
+    def __init__(self, config: CodeConfig, setup: EnvironmentSetup) -> None:
+        if setup.data is None:
+            raise ConfigError("data is none, but programming problems have no built-in tasks: name a file of rows")
+        self._config = config
+        self._problems = read_code_problems(setup.data, setup.limit)
+        kinds = sorted({problem.reward for problem in self._problems})
+        self._rewards: dict[str, Composition] = {kind: setup.reward or load_reward(kind) for kind in kinds}
+        self._services = RewardServices()
+
+    def tools(self) -> tuple[ToolSpec, ...] | None:
+        """None: the run's own."""
+        return None if self._config.interpreter else ()
+
+    def use(self, services: RewardServices) -> None:
+        """The executor that grades."""
+        self._services = services
+
+    def tasks(self) -> Sequence[Task]:
+        """One per row, in their order."""
+        return [self._task(problem, number) for number, problem in enumerate(self._problems)]
+
+    async def score(self, task: Task, result: TrajectoryResult) -> Reward:
+        """What its tests say of the last turn's program. Raises NotScored."""
+        return await self._rewards[task.row[REWARD_COLUMN]].score(Sample.of(task, result), self._services)
+
+    def _task(self, problem: CodeProblem, number: int) -> Task:
+        ask = ASK_FUNCTION if problem.reward == "humaneval" else ASK
+        return Task(
+            uid=f"{number}-{problem.uid}",
+            messages=({"role": "user", "content": f"{problem.question.strip()}\n\n{ask}"},),
+            ground_truth=problem.ground_truth,
+            data_source=problem.data_source,
+            where=problem.where,
+            row={REWARD_COLUMN: problem.reward},
+        )

@@ -1,0 +1,45 @@
+"""Ports that are free, and stay so while connections come and go."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from fairbox import ports
+
+
+def test_they_differ_and_can_be_bound() -> None:
+    found = ports.free_ports(20)
+    assert len(set(found)) == 20
+    for port in found:
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", port))
+
+
+def test_no_connection_gets_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told = tmp_path / "range"
+    told.write_text("32768\t60999\n")
+    monkeypatch.setattr(ports, "_RANGE", told)
+    assert all(10_000 <= port < 32_768 for port in ports.free_ports(20))
+
+
+@pytest.mark.parametrize("text", ["1024 65535", "", None])
+def test_where_the_kernel_takes_them_all_or_says_nothing_it_gives_one(
+    text: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = tmp_path / "range"
+    if text is not None:
+        told.write_text(text)
+    monkeypatch.setattr(ports, "_RANGE", told)
+    assert ports.free_port() > 0
+
+
+def test_one_that_is_taken_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setattr("fairbox.ports.random.choice", lambda _: taken.getsockname()[1])
+        with pytest.raises(OSError, match="no 1 free ports"):
+            ports.free_port()
