@@ -9,6 +9,7 @@ import pytest
 
 from rollout.engines import find_model
 from rollout.tokens import ChatTemplate, HubTokenizer
+from tests.rollout.openhands_sdk import find_openhands
 from tests.rollout.tiny_model import write_tiny
 
 
@@ -48,3 +49,9 @@ def gsm8k_test() -> Path:
         if root and (path := Path(root) / "gsm8k" / "test.jsonl").is_file():
             return path
     pytest.skip("GSM8K is not here: set FAIRBOX_DATA to a folder with gsm8k/test.jsonl")
+
+
+@pytest.fixture
+def openhands_python() -> str:
+    """An interpreter that has the OpenHands SDK."""
+    return find_openhands()

@@ -1,16 +1,9 @@
-"""Our events, read by the models of the OpenHands SDK.
-
-It needs Python 3.12 and packages of its own, so it runs in an interpreter that has them: this one, or the one that
-FAIRBOX_OPENHANDS_PYTHON names.
-"""
+"""Our events, read by the models of the OpenHands SDK."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,23 +12,13 @@ from rollout.events import event_json, trajectory_events
 from rollout.loop import ToolCallRecord
 from rollout.tools import ToolOutcome
 from tests.interop.results import result, sampled, tool
+from tests.rollout.openhands_sdk import openhands_env
 
 READER = Path(__file__).with_name("openhands_events.py")
-VARIABLES = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENHANDS_SUPPRESS_BANNER": "1", "PYTHONPATH": ""}
-
-
-@pytest.fixture
-def python() -> str:
-    """An interpreter that has the SDK."""
-    if named := os.environ.get("FAIRBOX_OPENHANDS_PYTHON"):
-        return named
-    if importlib.util.find_spec("openhands") is None:
-        pytest.skip("openhands-sdk is not here: set FAIRBOX_OPENHANDS_PYTHON to a Python 3.12 that has it")
-    return sys.executable
 
 
 @pytest.mark.timeout(300)
-def test_the_sdk_reads_every_event(python: str) -> None:
+def test_the_sdk_reads_every_event(openhands_python: str) -> None:
     raw = '{"name": "echo", "arguments": {"text": "six"}}'
     turn = f"<think>\nWhy?\n</think>\n\nI call.\n<tool_call>\n{raw}\n</tool_call><tool_call>x</tool_call>"
     played = result(
@@ -58,9 +41,9 @@ def test_the_sdk_reads_every_event(python: str) -> None:
     )
     events = [event_json(event, strict=True) for event in trajectory_events(played)]
     done = subprocess.run(
-        [python, str(READER)],
+        [openhands_python, str(READER)],
         input=json.dumps(events),
-        env=os.environ | VARIABLES,
+        env=openhands_env(),
         capture_output=True,
         text=True,
         timeout=240,

@@ -1,17 +1,10 @@
-"""The OpenHands SDK on the gateway: an agent that nobody adapted, recorded in one branch.
-
-It needs Python 3.12 and packages of its own, so it runs in an interpreter that has them: this one, or the one that
-FAIRBOX_OPENHANDS_PYTHON names.
-"""
+"""The OpenHands SDK on the gateway: an agent that nobody adapted, recorded in one branch."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import itertools
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +12,9 @@ import pytest
 
 from rollout.tokens import ChatTemplate, HubTokenizer
 from tests.rollout.capture.gateways import scripted
+from tests.rollout.openhands_sdk import openhands_env
 
 AGENT = Path(__file__).with_name("openhands_agent.py")
-VARIABLES = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENHANDS_SUPPRESS_BANNER": "1", "PYTHONPATH": ""}
-
-
-@pytest.fixture
-def python() -> str:
-    """An interpreter that has the SDK."""
-    if named := os.environ.get("FAIRBOX_OPENHANDS_PYTHON"):
-        return named
-    if importlib.util.find_spec("openhands") is None:
-        pytest.skip("openhands-sdk is not here: set FAIRBOX_OPENHANDS_PYTHON to a Python 3.12 that has it")
-    return sys.executable
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -40,17 +23,17 @@ def call(name: str, **arguments: Any) -> str:
 
 @pytest.mark.timeout(300)
 async def test_openhands_agent_is_recorded_in_one_branch(
-    python: str, chat: ChatTemplate, tokenizer: HubTokenizer
+    openhands_python: str, chat: ChatTemplate, tokenizer: HubTokenizer
 ) -> None:
     turns = [call("think", thought="1 + 2 is 3."), call("think", thought="Yes."), call("finish", message="3")]
     async with scripted(tokenizer, chat, turns, max_model_tokens=65536, max_turn_tokens=512) as (gateway, engine):
         process = await asyncio.create_subprocess_exec(
-            python,
+            openhands_python,
             str(AGENT),
             gateway.base_url("task"),
             "scripted",
             "What is 1 + 2?",
-            env=os.environ | VARIABLES,
+            env=openhands_env(),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
