@@ -18,6 +18,8 @@ __all__ = ["MAX_BODY_CHARS", "Block", "BlockKind", "blocks_of"]
 
 MAX_BODY_CHARS = 1_000_000
 """Of one block; a longer one is cut and says so."""
+_COUNTED = ("num_", "total_", "avg_", "tokens", "steps", "wall_clock_duration", "tool_calls_by_turn")
+"""Beginnings of metrics that are among the counts and times already."""
 
 
 class BlockKind(StrEnum):
@@ -148,6 +150,12 @@ def _facts(record: Mapping[str, Any]) -> str:
     if isinstance(timings, dict):
         shown = [f"{key.removesuffix('_s')} {_seconds(value)} s" for key, value in timings.items()]
         lines.append(f"time         {'  '.join(shown)}")
+    metrics = record.get("metrics")
+    if isinstance(metrics, dict):
+        own = {key: value for key, value in metrics.items() if not key.startswith(_COUNTED)}
+        lines += [f"metrics      {'  '.join(f'{key} {_as_text(value)}' for key, value in own.items())}"] if own else []
+    if earlier := _list(record.get("earlier")):
+        lines.append(f"condensed    {len(earlier)} earlier parts, whose tokens are not shown")
     return "\n".join(lines)
 
 

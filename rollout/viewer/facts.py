@@ -56,6 +56,10 @@ KNOWN_FIELDS = frozenset(
         "timings",
         "model",
         "sampling",
+        "started_at",
+        "turn_records",
+        "metrics",
+        "earlier",
     }
 )
 """Fields with a place of their own; every other one is an extra."""
