@@ -62,7 +62,8 @@ async def test_a_candidate_that_floods_while_nobody_asks_does_not_answer_again(e
 
 
 async def test_a_check_that_was_content_before_stays_so_and_the_end_is_told(executor: ExecutorClient) -> None:
-    found = await judged(executor, BACKGROUND, AssertCase("import time\nassert f() == 1\ntime.sleep(5)"))
+    later = BACKGROUND.replace("['yes']", "['sh', '-c', 'sleep 2; exec yes']")  # when the question is long answered
+    found = await judged(executor, later, AssertCase("import time\nassert f() == 1\ntime.sleep(7)"))
     assert (found.verdict, found.cause) == (Verdict.PASSED, Cause.POLICY)
     assert found.execution is not None
     assert found.execution.outcome is Outcome.OUTPUT_LIMIT

@@ -252,8 +252,15 @@ async def test_branches_are_all_or_none(executor: ExecutorClient) -> None:
         with pytest.raises(CannotBranch, match="limit of 6 processes"):
             await session.branch(30)
         assert len(await executor.list_sessions()) == 1
-        async with branched(session) as (branch,):
-            assert await value(branch, "1") == "1"
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    (branch,) = await session.branch()
+                    break
+                except CannotBranch:  # what the attempt had forked counts until the kernel has reaped it
+                    await asyncio.sleep(0.05)
+        assert await value(branch, "1") == "1"
+        await branch.delete()
 
 
 async def test_a_work_folder_without_room_for_a_copy_can_not_branch(executor: ExecutorClient, level: Level) -> None:
