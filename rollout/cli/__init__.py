@@ -1,17 +1,17 @@
-"""The console script `fairbox`. Each subcommand is imported only when it is called, so that none pays for another."""
+"""The console script `fairbox`."""
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Sequence
 
-from fairbox.errors import EXIT_USAGE, FairboxError, FieldErrors
+from fairbox.errors import FairboxError, FieldErrors
+from rollout.cli.commands import Commands, call
 
 __all__ = ["main"]
 
-_COMMANDS = {
-    "rollout": ("rollout.cli.rollout", "roll a model out on word problems with the code interpreter"),
+_COMMANDS: Commands = {
+    "rollout": ("rollout.cli.rollout", "roll a model out: trajectories with tools, scored and dumped"),
     "up": ("rollout.cli.up", "limiter and executor on this machine, until Ctrl-C"),
     "train": ("rollout.cli.train", "train a model on the rewards of its own rollouts"),
     "exec": ("rollout.cli.exec", "run one program in the sandbox"),
@@ -28,23 +28,9 @@ _COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code. An error that a user can cause is one sentence on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(_usage())
-        return 0 if words else EXIT_USAGE
-    command = words.pop(0)
-    if command not in _COMMANDS:
-        print(f"fairbox: {command!r} is not a command; there are: {', '.join(_COMMANDS)}", file=sys.stderr)
-        return EXIT_USAGE
     try:
-        code: int = importlib.import_module(_COMMANDS[command][0]).main(words)
+        return call("fairbox", _COMMANDS, words, kind="command")
     except FairboxError as error:
         lines = [str(each) for each in error.errors] if isinstance(error, FieldErrors) else [str(error)]
-        print("\n".join(f"fairbox {command}: {line}" for line in lines), file=sys.stderr)
+        print("\n".join(f"fairbox {words[0]}: {line}" for line in lines), file=sys.stderr)
         return error.exit_code
-    return code
-
-
-def _usage() -> str:
-    lines = ["usage: fairbox COMMAND [--name VALUE | name=VALUE ...]", "", "commands:"]
-    lines += [f"  {name:<14} {text}" for name, (_, text) in _COMMANDS.items()]
-    return "\n".join([*lines, "", "`fairbox COMMAND --help` lists the settings of a command."])

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from fairbox.config import load, setting
 from fairbox.errors import ConfigError
-from rollout.data.gsm8k import verl_row, write_rows
+from rollout.data.gsm8k import verl_row
 from rollout.data.rows import read_rows
+from rollout.data.whole import write_parquet
 
 __all__ = ["Gsm8kDataConfig", "main"]
 
@@ -46,5 +47,5 @@ def main(argv: Sequence[str]) -> int:
         verl_row(row, index, split=split, tool=config.tool, agent_name=config.agent_name)
         for index, row in enumerate(read_rows(path, config.limit))
     ]
-    print(f"{write_rows(Path(config.out).expanduser(), rows)} rows in {config.out}")
+    print(f"{write_parquet(Path(config.out).expanduser(), rows)} rows in {config.out}")
     return 0

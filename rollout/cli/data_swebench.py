@@ -20,7 +20,7 @@ from rollout.data.swe.hub import fetch, is_dataset
 from rollout.data.swe.rows import SearchTask
 from rollout.data.swe.trees import Archives, Clones, Source
 from rollout.data.swe.truth import Dialect
-from rollout.data.swe.write import split, write_left, write_parquet
+from rollout.data.swe.write import split, write_left, write_search_tasks
 
 __all__ = ["SwebenchConfig", "check_split", "main", "read_input", "write_tasks"]
 
@@ -115,7 +115,7 @@ def write_tasks(out: Path, tasks: Sequence[SearchTask], validation: float, seed:
     if not tasks:
         raise DataError("no row became a task")
     for name, rows in zip(("train", "validation"), split(tasks, validation, seed), strict=True):
-        write_parquet(out / f"{name}.parquet", rows)
+        write_search_tasks(out / f"{name}.parquet", rows)
         print(f"{len(rows)} tasks in {out / name}.parquet")
 
 

@@ -6,9 +6,6 @@ and the row's own answer is worth 1 against it.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from rollout.data.rows import DataError, Row
@@ -16,7 +13,7 @@ from rollout.envs.gsm8k_prompts import plain_prompt, tool_prompt
 from rollout.rewards.gsm8k import gsm8k_reward
 from rollout.tools.gsm8k_reward import Gsm8kRewardTool
 
-__all__ = ["verl_row", "write_rows"]
+__all__ = ["verl_row"]
 
 
 def verl_row(row: Row, index: int, *, split: str, tool: bool, agent_name: str | None = None) -> dict[str, Any]:
@@ -37,24 +34,3 @@ def verl_row(row: Row, index: int, *, split: str, tool: bool, agent_name: str | 
         "reward_model": {"style": "rule", "ground_truth": truth},
         "extra_info": extra | ({"tools_kwargs": tools} if tool else {}),
     }
-
-
-def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> int:
-    """Writes a parquet file, whole or not at all. How many rows. Raises DataError."""
-    try:
-        import pyarrow as arrow  # an optional dependency
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise DataError(f"{path}: writing parquet needs the package pyarrow: pip install 'fairbox[engine]'") from None
-    table = arrow.Table.from_pylist(list(rows))
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            parquet.write_table(table, unfinished)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
-    return int(table.num_rows)

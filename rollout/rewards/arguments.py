@@ -2,7 +2,8 @@
 
 Nothing is converted but what loses nothing: an int where a float is wanted, a list where a tuple or a set is, a text
 where an enum's value is. Annotations may be those of scalars, `Literal`, enums, unions, and lists, tuples, sets and
-mappings of them; what is annotated `Any`, or not at all, takes everything.
+mappings of them; what is annotated `Any`, or not at all, takes everything. `**name: Unpack[T]` of a TypedDict stands
+for its keys.
 """
 
 from __future__ import annotations
@@ -14,35 +15,71 @@ import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 from fairbox.errors import ConfigError
 
-__all__ = ["checked_arguments"]
+__all__ = ["Argument", "arguments_of", "checked_arguments"]
 
 _SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One that a file may give."""
+
+    wanted: Any
+    """Its annotation; Any where there is none."""
+    required: bool
+
+
+def arguments_of(function: Callable[..., Any]) -> dict[str, Argument]:
+    """The keyword-only arguments, and the keys of an unpacked TypedDict. ValueError for other `**` parameters, which
+    would swallow what is misspelt."""
+    parameters = inspect.signature(function).parameters.values()
+    asked = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
+    # Of these alone: what the other parameters are annotated with may be there for type checkers only.
+    named = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in asked if p.annotation})
+    hints = typing.get_type_hints(named, getattr(inspect.unwrap(function), "__globals__", None))
+    found = {}
+    for parameter in asked:
+        wanted = hints.get(parameter.name, Any)
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            found[parameter.name] = Argument(wanted, parameter.default is parameter.empty)
+            continue
+        inner = typing.get_args(wanted)
+        if typing.get_origin(wanted) is not typing.Unpack or not typing.is_typeddict(inner[0]):
+            raise ValueError(f"{parameter} would swallow misspelt arguments")
+        hints_of_keys = typing.get_type_hints(inner[0], include_extras=True)
+        found |= {key: _of_key(inner[0], key, hint) for key, hint in hints_of_keys.items()}
+    return found
+
+
+def _of_key(typed_dict: Any, key: str, hint: Any) -> Argument:
+    """`__required_keys__` does not see Required and NotRequired in annotations that are texts."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Required, typing.NotRequired):
+        return Argument(typing.get_args(hint)[0], origin is typing.Required)
+    return Argument(hint, key in typed_dict.__required_keys__)
 
 
 def checked_arguments(
     function: Callable[..., Any], given: Mapping[str, Any], *, name: str, path: str
 ) -> dict[str, Any]:
-    """The keyword-only arguments of `function` that `given` names, as it takes them. ConfigError with the path of the
-    key; `name` is what the function is called there."""
-    parameters = inspect.signature(function).parameters.values()
-    known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
-    # Of these alone: what the other parameters are annotated with may be there for type checkers only.
-    named = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in known.values() if p.annotation})
-    hints = typing.get_type_hints(named, getattr(inspect.unwrap(function), "__globals__", None))
+    """The arguments of `function` that `given` names, as it takes them. ConfigError with the path of the key; `name` is
+    what the function is called there."""
+    known = arguments_of(function)
     for key in given:
         if key not in known:
             raise ConfigError(f"{path}.{key} is not an argument of {name}; {_hint(str(key), list(known))}")
-    for key, parameter in known.items():
-        if parameter.default is parameter.empty and key not in given:
+    for key, argument in known.items():
+        if argument.required and key not in given:
             raise ConfigError(f"{path}.{key} is not set, and {name} has no default for it")
     taken = {}
     for key, value in given.items():
         try:
-            taken[key] = _fitted(value, hints.get(key, Any))
+            taken[key] = _fitted(value, known[key].wanted)
         except _Unfit as problem:
             raise ConfigError(f"{path}.{key}{problem.where} is {problem.value!r}, must be {problem.wanted}") from None
     return taken

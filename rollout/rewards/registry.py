@@ -7,7 +7,8 @@
     async def passes_tests(sample: Sample, services: RewardServices, *, continuous: bool = False) -> Reward: ...
 
 The first parameter is the sample, a second positional one, which is called `services`, the services; the arguments that
-a configuration may give are keyword-only, typed, and have defaults. A name is taken once.
+a configuration may give are keyword-only, typed, and have defaults; those that several functions share may be the keys
+of a TypedDict, `**how: Unpack[How]`. A name is taken once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fairbox.errors import ConfigError
+from rollout.rewards.arguments import arguments_of
 
 __all__ = ["check_form", "find_reward", "reward", "reward_names", "takes_services"]
 
@@ -73,8 +75,17 @@ def check_form(name: str, function: Callable[..., Any]) -> None:
         # One that takes (text, truth) would compare a sample with the services, and be wrong without a word.
         raise ValueError(f"reward {name!r}: the second parameter is {positional[1].name}, must be services")
     for parameter in others:
-        if parameter.kind is not parameter.KEYWORD_ONLY:
+        if parameter.kind is parameter.VAR_POSITIONAL:
             raise ValueError(f"reward {name!r}: {parameter} would swallow misspelt arguments")
+        if parameter.kind is parameter.VAR_KEYWORD:
+            _check_unpacked(name, function)
+
+
+def _check_unpacked(name: str, function: Callable[..., Any]) -> None:
+    try:
+        arguments_of(function)
+    except ValueError as error:
+        raise ValueError(f"reward {name!r}: {error}") from None
 
 
 def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbox.errors import FairboxError
+from rollout.data.whole import whole_file
 
 __all__ = ["HubError", "fetch", "is_dataset"]
 
@@ -63,10 +64,8 @@ def _get(url: str) -> bytes:
 
 
 def _download(url: str, path: Path) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _open(url) as answer, unfinished.open("wb") as file:
+        with whole_file(path) as unfinished, _open(url) as answer, unfinished.open("wb") as file:
             written = 0
             while piece := answer.read(_PIECE):
                 written += file.write(piece)
@@ -74,11 +73,8 @@ def _download(url: str, path: Path) -> None:
                     raise HubError(f"{url}: has more than {_MOST_BYTES >> 30} GiB")
             if (length := answer.headers.get("Content-Length")) is not None and written != int(length):
                 raise HubError(f"{url}: ended after {written} of {length} bytes")
-        unfinished.replace(path)
     except (OSError, http.client.HTTPException) as error:
         raise HubError(f"{url}: {error}") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _open(url: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -14,8 +13,9 @@ from fairbox.errors import ConfigError
 from rollout.data.records import DataError
 from rollout.data.swe.build import Left
 from rollout.data.swe.rows import SearchTask
+from rollout.data.whole import write_parquet
 
-__all__ = ["split", "write_left", "write_parquet"]
+__all__ = ["split", "write_left", "write_search_tasks"]
 
 T = TypeVar("T")
 
@@ -33,26 +33,9 @@ def split(rows: Sequence[T], validation: float, seed: int) -> tuple[list[T], lis
     return shuffled[: len(rows) - count], shuffled[len(rows) - count :]
 
 
-def write_parquet(path: Path, tasks: Sequence[SearchTask]) -> None:
-    """One row per task, in their order. Raises DataError."""
-    try:
-        import pyarrow as arrow  # an optional dependency
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise DataError(f"{path}: writing parquet needs the package pyarrow: pip install 'fairbox[engine]'") from None
-    try:
-        table = arrow.Table.from_pylist([task.record() for task in tasks], schema=_schema(arrow))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            parquet.write_table(table, unfinished, compression="zstd")
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except UnicodeEncodeError:
-        raise DataError(f"{path}: a column has bytes that are not UTF-8, which parquet can't hold") from None
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+def write_search_tasks(path: Path, tasks: Sequence[SearchTask]) -> None:
+    """Parquet with one row per task, in their order. Raises DataError."""
+    write_parquet(path, [task.record() for task in tasks], schema=_schema)
 
 
 def write_left(path: Path, left: Iterable[Left]) -> None:

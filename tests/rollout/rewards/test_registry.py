@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Required, TypedDict, Unpack
+
 import pytest
 
 from fairbox.errors import ConfigError
 from rollout.rewards import RewardServices, Sample, find_reward, reward
+from rollout.rewards.arguments import checked_arguments
 
 
 def test_an_unknown_name_is_an_error_that_lists_what_there_is() -> None:
@@ -30,6 +33,29 @@ def test_a_name_is_taken_once() -> None:
             return 1.0
 
     assert find_reward("tests/twice") is first
+
+
+class How(TypedDict, total=False):
+    weight: float
+    words: Required[list[str]]
+
+
+def test_arguments_that_functions_share_are_the_keys_of_a_typed_dict() -> None:
+    @reward("tests/shared")
+    def shared(sample: Sample, *, least: int = 0, **how: Unpack[How]) -> float:
+        return float(least + len(how["words"]))
+
+    assert checked_arguments(shared, {"words": ["a"], "weight": 1}, name="shared", path="r") == {
+        "words": ["a"],
+        "weight": 1.0,
+    }
+    for given, problem in (
+        ({"words": [], "wieght": 1}, r"r\.wieght is not an argument of shared; did you mean weight\?"),
+        ({"words": [], "weight": "1"}, r"r\.weight is '1', must be a number"),
+        ({"weight": 1}, r"r\.words is not set"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            checked_arguments(shared, given, name="shared", path="r")
 
 
 def test_arguments_must_be_keywords_and_none_may_swallow_others() -> None:

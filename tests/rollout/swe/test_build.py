@@ -15,7 +15,7 @@ from rollout.data.swe.build import Built, Filters, Why, build
 from rollout.data.swe.rows import changes_column, read_changes_column
 from rollout.data.swe.situation import Evidence
 from rollout.data.swe.trees import Archives, Clones, Source
-from rollout.data.swe.write import split, write_parquet
+from rollout.data.swe.write import split, write_search_tasks
 from tests.rollout.swe.repositories import commit, git, make_repository, make_sdist
 
 OLD, NEW = "def f():\n    return 1\n", "def f():\n    return 2\n"
@@ -193,7 +193,7 @@ def test_the_split_is_that_of_the_seed() -> None:
 def test_equal_tasks_are_equal_bytes_and_are_read_the_same(tmp_path: Path) -> None:
     tasks = built(row(file_changes=changes_column(TRUTH)), row(instance_id="j", base_commit=None)).tasks
     for name in ("one", "two"):
-        write_parquet(tmp_path / name / "rows.parquet", tasks)
+        write_search_tasks(tmp_path / name / "rows.parquet", tasks)
     assert (tmp_path / "one/rows.parquet").read_bytes() == (tmp_path / "two/rows.parquet").read_bytes()
     assert list((tmp_path / "one").iterdir()) == [tmp_path / "one/rows.parquet"]
     records = parquet.read_table(tmp_path / "one/rows.parquet").to_pylist()
@@ -201,7 +201,7 @@ def test_equal_tasks_are_equal_bytes_and_are_read_the_same(tmp_path: Path) -> No
     assert [read_changes_column(record["file_changes"]) for record in records] == [TRUTH, None]
     assert [task.record() for task in built(*records).tasks] == records
     with pytest.raises(DataError, match="not UTF-8"):
-        write_parquet(tmp_path / "rows.parquet", built(row(problem_statement="\udcff")).tasks)
+        write_search_tasks(tmp_path / "rows.parquet", built(row(problem_statement="\udcff")).tasks)
     assert not (tmp_path / "rows.parquet").exists()
 
 

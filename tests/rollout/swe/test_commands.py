@@ -14,7 +14,7 @@ from pyarrow import parquet
 from rollout.cli import main
 from rollout.data.swe.build import build
 from rollout.data.swe.hub import HubError, fetch
-from rollout.data.swe.write import write_parquet
+from rollout.data.swe.write import write_search_tasks
 from tests.rollout.swe.repositories import commit, make_repository
 from tests.rollout.swe.test_build import OLD, PATCH, row
 
@@ -88,7 +88,7 @@ def test_mine_and_check_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     records = parquet.read_table(train).to_pylist()
     records[0]["file_changes"][0]["changes"]["edited_entities"] = ["p/m.py:other"]
     changed = tmp_path / "changed.parquet"
-    write_parquet(changed, build(("", record) for record in records).tasks)
+    write_search_tasks(changed, build(("", record) for record in records).tasks)
     assert main(["data", "check", f"rows={changed}", f"repos={tmp_path}", "json=true"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["differ"] == [records[0]["instance_id"]]
@@ -123,7 +123,7 @@ class _Hub(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[_Hub]]:
-    write_parquet(tmp_path / "hub.parquet", build([("", row(patch=PATCH))]).tasks)
+    write_search_tasks(tmp_path / "hub.parquet", build([("", row(patch=PATCH))]).tasks)
 
     class Hub(_Hub):
         content = (tmp_path / "hub.parquet").read_bytes()

@@ -1,0 +1,36 @@
+"""Tables of commands: a word, the module that has its `main(argv)`, and what it does. Each is imported when it is
+called, so that none pays for another."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+
+from fairbox.errors import EXIT_USAGE
+
+__all__ = ["Commands", "call"]
+
+Commands = Mapping[str, tuple[str, str]]
+"""Word -> (module, what it does)."""
+
+
+def call(prog: str, commands: Commands, argv: Sequence[str], *, kind: str) -> int:
+    """Calls the command that the first word names with the others; its exit code. `kind` is what a command is called
+    in texts. Raises what the command raises."""
+    words = list(argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_usage(prog, commands, kind))
+        return 0 if words else EXIT_USAGE
+    word = words.pop(0)
+    if word not in commands:
+        print(f"{prog}: {word!r} is not a {kind}; there are: {', '.join(commands)}", file=sys.stderr)
+        return EXIT_USAGE
+    code: int = importlib.import_module(commands[word][0]).main(words)
+    return code
+
+
+def _usage(prog: str, commands: Commands, kind: str) -> str:
+    lines = [f"usage: {prog} {kind.upper()} [--name VALUE | name=VALUE ...]", "", f"{kind}s:"]
+    lines += [f"  {name:<14} {text}" for name, (_, text) in commands.items()]
+    return "\n".join([*lines, "", f"`{prog} {kind.upper()} --help` lists the settings of a {kind}."])

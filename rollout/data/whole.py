@@ -1,0 +1,45 @@
+"""Files that are whole or not there: written beside their place and renamed into it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rollout.data.records import DataError
+
+__all__ = ["whole_file", "write_parquet"]
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """`with whole_file(path) as unfinished:` write to `unfinished`; it becomes `path` when the block ends well, and is
+    removed when not. Makes the folder. Raises OSError."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_parquet(path: Path, rows: Iterable[dict[str, Any]], *, schema: Callable[[Any], Any] | None = None) -> int:
+    """Writes a parquet file; how many rows. `schema` makes pyarrow's of that module; None: what the rows say. The same
+    rows give the same bytes. Raises DataError."""
+    try:
+        import pyarrow as arrow  # an optional dependency
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise DataError(f"{path}: writing parquet needs the package pyarrow: pip install 'fairbox[engine]'") from None
+    try:
+        table = arrow.Table.from_pylist(list(rows), schema=None if schema is None else schema(arrow))
+        with whole_file(path) as unfinished:
+            parquet.write_table(table, unfinished, compression="zstd")
+    except UnicodeEncodeError:
+        raise DataError(f"{path}: a column has bytes that are not UTF-8, which parquet can't hold") from None
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    return int(table.num_rows)
