@@ -25,7 +25,7 @@ PYTHON_IMAGE ?= docker.io/library/python:3.11-slim
 PIP_SECRET = --secret id=pipconf,src=$(PIP_CONF)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-executor test-others soak test-sglang test-interop test-truth test-train proto lint bench bench-% toolchains images clean
+.PHONY: help run test test-executor test-others soak test-sglang test-interop test-truth test-train train-demo proto lint bench bench-% toolchains images clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test-others: $(VENV)/.dev  ## Those of the other tiers, but those that need the 
 
 test-train: $(VENV)/.dev  ## Run the tests that train a model and kill the trainer
 	$(BIN)/python -m pytest tests/rollout/training -m train
+
+train-demo: $(VENV)/.dev  ## Train SmolLM2 on sums on the CPU, and draw its curve (ARGS="key=value ...")
+	$(BIN)/python -m benchmarks.train_demo $(ARGS)
 
 test-sglang: $(VENV)/.dev $(SGLANG)/.done  ## Test the sglang engine at real servers on the CPU (installs 1.7 GB)
 	FAIRBOX_SGLANG_PYTHON=$(SGLANG)/bin/python $(BIN)/python -m pytest tests/rollout -m sglang

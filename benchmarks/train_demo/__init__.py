@@ -1,0 +1,1 @@
+"""SmolLM2 learns to add on a CPU: `make train-demo`."""

@@ -1,0 +1,76 @@
+"""Sums of two numbers, answered by nothing but the number.
+
+No tool is offered: on two cores a model of this size pays for each token of a prompt, and a schema has hundreds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairbox.errors import ConfigError
+from rollout.envs import EnvironmentSetup, environment
+from rollout.loop import Task, TrajectoryResult
+from rollout.rewards import Reward
+from rollout.tools.registry import ToolSpec
+
+__all__ = ["Sums", "SumsConfig", "write_sums"]
+
+_EXAMPLES = (
+    {"role": "system", "content": "Add. Answer with the number alone."},
+    {"role": "user", "content": "3 + 4"},
+    {"role": "assistant", "content": "7"},
+    {"role": "user", "content": "12 + 9"},
+    {"role": "assistant", "content": "21"},
+)
+"""Without them the model chats about the sum, and hardly any group has an answer to learn from."""
+
+
+@dataclass(frozen=True)
+class SumsConfig:
+    """Nothing to set."""
+
+
+@environment("sums", SumsConfig)
+class Sums:
+    """Of a file that `write_sums` wrote. 1 for the number alone, 0 for anything else."""
+
+    def __init__(self, config: SumsConfig, setup: EnvironmentSetup) -> None:
+        if setup.data is None:
+            raise ConfigError("data is none, must be a file of sums")
+        lines = setup.data.read_text(encoding="utf-8").splitlines()
+        self._pairs: list[tuple[int, int]] = [tuple(json.loads(line)) for line in lines[: setup.limit]]
+
+    def tasks(self) -> list[Task]:
+        """One for each sum."""
+        return [
+            Task(
+                uid=f"{a}+{b}",
+                messages=(*_EXAMPLES, {"role": "user", "content": f"{a} + {b}"}),
+                ground_truth=str(a + b),
+                data_source="sums",
+                where=f"the sum {a} + {b}",
+            )
+            for a, b in self._pairs
+        ]
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """None."""
+        return ()
+
+    async def score(self, task: Task, result: TrajectoryResult) -> Reward:
+        """Exact, but for space around it."""
+        return Reward(float(result.final_text.strip() == task.ground_truth))
+
+
+def write_sums(train: Path, held_out: Path, *, largest: int, count: int, seed: int) -> None:
+    """All sums of two numbers from 1 to `largest` in an order drawn by `seed`: `count` of them held out, the others to
+    train on."""
+    pairs = list(itertools.product(range(1, largest + 1), repeat=2))
+    random.Random(seed).shuffle(pairs)
+    for path, some in ((held_out, pairs[:count]), (train, pairs[count:])):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(pair) + "\n" for pair in some), encoding="utf-8")
