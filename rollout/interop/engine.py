@@ -6,6 +6,7 @@ don't tell that from generating: `queue_timeout_s` of a request bounds both, and
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import time
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ class ClientTurn:
     version: str = "unknown"
 
 
-class ClientEngine:
+class ClientEngine(abc.ABC):
     """A subclass says how its client is asked, and reads what it answers. `who` is the server's name in errors."""
 
     who: str
@@ -79,12 +80,13 @@ class ClientEngine:
         self._sampled += len(result.ids)
         return result
 
+    @abc.abstractmethod
     async def _ask(self, request: GenerationRequest) -> Any:
         """The client's answer. It may raise whatever the client raises."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _read(self, answer: Any) -> ClientTurn:
-        raise NotImplementedError
+        """What is in it. Raises EngineUnavailable for an answer of another form."""
 
     async def _within_deadline(self, request: GenerationRequest) -> Any:
         try:
