@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from executor_service import Cause, ExecutorClient, Limits
+from executor_service import Cause, ExecutorClient, Limits, Outcome
 from executor_service.v1 import executor_pb2 as pb
-from tests.executor.levels import LEVELS, Level
-from tests.executor.servers import ROOT, Server, children, command, processes_with, wait_for
+from tests.executor.levels import ENV, LEVELS, PREFIX, PYTHON, Level
+from tests.executor.servers import ROOT, Server, children, command, processes_with, running, wait_for
 
 MARKER = "76543.21"
 BARE = [level for level in LEVELS if level.landlock]
@@ -80,6 +80,21 @@ def test_every_level_is_tried_and_shown(server: Server) -> None:
     assert levels[pb.ISOLATION_LEVEL_LANDLOCK].available
     assert levels[pb.ISOLATION_LEVEL_GVISOR].reason == "not offered by this version"
     assert levels[pb.ISOLATION_LEVEL_NAMESPACES].available or levels[pb.ISOLATION_LEVEL_NAMESPACES].reason
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or PYTHON is None, reason="takes root, and a Python that an ordinary user may start"
+)
+async def test_the_first_process_of_a_container_offers_the_same_levels() -> None:
+    """The server's number is then that of every sandbox's init, which a program may signal."""
+    assert PYTHON is not None
+    prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *PREFIX]
+    with running("cgroups=none", prefix=prefix, python=PYTHON, env=ENV) as server:
+        status = server.status()
+        async with ExecutorClient(server.target) as executor:
+            assert (await executor.execute("import os; os.kill(1, 0)")).outcome is Outcome.FINISHED
+        os.kill(children(server.pid)[0], signal.SIGTERM)
+    assert status.isolation_level == pb.ISOLATION_LEVEL_NAMESPACES, status.isolation_levels
 
 
 async def test_a_cancelled_run_leaves_nothing(server: Server) -> None:
