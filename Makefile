@@ -20,12 +20,17 @@ SGLANG := .venv-sglang
 # Source archives that `make test-truth` fetches once.
 SDISTS ?= $(or $(FAIRBOX_SDISTS),$(HOME)/.cache/fairbox/sdists)
 IMAGES := executor limiter rollout
+TAG ?= dev
 PYTHON_IMAGE ?= docker.io/library/python:3.11-slim
 # A pip.conf for the build alone: it is mounted while pip runs and is not part of the image.
 PIP_SECRET = --secret id=pipconf,src=$(PIP_CONF)
+# Files in the images bear the time of the commit, so that the same commit makes the same layers; docker wants it otherwise.
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+IMAGE_TIME = $(if $(findstring podman,$(CONTAINER)),--timestamp $(SOURCE_DATE_EPOCH),--build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH))
+comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-executor test-others soak test-sglang test-interop test-truth test-train train-demo proto lint bench bench-% toolchains images clean
+.PHONY: help run test test-executor test-others soak test-sglang test-interop test-truth test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-k8s clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,12 +92,28 @@ toolchains: .toolchains/.done  ## Install what typescript and jest need into .to
 	npm install --prefix .toolchains --no-audit --no-fund --loglevel=error
 	@touch $@
 
-images: $(IMAGES:%=image-%)  ## Build the container images (CONTAINER=docker|podman PIP_CONF=file BUILD_ARGS="...")
+images: $(IMAGES:%=image-%)  ## Build the container images (CONTAINER=docker|podman TAG=dev PIP_CONF=file)
 
+# image-executor-full too, which has the languages: it is large, so `images` leaves it out.
 image-%:
 	@test -n "$(CONTAINER)" || { echo "images: neither docker nor podman is installed"; exit 1; }
-	DOCKER_BUILDKIT=1 $(CONTAINER) build -f deploy/images/Containerfile --target $* -t localhost/fairbox/$*:dev \
-	  --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) $(if $(PIP_CONF),$(PIP_SECRET)) $(BUILD_ARGS) .
+	@mkdir -p wheels
+	DOCKER_BUILDKIT=1 $(CONTAINER) build -f deploy/images/$(firstword $(subst -, ,$*)).Containerfile --target $* \
+	  -t localhost/fairbox/$*:$(TAG) --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) $(IMAGE_TIME) \
+	  $(if $(PIP_CONF),$(PIP_SECRET)) $(if $(CA_BUNDLE),--secret id=cabundle$(comma)src=$(CA_BUNDLE)) $(BUILD_ARGS) .
+
+wheels: $(VENV)/.dev  ## Fetch the wheels of the images, so that they are built without a network
+	sh deploy/images/wheels.sh $(BIN)/python
+
+base-image:  ## Make a base image from Debian's packages, where no registry can be reached: PYTHON_IMAGE=localhost/fairbox/base:bookworm
+	CONTAINER=$(CONTAINER) sh deploy/images/debian-base.sh
+
+push: $(IMAGES:%=push-%)  ## Push the images (REGISTRY=registry.example/fairbox TAG=dev)
+
+push-%:
+	@test -n "$(REGISTRY)" || { echo "push: say where to, REGISTRY=registry.example/fairbox"; exit 1; }
+	$(CONTAINER) tag localhost/fairbox/$*:$(TAG) $(REGISTRY)/$*:$(TAG)
+	$(CONTAINER) push $(PUSH_ARGS) $(REGISTRY)/$*:$(TAG)
 
 clean:  ## Remove what the other targets made, but for out/
 	rm -rf $(VENV) .venv-proto .venv-verl .venv-skyrl .venv-verifiers $(SGLANG) .toolchains benchmarks/out .pytest_cache .mypy_cache .ruff_cache .hypothesis

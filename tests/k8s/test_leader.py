@@ -93,8 +93,8 @@ def test_the_limiter_may_reach_the_api_server_and_nobody_else_may() -> None:
 
 
 def test_the_image_has_what_leading_takes() -> None:
-    containerfile = (ROOT / "deploy" / "images" / "Containerfile").read_text(encoding="utf-8")
-    assert "*p['optional-dependencies']['k8s']" in containerfile
+    containerfile = (ROOT / "deploy" / "images" / "limiter.Containerfile").read_text(encoding="utf-8")
+    assert "install.sh /opt/venv k8s\n" in containerfile
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")

@@ -113,18 +113,33 @@ def test_images_are_those_that_make_builds() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     built = re.search(r"^IMAGES := (.+)$", makefile, re.MULTILINE)
     assert built is not None
-    assert "localhost/fairbox/$*:dev" in makefile
+    assert "localhost/fairbox/$*:$(TAG)" in makefile
+    assert "\nTAG ?= dev\n" in makefile
     assert {each.container["image"] for each in workloads()} == {
         f"localhost/fairbox/{image}:dev" for image in built[1].split()
     }
-    containerfile = (ROOT / "deploy" / "images" / "Containerfile").read_text(encoding="utf-8")
-    assert set(built[1].split()) <= set(re.findall(r"^FROM \S+ AS (\S+)$", containerfile, re.MULTILINE))
+    for image in built[1].split():
+        assert f"AS {image}\n" in containerfile(image)
+
+
+def containerfile(tier: str) -> str:
+    return (ROOT / "deploy" / "images" / f"{tier}.Containerfile").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("tier", [*SERVICES, "rollout"])
+def test_images_run_as_the_user_that_pods_have(tier: str) -> None:
+    """And nothing is made from more than what constraints.txt pins."""
+    text = containerfile(tier)
+    users = re.findall(r"^USER (\S+)$", text, re.MULTILINE)
+    security = workload(tier).spec["securityContext"]
+    assert users[-1] == f"{security['runAsUser']}:{security['runAsGroup']}"
+    assert "--constraint constraints.txt" in (ROOT / "deploy" / "images" / "install.sh").read_text(encoding="utf-8")
+    assert not re.search(r"pip install (?!--no-deps)|python3 -m pip (?!wheel|--python)", text)
 
 
 def test_the_executors_image_has_git() -> None:
     """Without it no workspace but a volume can be prepared."""
-    containerfile = (ROOT / "deploy" / "images" / "Containerfile").read_text(encoding="utf-8")
-    stage = containerfile.partition("AS executor\n")[2].partition("\nFROM ")[0]
+    stage = containerfile("executor").partition("AS executor\n")[2].partition("\nFROM ")[0]
     assert re.search(r"^RUN apt-get update && apt-get install .* git( |$)", stage, re.MULTILINE)
 
 
@@ -132,7 +147,8 @@ def test_the_image_has_the_model_that_make_installs() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     model = re.search(r"^MODEL := (\S+)$", makefile, re.MULTILINE)
     assert model is not None
-    assert model[1] in (ROOT / "deploy" / "images" / "Containerfile").read_text(encoding="utf-8")
+    assert model[1] in containerfile("rollout")
+    assert model[1] in (ROOT / "deploy" / "images" / "wheels.sh").read_text(encoding="utf-8")
 
 
 def test_a_rollout_starts_only_when_somebody_starts_it() -> None:
