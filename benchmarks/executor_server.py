@@ -29,7 +29,8 @@ class Addresses:
 async def executor(*settings: str) -> AsyncIterator[tuple[ExecutorClient, Addresses]]:
     """A server that is ready, and a client of it."""
     addresses = Addresses(*(f"127.0.0.1:{port}" for port in free_ports(3)))
-    words = [f"listen={addresses.target}", f"health_listen={addresses.health}", f"python={INTERPRETER}", *settings]
+    words = [f"listen={addresses.target}", f"health_listen={addresses.health}", f"python={INTERPRETER}"]
+    words += ["metrics_listen=", *settings]
     words = [word.replace("GATEWAY", addresses.gateway) for word in words]
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "executor_service", *words)
     try:

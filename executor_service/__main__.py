@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import socket
 import sys
 
 from executor_service.config import ExecutorConfig
 from executor_service.server.app import serve
 from fairbox.config import load
 from fairbox.serving import run_service
+from fairbox.telemetry import open_telemetry, peek_log_format
 
 
 def main() -> int:
@@ -22,9 +23,11 @@ def main() -> int:
             prog="python -m executor_service",
             description="Runs untrusted programs in isolation and says what became of them.",
         )
-        await serve(config, stop)
+        instance = config.name or f"{socket.gethostname()}:{config.listen.rpartition(':')[2]}"
+        async with open_telemetry(config, service="executor", instance=instance):
+            await serve(config, stop)
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    peek_log_format("EXECUTOR")
     return run_service(program, name="executor")
 
 

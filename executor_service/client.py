@@ -27,6 +27,7 @@ from executor_service.program import Program, program_to_proto
 from executor_service.session_client import SessionCalls
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
+from fairbox import tracing
 from fairbox.channels import open_channel
 from limiter import LeaseLike
 
@@ -273,15 +274,21 @@ class ExecutorClient(SessionCalls):
     ) -> Response:
         """Calls, and once more where the connection may have been closed under the call."""
         deadline = asyncio.get_running_loop().time() + timeout
-        try:
+        name, request_id = type(request).__name__.removesuffix("Request"), getattr(request, "request_id", "")
+        with tracing.span(f"executor.{name}", request_id=request_id, target=self.target) as span:
+            metadata = tracing.carried()
             try:
-                return await call(request, timeout=timeout)
+                try:
+                    return await call(request, timeout=timeout, metadata=metadata)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        raise
+                    span.set(repeated=True)
+                    left = deadline - asyncio.get_running_loop().time()
+                    return await call(request, timeout=left, metadata=metadata)
             except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                    raise
-                return await call(request, timeout=deadline - asyncio.get_running_loop().time())
-        except grpc.aio.AioRpcError as error:
-            raise error_of_call(error, self.target) from error
+                span.set(status=error.code().name)
+                raise error_of_call(error, self.target) from error
 
     def _connected(self) -> ExecutorServiceAsyncStub:
         if self._stub is None:

@@ -20,6 +20,7 @@ from executor_service.errors import ExecutorError, ExecutorUnavailable
 from executor_service.model import ExecutionResult
 from executor_service.sandbox.report import Stream
 from executor_service.v1 import executor_pb2 as pb
+from fairbox.tracing import carried
 
 if TYPE_CHECKING:
     from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
@@ -46,7 +47,7 @@ async def stream_execution(
     for attempt in (1, 2):
         to_skip = dict(passed_on)
         left = deadline - asyncio.get_running_loop().time()
-        call = stub.StreamExecution(pb.StreamExecutionRequest(execution=request), timeout=left)
+        call = stub.StreamExecution(pb.StreamExecutionRequest(execution=request), timeout=left, metadata=carried())
         try:
             async for response in call:
                 if response.HasField("result"):
@@ -84,7 +85,7 @@ async def execute_batch(
             max_parallel=request.max_parallel,
             stop_on_failure=request.stop_on_failure,
         )
-        call = stub.ExecuteBatch(rest, timeout=left)
+        call = stub.ExecuteBatch(rest, timeout=left, metadata=carried())
         try:
             async for response in call:
                 index = asked[response.index]

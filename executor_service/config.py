@@ -12,6 +12,7 @@ from executor_service.sandbox.template import Profile
 from executor_service.validation import LimitPolicy
 from fairbox.config import setting
 from fairbox.errors import ConfigError
+from fairbox.telemetry import TelemetrySettings
 
 __all__ = ["ExecutorConfig", "LimitDefaults", "LimitMaxima", "ProfileSettings"]
 
@@ -71,9 +72,11 @@ def _default_profiles() -> dict[str, ProfileSettings]:
 
 
 @dataclass(frozen=True)
-class ExecutorConfig:
+class ExecutorConfig(TelemetrySettings):
     listen: str = setting("127.0.0.1:50051", help="Address of the gRPC service, HOST:PORT.")
     health_listen: str = setting("127.0.0.1:50061", help="Address of the health service, HOST:PORT.")
+    metrics_listen: str = setting("127.0.0.1:9464", help="Address for Prometheus, HOST:PORT; empty: none.")
+    metrics_tenants: int = setting(0, help="Tenants with figures of their own, the first that come; others are one.")
     name: str = setting("", help="Name in results, status and leases; empty: host name and port.")
     gateway_listen: str = setting(
         "", help="Address of the SandboxFusion gateway (HTTP), e.g. 127.0.0.1:8080; empty: there is none."
@@ -152,6 +155,7 @@ class ExecutorConfig:
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""
+        self.validate_telemetry()
         levels = [level.value for level in IsolationLevel if level is not IsolationLevel.NONE]
         if self.min_isolation not in levels:
             raise ConfigError(f"min_isolation is {self.min_isolation!r}, must be one of {', '.join(levels)}")
@@ -174,6 +178,7 @@ class ExecutorConfig:
             raise ConfigError(f"languages has {unknown[0]!r}, must be some of {', '.join(LANGUAGES)}")
         for name in (
             "max_queued",
+            "metrics_tenants",
             "drain_grace_s",
             "dedup_window_s",
             "spare_boxes",
@@ -183,11 +188,7 @@ class ExecutorConfig:
             "compile_cache_bytes",
         ):
             _from(name, getattr(self, name), 0)
-        for name in ("workspace_bytes", "workspace_copy_bytes"):
-            _from(name, getattr(self, name), _MIB)
-        for root in self.workspace_roots:
-            if not Path(root).is_absolute() or not Path(root).is_dir() or Path(root).resolve() == Path("/"):
-                raise ConfigError(f"workspace_roots has {root!r}, must be absolute paths of folders, and not /")
+        self._validate_workspaces()
         for name in (
             "limiter_timeout_s",
             "queue_timeout_s",
@@ -198,15 +199,31 @@ class ExecutorConfig:
         ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be above 0")
-        for name, most in (("max_concurrent", 4096), ("max_sessions", 4096), ("spare_boxes", 64), ("nice", 19)):
+        for name, most in (
+            ("max_concurrent", 4096),
+            ("max_sessions", 4096),
+            ("spare_boxes", 64),
+            ("nice", 19),
+            ("metrics_tenants", 1000),
+        ):
             if getattr(self, name) > most:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at most {most}")
+        self._validate_limits()
+
+    def _validate_limits(self) -> None:
         for field in fields(LimitDefaults):
             default, most = getattr(self.limits, field.name), getattr(self.max_limits, field.name)
             if not 0 < default <= most:
                 raise ConfigError(
                     f"limits.{field.name} is {default}, must be above 0 and at most max_limits.{field.name} ({most})"
                 )
+
+    def _validate_workspaces(self) -> None:
+        for name in ("workspace_bytes", "workspace_copy_bytes"):
+            _from(name, getattr(self, name), _MIB)
+        for root in self.workspace_roots:
+            if not Path(root).is_absolute() or not Path(root).is_dir() or Path(root).resolve() == Path("/"):
+                raise ConfigError(f"workspace_roots has {root!r}, must be absolute paths of folders, and not /")
 
     def offered(self) -> list[LanguageSpec]:
         """The languages to look for."""

@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from fairbox import tracing
 from fairbox.errors import FairboxError
 from fairbox.serving import check_address
 
-__all__ = ["MetricsServer"]
+__all__ = ["MetricsServer", "tracing_metrics"]
 
 _ANSWER_WITHIN_S = 5.0
 """For the loop to give the figures; Prometheus itself gives up after 10 s by default."""
@@ -29,7 +31,8 @@ _ANSWER_WITHIN_S = 5.0
 
 class MetricsServer:
     """`async with MetricsServer("127.0.0.1:9465", collect, prefix="fairbox_limiter")`: `collect` is called inside this
-    loop for each scrape, and must not wait. Beside it there are `PREFIX_up` and the figures of the process.
+    loop for each scrape, and must not wait. Beside it there are `PREFIX_up`, `PREFIX_loop_delay_seconds` and the
+    figures of the process.
 
     Port 0 takes a free one; `address` tells which. ConfigError for an address beyond loopback without `insecure`,
     FairboxError for a port that can't be had.
@@ -53,7 +56,7 @@ class MetricsServer:
 
     async def __aenter__(self) -> MetricsServer:
         registry = CollectorRegistry()
-        registry.register(_Figures(self._collect, f"{self._prefix}_up", asyncio.get_running_loop()))
+        registry.register(_Figures(self._collect, self._prefix, asyncio.get_running_loop()))
         ProcessCollector(registry=registry)
         host, _, port = self.address.rpartition(":")
         try:
@@ -72,6 +75,17 @@ class MetricsServer:
             await asyncio.shield(asyncio.to_thread(_close, server, thread))
 
 
+def tracing_metrics(prefix: str) -> Iterator[Metric]:
+    """What became of spans; nothing while tracing is off."""
+    counts = tracing.statistics()
+    if counts is None:
+        return
+    spans = CounterMetricFamily(f"{prefix}spans", "Spans, by what became of them.", labels=["result"])
+    for result, number in (("exported", counts.exported), ("failed", counts.failed), ("dropped", counts.dropped)):
+        spans.add_metric([result], number)
+    yield spans
+
+
 def _close(server: WSGIServer, thread: threading.Thread) -> None:
     server.shutdown()
     server.server_close()
@@ -81,9 +95,10 @@ def _close(server: WSGIServer, thread: threading.Thread) -> None:
 class _Figures(Collector):
     """Asks the loop from a thread of the endpoint."""
 
-    def __init__(self, collect: Callable[[], Iterable[Metric]], up: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, collect: Callable[[], Iterable[Metric]], prefix: str, loop: asyncio.AbstractEventLoop) -> None:
         self._collect = collect
-        self._up = up
+        self._up = f"{prefix}_up"
+        self._delay = f"{prefix}_loop_delay_seconds"
         self._loop = loop
 
     def describe(self) -> Iterable[Metric]:
@@ -102,10 +117,13 @@ class _Figures(Collector):
                     asked.set_exception(error)
 
         figures: list[Metric] | None = None
+        asked_at = time.monotonic()
         try:
             self._loop.call_soon_threadsafe(answer)
             figures = asked.result(_ANSWER_WITHIN_S)
         except (TimeoutError, RuntimeError):  # busy for too long, or closed
             asked.cancel()
+        delay_s = time.monotonic() - asked_at
         yield GaugeMetricFamily(self._up, "1: the figures are of this moment; 0: there are none.", figures is not None)
+        yield GaugeMetricFamily(self._delay, "How long the event loop took to give the figures.", delay_s)
         yield from figures or ()

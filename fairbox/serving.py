@@ -24,8 +24,10 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from fairbox import logs
 from fairbox.channels import server_options
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, ConfigError, FairboxError
+from fairbox.rpc_traces import server_interceptors
 
 __all__ = ["GrpcServer", "HealthServer", "check_address", "run_service", "until_stopped"]
 
@@ -62,7 +64,7 @@ class GrpcServer:
         self.address = listen
 
     async def __aenter__(self) -> GrpcServer:
-        server = grpc.aio.server(options=server_options())
+        server = grpc.aio.server(options=server_options(), interceptors=server_interceptors())
         self._add(server)
         reflection.enable_server_reflection([*self._services, reflection.SERVICE_NAME], server)
         _try_port(self._listen, self._setting)
@@ -196,14 +198,14 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[None]], *, name: str) 
     try:
         asyncio.run(runner())
     except FairboxError as error:
-        print(f"{name}: {error}", file=sys.stderr)  # noqa: T201
+        logs.say(name, str(error))
         return error.exit_code
     except ExceptionGroup as group:
         ours, others = group.split(FairboxError)
         if ours is None or others is not None:
             raise
         for each in _leaves(ours):
-            print(f"{name}: {each}", file=sys.stderr)  # noqa: T201
+            logs.say(name, str(each))
         return EXIT_FAILURE
     return EXIT_INTERRUPTED if received[:1] == [signal.SIGINT] else 0
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import socket
 import sys
 
 from fairbox.config import config_files, load
 from fairbox.serving import run_service
+from fairbox.telemetry import open_telemetry, peek_log_format
 from limiter.config import LimiterConfig
 from limiter.server.app import serve
 from limiter.server.reload import Reload
@@ -26,9 +27,10 @@ def main() -> int:
 
     async def program(stop: asyncio.Event) -> None:
         config = read()
-        await serve(config, stop, reload=Reload(config, read, config_files(LimiterConfig)))
+        async with open_telemetry(config, service="limiter", instance=f"{socket.gethostname()}:{config.listen}"):
+            await serve(config, stop, reload=Reload(config, read, config_files(LimiterConfig)))
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    peek_log_format("LIMITER")
     return run_service(program, name="limiter")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fairbox.errors import ConfigError
 from fairbox.settings import setting
+from fairbox.telemetry import TelemetrySettings
 from limiter.core import AdaptiveLimits, BucketLimits, BucketOrder, Timing
 
 __all__ = ["AdaptiveConfig", "BucketConfig", "LimiterConfig"]
@@ -64,7 +65,7 @@ class BucketConfig:
 
 
 @dataclass(frozen=True)
-class LimiterConfig:
+class LimiterConfig(TelemetrySettings):
     """Settings of the limiter."""
 
     listen: str = setting("127.0.0.1:50052", help="Address for clients and executors, HOST:PORT.")
@@ -101,6 +102,7 @@ class LimiterConfig:
 
     def validate(self) -> None:
         """Raises ConfigError for what the types can't say."""
+        self.validate_telemetry()
         _within("grace_s", self.grace_s, 0.0, 3600.0)
         _within("executor_ttl_s", self.executor_ttl_s, 0.2, 3600.0)
         _within("drain_grace_s", self.drain_grace_s, 0.0, 3600.0)

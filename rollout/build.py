@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairbox.errors import ConfigError
+from fairbox.telemetry import open_traces
 from rollout.config import RolloutConfig
 from rollout.data.rows import DataError
 from rollout.engine_choice import make_engine
@@ -83,6 +86,8 @@ async def open_loop(
     """A loop whose engine and tools are open; they are closed on leaving. The services are `host:port`; `specs` None
     is `tool_specs(config)`."""
     async with contextlib.AsyncExitStack() as stack:
+        instance = f"{socket.gethostname()}:{os.getpid()}"
+        await stack.enter_async_context(open_traces(config, service="rollout", instance=instance))
         services = await stack.enter_async_context(ToolServices(executor=executor, limiter=limiter))
         tools = await stack.enter_async_context(open_tools(tool_specs(config) if specs is None else specs, services))
         engine = await stack.enter_async_context(make_engine(config.engine, model_dir))

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from fairbox.config import setting
 from fairbox.errors import ConfigError, FieldError, FieldErrors
+from fairbox.serving import check_address
+from fairbox.telemetry import TelemetrySettings
 from rollout.engines.base import SamplingParams
 from rollout.engines.vllm_api import LogprobsMode, check_exact
 from rollout.engines.weights import Interrupt
@@ -106,9 +108,12 @@ class EngineSettings:
 
 
 @dataclass(frozen=True)
-class RolloutConfig:
+class RolloutConfig(TelemetrySettings):
     """A run: which problems, which model, which services, which limits."""
 
+    log_level: str = setting("warning", help="Least level that is logged: debug, info, warning or error.")
+    metrics_listen: str = setting("", help="Address for Prometheus, e.g. 127.0.0.1:9466; empty: none.")
+    insecure: bool = setting(False, help="Allow metrics_listen beyond loopback, which nothing here protects.")
     env: str = setting("gsm8k", help="What makes tasks of the data and scores them: a name, or module:class.")
     data: str | None = setting(None, help="Problems, .jsonl or .parquet (gsm8k's own or verl's); none: built-in ones.")
     reward: str | None = setting(
@@ -157,6 +162,9 @@ class RolloutConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least {bound}")
         if not 0 < self.score_timeout_s < float("inf"):
             raise ConfigError(f"score_timeout_s is {self.score_timeout_s}, must be positive")
+        self.validate_telemetry()
+        if self.metrics_listen:
+            check_address(self.metrics_listen, insecure=self.insecure, setting="metrics_listen")
         self.engine.validate()
         self.schedule()
         self.chat.validate()

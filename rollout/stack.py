@@ -74,7 +74,7 @@ class LocalStack:
         limiter = ["fresh=true", f"listen={ports.limiter}", f"admin_listen={ports.limiter_admin}"]
         limiter += [f"health_listen={ports.limiter_health}", "metrics_listen=", *self._limiter_args]
         executor = [f"listen={ports.executor}", f"health_listen={ports.executor_health}"]
-        executor += [f"limiter={ports.limiter}", *self._executor_args]
+        executor += [f"limiter={ports.limiter}", "metrics_listen=", *self._executor_args]
         try:
             await self._start("limiter", limiter, ports.limiter_health)
             await self._start("executor_service", executor, ports.executor_health)

@@ -15,7 +15,7 @@ from itertools import count
 
 from executor_service.model import Cause, Limits, SessionInfo
 
-__all__ = ["Ended", "SessionBusy", "SessionNotFound", "SessionTable", "TooManySessions"]
+__all__ = ["Ended", "SessionBusy", "SessionNotFound", "SessionStatistics", "SessionTable", "TooManySessions"]
 
 MAX_WAITING = 16
 """Cells that may wait for their turn in one session: its owner speaks alone as a rule, and a cancelled cell takes a
@@ -42,6 +42,22 @@ class TooManySessions(Exception):  # noqa: N818 - a decision
 
     def __init__(self, most: int) -> None:
         super().__init__(f"{most} sessions live or are being made already (max_sessions)")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatistics:
+    """Sessions at one instant, and those since the start."""
+
+    live: int = 0
+    branches: int = 0
+    """Of those, the ones that were forked from another."""
+    busy: int = 0
+    """Of those, the ones whose cell runs."""
+    waiting: int = 0
+    """Cells that wait for their turn."""
+    memory_bytes: int = 0
+    """Resident memory of their interpreters at the end of their last cells."""
+    made_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +88,7 @@ class SessionTable:
     _live: OrderedDict[str, _Entry] = field(default_factory=OrderedDict)
     _ended: OrderedDict[str, Ended] = field(default_factory=OrderedDict)
     _reserved: int = 0
+    _made: int = 0
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
     def session_id(self, secret: str) -> str:
@@ -91,6 +108,7 @@ class SessionTable:
     def add(self, info: SessionInfo, limits: Limits, now: float) -> None:
         """A session lives, in room that was reserved. `limits` are those of its cells that name none."""
         self._reserved -= 1
+        self._made += 1
         self._live[info.session_id] = _Entry(next(self._numbers), info, limits, idle_since=now)
 
     def limits(self, session_id: str) -> Limits:
@@ -181,6 +199,18 @@ class SessionTable:
         if mark and server != self.server:
             return SessionNotFound(session_id, f"belongs to server {server!r}, and this is {self.server!r}")
         return SessionNotFound(session_id, "is not known here: it never was, or it ended with an earlier server")
+
+    def statistics(self) -> SessionStatistics:
+        """As it is now."""
+        entries = list(self._live.values())
+        return SessionStatistics(
+            live=len(entries),
+            branches=sum(bool(entry.info.parent_session_id) for entry in entries),
+            busy=sum(entry.turn is not None for entry in entries),
+            waiting=sum(len(entry.waiting) for entry in entries),
+            memory_bytes=sum(entry.info.memory_bytes for entry in entries),
+            made_total=self._made,
+        )
 
     def __len__(self) -> int:
         return len(self._live)

@@ -14,6 +14,7 @@ from executor_service.config import ExecutorConfig
 from executor_service.core.admission import Admission
 from executor_service.core.dedup import DedupTable
 from executor_service.core.sessions import SessionTable
+from executor_service.core.tally import RunTally
 from executor_service.model import IsolationLevel
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.groups import find_groups
@@ -25,6 +26,7 @@ from executor_service.server.displayed import DisplayedPrograms
 from executor_service.server.http import open_gateway, open_remote
 from executor_service.server.leases import LeaseGate, NoLimiter
 from executor_service.server.levels import OFFERED, LevelFacts, choose, no_longer, scratch_folder, try_level
+from executor_service.server.metrics import executor_metrics
 from executor_service.server.plans import Planner, minimal_environment
 from executor_service.server.probe import Capabilities, probe
 from executor_service.server.programs import Programs
@@ -42,8 +44,10 @@ from executor_service.server.verify_cases import Grader
 from executor_service.server.work import Turn, Work
 from executor_service.server.workspace_calls import Hold, WorkspaceCalls
 from executor_service.server.workspaces import Workspaces, open_workspaces
+from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.clock import Clock, MonotonicClock
+from fairbox.metrics import MetricsServer
 from fairbox.serving import GrpcServer, HealthServer
 from fairbox.version import installed_version
 from limiter import ExecutorSession
@@ -86,6 +90,13 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             verifier = await stack.enter_async_context(open_verifier(config, runs, here, calls.hold, clock, name))
         started, version = clock.now(), installed_version()
         boxes, compiler = (here.boxes, here.compiler) if here else (None, None)
+
+        def now() -> pb.GetStatusResponse:
+            uptime_s, prepared = clock.now() - started, calls.status()
+            return status(
+                config, name, version, runs, sessions, boxes, compiler, gate, capabilities, prepared, uptime_s
+            )
+
         service = ExecutorService(
             runs,
             verifier,
@@ -94,20 +105,16 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             capabilities.installed,
             frozenset(here.boxes.profiles if here else ()),
             calls,
-            lambda: status(
-                config,
-                name,
-                version,
-                runs,
-                sessions,
-                boxes,
-                compiler,
-                gate,
-                capabilities,
-                calls.status(),
-                clock.now() - started,
-            ),
+            now,
         )
+        if config.metrics_listen:
+            figures = MetricsServer(
+                config.metrics_listen,
+                lambda: executor_metrics(now(), runs.tally, sessions, boxes),
+                prefix="fairbox_executor",
+                insecure=config.insecure,
+            )
+            await stack.enter_async_context(figures)
         server = await stack.enter_async_context(grpc_server(config, service))
         if config.gateway_listen:
             await stack.enter_async_context(open_gateway(config, runs, capabilities.installed, name))
@@ -262,6 +269,7 @@ def open_runs(config: ExecutorConfig, work: Work, gate: LeaseGate, clock: Clock,
         table=open_table(config),
         queue_timeout_s=config.queue_timeout_s,
         turn=turn,
+        tally=RunTally(config.metrics_tenants),
     )
 
 

@@ -12,19 +12,22 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import count
 from types import TracebackType
 
 from executor_service.cleanup import leave
-from executor_service.core.admission import Admission, AdmissionStatistics, Started
+from executor_service.core.admission import Admission, AdmissionStatistics, QueueFull, Started
 from executor_service.core.dedup import DedupTable, Done, Gone, Join
 from executor_service.core.output import OutputLog
+from executor_service.core.tally import Refusal, RunTally
 from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
 from executor_service.sandbox.report import Stream
-from executor_service.server.leases import LeaseGate
+from executor_service.server.leases import LeaseGate, LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
+from executor_service.server.run_traces import record_run
 from executor_service.server.work import Attempt, Turn, Work
+from fairbox import logs, tracing
 from fairbox.clock import Clock
 
 __all__ = ["Abandoned", "Draining", "Follower", "QueueTimeout", "ResultGone", "Runs"]
@@ -47,6 +50,18 @@ class QueueTimeout(Exception):  # noqa: N818 - a decision
 
 class ResultGone(Exception):  # noqa: N818 - a fact about an earlier run
     """A program with this request_id ran, and its result is no longer kept."""
+
+
+_REFUSALS: dict[type[Exception], Refusal] = {
+    Abandoned: Refusal.ABANDONED,
+    Draining: Refusal.DRAINING,
+    LeaseGone: Refusal.LEASE_LOST,
+    LeaseQueueFull: Refusal.LIMITER_QUEUE_FULL,
+    LeaseRefusal: Refusal.LEASE_REFUSED,
+    LimiterDown: Refusal.LIMITER_DOWN,
+    QueueFull: Refusal.QUEUE_FULL,
+    QueueTimeout: Refusal.QUEUE_TIMEOUT,
+}
 
 
 @dataclass(eq=False, slots=True)
@@ -92,6 +107,7 @@ class Runs:
         table: DedupTable[_Run, ExecutionResult],
         queue_timeout_s: float,
         turn: Turn,
+        tally: RunTally | None = None,
     ) -> None:
         self._work = work
         self._gate = gate
@@ -105,8 +121,8 @@ class Runs:
         self._runs: dict[int, _Run] = {}
         self._tasks = asyncio.TaskGroup()
         self.draining = False
-        self.outcomes: Counter[Outcome] = Counter()
-        """Runs ended, by outcome."""
+        self.tally = tally or RunTally()
+        """What became of all runs so far."""
 
     async def __aenter__(self) -> Runs:
         await self._tasks.__aenter__()
@@ -189,11 +205,20 @@ class Runs:
         return bool(request_id) and self._table.knows(request_id)
 
     @property
+    def outcomes(self) -> Counter[Outcome]:
+        """Runs ended, by outcome."""
+        found: Counter[Outcome] = Counter()
+        for (outcome, _), number in self.tally.outcomes.items():
+            found[outcome] += number
+        return found
+
+    @property
     def deduplicated_total(self) -> int:
         return self._table.deduplicated_total
 
     def _begin(self, request: RunRequest, fingerprint: bytes, work: Work) -> _Run:
         if self.draining:
+            self.tally.refused(Refusal.DRAINING)
             raise Draining
         now = self._clock.now()
         slot = asyncio.get_running_loop().create_future()
@@ -203,8 +228,9 @@ class Runs:
         self._runs[run.number] = run
         try:
             self._start(self._admission.enter(run.number, now, eligible=eligible))
-        except BaseException:
+        except BaseException as error:
             del self._runs[run.number]
+            self.tally.refused(_refusal(error))
             raise
         if request.request_id:
             self._table.begin(request.request_id, fingerprint, run)
@@ -215,7 +241,8 @@ class Runs:
         """Runs it, whatever happens, to an ending that every waiting call gets."""
         ending: ExecutionResult | Exception
         try:
-            ending = await self._in_queue(run)
+            with _facts(run.request):
+                ending = await self._in_queue(run)
         except asyncio.CancelledError:
             if run.started:
                 assert run.attempt is not None
@@ -240,7 +267,11 @@ class Runs:
     def _settle(self, run: _Run, now: float) -> None:
         """Records the ending. An id whose program did not start is free again."""
         if isinstance(run.ending, ExecutionResult):
-            self.outcomes[run.ending.outcome] += 1
+            self.tally.ended(run.ending, run.request.tenant)
+        else:
+            self.tally.refused(_refusal(run.ending))
+        if tracing.enabled() and run.ending is not None:
+            record_run(run.request, run.ending, now - run.arrived, name=self._name)
         if not run.request.request_id:
             return
         if run.started and isinstance(run.ending, ExecutionResult):
@@ -278,6 +309,16 @@ class Runs:
             run = self._runs.get(each.key)  # type: ignore[call-overload]
             if run is not None and not run.slot.done():
                 run.slot.set_result(each.slot)
+
+
+def _refusal(error: BaseException | None) -> Refusal:
+    return next((why for kind, why in _REFUSALS.items() if isinstance(error, kind)), Refusal.OTHER)
+
+
+def _facts(request: RunRequest) -> AbstractContextManager[None]:
+    """What is told with every record of the log that a run is the reason for."""
+    lease = "" if request.lease is None else f"{request.lease.bucket}/{request.lease.epoch}.{request.lease.seq}"
+    return logs.bound(request_id=request.request_id, tenant=request.tenant, session_id=request.session_id, lease=lease)
 
 
 def _cancel(run: _Run) -> None:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from executor_service.cleanup import leave
-from executor_service.core.sessions import Ended, SessionTable
+from executor_service.core.sessions import Ended, SessionStatistics, SessionTable
 from executor_service.model import Cause, ExecutionResult, IsolationLevel, Limits, Outcome, RunRequest, SessionInfo
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.report import SandboxFailure
@@ -171,6 +171,9 @@ class Sessions:
 
     def __len__(self) -> int:
         return len(self._table)
+
+    def statistics(self) -> SessionStatistics:
+        return self._table.statistics()
 
     @asynccontextmanager
     async def turn(self, request: RunRequest) -> AsyncIterator[None]:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
 
+from fairbox import tracing
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
 from limiter.client.grpc_transport import GrpcTransport
@@ -108,6 +109,8 @@ class LimiterClient:
             hold=hold,
             instead_of=None if instead_of is None else Lease.of(instead_of),
         )
+        if tracing.enabled():
+            acquire = partial(_traced, acquire, bucket=bucket, tenant=tenant, request_id=request_id)
         return LeaseContext(self._runner, acquire)
 
     def release(self, lease: LeaseLike, outcome: ReleaseOutcome = ReleaseOutcome.OK) -> None:
@@ -158,6 +161,13 @@ class LeaseContext:
         lease, self._lease = self._lease, None
         if lease is not None:
             self._runner.release(lease, ReleaseOutcome.OK)
+
+
+async def _traced(acquire: Callable[[], Awaitable[Lease]], **facts: str) -> Lease:
+    with tracing.span("limiter.acquire", **facts) as span:
+        lease = await acquire()
+        span.set(lease=str(lease))
+        return lease
 
 
 def check_wait(bucket: str, tokens: int, queue_timeout: float, hold: float = 0.0) -> None:

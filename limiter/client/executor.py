@@ -15,6 +15,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
+from fairbox import tracing
 from fairbox.clock import Clock, MonotonicClock
 from limiter.client.client import check_wait, process_name
 from limiter.client.errors import LeaseRefused
@@ -166,7 +167,9 @@ class ExecutorSession:
         Leaving the block releases it, so leave it when the work is dead. Raises what `LimiterClient.lease()` raises.
         """
         check_wait(bucket, tokens, queue_timeout)
-        lease = await self._runner.acquire(bucket=bucket, tokens=tokens, queue_timeout=queue_timeout, tenant=tenant)
+        with tracing.span("limiter.acquire", bucket=bucket, tenant=tenant, request_id=run_id) as span:
+            lease = await self._runner.acquire(bucket=bucket, tokens=tokens, queue_timeout=queue_timeout, tenant=tenant)
+            span.set(lease=str(lease))
         try:
             outcome = await self.bind(lease, run_id=run_id, timeout=bind_timeout)
             if not outcome.bound:

@@ -95,6 +95,10 @@ class SessionMachine:
         self.waiting[request_id] = self._acquires[request_id] = wanted
         return request_id
 
+    def trace(self, request_id: str, traceparent: str) -> None:
+        """Says whose wait it is, before it is sent."""
+        self.waiting[request_id].traceparent = traceparent
+
     def abandon(self, request_id: str) -> None:
         """Stops waiting. A grant that is on its way will be given back."""
         wanted = self.waiting.pop(request_id, None)

@@ -33,6 +33,8 @@ class Wanted:
     """Above 0: the lease will not be bound, and ends after this time."""
     standby: bool = False
     """Whether to be told when the grant is near; false again once told."""
+    traceparent: str = ""
+    """W3C trace context of whoever waits; empty: not traced."""
 
 
 @dataclass(frozen=True, slots=True)

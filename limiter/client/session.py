@@ -13,6 +13,7 @@ import os
 import random
 from collections.abc import Callable
 
+from fairbox import tracing
 from fairbox.clock import Clock
 from limiter.client.alarm import Alarm
 from limiter.client.errors import (
@@ -134,6 +135,8 @@ class SessionRunner:
         )
         if on_standby is not None:
             self._standbys[request_id] = on_standby
+        if tracing.enabled():
+            self.machine.trace(request_id, tracing.traceparent())
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Lease] = loop.create_future()
         self._requests[request_id] = future

@@ -54,5 +54,7 @@ def fill_acquire(message: pb.Acquire, wanted: Wanted, now: float) -> None:
         message.hold_s = wanted.hold
     if wanted.standby:
         message.want_standby = True
+    if wanted.traceparent:
+        message.traceparent = wanted.traceparent
     if wanted.ticket is not None:
         message.ticket.epoch, message.ticket.seq = wanted.ticket

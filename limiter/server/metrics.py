@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from fairbox.metrics import tracing_metrics
 from limiter.core import BucketStatistics, LimiterStatistics
 from limiter.server.seat import Seat
 
@@ -57,6 +58,7 @@ def limiter_metrics(seat: Seat) -> Iterator[Metric]:
         waits.add_metric([bucket.limits.name, "0.99"], bucket.wait_p99)
     yield released
     yield waits
+    yield from tracing_metrics(_PREFIX)
 
 
 def _whole(statistics: LimiterStatistics) -> Iterator[Metric]:

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 
+from fairbox import tracing
 from fairbox.errors import FieldError, FieldErrors
 from limiter.core import LeaseId, ReleaseOutcome, SessionKind
 from limiter.core.effects import (
@@ -29,6 +30,7 @@ from limiter.core.events import Bind, Cancel, Event, Heartbeat, Release
 from limiter.server.convert import BIND_STATUSES, OUTCOMES, REJECT_REASONS, acquire_event, hello_event, lease_message
 from limiter.server.fields import IDENTIFIER
 from limiter.server.hub import Hub
+from limiter.server.waits import TracedWaits
 from limiter.v1 import limiter_pb2 as pb
 
 __all__ = ["MAX_FRAME_ITEMS", "PeerStream", "quiet_for"]
@@ -58,6 +60,7 @@ class PeerStream:
         self._room = 0
         self._ready = asyncio.Event()
         self._closing = False
+        self._waits = TracedWaits(hub.clock) if tracing.enabled() else None
 
     # In
 
@@ -83,6 +86,10 @@ class PeerStream:
             yield Release(session_id, LeaseId(lease.epoch, lease.seq), outcome)
         for cancel in frame.cancels:
             yield Cancel(session_id, cancel.request_id, cancel.attempt)
+            if self._waits is not None:
+                self._waits.end(cancel.request_id, "cancelled")
+        if self._waits is not None:
+            self._waits.begin(frame.acquires)
         for acquire in frame.acquires:
             event = acquire_event(session_id, acquire)
             if isinstance(event, Rejected):
@@ -104,6 +111,8 @@ class PeerStream:
         hello, rejected = hello_event(message)
         self._session_id, self._executor = hello.session_id, hello.kind is SessionKind.EXECUTOR
         self._leases = {LeaseId(lease.epoch, lease.seq): lease for lease in message.held}
+        if self._waits is not None:
+            self._waits.begin(message.queued)
         self._hub.open(hello, self)
         for each in rejected:
             self.deliver(each)
@@ -113,6 +122,8 @@ class PeerStream:
         """The stream has ended, for whatever reason. Idempotent."""
         self._closing = True
         self._ready.set()
+        if self._waits is not None:
+            self._waits.close()
         if self._session_id:
             session_id, self._session_id = self._session_id, ""
             self._hub.detach(session_id, self)
@@ -157,6 +168,8 @@ class PeerStream:
             lease.epoch, lease.seq = effect.leases[0]
             lease.client_session_id = effect.session_id
             grant.ticket.epoch, grant.ticket.seq = effect.ticket
+            if self._waits is not None:
+                self._waits.end(effect.request_id, "granted")
         elif isinstance(effect, Queued):
             queued = self._frame().queued.add()
             queued.request_id = effect.request_id
@@ -179,6 +192,8 @@ class PeerStream:
                 message=effect.message,
                 retry_after_s=effect.retry_after,
             )
+            if self._waits is not None:
+                self._waits.end(effect.request_id, effect.reason)
         elif isinstance(effect, Revoked):
             self._frame().revokes.add(
                 lease=lease_message(effect.lease, effect.bucket, effect.client_session_id), reason=effect.reason

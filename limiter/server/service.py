@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 import grpc.aio
 
+from fairbox import tracing
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.grpc_errors import abort_exhausted, abort_fields
 from limiter.core import LeaseId, RejectReason
@@ -150,7 +151,11 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
             self._calls = UnaryCalls(hub)
         if hub.core.recovering:
             await context.send_initial_metadata(_RECOVERING)
-        ending = await self._calls.acquire(event)
+        with tracing.span(
+            "limiter.queue", bucket=event.bucket, request_id=event.request_id, tenant=event.tenant
+        ) as span:
+            ending = await self._calls.acquire(event)
+            span.set(outcome=ending.reason if isinstance(ending, Rejected) else "granted")
         if isinstance(ending, Rejected):
             await _abort(context, ending, event.bucket)
         return ending

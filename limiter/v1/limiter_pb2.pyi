@@ -396,6 +396,7 @@ class Acquire(google.protobuf.message.Message):
     WANT_STANDBY_FIELD_NUMBER: builtins.int
     PARENT_FIELD_NUMBER: builtins.int
     HOLD_S_FIELD_NUMBER: builtins.int
+    TRACEPARENT_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """Chosen by the client, unique within its session."""
     attempt: builtins.int
@@ -418,6 +419,11 @@ class Acquire(google.protobuf.message.Message):
     """Above 0: the lease is not meant to be bound. It ends when it is released, after this time, or when an operator
     revokes it; not by `start_by_s`, and not by the end of its client's session, because work may be running under it.
     At most the bucket's max_hold_s; INVALID where that is 0, and on an executor's session, which binds. 0: none.
+    """
+    traceparent: builtins.str
+    """W3C trace context of the span that waits for this lease: a stream carries the requests of many callers, so it can't
+    travel in metadata. The limiter records the wait below it where it exports traces, and else does not look at it.
+    Empty: not traced. What is no trace context is taken for empty.
     """
     @property
     def ticket(self) -> global___Ticket:
@@ -448,9 +454,10 @@ class Acquire(google.protobuf.message.Message):
         want_standby: builtins.bool = ...,
         parent: global___Lease | None = ...,
         hold_s: builtins.float = ...,
+        traceparent: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["parent", b"parent", "ticket", b"ticket"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "hold_s", b"hold_s", "parent", b"parent", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "ticket", b"ticket", "tokens", b"tokens", "want_standby", b"want_standby"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "hold_s", b"hold_s", "parent", b"parent", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "ticket", b"ticket", "tokens", b"tokens", "traceparent", b"traceparent", "want_standby", b"want_standby"]) -> None: ...
 
 global___Acquire = Acquire
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ from rich.console import Console
 from executor_service import ExecutorClient
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED
 from fairbox.serving import run_service, until_stopped
+from fairbox.telemetry import open_telemetry
 from rollout.build import check_prompts, environment_setup, longest_context, tool_specs
 from rollout.cli.services import open_services
 from rollout.config import RolloutConfig
@@ -53,7 +56,8 @@ def main(argv: Sequence[str]) -> int:
     finished: list[bool] = []
 
     async def serve(stop: asyncio.Event) -> None:
-        finished.append(await _run(config, environment, specs, model_dir, console, stop))
+        async with open_telemetry(config, service="rollout", instance=f"{socket.gethostname()}:{os.getpid()}"):
+            finished.append(await _run(config, environment, specs, model_dir, console, stop))
 
     code = run_service(serve, name="fairbox rollout")
     if code == EXIT_INTERRUPTED or finished == [True]:

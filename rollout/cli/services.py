@@ -42,8 +42,11 @@ async def open_services(
     limit = common_rate_limit(specs) or config.tool.rate_limit
     roots = environment.workspace_roots() if isinstance(environment, EnvironmentWithWorkspaces) else ()
     async with LocalStack(
-        limiter_args=[f"buckets.code.max_in_flight={limit}"],
-        executor_args=[f"workspace_roots={json.dumps([str(root) for root in roots])}"] if roots else [],
+        limiter_args=[f"buckets.code.max_in_flight={limit}", *config.words()],
+        executor_args=[
+            *([f"workspace_roots={json.dumps([str(root) for root in roots])}"] if roots else []),
+            *config.words(),
+        ],
     ) as services:
         yield services.ports.limiter, services.ports.executor
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import sys
 from collections.abc import Sequence
 
@@ -10,6 +12,7 @@ from rich.console import Console
 
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, FairboxError
 from fairbox.serving import run_service
+from fairbox.telemetry import open_telemetry
 from rollout.build import environment_setup, tool_specs
 from rollout.cli.rollout import out_folder
 from rollout.cli.services import open_services
@@ -39,7 +42,10 @@ def main(argv: Sequence[str]) -> int:
     finished: list[bool] = []
 
     async def serve(stop: asyncio.Event) -> None:
-        async with open_services(config, environment, specs, console) as (limiter, executor):
+        async with (
+            open_telemetry(config, service="rollout", instance=f"{socket.gethostname()}:{os.getpid()}"),
+            open_services(config, environment, specs, console) as (limiter, executor),
+        ):
             finished.append(await train(run, executor=executor, limiter=limiter, console=console, stop=stop))
             if finished[-1]:
                 console.print(f"the trained model: {run.out / 'model'}", soft_wrap=True)

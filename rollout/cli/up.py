@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fairbox.config import load, setting
 from fairbox.errors import FairboxError
 from fairbox.serving import run_service
+from fairbox.telemetry import TelemetrySettings
 from rollout.stack import LocalStack, StackPorts
 
 __all__ = ["UpConfig", "main"]
@@ -18,7 +19,7 @@ _WATCH_S = 0.2
 
 
 @dataclass(frozen=True)
-class UpConfig:
+class UpConfig(TelemetrySettings):
     """Settings of `fairbox up`; everything else is set on the services themselves."""
 
     max_in_flight: int = setting(10, help="Most programs in flight at once, over all clients; from 1.")
@@ -27,6 +28,12 @@ class UpConfig:
     limiter_health: str = setting("127.0.0.1:50062", help="Address of its health service.")
     executor: str = setting("127.0.0.1:50051", help="Address that the executor listens on.")
     executor_health: str = setting("127.0.0.1:50061", help="Address of its health service.")
+    limiter_metrics: str = setting("", help="Address of its figures for Prometheus, e.g. 127.0.0.1:9465; empty: none.")
+    executor_metrics: str = setting("", help="Address of its figures for Prometheus, e.g. 127.0.0.1:9464; empty: none.")
+
+    def validate(self) -> None:
+        """ConfigError naming the setting that is wrong."""
+        self.validate_telemetry()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,7 +48,16 @@ def main(argv: Sequence[str]) -> int:
     )
 
     async def serve(stop: asyncio.Event) -> None:
-        stack = LocalStack(ports, limiter_args=[f"buckets.code.max_in_flight={config.max_in_flight}"])
+        both = [*config.words(), f"log_level={config.log_level}"]
+        stack = LocalStack(
+            ports,
+            limiter_args=[
+                f"buckets.code.max_in_flight={config.max_in_flight}",
+                f"metrics_listen={config.limiter_metrics}",
+                *both,
+            ],
+            executor_args=[f"metrics_listen={config.executor_metrics}", *both],
+        )
         async with stack:
             print(f"limiter on {ports.limiter}, executor on {ports.executor}; Ctrl-C ends both", file=sys.stderr)
             while not stop.is_set():

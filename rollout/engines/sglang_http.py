@@ -17,6 +17,7 @@ from typing import Any, Self
 import aiohttp
 
 from fairbox.errors import FieldError, FieldErrors
+from fairbox.tracing import carried
 from rollout.engines.base import EngineUnavailable
 from rollout.engines.sglang_wire import EventSplitter, error_text
 
@@ -84,7 +85,7 @@ class SglangHttp:
         """Posts `body`; `timeout_s` bounds the wait for the answer's beginning. Leaving it early drops the request."""
         with _typed(self.url):
             async with asyncio.timeout(timeout_s):
-                response = await self._open().post(self.url + path, json=body)
+                response = await self._open().post(self.url + path, json=body, headers=dict(carried()))
         try:
             if response.status != 200:
                 raise EngineUnavailable(f"{self.url}{path}: {await _refusal(response)}")

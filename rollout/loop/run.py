@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from executor_service import Cause
+from fairbox import tracing
 from fairbox.errors import FieldError, FieldErrors
 from rollout.cleanup import cancelled_here, to_its_end
 from rollout.engines.base import EngineUnavailable, GenerationRequest
@@ -28,6 +29,7 @@ from rollout.loop.condense import condensed
 from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, TrajectoryResult, TurnRecord
 from rollout.loop.state import CallTools, Finish, Generate, RequestState, TrajectoryMachine
 from rollout.loop.task import Task
+from rollout.loop.traces import TrajectoryTrace
 from rollout.tokens.conversation import Turn
 from rollout.tokens.tokenizer import ChatTemplateError, Message
 from rollout.tokens.trajectory import TokenBuilder, Trajectory
@@ -92,6 +94,7 @@ class TrajectoryRun:
         self._turn_records: list[TurnRecord] = []
         self._began = loop.clock.now()
         self._started_at = time.time()
+        self._trace = TrajectoryTrace(self._id)
 
     def _rendered(self) -> str:
         """The prompt's text; empty, with the reason, where the template does not take the task's messages."""
@@ -111,12 +114,16 @@ class TrajectoryRun:
         return isinstance(self._decision, Finish)
 
     async def __aenter__(self) -> Self:
+        self._trace.begin(uid=self._task.uid, index=self._index, attempt=self._attempt, parent_id=self._parent_id)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await to_its_end(self._release())
+        with self._trace.part("rollout.release"):
+            await to_its_end(self._release())
+        reason = self._decision.reason if isinstance(self._decision, Finish) else None
+        self._trace.end(self._machine.state, self._machine.usage.turns, reason)
 
     async def play(self) -> None:
         """From where it is to its end."""
@@ -129,7 +136,8 @@ class TrajectoryRun:
             raise RuntimeError(f"trajectory {self._id} {'is in the middle of a turn' if self._busy else 'has ended'}")
         self._busy = True
         try:
-            self._decision = await self._turn()
+            with self._trace.part("rollout.turn", turn=self._machine.usage.turns):
+                self._decision = await self._turn()
         except (InfraError, EngineUnavailable) as error:
             self._error = str(error)
             self._decision = self._machine.failed()
@@ -179,6 +187,7 @@ class TrajectoryRun:
         fork._records = list(self._records)
         fork._turn_records = list(self._turn_records)
         fork._tool_rewards = {}
+        fork._trace = TrajectoryTrace(trajectory_id)
         fork._busy = False
         fork._parent_id = self._id
         fork._branch_point = BranchPoint(self._machine.usage.turns, self._builder.response_length)
@@ -260,7 +269,11 @@ class TrajectoryRun:
             time_limit_s=decision.time_limit_s,
         )
         began_s = self._elapsed()
-        result = await loop.engine.generate(request)
+        with tracing.span(
+            "rollout.generate", request_id=request.request_id, prompt_tokens=len(request.input_ids)
+        ) as span:
+            result = await loop.engine.generate(request)
+            span.set(tokens=len(result.ids), finish=result.finish.value, queue_s=result.queue_s, run_s=result.run_s)
         self._builder.add_sampled(result)
         self._turn_records.append(TurnRecord(began_s, self._elapsed(), result.finish))
         self._times = replace(

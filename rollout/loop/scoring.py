@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from executor_service import Cause
+from fairbox import logs, tracing
 from fairbox.clock import Clock
 from rollout.cleanup import cancelled_here
 from rollout.loop.groups import RetryBudget
@@ -53,8 +54,13 @@ class Scoring:
             return result
         began = self._clock.now()
         self.running += 1
+        parent = tracing.parent_of(result.trajectory_id)
         try:
-            outcome = await self._in_time(task, result)
+            with logs.bound(trajectory=result.trajectory_id), tracing.under(parent, "rollout.score") as span:
+                outcome = await self._in_time(task, result)
+                if isinstance(outcome, NotScored):
+                    span.set(cause=outcome.cause.value)
+                    span.fail("not scored")
         finally:
             self.running -= 1
         times = replace(result.times, score_s=self._clock.now() - began)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fairbox import tracing
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import ConfigError
 from rollout.cleanup import to_its_end
@@ -215,7 +216,9 @@ class Toolbox:
         board.moved(key, CallPhase.RUNNING, self._clock.now())
         answered = False
         try:
-            response = await tool.execute(trajectory_id, call.arguments, time_limit_s=time_limit_s)
+            with tracing.span("rollout.tool_call", tool=tool.schema.name) as span:
+                response = await tool.execute(trajectory_id, call.arguments, time_limit_s=time_limit_s)
+                span.set(outcome=response.outcome.value, wait_s=response.wait_s, run_s=response.run_s)
             answered = True
             return response
         finally:

@@ -42,6 +42,12 @@ _FREE = (
     "engine.queue_timeout_s",
     "infra_retries",
     "infra_retries_total",
+    "log_format",
+    "log_level",
+    "otlp_endpoint",
+    "trace_ratio",
+    "metrics_listen",
+    "insecure",
 )
 """May change when a run goes on: where things are, and what does not change what is learned. `model` may have moved; a
 model of another shape does not take the checkpoint."""

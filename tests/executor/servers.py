@@ -56,7 +56,16 @@ def command(*settings: str, python: str = sys.executable) -> tuple[list[str], st
     target, health = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     # Loading the scientific packages takes seconds: only where a test wants them.
     lazy = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
-    words = [python, "-m", "executor_service", f"listen={target}", f"health_listen={health}", *lazy, *settings]
+    words = [
+        python,
+        "-m",
+        "executor_service",
+        f"listen={target}",
+        f"health_listen={health}",
+        "metrics_listen=",
+        *lazy,
+        *settings,
+    ]
     return words, target, health
 
 

@@ -1,0 +1,72 @@
+"""Traces calls that come in over gRPC: an interceptor that costs a call nothing unless tracing is on.
+
+Calls that only look (health, status, reflection) and the limiter's session streams, which live as long as their
+clients, are left out. What clients send is W3C trace context, in the metadata `traceparent`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from fairbox import tracing
+
+__all__ = ["server_interceptors"]
+
+_ONLY_LOOK = ("GetStatus", "WatchStatus", "ListLeases", "ListQueue", "ListSessions", "Session")
+if TYPE_CHECKING:
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
+_OURS = ("limiter.v1.", "executor_service.v1.")
+
+_STATUS = {status.value[0]: status.name for status in grpc.StatusCode}
+
+
+def server_interceptors() -> list[grpc.aio.ServerInterceptor]:
+    """Those of a server that is started now: none while tracing is off."""
+    return [_Traced()] if tracing.enabled() else []
+
+
+class _Traced(grpc.aio.ServerInterceptor):
+    def __init__(self) -> None:
+        self._calls = 0
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        handler = await continuation(handler_call_details)
+        service, _, method = handler_call_details.method.lstrip("/").partition("/")
+        if handler is None or not service.startswith(_OURS) or method in _ONLY_LOOK:
+            return handler
+        metadata = dict(handler_call_details.invocation_metadata or ())
+        traceparent = str(metadata.get("traceparent", ""))
+        self._calls += 1
+        # Which of the calls without a trace are traced need not be the same anywhere else.
+        return _with_span(handler, f"rpc {service.rpartition('.')[2]}/{method}", traceparent, f"{self._calls}")
+
+
+def _with_span(handler: Handler, name: str, traceparent: str, call_id: str) -> Handler:
+    """The handler with a span around it; the handlers here answer through the context where they stream."""
+    kinds = [
+        (handler.unary_unary, grpc.unary_unary_rpc_method_handler),
+        (handler.unary_stream, grpc.unary_stream_rpc_method_handler),
+    ]
+    for behaviour, make in kinds:
+        if behaviour is None or not inspect.iscoroutinefunction(behaviour):
+            continue
+
+        async def traced(request: Any, context: Any, behaviour: Any = behaviour) -> Any:
+            with tracing.call_span(name, traceparent, call_id) as span:
+                try:
+                    return await behaviour(request, context)
+                finally:
+                    span.set(status=_STATUS.get(context.code() or 0, "OK"))
+
+        return make(traced, handler.request_deserializer, handler.response_serializer)
+    return handler

@@ -1,0 +1,171 @@
+"""One trace through all tiers: real limiter, real executor, real sandbox, a collector that reads OTLP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from executor_service import ExecutorClient
+from fairbox import tracing
+from fairbox.telemetry import TelemetrySettings, open_traces
+from limiter import LimiterClient
+from rollout.engines import SamplingParams, find_model
+from rollout.loop import AgentLoop, Limits, Task
+from rollout.stack import LocalStack
+from rollout.testing import ScriptedEngine
+from rollout.tokens import ChatTemplate, HubTokenizer
+from rollout.tools import Toolbox
+from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from tests.collector import Collector, SeenSpan, collecting
+
+ROOT = Path(__file__).parents[2]
+SECRET = "6 * 7 + 1234500"
+CALL = f'<tool_call>\n{{"name": "code_interpreter", "arguments": {{"code": "print({SECRET})"}}}}\n</tool_call>'
+TASK = Task("u", ({"role": "user", "content": "What?"},), "6", "test", "here:1")
+QUICK = ["languages=bash,python", *(f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas"))]
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as it:
+        yield it
+
+
+def stack(settings: TelemetrySettings) -> LocalStack:
+    words = settings.words()
+    return LocalStack(limiter_args=words, executor_args=[*QUICK, "profiles.python-science.ahead=false", *words])
+
+
+async def roll(services: LocalStack, count: int = 1) -> list[str]:
+    """Trajectories of two turns, the first with a call; their ids."""
+    model = find_model("smollm2")
+    tokenizer = HubTokenizer(model)
+    engine = ScriptedEngine(tokenizer, [f"I call.\n{CALL}", "#### 6"], vocab_size=49152)
+    ports = services.ports
+    async with CodeInterpreter(CodeInterpreterConfig(), executor=ports.executor, limiter=ports.limiter) as tool:
+        loop = AgentLoop(engine, ChatTemplate(tokenizer), Toolbox([tool]), Limits(), SamplingParams())
+        results = [await loop.run(TASK, index=index, seed=1) for index in range(count)]
+    assert all("1234542" in result.tool_calls[0].text for result in results)
+    return [result.trajectory_id for result in results]
+
+
+def only(spans: list[SeenSpan], name: str) -> SeenSpan:
+    found = [span for span in spans if span.name == name]
+    assert len(found) == 1, [span.name for span in spans]
+    return found[0]
+
+
+async def test_one_trajectory_is_one_trace_through_all_tiers(collector: Collector) -> None:
+    settings = TelemetrySettings(otlp_endpoint=collector.url)
+    async with open_traces(settings, service="rollout", instance="test"), stack(settings) as services:
+        (trajectory_id,) = await roll(services)
+    root = only(collector.spans, "rollout.trajectory")
+    assert (root.trace_id, root.parent_id) == (trajectory_id, "")
+    assert {span.trace_id for span in collector.spans} == {trajectory_id}
+    assert root.attributes["fairbox.stop_reason"] == "answered"
+    first, second, released = collector.children(root)
+    assert [first.name, second.name, released.name] == ["rollout.turn", "rollout.turn", "rollout.release"]
+    assert [span.name for span in collector.children(first)] == ["rollout.generate", "rollout.tool_call"]
+    assert [span.name for span in collector.children(second)] == ["rollout.generate"]
+    call = only(collector.children(first), "rollout.tool_call")
+    assert call.attributes["fairbox.outcome"] == "ok"
+    acquire, execute = collector.children(call)
+    assert (acquire.name, execute.name) == ("limiter.acquire", "executor.ExecuteCode")
+    queue = only(collector.children(acquire), "limiter.queue")
+    assert (queue.service, queue.attributes["fairbox.outcome"]) == ("limiter", "granted")
+    handled = only(collector.children(execute), "ExecutorService/ExecuteCode")
+    assert (handled.service, handled.attributes["fairbox.status"]) == ("executor", "OK")
+    run = only(collector.children(handled), "executor.execution")
+    assert run.attributes["fairbox.request_id"] == execute.attributes["fairbox.request_id"]
+    assert run.attributes["fairbox.tenant"] == trajectory_id
+    assert (run.attributes["fairbox.outcome"], run.attributes["fairbox.cause"]) == ("FINISHED", "POLICY")
+    phases = collector.children(run)
+    assert [span.name for span in phases] == [f"executor.{name}" for name in ("queue", "setup", "run", "collect")]
+    assert abs(phases[2].ended_s - phases[2].began_s - run.attributes["fairbox.wall_s"]) < 1e-3
+    for parent, child in ((root, first), (first, call), (call, execute), (execute, handled), (handled, run)):
+        assert parent.began_s - 0.01 <= child.began_s <= child.ended_s <= parent.ended_s + 0.01
+    assert not any("1234" in str(span.attributes) or "print" in str(span.attributes) for span in collector.spans)
+
+
+async def test_whole_trajectories_are_left_out(collector: Collector) -> None:
+    settings = TelemetrySettings(otlp_endpoint=collector.url, trace_ratio=0.5)
+    async with open_traces(settings, service="rollout", instance="test"), stack(settings) as services:
+        ids = await roll(services, 12)
+    traced = {each for each in ids if tracing.sampled(each, 0.5)}
+    assert {span.trace_id for span in collector.spans} == traced
+    assert {span.trace_id for span in collector.named("executor.execution")} == traced
+    assert {span.trace_id for span in collector.named("limiter.queue")} == traced
+
+
+async def test_a_program_without_a_lease_shows_the_wait_of_its_executor(collector: Collector) -> None:
+    settings = TelemetrySettings(otlp_endpoint=collector.url)
+    async with stack(settings) as services, ExecutorClient(services.ports.executor) as executor:
+        await executor.execute("print(1)", request_id="alone", tenant="me")
+    handled = only(collector.spans, "ExecutorService/ExecuteCode")
+    assert handled.parent_id == ""
+    below = collector.children(handled)
+    assert {span.name for span in below} == {"limiter.acquire", "executor.execution"}
+    acquire = only(below, "limiter.acquire")
+    assert only(collector.children(acquire), "limiter.queue").attributes["fairbox.outcome"] == "granted"
+
+
+async def test_a_collector_that_hangs_costs_nothing_but_spans(collector: Collector) -> None:
+    collector.hang.set()
+    settings = TelemetrySettings(otlp_endpoint=collector.url)
+    async with stack(settings) as services, ExecutorClient(services.ports.executor) as executor:
+        for number in range(40):
+            # Calls that waited for the collector would take seconds each, and all of them minutes.
+            assert (await executor.execute("print(1)", timeout=20)).ok, number
+        while not collector.requests:
+            await asyncio.sleep(0.05)
+        pid = services.pid("executor_service")
+        os.kill(pid, signal.SIGTERM)
+        async with asyncio.timeout(30):  # 3 s are for the last spans
+            while services.ended() is None:
+                await asyncio.sleep(0.05)
+    assert collector.spans == []
+
+
+async def test_closing_ends_in_time_whatever_the_collector_does(collector: Collector) -> None:
+    collector.hang.set()
+    settings = TelemetrySettings(otlp_endpoint=collector.url)
+    async with open_traces(settings, service="rollout", instance="test"):
+        for _ in range(20_000):
+            with tracing.trajectory_span("rollout.trajectory", os.urandom(16).hex()):
+                pass
+        counts = tracing.statistics()
+        began = time.monotonic()
+    assert time.monotonic() - began < 10
+    assert counts is not None
+    assert counts.dropped > 10_000  # bounded
+    assert counts.waiting <= 8_192
+    assert not tracing.enabled()
+
+
+async def test_nobody_there_is_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    settings = TelemetrySettings(otlp_endpoint="http://127.0.0.1:9")
+    async with open_traces(settings, service="rollout", instance="test"), LimiterClient("127.0.0.1:9") as limiter:
+        with tracing.trajectory_span("rollout.trajectory", "a" * 32), pytest.raises(Exception, match="not available"):
+            async with asyncio.timeout(20), limiter.lease():
+                pass
+    said = [record for record in caplog.records if record.name == "fairbox.tracing"]
+    assert len(said) <= 2
+    assert any("took no spans" in record.message or "did not reach" in record.message for record in said)
+
+
+def test_the_command_line_traces_a_real_model(collector: Collector, tmp_path: Path) -> None:
+    few = ["n=1", "limits.max_turns=2", "limits.max_turn_tokens=48", f"out={tmp_path / 'out'}"]
+    words = [sys.executable, "-m", "rollout.cli", "rollout", "--up", f"otlp_endpoint={collector.url}", *few]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    root = only(collector.spans, "rollout.trajectory")
+    assert root.trace_id in (tmp_path / "out" / "1.jsonl").read_text()
+    assert {"rollout.turn", "rollout.generate", "rollout.score"} <= {span.name for span in collector.spans}
