@@ -29,6 +29,7 @@ from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from fairbox import tracing
 from fairbox.channels import open_channel
+from fairbox.security import ClientSecurity, client_security
 from limiter import LeaseLike
 
 if TYPE_CHECKING:
@@ -50,15 +51,18 @@ _OVERHEAD_S = 30.0
 
 
 class ExecutorClient(SessionCalls):
-    """`target` is `host:port`. Enter it inside the event loop that uses it."""
+    """`target` is `host:port`. Enter it inside the event loop that uses it. `security`: TLS and the token; None: those
+    of the environment (`fairbox.security.client_security`)."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, *, security: ClientSecurity | None = None) -> None:
         self.target = target
+        self._security = client_security() if security is None else security
+        self._security.check_target(target)
         self._channel: grpc.aio.Channel | None = None
         self._stub: ExecutorServiceAsyncStub | None = None
 
     async def __aenter__(self) -> ExecutorClient:
-        self._channel = open_channel(self.target)
+        self._channel = open_channel(self.target, security=self._security)
         # The generated stub has no asynchronous constructor; the object is the same.
         self._stub = cast("ExecutorServiceAsyncStub", executor_pb2_grpc.ExecutorServiceStub(self._channel))
         return self
@@ -96,7 +100,8 @@ class ExecutorClient(SessionCalls):
         With a `session_id` it runs as the next cell of that session, and cancelling interrupts it (see `session`).
         `display`: whether the value of the last expression is displayed; None: in cells alone. `timeout` (seconds)
         bounds the whole call; by default the program's wall time plus QUEUE_ALLOWANCE_S. Raises InvalidRequest,
-        NotFound, Overloaded, LeaseRefused, RunLost, ExecutorUnavailable, and for cells SessionNotFound or SessionBusy.
+        NotFound, NotAllowed, Overloaded, LeaseRefused, RunLost, ExecutorUnavailable, and for cells SessionNotFound or
+        SessionBusy.
         """
         request = program_to_proto(
             Program(

@@ -13,6 +13,7 @@ from executor_service.errors import (
     ExecutorUnavailable,
     InvalidRequest,
     LeaseRefused,
+    NotAllowed,
     NotFound,
     NotOffered,
     Overloaded,
@@ -73,6 +74,8 @@ def _typed(
             return LeaseRefused(message)
         case grpc.StatusCode.ABORTED:
             return RunLost(message)
+        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+            return NotAllowed(message)
         case grpc.StatusCode.UNIMPLEMENTED:
             return NotOffered(message)
         case _:

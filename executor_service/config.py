@@ -12,6 +12,7 @@ from executor_service.sandbox.template import Profile
 from executor_service.validation import LimitPolicy
 from fairbox.config import setting
 from fairbox.errors import ConfigError
+from fairbox.security import ClientSecurity, ServerSecuritySettings
 from fairbox.telemetry import TelemetrySettings
 
 __all__ = ["ExecutorConfig", "LimitDefaults", "LimitMaxima", "ProfileSettings"]
@@ -72,7 +73,7 @@ def _default_profiles() -> dict[str, ProfileSettings]:
 
 
 @dataclass(frozen=True)
-class ExecutorConfig(TelemetrySettings):
+class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
     listen: str = setting("127.0.0.1:50051", help="Address of the gRPC service, HOST:PORT.")
     health_listen: str = setting("127.0.0.1:50061", help="Address of the health service, HOST:PORT.")
     metrics_listen: str = setting("127.0.0.1:9464", help="Address for Prometheus, HOST:PORT; empty: none.")
@@ -89,6 +90,17 @@ class ExecutorConfig(TelemetrySettings):
     limiter: str = setting("none", help="Address of the limiter, HOST:PORT, or several, with commas; none: no limit.")
     limiter_bucket: str = setting("code", help="Bucket for requests that bring no lease.")
     limiter_timeout_s: float = setting(10.0, help="Longest wait for the limiter to bind a lease, seconds.")
+    limiter_tls_ca: str = setting("", help="File with authorities to trust the limiter by (PEM); empty: no TLS to it.")
+    limiter_tls_cert: str = setting("", help="File with the certificate that the limiter is shown (PEM).")
+    limiter_tls_key: str = setting("", help="File with its key (PEM).")
+    limiter_tls_server_name: str = setting("", help="Name in the limiter's certificate, where it is another's.")
+    limiter_token_file: str = setting("", help="File with the token that the limiter asks for, of the role executor.")
+    limiter_plaintext_token: bool = setting(False, help="Send that token beyond loopback without TLS.")
+    max_connection_age_s: float = setting(
+        60.0,
+        help="Age at which clients are asked to connect anew, so that they find new servers; calls in flight end as "
+        "they would. 0: never.",
+    )
     max_concurrent: int = setting(factory=lambda: 4 * (os.cpu_count() or 1), help="Most programs at once.")
     max_queued: int = setting(1000, help="Most requests that wait; one more is RESOURCE_EXHAUSTED.")
     queue_timeout_s: float = setting(600.0, help="Longest wait in the queues, seconds; then RESOURCE_EXHAUSTED.")
@@ -151,11 +163,15 @@ class ExecutorConfig(TelemetrySettings):
         3600.0, help="Longest wait of a preparation for those before it, seconds."
     )
     drain_grace_s: float = setting(10.0, help="After SIGTERM running programs may go on for so long, seconds.")
-    insecure: bool = setting(False, help="Allow listening beyond loopback without token or TLS.")
+    insecure: bool = setting(
+        False, help="Allow listening beyond loopback although neither tokens nor tls_client_ca guard."
+    )
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""
         self.validate_telemetry()
+        self.validate_security()
+        self.limiter_security().validate("limiter_")
         levels = [level.value for level in IsolationLevel if level is not IsolationLevel.NONE]
         if self.min_isolation not in levels:
             raise ConfigError(f"min_isolation is {self.min_isolation!r}, must be one of {', '.join(levels)}")
@@ -186,6 +202,7 @@ class ExecutorConfig(TelemetrySettings):
             "max_sessions",
             "compile_cache_entries",
             "compile_cache_bytes",
+            "max_connection_age_s",
         ):
             _from(name, getattr(self, name), 0)
         self._validate_workspaces()
@@ -224,6 +241,17 @@ class ExecutorConfig(TelemetrySettings):
         for root in self.workspace_roots:
             if not Path(root).is_absolute() or not Path(root).is_dir() or Path(root).resolve() == Path("/"):
                 raise ConfigError(f"workspace_roots has {root!r}, must be absolute paths of folders, and not /")
+
+    def limiter_security(self) -> ClientSecurity:
+        """TLS and token for the limiter."""
+        return ClientSecurity(
+            tls_ca=self.limiter_tls_ca,
+            tls_cert=self.limiter_tls_cert,
+            tls_key=self.limiter_tls_key,
+            tls_server_name=self.limiter_tls_server_name,
+            token_file=self.limiter_token_file,
+            plaintext_token=self.limiter_plaintext_token,
+        )
 
     def offered(self) -> list[LanguageSpec]:
         """The languages to look for."""

@@ -11,6 +11,7 @@ __all__ = [
     "ExecutorUnavailable",
     "InvalidRequest",
     "LeaseRefused",
+    "NotAllowed",
     "NotFound",
     "NotOffered",
     "Overloaded",
@@ -55,6 +56,10 @@ class Overloaded(ExecutorError):  # noqa: N818
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class NotAllowed(ExecutorError):  # noqa: N818
+    """The call had no token that is good there, or one that is for something else: another role, another tenant."""
 
 
 class NotOffered(ExecutorError):  # noqa: N818

@@ -12,11 +12,20 @@ from collections.abc import Sequence
 import grpc
 import grpc.aio
 
+from fairbox.security.channel import SecuredChannel
+from fairbox.security.client import PLAINTEXT, ClientSecurity
+
 __all__ = ["MAX_MESSAGE_BYTES", "client_options", "open_channel", "server_options"]
 
 MAX_MESSAGE_BYTES = 192 << 20
 """Largest message: the 64 MiB of input files and the outputs of one run, with room to spare."""
 
+_HANDSHAKE_WITHIN_MS = 10_000
+"""From the first byte to the end of the TLS handshake and HTTP/2's own: a peer that is slower is cut off."""
+_IDLE_MS = 300_000
+"""A connection without a call is closed after so long; a client of ours opens another when it has one."""
+_MAX_STREAMS = 10_000
+"""Calls at once on one connection: far more than a rollout has, and little enough memory. More wait in the client."""
 Options = Sequence[tuple[str, int]]
 
 
@@ -39,7 +48,7 @@ def client_options() -> list[tuple[str, int]]:
     ]
 
 
-def server_options() -> list[tuple[str, int]]:
+def server_options(max_connections: int = 4096) -> list[tuple[str, int]]:
     """Options of a server. `so_reuseport` is off: a second server on the same port must fail, not share it."""
     return [
         ("grpc.so_reuseport", 0),
@@ -51,9 +60,18 @@ def server_options() -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", 4_000),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_WITHIN_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
+        ("grpc.max_concurrent_streams", _MAX_STREAMS),
+        ("grpc.max_allowed_incoming_connections", max_connections),
     ]
 
 
-def open_channel(target: str, options: Options = ()) -> grpc.aio.Channel:
-    """A channel to `target`. Call it inside the running loop of the process that uses it, never before a fork."""
-    return grpc.aio.insecure_channel(target, options=[*client_options(), *options])
+def open_channel(target: str, options: Options = (), security: ClientSecurity = PLAINTEXT) -> grpc.aio.Channel:
+    """A channel to `target`. Call it inside the running loop of the process that uses it, never before a fork.
+
+    ConfigError for files of `security` that can't be used, and for a token that would cross a network in the clear."""
+    options = [*client_options(), *options]
+    if security.plain:
+        return grpc.aio.insecure_channel(target, options=options)
+    return SecuredChannel(target, security, options)

@@ -1,8 +1,8 @@
 """The shell of a gRPC server: address rules, health, reflection, signals and a clean end.
 
-Invariants: a port that can't be had ends the program with one sentence; nothing listens beyond loopback unless
-`insecure` says so; health answers on a plaintext port of its own, so that probes work whatever the main port asks for;
-stopping is idempotent. It knows no service: callers add theirs.
+Invariants: a port that can't be had ends the program with one sentence; nothing listens beyond loopback unless it is
+guarded by tokens or certificates of clients, or `insecure` says so; health answers on a plaintext port of its own, so
+that probes work whatever the main port asks for; stopping is idempotent. It knows no service: callers add theirs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ctypes
 import ipaddress
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -28,12 +29,17 @@ from fairbox import logs
 from fairbox.channels import server_options
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, ConfigError, FairboxError
 from fairbox.rpc_traces import server_interceptors
+from fairbox.security.server import PortGuard
 
 __all__ = ["GrpcServer", "HealthServer", "check_address", "run_service", "until_stopped"]
 
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compared with, never bound
 """Where a server that listens on every address is reached from its own machine."""
 _LOG = logging.getLogger("fairbox.serving")
+_PROBES = 256
+"""Connections at once to a health port."""
+_DESCRIPTORS = 16_384
+"""What a service asks for, where the machine lets it: connections, and what it works with."""
 _PR_SET_PDEATHSIG = 1
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -54,9 +60,14 @@ class GrpcServer:
         services: Sequence[str],
         insecure: bool = False,
         setting: str = "listen",
+        guard: PortGuard | None = None,
+        options: Sequence[tuple[str, int]] = (),
     ) -> None:
-        check_address(listen, insecure=insecure, setting=setting)
+        """`options` are added to those that all servers have."""
+        self._guard = guard or PortGuard()
+        check_address(listen, insecure=insecure or self._guard.guarded, setting=setting)
         self._listen = listen
+        self._options = options
         self._add = add
         self._services = services
         self._setting = setting
@@ -64,24 +75,31 @@ class GrpcServer:
         self.address = listen
 
     async def __aenter__(self) -> GrpcServer:
-        server = grpc.aio.server(options=server_options(), interceptors=server_interceptors())
+        options = [*server_options(_connections(self._guard.max_connections, self._setting)), *self._options]
+        server = grpc.aio.server(options=options, interceptors=[*self._guard.interceptors(), *server_interceptors()])
         self._add(server)
         reflection.enable_server_reflection([*self._services, reflection.SERVICE_NAME], server)
         _try_port(self._listen, self._setting)
         try:
-            port = server.add_insecure_port(self._listen)
+            port = self._guard.listen(server, self._listen)
         except RuntimeError:
             raise FairboxError(f"{self._setting}: can't listen on {self._listen}") from None
         await server.start()
         self._server = server
         self.address = _reachable(self._listen, port)
         if not _is_loopback(self._listen.rpartition(":")[0].strip("[]")):
-            _LOG.warning(
-                "%s is %s: whoever reaches this port may use it, without token or TLS (insecure=true)",
-                self._setting,
-                self._listen,
-            )
+            self._warn()
         return self
+
+    def _warn(self) -> None:
+        """Says in the log what a port beyond loopback lacks."""
+        if not self._guard.guarded:
+            text = "whoever reaches this port may use it, without token or TLS (insecure=true)"
+        elif self._guard.tls is None and not self._guard.harmless:
+            text = "tokens and everything else cross the network in the clear: set tls_cert where nothing else encrypts"
+        else:
+            return
+        _LOG.warning("%s is %s: %s", self._setting, self._listen, text)
 
     async def stop(self, grace: float) -> None:
         """Refuses new calls at once and lets those in flight end for `grace` seconds. Idempotent."""
@@ -98,10 +116,12 @@ class GrpcServer:
 class HealthServer:
     """grpc.health.v1 on its own port, with the services ``""``, ``liveness`` and ``readiness``.
 
-    Liveness is SERVING from start to end; readiness (and ``""``) follows `set_ready()`, and starts NOT_SERVING.
+    Liveness is SERVING from start to end; readiness (and ``""``) follows `set_ready()`, and starts NOT_SERVING. This
+    port never asks for TLS or a token: probes have neither, and it says nothing else. `beside_guarded`: every other
+    port of the service keeps strangers out, so that this one may listen beyond loopback.
     """
 
-    def __init__(self, listen: str, *, insecure: bool = False) -> None:
+    def __init__(self, listen: str, *, insecure: bool = False, beside_guarded: bool = False) -> None:
         self._servicer = health.aio.HealthServicer()
         self._grpc = GrpcServer(
             listen,
@@ -109,6 +129,7 @@ class HealthServer:
             services=[health.SERVICE_NAME],
             insecure=insecure,
             setting="health_listen",
+            guard=PortGuard(max_connections=_PROBES, harmless=beside_guarded),
         )
 
     @property
@@ -139,9 +160,28 @@ def check_address(listen: str, *, insecure: bool, setting: str = "listen") -> No
         raise ConfigError(f"{setting} is {listen!r}, must be HOST:PORT with a port from 0 to 65535")
     if not insecure and not _is_loopback(host.strip("[]")):
         raise ConfigError(
-            f"{setting} is {listen!r}, which is not loopback, and nothing would protect it: "
-            "set insecure=true where the network keeps strangers out"
+            f"{setting} is {listen!r}, which is not loopback, and nothing would protect it: guard the service by "
+            "tokens or by tls_client_ca, or set insecure=true where the network keeps strangers out"
         )
+
+
+def _connections(wanted: int, setting: str) -> int:
+    """As many as may be had without taking every descriptor of the process."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = wanted if soft == resource.RLIM_INFINITY else max(16, soft // 2)
+    if wanted > most:
+        _LOG.warning(
+            "%s takes %d connections and not %d: half of the open files of this process", setting, most, wanted
+        )
+    return min(wanted, most)
+
+
+def _raise_descriptors() -> None:
+    """More open files, as far as that needs nobody's permission."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _try_port(listen: str, setting: str) -> None:
@@ -178,6 +218,7 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[None]], *, name: str) 
     sentence on stderr. With FAIRBOX_PARENT_PID in the environment the service ends when that process does.
     """
     _follow_parent()
+    _raise_descriptors()
     received: list[signal.Signals] = []
 
     async def runner() -> None:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from fairbox.errors import ConfigError
+from fairbox.security import ServerSecuritySettings
 from fairbox.settings import setting
 from fairbox.telemetry import TelemetrySettings
 from limiter.core import AdaptiveLimits, BucketLimits, BucketOrder, Timing
@@ -65,7 +66,7 @@ class BucketConfig:
 
 
 @dataclass(frozen=True)
-class LimiterConfig(TelemetrySettings):
+class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
     """Settings of the limiter."""
 
     listen: str = setting("127.0.0.1:50052", help="Address for clients and executors, HOST:PORT.")
@@ -77,7 +78,10 @@ class LimiterConfig(TelemetrySettings):
     admin_listen: str = setting("127.0.0.1:50053", help="Address for operators, HOST:PORT.")
     health_listen: str = setting("127.0.0.1:50062", help="Address for health checks, HOST:PORT.")
     metrics_listen: str = setting("127.0.0.1:9465", help="Address for Prometheus, HOST:PORT; empty: none.")
-    insecure: bool = setting(False, help="Allow addresses beyond loopback, which nothing here protects.")
+    executor_token_file: str = setting(
+        "", help="File with tokens of executors, one a line; goes with client_token_file."
+    )
+    insecure: bool = setting(False, help="Allow addresses beyond loopback that neither tokens nor tls_client_ca guard.")
     buckets: dict[str, BucketConfig] = setting(
         factory=lambda: {"code": BucketConfig()}, help="Buckets by name, e.g. buckets.code.max_in_flight=4."
     )
@@ -103,6 +107,12 @@ class LimiterConfig(TelemetrySettings):
     def validate(self) -> None:
         """Raises ConfigError for what the types can't say."""
         self.validate_telemetry()
+        self.validate_security()
+        if bool(self.client_token_file) is not bool(self.executor_token_file):
+            raise ConfigError(
+                "client_token_file and executor_token_file go together: set both, or none; with one alone, nobody "
+                "could ask for leases, or nobody could bind them"
+            )
         _within("grace_s", self.grace_s, 0.0, 3600.0)
         _within("executor_ttl_s", self.executor_ttl_s, 0.2, 3600.0)
         _within("drain_grace_s", self.drain_grace_s, 0.0, 3600.0)

@@ -20,6 +20,7 @@ __all__ = ["Ended", "SessionBusy", "SessionNotFound", "SessionStatistics", "Sess
 MAX_WAITING = 16
 """Cells that may wait for their turn in one session: its owner speaks alone as a rule, and a cancelled cell takes a
 moment to end."""
+_UNKNOWN = "is not known here: it never was, or it ended with an earlier server"
 KEPT_ENDED = 10_000
 """Ended sessions whose reason is known."""
 DEFAULT_PAGE = 100
@@ -119,6 +120,12 @@ class SessionTable:
         """The session at this moment. Raises SessionNotFound."""
         return _seen(self._find(session_id), now)
 
+    def permit(self, session_id: str, tenant: str) -> None:
+        """Raises SessionNotFound for a live session that is another tenant's, as for one that never was."""
+        entry = self._live.get(session_id)
+        if entry is not None and entry.info.tenant != tenant:
+            raise SessionNotFound(session_id, _UNKNOWN)
+
     def enter(self, session_id: str, key: Hashable) -> bool:
         """`key` wants a turn: True, it has it; False, it waits. Raises SessionNotFound and SessionBusy."""
         entry = self._find(session_id)
@@ -198,7 +205,7 @@ class SessionTable:
         server, mark, _ = session_id.rpartition("~")
         if mark and server != self.server:
             return SessionNotFound(session_id, f"belongs to server {server!r}, and this is {self.server!r}")
-        return SessionNotFound(session_id, "is not known here: it never was, or it ended with an earlier server")
+        return SessionNotFound(session_id, _UNKNOWN)
 
     def statistics(self) -> SessionStatistics:
         """As it is now."""

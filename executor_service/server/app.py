@@ -21,6 +21,7 @@ from executor_service.sandbox.groups import find_groups
 from executor_service.sandbox.host import Host, inspect_host
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.sandbox.seccomp import compile_filter
+from executor_service.server.access import ACCESS
 from executor_service.server.compiler import Compiler
 from executor_service.server.displayed import DisplayedPrograms
 from executor_service.server.http import open_gateway, open_remote
@@ -48,6 +49,7 @@ from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.metrics import MetricsServer
+from fairbox.security import PortGuard, Role, ServerSecurity
 from fairbox.serving import GrpcServer, HealthServer
 from fairbox.version import installed_version
 from limiter import ExecutorSession
@@ -67,7 +69,9 @@ _LAST_CALLS_S = 2.0
 async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
     """Serves until `stop` is set, then drains. FairboxError in one sentence when it can't start."""
     async with contextlib.AsyncExitStack() as stack:
-        health = await stack.enter_async_context(HealthServer(config.health_listen, insecure=config.insecure))
+        security = ServerSecurity(config)
+        guard = security.port(ACCESS, needs=Role.CLIENT, setting="listen")
+        health = await stack.enter_async_context(health_server(config, security))
         clock = MonotonicClock()
         workspaces = await stack.enter_async_context(open_workspaces(config, clock))
         name = config.name or f"{socket.gethostname()}:{config.listen.rpartition(':')[2]}"
@@ -94,7 +98,18 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         def now() -> pb.GetStatusResponse:
             uptime_s, prepared = clock.now() - started, calls.status()
             return status(
-                config, name, version, runs, sessions, boxes, compiler, gate, capabilities, prepared, uptime_s
+                config,
+                name,
+                version,
+                runs,
+                sessions,
+                boxes,
+                compiler,
+                gate,
+                capabilities,
+                prepared,
+                uptime_s,
+                security.facts(),
             )
 
         service = ExecutorService(
@@ -115,7 +130,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
                 insecure=config.insecure,
             )
             await stack.enter_async_context(figures)
-        server = await stack.enter_async_context(grpc_server(config, service))
+        server = await stack.enter_async_context(grpc_server(config, service, guard))
         if config.gateway_listen:
             await stack.enter_async_context(open_gateway(config, runs, capabilities.installed, name))
         await health.set_ready(True)
@@ -126,13 +141,22 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         await server.stop(_LAST_CALLS_S)
 
 
-def grpc_server(config: ExecutorConfig, service: ExecutorService) -> GrpcServer:
+def health_server(config: ExecutorConfig, security: ServerSecurity) -> HealthServer:
+    """Where probes come in."""
+    return HealthServer(config.health_listen, insecure=config.insecure, beside_guarded=security.guarded)
+
+
+def grpc_server(config: ExecutorConfig, service: ExecutorService, guard: PortGuard) -> GrpcServer:
     """Where gRPC calls come in."""
+    age_ms = round(config.max_connection_age_s * 1000)
     return GrpcServer(
         config.listen,
         add=lambda server: executor_pb2_grpc.add_ExecutorServiceServicer_to_server(service, server),
         services=[SERVICE_NAME],
         insecure=config.insecure,
+        guard=guard,
+        # Without a grace time: a connection that has come of age ends with the last call on it, however long it takes.
+        options=[("grpc.max_connection_age_ms", age_ms)] if age_ms else [],
     )
 
 
@@ -299,7 +323,10 @@ async def open_gate(config: ExecutorConfig, name: str) -> AsyncIterator[LeaseGat
     if config.limiter == "none":
         yield NoLimiter()
         return
-    async with ExecutorSession(config.limiter, executor_id=name, local_cap=config.max_concurrent) as session:
+    security = config.limiter_security()
+    async with ExecutorSession(
+        config.limiter, executor_id=name, local_cap=config.max_concurrent, security=security
+    ) as session:
         yield RemoteLimiter(
             session,
             bucket=config.limiter_bucket,

@@ -32,6 +32,7 @@ from executor_service.server.workspaces import (
 )
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.grpc_errors import abort_exhausted, abort_fields, abort_reason
+from fairbox.security import TenantRefused
 
 __all__ = ["Problem", "ReaderStalled", "abort", "problem_of"]
 
@@ -89,6 +90,8 @@ def problem_of(error: Exception) -> Problem:
         case Abandoned():
             message = "the run was given up by its first caller before it started; ask again"
             return Problem(grpc.StatusCode.UNAVAILABLE, message)
+        case TenantRefused():
+            return Problem(grpc.StatusCode.PERMISSION_DENIED, str(error))
         case WorkspacesNotOffered() | SessionsNotOffered():
             return Problem(grpc.StatusCode.UNIMPLEMENTED, str(error))
         case WorkspaceTooLarge():

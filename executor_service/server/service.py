@@ -14,6 +14,7 @@ from executor_service.convert import result_to_proto
 from executor_service.grading.convert import verify_to_proto
 from executor_service.grading.validation import validate_verify
 from executor_service.model import ExecutionResult, RunRequest
+from executor_service.server.access import own
 from executor_service.server.batch import BatchItem, check_batch, check_prefixed, execute_batch
 from executor_service.server.problems import abort
 from executor_service.server.runs import Follower, Runs
@@ -73,7 +74,9 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "VerifyCode is not offered where programs run elsewhere")
         try:
             # In a thread: a request can hold megabytes of values to be parsed.
-            valid = await asyncio.to_thread(validate_verify, request, installed=self._installed, policy=self._policy)
+            valid = await asyncio.to_thread(
+                validate_verify, own(request), installed=self._installed, policy=self._policy
+            )
             program = valid.program
             name = "" if self._verifier.knows(program.request_id) else program.workspace_id
             with self._workspaces.hold(name, program.limits):
@@ -110,14 +113,14 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self, request: pb.PrepareWorkspaceRequest, context: Context
     ) -> pb.PrepareWorkspaceResponse:
         try:
-            return await self._workspaces.prepare(request)
+            return await self._workspaces.prepare(own(request))
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
 
     async def CreateSession(  # noqa: N802
         self, request: pb.CreateSessionRequest, context: Context
     ) -> pb.CreateSessionResponse:
-        return await _answered(context, lambda: self._offered.create(request))
+        return await _answered(context, lambda: self._offered.create(own(request)))
 
     async def BranchSession(  # noqa: N802
         self, request: pb.BranchSessionRequest, context: Context
@@ -132,7 +135,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     async def ListSessions(  # noqa: N802
         self, request: pb.ListSessionsRequest, context: Context
     ) -> pb.ListSessionsResponse:
-        return await _answered(context, lambda: self._offered.list(request))
+        return await _answered(context, lambda: self._offered.list(own(request)))
 
     async def GetStatus(  # noqa: N802
         self, request: pb.GetStatusRequest, context: Context
@@ -140,9 +143,11 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         return self._status()
 
     def _check(self, request: pb.ExecuteCodeRequest) -> BatchItem:
-        valid = validate(request, installed=self._installed, policy=self._policy, profiles=self._profiles)
+        valid = validate(own(request), installed=self._installed, policy=self._policy, profiles=self._profiles)
         if self._sessions is None and (valid.session_id or valid.display):
             raise SessionsNotOffered
+        if self._sessions is not None and valid.session_id:
+            self._sessions.permit(valid.session_id)
         return BatchItem(valid, fingerprint(request) if valid.request_id else b"")
 
     async def _execute(self, request: RunRequest, mark: bytes, follow: Follower | None = None) -> ExecutionResult:

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from executor_service.convert import session_to_proto
 from executor_service.core.dedup import DedupTable
+from executor_service.core.sessions import SessionNotFound
 from executor_service.model import SessionInfo
 from executor_service.server.once import Once
 from executor_service.server.sessions import Sessions
@@ -26,6 +27,7 @@ from executor_service.session_validation import (
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.validation import LimitPolicy
 from fairbox.clock import Clock
+from fairbox.security import current_identity
 
 __all__ = ["SessionService"]
 
@@ -71,13 +73,24 @@ class SessionService:
         made = await self._once.do(valid.request_id, _fingerprint(request), make)
         return pb.CreateSessionResponse(session=session_to_proto(made[0]))
 
+    def permit(self, session_id: str) -> None:
+        """Raises SessionNotFound for a session of another tenant than the caller's token is for."""
+        if tenant := current_identity().tenant:
+            self._sessions.permit(session_id, tenant)
+
     async def branch(self, request: pb.BranchSessionRequest) -> pb.BranchSessionResponse:
         valid = validate_branch(request)
+        self.permit(valid.session_id)
         made = await self._once.do(valid.request_id, _fingerprint(request), lambda: self._sessions.branch(valid))
         return pb.BranchSessionResponse(sessions=map(session_to_proto, made))
 
     async def delete(self, request: pb.DeleteSessionRequest) -> pb.DeleteSessionResponse:
-        return pb.DeleteSessionResponse(deleted=await self._sessions.delete(validate_delete(request)))
+        session_id = validate_delete(request)
+        try:
+            self.permit(session_id)
+        except SessionNotFound:
+            return pb.DeleteSessionResponse(deleted=False)
+        return pb.DeleteSessionResponse(deleted=await self._sessions.delete(session_id))
 
     async def list(self, request: pb.ListSessionsRequest) -> pb.ListSessionsResponse:
         valid = validate_list(request)

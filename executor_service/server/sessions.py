@@ -164,6 +164,10 @@ class Sessions:
         """See `SessionTable.page`."""
         return self._table.page(owner=owner, tenant=tenant, after=after, size=size, now=self._clock.now())
 
+    def permit(self, session_id: str, tenant: str) -> None:
+        """See `SessionTable.permit`."""
+        self._table.permit(session_id, tenant)
+
     def discard(self, made: tuple[SessionInfo, ...]) -> None:
         """Ends sessions that nobody knows of."""
         for info in made:

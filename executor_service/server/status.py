@@ -13,6 +13,7 @@ from executor_service.server.probe import Capabilities
 from executor_service.server.runs import Runs
 from executor_service.server.sessions import Sessions
 from executor_service.v1 import executor_pb2 as pb
+from fairbox.security import SecurityFacts
 
 __all__ = ["status"]
 
@@ -29,6 +30,7 @@ def status(
     capabilities: Capabilities,
     workspaces: pb.WorkspaceStatus | None,
     uptime_s: float,
+    security: SecurityFacts,
 ) -> pb.GetStatusResponse:
     counts = runs.statistics()
     standing = gate.status()
@@ -68,6 +70,19 @@ def status(
         insecure=config.insecure,
         compile_cache=None if compiler is None else _compile_cache(compiler.statistics()),
         workspaces=workspaces,
+        security=_security(security),
+    )
+
+
+def _security(facts: SecurityFacts) -> pb.SecurityStatus:
+    return pb.SecurityStatus(
+        tls=facts.tls,
+        mutual_tls=facts.mutual_tls,
+        certificate_expires_at_s=facts.certificate_expires_at,
+        tokens=[pb.RoleTokens(role=role, count=count) for role, count in facts.tokens.items()],
+        unauthenticated_total=facts.unauthenticated,
+        denied_total=facts.denied,
+        problems=facts.problems,
     )
 
 

@@ -2200,6 +2200,74 @@ class WorkspaceStatus(google.protobuf.message.Message):
 global___WorkspaceStatus = WorkspaceStatus
 
 @typing.final
+class SecurityStatus(google.protobuf.message.Message):
+    """What guards the service's ports."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TLS_FIELD_NUMBER: builtins.int
+    MUTUAL_TLS_FIELD_NUMBER: builtins.int
+    CERTIFICATE_EXPIRES_AT_S_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
+    UNAUTHENTICATED_TOTAL_FIELD_NUMBER: builtins.int
+    DENIED_TOTAL_FIELD_NUMBER: builtins.int
+    PROBLEMS_FIELD_NUMBER: builtins.int
+    tls: builtins.bool
+    """Whether the gRPC ports speak TLS alone."""
+    mutual_tls: builtins.bool
+    """Whether clients must show a certificate (tls_client_ca)."""
+    certificate_expires_at_s: builtins.float
+    """End of the server's certificate that is in use, seconds since 1970. 0: there is none."""
+    unauthenticated_total: builtins.int
+    """Calls refused since the start because they had no good token."""
+    denied_total: builtins.int
+    """Calls refused since the start because their token's role may not make them."""
+    @property
+    def tokens(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RoleTokens]:
+        """Tokens that are good now, of each role that has a file. Empty: no token is asked for."""
+
+    @property
+    def problems(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Files that are not in use as they are now, and why: what was read before stays in use. Empty: all are."""
+
+    def __init__(
+        self,
+        *,
+        tls: builtins.bool = ...,
+        mutual_tls: builtins.bool = ...,
+        certificate_expires_at_s: builtins.float = ...,
+        tokens: collections.abc.Iterable[global___RoleTokens] | None = ...,
+        unauthenticated_total: builtins.int = ...,
+        denied_total: builtins.int = ...,
+        problems: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["certificate_expires_at_s", b"certificate_expires_at_s", "denied_total", b"denied_total", "mutual_tls", b"mutual_tls", "problems", b"problems", "tls", b"tls", "tokens", b"tokens", "unauthenticated_total", b"unauthenticated_total"]) -> None: ...
+
+global___SecurityStatus = SecurityStatus
+
+@typing.final
+class RoleTokens(google.protobuf.message.Message):
+    """How many tokens a role has. Never the tokens."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    role: builtins.str
+    """client, executor or admin."""
+    count: builtins.int
+    """Tokens in its file."""
+    def __init__(
+        self,
+        *,
+        role: builtins.str = ...,
+        count: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "role", b"role"]) -> None: ...
+
+global___RoleTokens = RoleTokens
+
+@typing.final
 class GetStatusResponse(google.protobuf.message.Message):
     """The state at one instant."""
 
@@ -2228,6 +2296,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     INSECURE_FIELD_NUMBER: builtins.int
     COMPILE_CACHE_FIELD_NUMBER: builtins.int
     WORKSPACES_FIELD_NUMBER: builtins.int
+    SECURITY_FIELD_NUMBER: builtins.int
     version: builtins.str
     """Version of fairbox."""
     served_by: builtins.str
@@ -2255,7 +2324,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     uptime_s: builtins.float
     """How long this process has run."""
     insecure: builtins.bool
-    """True when it listens beyond loopback without token or TLS."""
+    """True when it may listen beyond loopback although nothing guards its ports."""
     @property
     def isolation_levels(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___IsolationStatus]:
         """Every level, strongest first."""
@@ -2292,6 +2361,10 @@ class GetStatusResponse(google.protobuf.message.Message):
     def workspaces(self) -> global___WorkspaceStatus:
         """Repositories that are kept ready. Unset where programs run elsewhere, which have none."""
 
+    @property
+    def security(self) -> global___SecurityStatus:
+        """What guards its ports."""
+
     def __init__(
         self,
         *,
@@ -2318,8 +2391,9 @@ class GetStatusResponse(google.protobuf.message.Message):
         insecure: builtins.bool = ...,
         compile_cache: global___CompileCacheStatus | None = ...,
         workspaces: global___WorkspaceStatus | None = ...,
+        security: global___SecurityStatus | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "default_limits", b"default_limits", "limiter", b"limiter", "max_limits", b"max_limits", "workspaces", b"workspaces"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "deduplicated_total", b"deduplicated_total", "default_limits", b"default_limits", "draining", b"draining", "insecure", b"insecure", "isolation_level", b"isolation_level", "isolation_levels", b"isolation_levels", "languages", b"languages", "limiter", b"limiter", "max_limits", b"max_limits", "max_queued", b"max_queued", "max_running", b"max_running", "min_isolation_level", b"min_isolation_level", "oldest_wait_s", b"oldest_wait_s", "outcomes", b"outcomes", "profiles", b"profiles", "queued", b"queued", "running", b"running", "served_by", b"served_by", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version", "workspaces", b"workspaces"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "default_limits", b"default_limits", "limiter", b"limiter", "max_limits", b"max_limits", "security", b"security", "workspaces", b"workspaces"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "deduplicated_total", b"deduplicated_total", "default_limits", b"default_limits", "draining", b"draining", "insecure", b"insecure", "isolation_level", b"isolation_level", "isolation_levels", b"isolation_levels", "languages", b"languages", "limiter", b"limiter", "max_limits", b"max_limits", "max_queued", b"max_queued", "max_running", b"max_running", "min_isolation_level", b"min_isolation_level", "oldest_wait_s", b"oldest_wait_s", "outcomes", b"outcomes", "profiles", b"profiles", "queued", b"queued", "running", b"running", "security", b"security", "served_by", b"served_by", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version", "workspaces", b"workspaces"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse

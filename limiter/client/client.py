@@ -13,6 +13,7 @@ from types import TracebackType
 from fairbox import tracing
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
+from fairbox.security import ClientSecurity
 from limiter.client.grpc_transport import GrpcTransport
 from limiter.client.lease import Lease, LeaseLike
 from limiter.client.machine import SessionMachine
@@ -44,13 +45,15 @@ class LimiterClient:
         clock: Clock | None = None,
         transport: Transport | None = None,
         rng: random.Random | None = None,
+        security: ClientSecurity | None = None,
     ) -> None:
         """`name` is what operators see. Waits end with LimiterUnavailable once the limiter has not been reachable for
-        `unavailable_after` seconds. `rng` spreads reconnections."""
+        `unavailable_after` seconds. `rng` spreads reconnections. `security`: TLS and the token; None: those of the
+        environment (`fairbox.security.client_security`). ConfigError where they can't be used."""
         self.session_id = uuid.uuid4().hex
         self._runner = SessionRunner(
             SessionMachine(SessionKind.CLIENT, self.session_id, name or process_name()),
-            transport or GrpcTransport(target),
+            transport or GrpcTransport(target, security),
             clock or MonotonicClock(),
             unavailable_after=unavailable_after,
             rng=rng,

@@ -17,6 +17,7 @@ from types import TracebackType
 
 from fairbox import tracing
 from fairbox.clock import Clock, MonotonicClock
+from fairbox.security import ClientSecurity
 from limiter.client.client import check_wait, process_name
 from limiter.client.errors import LeaseRefused
 from limiter.client.grpc_transport import GrpcTransport
@@ -50,7 +51,10 @@ class ExecutorSession:
         clock: Clock | None = None,
         transport: Transport | None = None,
         rng: random.Random | None = None,
+        security: ClientSecurity | None = None,
     ) -> None:
+        """`security`: TLS and the token, of the role executor; None: those of the environment
+        (`fairbox.security.client_security`). ConfigError where they can't be used."""
         self.target = target
         self.executor_id = executor_id or process_name()
         # A new id for each process: a restarted executor runs nothing of what its predecessor ran.
@@ -66,7 +70,7 @@ class ExecutorSession:
         self._watcher: asyncio.Task[None] | None = None
         self._runner = SessionRunner(
             SessionMachine(SessionKind.EXECUTOR, self.session_id, self.executor_id, local_cap),
-            transport or GrpcTransport(target),
+            transport or GrpcTransport(target, security),
             self._clock,
             unavailable_after=unavailable_after,
             on_lost=self._on_lost,

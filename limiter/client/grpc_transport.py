@@ -13,6 +13,8 @@ import grpc
 import grpc.aio
 
 from fairbox.channels import open_channel
+from fairbox.errors import ConfigError
+from fairbox.security import ClientSecurity, client_security
 from limiter.client.targets import Targets
 from limiter.client.transport import ConnectionLost
 from limiter.metadata import LEADER_ADDRESS_METADATA
@@ -31,9 +33,12 @@ class GrpcTransport:
     """`target` is HOST:PORT, or several with commas between, of limiters of which one leads. It opens its channel at
     the first `connect()`, inside the loop that uses it."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, security: ClientSecurity | None = None) -> None:
+        """`security` None: that of the environment. ConfigError where a token would go to a target in the clear."""
         self.target = target
         self._targets = Targets(target)
+        self._security = client_security() if security is None else security
+        self._targets.each(self._security.check_target)
         self._channel: grpc.aio.Channel | None = None
         self._address = ""
         self._connection: GrpcConnection | None = None
@@ -52,7 +57,10 @@ class GrpcTransport:
             await self.close()
         if self._channel is None:
             self._address = self._targets.current
-            self._channel = open_channel(self._address)
+            try:
+                self._channel = open_channel(self._address, security=self._security)
+            except ConfigError as error:  # files that can't be used now, or an address that another limiter has named
+                raise ConnectionLost(str(error)) from None
         stub = cast("Stub", limiter_pb2_grpc.LimiterServiceStub(self._channel))
         self._connection = GrpcConnection(stub.Session(), self._targets)
         return self._connection

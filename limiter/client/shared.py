@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+from fairbox.security import ClientSecurity
 from limiter.client.client import LimiterClient
 
 __all__ = ["shared_client"]
@@ -24,23 +25,23 @@ class _Shared:
     users: int = 0
 
 
-_Key = tuple[int, str]
+_Key = tuple[int, str, ClientSecurity | None]
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, _Shared]] = WeakKeyDictionary()
 """By loop; then by process, because a forked child inherits the rest, and target."""
 
 
 @asynccontextmanager
-async def shared_client(target: str) -> AsyncIterator[LimiterClient]:
+async def shared_client(target: str, security: ClientSecurity | None = None) -> AsyncIterator[LimiterClient]:
     """`async with shared_client("127.0.0.1:50052") as limiter, limiter.lease() as lease: ...`
 
-    The client of this process and event loop for `target`. Leaving the block of its last user closes it, so keep one
-    block open around all the work, and enter others wherever that is handy.
+    The client of this process and event loop for `target` with that `security` (see `LimiterClient`). Leaving the block
+    of its last user closes it, so keep one block open around all the work, and enter others wherever that is handy.
     """
     here = _clients.setdefault(asyncio.get_running_loop(), {})
-    key = (os.getpid(), target)
+    key = (os.getpid(), target, security)
     shared = here.get(key)
     if shared is None:
-        shared = here[key] = _Shared(await LimiterClient(target).__aenter__())  # which does not wait
+        shared = here[key] = _Shared(await LimiterClient(target, security=security).__aenter__())  # which does not wait
     shared.users += 1
     try:
         yield shared.client

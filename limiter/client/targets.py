@@ -7,6 +7,8 @@ again. Within one round nothing is waited for; after it, whoever runs this waits
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fairbox.errors import FieldError, FieldErrors
 
 __all__ = ["MAX_TARGETS", "Targets"]
@@ -37,6 +39,11 @@ class Targets:
         """Whether a limiter has named the current one."""
         self.current = first or self._listed[0]
         """Where to connect next."""
+
+    def each(self, check: Callable[[str], None]) -> None:
+        """Calls `check` with every address of the list."""
+        for target in self._listed:
+            check(target)
 
     def lost(self, *, worked: bool, leader: str = "") -> bool:
         """The connection to `current` has ended. `worked`: it had been welcomed there; `leader`: the address that it

@@ -23,6 +23,7 @@ import grpc.aio
 
 from fairbox.channels import open_channel
 from fairbox.grpc_errors import retry_after
+from fairbox.security import ClientSecurity, client_security
 from limiter.client.client import check_wait
 from limiter.client.errors import (
     LeaseRefused,
@@ -53,11 +54,13 @@ _MAX_QUEUE_TIMEOUT_S = 3600.0
 class UnaryLimiterClient:
     """`async with UnaryLimiterClient(target) as limiter: async with limiter.lease() as lease: ...`
 
-    `target` is HOST:PORT, or several with commas between, of limiters of which one leads.
+    `target` is HOST:PORT, or several with commas between, of limiters of which one leads. `security`: TLS and the
+    token; None: those of the environment (`fairbox.security.client_security`).
     """
 
-    def __init__(self, target: str, *, client_id: str = "") -> None:
+    def __init__(self, target: str, *, client_id: str = "", security: ClientSecurity | None = None) -> None:
         self.target = target
+        self._security = client_security() if security is None else security
         self.client_id = client_id or uuid.uuid4().hex
         self._address = Targets(target).current
         """Where a limiter has answered last."""
@@ -123,7 +126,7 @@ class UnaryLimiterClient:
     def _stub(self, address: str) -> Stub:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = open_channel(address)
+            channel = self._channels[address] = open_channel(address, security=self._security)
         return cast("Stub", limiter_pb2_grpc.LimiterServiceStub(channel))
 
     async def _release(self, address: str, request_id: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import grpc.aio
 
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.grpc_errors import abort_fields
+from fairbox.security import SecurityFacts
 from limiter.config import MAX_BUCKETS
 from limiter.core import LeaseId, LeaseState
 from limiter.core.effects import Configured, RevokeAnswered
@@ -23,6 +24,7 @@ from limiter.server.convert import (
     bucket_message,
     lease_info_message,
     queue_entry_message,
+    security_message,
     session_message,
 )
 from limiter.server.fields import Fields
@@ -46,8 +48,10 @@ _MAX_PAGE = 1_000
 class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
     """The operators' service."""
 
-    def __init__(self, seat: Seat, *, version: str, insecure: bool) -> None:
+    def __init__(self, seat: Seat, *, version: str, insecure: bool, security: Callable[[], SecurityFacts]) -> None:
+        """`security`: what guards the ports at this moment."""
         self._seat = seat
+        self._security = security
         self._version = version
         self._insecure = insecure
 
@@ -151,6 +155,7 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
                 insecure=self._insecure,
                 leader_name=leadership.leader,
                 leader_address=leadership.leader_address,
+                security=security_message(self._security()),
             )
         core, now = hub.core, hub.clock.now()
         statistics = core.statistics(now)
@@ -170,6 +175,7 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
             insecure=self._insecure,
             leader_name=self._seat.leadership.leader if self._seat.leads else "",
             leader_address=self._seat.leadership.leader_address if self._seat.leads else "",
+            security=security_message(self._security()),
         )
 
 

@@ -13,6 +13,7 @@ import grpc.aio
 from fairbox.clock import MonotonicClock
 from fairbox.errors import FairboxError
 from fairbox.metrics import MetricsServer
+from fairbox.security import Role, ServerSecurity
 from fairbox.serving import GrpcServer, HealthServer
 from fairbox.version import installed_version
 from limiter.config import LimiterConfig
@@ -20,6 +21,7 @@ from limiter.core import BucketLimits, LimiterStatistics
 from limiter.core.effects import Configured
 from limiter.core.events import Configure
 from limiter.leadership import LeadershipLost
+from limiter.server.access import ADMIN_ACCESS, SERVICE_ACCESS
 from limiter.server.admin import ADMIN_SERVICE_NAME, LimiterAdminService
 from limiter.server.hub import Hub
 from limiter.server.leaders import open_leadership
@@ -48,6 +50,9 @@ class LimiterServer:
         self._config = config
         self._stack = contextlib.AsyncExitStack()
         self._clock = MonotonicClock()
+        self._security = ServerSecurity(config, executor_token_file=config.executor_token_file)
+        self._guard = self._security.port(SERVICE_ACCESS, needs=Role.CLIENT, setting="listen")
+        self._admin_guard = self._security.port(ADMIN_ACCESS, needs=Role.ADMIN, setting="admin_listen")
         self._seat = Seat(open_leadership(config, self._clock, self._advertised))
         self._reign = Reign(
             self._seat.leadership,
@@ -67,7 +72,9 @@ class LimiterServer:
         config = self._config
         async with contextlib.AsyncExitStack() as stack:
             service = LimiterService(self._seat)
-            admin = LimiterAdminService(self._seat, version=installed_version(), insecure=config.insecure)
+            admin = LimiterAdminService(
+                self._seat, version=installed_version(), insecure=config.insecure, security=self._security.facts
+            )
 
             def add_service(server: grpc.aio.Server) -> None:
                 limiter_pb2_grpc.add_LimiterServiceServicer_to_server(service, server)
@@ -75,7 +82,10 @@ class LimiterServer:
             def add_admin(server: grpc.aio.Server) -> None:
                 limiter_pb2_grpc.add_LimiterAdminServiceServicer_to_server(admin, server)
 
-            self._health = await stack.enter_async_context(HealthServer(config.health_listen, insecure=config.insecure))
+            beside_guarded = self._security.guarded
+            self._health = await stack.enter_async_context(
+                HealthServer(config.health_listen, insecure=config.insecure, beside_guarded=beside_guarded)
+            )
             self._admin = await stack.enter_async_context(
                 GrpcServer(
                     config.admin_listen,
@@ -83,6 +93,7 @@ class LimiterServer:
                     services=[ADMIN_SERVICE_NAME],
                     insecure=config.insecure,
                     setting="admin_listen",
+                    guard=self._admin_guard,
                 )
             )
             if config.metrics_listen:
@@ -90,11 +101,17 @@ class LimiterServer:
                     config.metrics_listen,
                     lambda: limiter_metrics(self._seat),
                     prefix="fairbox_limiter",
-                    insecure=config.insecure,
+                    insecure=config.insecure or beside_guarded,
                 )
                 self.metrics_address = (await stack.enter_async_context(metrics)).address
             self._server = await stack.enter_async_context(
-                GrpcServer(config.listen, add=add_service, services=[SERVICE_NAME], insecure=config.insecure)
+                GrpcServer(
+                    config.listen,
+                    add=add_service,
+                    services=[SERVICE_NAME],
+                    insecure=config.insecure,
+                    guard=self._guard,
+                )
             )
             self.address, self.admin_address = self._server.address, self._admin.address
             self.health_address = self._health.address

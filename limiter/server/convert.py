@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, repeat
 
+from fairbox.security import ANYONE, Identity, SecurityFacts, TenantRefused
 from limiter.core import (
     BindStatus,
     BucketStatistics,
@@ -37,6 +38,7 @@ __all__ = [
     "lease_message",
     "parent_problem",
     "queue_entry_message",
+    "security_message",
     "session_message",
 ]
 
@@ -87,8 +89,8 @@ _STATES = {
 }
 
 
-def acquire_event(session_id: str, message: pb.Acquire) -> Acquire | Rejected:
-    """The event, or the rejection that names the field that is wrong."""
+def acquire_event(session_id: str, message: pb.Acquire, identity: Identity = ANYONE) -> Acquire | Rejected:
+    """The event, or the rejection that names the field that is wrong. `identity` is of whoever asks."""
     request_id, tokens, timeout = message.request_id, message.tokens or 1, message.queue_timeout_s
     hold, tenant = message.hold_s, message.tenant
     ticket = parent = None
@@ -107,6 +109,11 @@ def acquire_event(session_id: str, message: pb.Acquire) -> Acquire | Rejected:
         if wrong := parent_problem(message.parent):
             problem = f"parent{wrong}"
         parent, parent_client = lease_id(message.parent), message.parent.client_session_id
+    if not problem and identity.tenant:
+        try:
+            tenant = identity.for_tenant(tenant)
+        except TenantRefused as refused:
+            problem = str(refused)
     if problem:
         return Rejected(session_id, request_id[:128], message.attempt, RejectReason.INVALID, problem)
     if message.HasField("ticket"):
@@ -154,7 +161,7 @@ def _held(message: pb.Hello) -> Iterator[HeldLease]:
         yield HeldLease(lease_id(lease), lease.bucket, lease.client_session_id, tokens or 1, parent, family, hold)
 
 
-def hello_event(message: pb.Hello) -> tuple[Hello, list[Rejected]]:
+def hello_event(message: pb.Hello, identity: Identity = ANYONE) -> tuple[Hello, list[Rejected]]:
     """The event, and rejections of requests in it that can't be taken. FieldErrors when the hello itself can't be."""
     fields = Fields()
     session_id = fields.identifier("hello.session_id", message.session_id)
@@ -180,7 +187,7 @@ def hello_event(message: pb.Hello) -> tuple[Hello, list[Rejected]]:
             fields.refuse(f"hello.details[{index}].tokens", f"is {detail.tokens}, must be at most {_MAX_TOKENS}")
         fields.duration(f"hello.details[{index}].hold_s", detail.hold_s, default=0.0, longest=MAX_HOLD_S)
     fields.check()
-    converted = [acquire_event(session_id, each) for each in message.queued]
+    converted = [acquire_event(session_id, each, identity) for each in message.queued]
     hello = Hello(
         session_id,
         _KINDS[message.kind],
@@ -263,3 +270,16 @@ def queue_entry_message(info: QueueInfo) -> pb.QueueEntry:
 
 def _parent(parent: LeaseId | None, bucket: str) -> pb.Lease | None:
     return None if parent is None else pb.Lease(bucket=bucket, epoch=parent.epoch, seq=parent.seq)
+
+
+def security_message(facts: SecurityFacts) -> pb.SecurityStatus:
+    """What guards the ports."""
+    return pb.SecurityStatus(
+        tls=facts.tls,
+        mutual_tls=facts.mutual_tls,
+        certificate_expires_at_s=facts.certificate_expires_at,
+        tokens=[pb.RoleTokens(role=role, count=count) for role, count in facts.tokens.items()],
+        unauthenticated_total=facts.unauthenticated,
+        denied_total=facts.denied,
+        problems=facts.problems,
+    )

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from fairbox import tracing
 from fairbox.errors import FieldError, FieldErrors
+from fairbox.security import ANYONE, Identity
 from limiter.core import LeaseId, ReleaseOutcome, SessionKind
 from limiter.core.effects import (
     BindAnswered,
@@ -27,6 +28,7 @@ from limiter.core.effects import (
     Welcomed,
 )
 from limiter.core.events import Bind, Cancel, Event, Heartbeat, Release
+from limiter.server.access import check_kind
 from limiter.server.convert import BIND_STATUSES, OUTCOMES, REJECT_REASONS, acquire_event, hello_event, lease_message
 from limiter.server.fields import IDENTIFIER
 from limiter.server.hub import Hub
@@ -48,8 +50,10 @@ _MAX_FRAMES = 512
 class PeerStream:
     """One stream of one session. `receive()` frames, write what `next_frame()` returns until None, then `end()`."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, identity: Identity = ANYONE) -> None:
+        """`identity` is that of the peer; it is looked at once a stream, and once an acquire for its tenant."""
         self._hub = hub
+        self._identity = identity
         self._session_id = ""
         self._executor = False
         self._leases: dict[LeaseId, pb.Lease] = {}
@@ -65,7 +69,7 @@ class PeerStream:
     # In
 
     def receive(self, frame: pb.SessionRequest) -> None:
-        """Handles one frame. FieldErrors when the stream can't go on."""
+        """Handles one frame. FieldErrors or RoleRefused when the stream can't go on."""
         if self._closing:
             return
         if frame.HasField("hello") and not self._hello(frame.hello):
@@ -91,7 +95,7 @@ class PeerStream:
         if self._waits is not None:
             self._waits.begin(frame.acquires)
         for acquire in frame.acquires:
-            event = acquire_event(session_id, acquire)
+            event = acquire_event(session_id, acquire, self._identity)
             if isinstance(event, Rejected):
                 self.deliver(event)
             else:
@@ -108,7 +112,8 @@ class PeerStream:
         """Opens the session; False when that was refused."""
         if self._session_id:
             raise FieldErrors([FieldError("hello", "is set, which only the first frame may have")])
-        hello, rejected = hello_event(message)
+        hello, rejected = hello_event(message, self._identity)
+        check_kind(hello.kind, self._identity)
         self._session_id, self._executor = hello.session_id, hello.kind is SessionKind.EXECUTOR
         self._leases = {LeaseId(lease.epoch, lease.seq): lease for lease in message.held}
         if self._waits is not None:

@@ -14,9 +14,11 @@ import grpc.aio
 from fairbox import tracing
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.grpc_errors import abort_exhausted, abort_fields
+from fairbox.security import TenantRefused, current_identity
 from limiter.core import LeaseId, RejectReason
 from limiter.core.effects import Effect, Granted, Rejected, Released
 from limiter.core.events import Acquire, Cancel, Release
+from limiter.server.access import RoleRefused
 from limiter.server.convert import (
     DEFAULT_BUCKET,
     MAX_HOLD_S,
@@ -71,7 +73,7 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
         self, request_iterator: object, context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse]
     ) -> None:
         """The fast path; see the proto."""
-        peer = PeerStream(await self._seat.take(context))
+        peer = PeerStream(await self._seat.take(context), current_identity())
         reader = asyncio.create_task(_read(context, peer))
         try:
             while (frame := await peer.next_frame()) is not None:
@@ -83,6 +85,8 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
         if not reader.cancelled() and (error := reader.exception()) is not None:
             if isinstance(error, FieldErrors):
                 await abort_fields(context, error)
+            if isinstance(error, RoleRefused):
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             if isinstance(error, TimeoutError):
                 await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {_HELLO_WITHIN_S:.0f} s")
             raise error
@@ -146,6 +150,10 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
         return pb.ReleaseTokenResponse(released=released.released, bound=released.bound)
 
     async def _acquire(self, event: Acquire, context: Context) -> Granted:
+        try:
+            event = replace(event, tenant=current_identity().for_tenant(event.tenant))
+        except TenantRefused as refused:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(refused))
         hub = await self._seat.take(context)
         if self._calls is None or self._calls.hub is not hub:
             self._calls = UnaryCalls(hub)

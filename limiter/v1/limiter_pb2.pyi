@@ -1415,6 +1415,74 @@ class GetStatusRequest(google.protobuf.message.Message):
 global___GetStatusRequest = GetStatusRequest
 
 @typing.final
+class SecurityStatus(google.protobuf.message.Message):
+    """What guards the service's ports."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TLS_FIELD_NUMBER: builtins.int
+    MUTUAL_TLS_FIELD_NUMBER: builtins.int
+    CERTIFICATE_EXPIRES_AT_S_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
+    UNAUTHENTICATED_TOTAL_FIELD_NUMBER: builtins.int
+    DENIED_TOTAL_FIELD_NUMBER: builtins.int
+    PROBLEMS_FIELD_NUMBER: builtins.int
+    tls: builtins.bool
+    """Whether the gRPC ports speak TLS alone."""
+    mutual_tls: builtins.bool
+    """Whether clients must show a certificate (tls_client_ca)."""
+    certificate_expires_at_s: builtins.float
+    """End of the server's certificate that is in use, seconds since 1970. 0: there is none."""
+    unauthenticated_total: builtins.int
+    """Calls refused since the start because they had no good token."""
+    denied_total: builtins.int
+    """Calls refused since the start because their token's role may not make them."""
+    @property
+    def tokens(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RoleTokens]:
+        """Tokens that are good now, of each role that has a file. Empty: no token is asked for."""
+
+    @property
+    def problems(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Files that are not in use as they are now, and why: what was read before stays in use. Empty: all are."""
+
+    def __init__(
+        self,
+        *,
+        tls: builtins.bool = ...,
+        mutual_tls: builtins.bool = ...,
+        certificate_expires_at_s: builtins.float = ...,
+        tokens: collections.abc.Iterable[global___RoleTokens] | None = ...,
+        unauthenticated_total: builtins.int = ...,
+        denied_total: builtins.int = ...,
+        problems: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["certificate_expires_at_s", b"certificate_expires_at_s", "denied_total", b"denied_total", "mutual_tls", b"mutual_tls", "problems", b"problems", "tls", b"tls", "tokens", b"tokens", "unauthenticated_total", b"unauthenticated_total"]) -> None: ...
+
+global___SecurityStatus = SecurityStatus
+
+@typing.final
+class RoleTokens(google.protobuf.message.Message):
+    """How many tokens a role has. Never the tokens."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    role: builtins.str
+    """client, executor or admin."""
+    count: builtins.int
+    """Tokens in its file."""
+    def __init__(
+        self,
+        *,
+        role: builtins.str = ...,
+        count: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "role", b"role"]) -> None: ...
+
+global___RoleTokens = RoleTokens
+
+@typing.final
 class GetStatusResponse(google.protobuf.message.Message):
     """The state at one instant."""
 
@@ -1432,6 +1500,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     INSECURE_FIELD_NUMBER: builtins.int
     LEADER_NAME_FIELD_NUMBER: builtins.int
     LEADER_ADDRESS_FIELD_NUMBER: builtins.int
+    SECURITY_FIELD_NUMBER: builtins.int
     epoch: builtins.int
     """Epoch of this limiter."""
     leader: builtins.bool
@@ -1445,7 +1514,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     version: builtins.str
     """Version of fairbox."""
     insecure: builtins.bool
-    """True when it listens beyond loopback without token or TLS."""
+    """True when it may listen beyond loopback although nothing guards its ports."""
     leader_name: builtins.str
     """Who leads, as far as this process knows: for people. Empty: it knows of nobody."""
     leader_address: builtins.str
@@ -1462,6 +1531,10 @@ class GetStatusResponse(google.protobuf.message.Message):
     def sessions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SessionStatus]:
         """One entry per session, executors first, at most 1,000."""
 
+    @property
+    def security(self) -> global___SecurityStatus:
+        """What guards its ports."""
+
     def __init__(
         self,
         *,
@@ -1477,8 +1550,10 @@ class GetStatusResponse(google.protobuf.message.Message):
         insecure: builtins.bool = ...,
         leader_name: builtins.str = ...,
         leader_address: builtins.str = ...,
+        security: global___SecurityStatus | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["buckets", b"buckets", "epoch", b"epoch", "insecure", b"insecure", "leader", b"leader", "leader_address", b"leader_address", "leader_name", b"leader_name", "missing_executors", b"missing_executors", "recovering", b"recovering", "recovering_for_s", b"recovering_for_s", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["security", b"security"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["buckets", b"buckets", "epoch", b"epoch", "insecure", b"insecure", "leader", b"leader", "leader_address", b"leader_address", "leader_name", b"leader_name", "missing_executors", b"missing_executors", "recovering", b"recovering", "recovering_for_s", b"recovering_for_s", "security", b"security", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
 

@@ -1,0 +1,64 @@
+"""Who calls: the roles that a token can have, and the identity of one call.
+
+Invariants: an identity is a fact about one call and is never stored longer; it holds no token. It decides nothing:
+`fairbox.security.access` does, and `for_tenant` is what services ask about a field.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["ANYONE", "Identity", "Role", "TenantRefused", "current_identity"]
+
+
+class Role(StrEnum):
+    """What a token is for. Roles don't contain each other; a token that is in two files has both."""
+
+    CLIENT = "client"
+    """Asks for leases, and has programs run."""
+    EXECUTOR = "executor"
+    """Registers with the limiter as an executor, and binds leases."""
+    ADMIN = "admin"
+    """Sees and changes what belongs to everybody: buckets, leases, sessions."""
+
+
+class TenantRefused(Exception):  # noqa: N818 - a decision
+    """A request names a tenant that its token is not for. The text names the field, its value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What is known about who makes a call."""
+
+    roles: frozenset[Role]
+    tenant: str = ""
+    """The only one that its requests may be for; empty: any."""
+
+    def has(self, role: Role) -> bool:
+        """Whether it may do what that role may."""
+        return role in self.roles
+
+    def for_tenant(self, given: str, field: str = "tenant") -> str:
+        """The tenant of a request whose `field` says `given`: filled in where it is empty. Raises TenantRefused."""
+        if not self.tenant or given == self.tenant:
+            return given
+        if given:
+            raise TenantRefused(f"{field} is {given[:128]!r}, must be empty or {self.tenant!r}, which the token is for")
+        return self.tenant
+
+
+ANYONE = Identity(frozenset(Role))
+"""Of calls to a port that asks for no token."""
+_CURRENT: ContextVar[Identity] = ContextVar("fairbox_identity", default=ANYONE)
+
+
+def current_identity() -> Identity:
+    """Who makes the call that this task handles, and the tasks that it has started."""
+    return _CURRENT.get()
+
+
+def set_identity(identity: Identity) -> None:
+    """For the interceptor, which runs in the task of the call."""
+    _CURRENT.set(identity)

@@ -1,0 +1,1 @@
+"""TLS, tokens, and connections that mean harm, on the real services."""

@@ -1,0 +1,288 @@
+"""The limiter with TLS and tokens, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, cast
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from fairbox.channels import open_channel
+from fairbox.errors import ConfigError
+from fairbox.security import PLAINTEXT, ClientSecurity, Role
+from limiter import ExecutorSession, LimiterClient
+from limiter.client import LeaseRefused, LimiterUnavailable
+from limiter.client.unary import UnaryLimiterClient
+from limiter.config import LimiterConfig
+from limiter.server import LimiterServer
+from limiter.v1 import limiter_pb2 as pb
+from limiter.v1 import limiter_pb2_grpc
+from tests.security.authority import Authority
+from tests.security.services import TOKENS, Secrets, guarded_limiter
+
+if TYPE_CHECKING:
+    from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub as Admin
+    from limiter.v1.limiter_pb2_grpc import LimiterServiceAsyncStub as Service
+
+
+async def status(server: LimiterServer, security: ClientSecurity) -> pb.GetStatusResponse:
+    async with open_channel(server.admin_address, security=security) as channel:
+        stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+        return await stub.GetStatus(pb.GetStatusRequest(), timeout=10)
+
+
+async def ended(call: Awaitable[object]) -> tuple[grpc.StatusCode, str]:
+    """Status and text with which a call fails."""
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call
+    return error.value.code(), error.value.details() or ""
+
+
+async def test_everything_works_with_certificates_and_tokens(secrets: Secrets) -> None:
+    async with (
+        guarded_limiter(secrets) as server,
+        LimiterClient(server.address, security=secrets.security()) as client,
+        ExecutorSession(server.address, executor_id="e", security=secrets.security("executor")) as executor,
+    ):
+        async with client.lease() as lease:
+            outcome = await executor.bind(lease, run_id="r")
+            assert outcome.bound
+            executor.release(lease)
+        async with UnaryLimiterClient(server.address, security=secrets.security()) as unary, unary.lease():
+            shown = await status(server, secrets.security("admin"))
+        assert shown.buckets[0].held == 1
+        security = shown.security
+        assert (security.tls, security.mutual_tls, list(security.problems)) == (True, True, [])
+        assert {each.role: each.count for each in security.tokens} == {"client": 2, "executor": 1, "admin": 1}
+        assert 0 < security.certificate_expires_at_s - time.time() < 2 * 86_400
+        assert not shown.insecure
+
+
+async def test_health_is_plain_and_asks_for_nothing(secrets: Secrets) -> None:
+    async with guarded_limiter(secrets) as server, open_channel(server.health_address) as channel:
+        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize(
+    ("who", "code", "text"),
+    [
+        (
+            "",
+            grpc.StatusCode.UNAUTHENTICATED,
+            "needs a token of the role client, in the metadata `authorization: Bearer",
+        ),
+        ("executor", grpc.StatusCode.PERMISSION_DENIED, "needs a token of the role client; the one that was given has"),
+        ("admin", grpc.StatusCode.PERMISSION_DENIED, "the one that was given has the role admin"),
+    ],
+)
+async def test_only_clients_acquire(secrets: Secrets, who: str, code: grpc.StatusCode, text: str) -> None:
+    async with (
+        guarded_limiter(secrets) as server,
+        open_channel(server.address, security=secrets.security(who)) as channel,
+    ):
+        stub = cast("Service", limiter_pb2_grpc.LimiterServiceStub(channel))
+        found = await ended(stub.AcquireToken(pb.AcquireTokenRequest(), timeout=10))
+        assert found[0] is code
+        assert text in found[1]
+        assert not any(token in found[1] for token in TOKENS.values())
+        assert server.statistics().queued == 0
+        assert server.statistics().held == 0
+
+
+async def test_only_operators_see_and_change_buckets(secrets: Secrets) -> None:
+    async with guarded_limiter(secrets) as server:
+        for who, code in (
+            ("", grpc.StatusCode.UNAUTHENTICATED),
+            ("client", grpc.StatusCode.PERMISSION_DENIED),
+            ("executor", grpc.StatusCode.PERMISSION_DENIED),
+        ):
+            async with open_channel(server.admin_address, security=secrets.security(who)) as channel:
+                stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+                change = pb.ConfigureBucketRequest(config=pb.BucketConfig(name="code", max_in_flight=99))
+                watch = stub.WatchStatus(pb.WatchStatusRequest(), timeout=10)
+                assert (await ended(stub.ConfigureBucket(change, timeout=10)))[0] is code
+                assert (await ended(stub.RevokeLease(pb.RevokeLeaseRequest(), timeout=10)))[0] is code
+                assert (await ended(watch.read()))[0] is code
+        shown = await status(server, secrets.security("admin"))
+        assert shown.buckets[0].config.max_in_flight == 10
+        assert (shown.security.unauthenticated_total, shown.security.denied_total) == (3, 6)
+
+
+async def test_a_client_can_not_pass_for_an_executor(secrets: Secrets) -> None:
+    async with guarded_limiter(secrets) as server:
+        for who, kind, problem in (
+            ("client", pb.SESSION_KIND_EXECUTOR, "hello.kind is executor, which needs a token of the role executor"),
+            ("team", pb.SESSION_KIND_EXECUTOR, "hello.kind is executor, which needs a token of the role executor"),
+            ("executor", pb.SESSION_KIND_CLIENT, "hello.kind is client, which needs a token of the role client"),
+        ):
+            async with open_channel(server.address, security=secrets.security(who)) as channel:
+                stream = cast("Service", limiter_pb2_grpc.LimiterServiceStub(channel)).Session(timeout=10)
+                await stream.write(pb.SessionRequest(hello=pb.Hello(session_id="s", kind=kind, name="n")))
+                assert await ended(stream.read()) == (grpc.StatusCode.PERMISSION_DENIED, problem)
+        # A session that is a client's binds nothing.
+        async with (
+            LimiterClient(server.address, security=secrets.security()) as client,
+            client.lease() as lease,
+            open_channel(server.address, security=secrets.security()) as channel,
+        ):
+            stream = cast("Service", limiter_pb2_grpc.LimiterServiceStub(channel)).Session(timeout=10)
+            await stream.write(pb.SessionRequest(hello=pb.Hello(session_id="s", kind=pb.SESSION_KIND_CLIENT)))
+            message = pb.Lease(bucket="code", epoch=lease.epoch, seq=lease.seq, client_session_id=client.session_id)
+            await stream.write(pb.SessionRequest(binds=[pb.Bind(lease=message)]))
+            await stream.read()  # the welcome
+            code, text = await ended(stream.read())
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+            assert "only an executor's session may send" in text
+        assert [each for each in server.hub.core.sessions(0.0, 10) if each.kind == "executor"] == []
+
+
+async def test_a_tenants_token_is_for_that_tenant(secrets: Secrets) -> None:
+    async with (
+        guarded_limiter(secrets) as server,
+        open_channel(server.address, security=secrets.security("team")) as channel,
+        LimiterClient(server.address, security=secrets.security("team")) as client,
+        open_channel(server.admin_address, security=secrets.security("admin")) as admin_channel,
+    ):
+        stub = cast("Service", limiter_pb2_grpc.LimiterServiceStub(channel))
+        admin = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(admin_channel))
+        wrong = "tenant is 'other', must be empty or 'team', which the token is for"
+        call = stub.AcquireToken(pb.AcquireTokenRequest(tenant="other"), timeout=10)
+        assert await ended(call) == (grpc.StatusCode.PERMISSION_DENIED, wrong)
+        call_batch = stub.AcquireBatch(pb.AcquireBatchRequest(count=1, tenant="other"), timeout=10)
+        assert await ended(call_batch) == (grpc.StatusCode.PERMISSION_DENIED, wrong)
+        with pytest.raises(LeaseRefused, match=wrong):
+            async with client.lease(tenant="other"):
+                pass
+        await stub.AcquireToken(pb.AcquireTokenRequest(), timeout=10)
+        async with client.lease(), client.lease(tenant="team"):
+            leases = (await admin.ListLeases(pb.ListLeasesRequest(), timeout=10)).leases
+            assert [lease.tenant for lease in leases] == ["team"] * 3
+
+
+async def test_tokens_are_rotated_without_a_restart(secrets: Secrets) -> None:
+    """Old and new together first, then the new alone: no call fails that has the right one."""
+    new, mine = "n" * 24, secrets.folder / "client.token"
+    async with guarded_limiter(secrets, **_quick()) as server:
+        async with LimiterClient(server.address, security=secrets.security()) as stream:
+            async with UnaryLimiterClient(server.address, security=secrets.security()) as unary:
+                async with unary.lease(), stream.lease():
+                    pass
+                secrets.tokens(Role.CLIENT).write_text(f"{TOKENS[Role.CLIENT]}\n{new}\n")
+                await asyncio.sleep(1.1)
+                mine.write_text(new)
+                await asyncio.sleep(1.1)
+                async with unary.lease():
+                    pass
+                secrets.tokens(Role.CLIENT).write_text(new)
+                await asyncio.sleep(1.1)
+                async with unary.lease():
+                    pass
+            async with stream.lease():  # a stream that was let in goes on
+                pass
+        mine.write_text(TOKENS[Role.CLIENT])
+        async with LimiterClient(server.address, unavailable_after=0.5, security=secrets.security()) as late:
+            with pytest.raises(LimiterUnavailable, match="UNAUTHENTICATED: authorization is not `Bearer` and a token"):
+                async with late.lease():
+                    pass
+
+
+def _quick() -> dict[str, float]:
+    return {"grace_s": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda secrets: replace(secrets.security(), tls_cert="", tls_key=""), "UNAVAILABLE"),
+        (lambda secrets: PLAINTEXT, "UNAVAILABLE"),
+        (
+            lambda secrets: replace(secrets.security(), tls_ca=str(Authority(secrets.folder, "another").ca)),
+            "UNAVAILABLE",
+        ),
+        (lambda secrets: replace(secrets.security(), tls_server_name="elsewhere.example"), "UNAVAILABLE"),
+    ],
+    ids=["no certificate", "plain text", "another authority", "another name"],
+)
+async def test_what_tls_keeps_out(secrets: Secrets, change: Callable[[Secrets], ClientSecurity], text: str) -> None:
+    async with guarded_limiter(secrets) as server:
+        async with open_channel(server.address, security=change(secrets)) as channel:
+            stub = cast("Service", limiter_pb2_grpc.LimiterServiceStub(channel))
+            assert (await ended(stub.AcquireToken(pb.AcquireTokenRequest(), timeout=5)))[0].name == text
+        async with UnaryLimiterClient(server.address, security=secrets.security()) as client, client.lease():
+            pass  # others are served
+
+
+async def test_an_expired_certificate_is_refused_on_either_side(secrets: Secrets) -> None:
+    past = timedelta(hours=-1)
+    secrets.authority.sign("client", good_for=past)
+    async with guarded_limiter(secrets) as server:
+        async with open_channel(server.address, security=secrets.security()) as channel:
+            stub = cast("Service", limiter_pb2_grpc.LimiterServiceStub(channel))
+            code, _ = await ended(stub.AcquireToken(pb.AcquireTokenRequest(), timeout=5))
+            assert code is grpc.StatusCode.UNAVAILABLE
+        secrets.authority.sign("client")
+        async with UnaryLimiterClient(server.address, security=secrets.security()) as client, client.lease():
+            pass
+    secrets.authority.sign("server", good_for=past)
+    async with (
+        guarded_limiter(secrets) as server,
+        open_channel(server.address, security=secrets.security()) as channel,
+    ):
+        stub = cast("Service", limiter_pb2_grpc.LimiterServiceStub(channel))
+        code, _ = await ended(stub.AcquireToken(pb.AcquireTokenRequest(), timeout=5))
+        assert code is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_name_in_the_certificate_can_be_told(secrets: Secrets) -> None:
+    secrets.authority.sign("server", hosts=("limiter.fairbox.svc",))
+    named = replace(secrets.security(), tls_server_name="limiter.fairbox.svc")
+    async with (
+        guarded_limiter(secrets) as server,
+        UnaryLimiterClient(server.address, security=named) as client,
+        client.lease(),
+    ):
+        assert server.statistics().held == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"tls_key": ""}, "tls_cert and tls_key go together"),
+        ({"tls_cert": "", "tls_key": ""}, "tls_client_ca is .* which needs tls_cert"),
+        ({"executor_token_file": ""}, "client_token_file and executor_token_file go together"),
+        ({"tls_cert": "/nowhere"}, "tls_cert is '/nowhere', which can't be read: No such file"),
+        ({"admin_token_file": "/nowhere"}, "admin_token_file is '/nowhere', which can't be read"),
+        ({"max_connections": 1}, "max_connections is 1, must be from 16"),
+    ],
+)
+def test_settings_that_guard_nothing_are_refused(secrets: Secrets, settings: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        LimiterServer(LimiterConfig(**(secrets.server_settings() | settings)))
+
+
+def test_a_key_of_another_certificate_is_refused(secrets: Secrets) -> None:
+    settings = secrets.server_settings() | {"tls_key": str(secrets.client.key)}
+    with pytest.raises(ConfigError, match=r"tls_key is .* is not the key of the certificate in tls_cert"):
+        LimiterServer(LimiterConfig(**settings))
+
+
+async def test_beyond_loopback_a_port_needs_a_guard(secrets: Secrets) -> None:
+    open_ports = {"listen": "0.0.0.0:0", "admin_listen": "0.0.0.0:0", "health_listen": "0.0.0.0:0"}
+    both = {"tls_cert": str(secrets.server.cert), "tls_key": str(secrets.server.key)}
+    tokens = secrets.server_settings(tls=False)
+    for settings in ({}, both, tokens | {"admin_token_file": ""}):  # TLS alone lets everybody in
+        with pytest.raises(ConfigError, match="is not loopback, and nothing would protect it"):
+            async with LimiterServer(LimiterConfig(metrics_listen="", **open_ports, **settings)):  # type: ignore[arg-type]
+                pass
+    for settings in (tokens, both | {"tls_client_ca": str(secrets.authority.ca)}, {"insecure": True}):
+        listening = {"metrics_listen": "0.0.0.0:0", "fresh": True, **open_ports, **settings}
+        async with LimiterServer(LimiterConfig(**listening)):
+            pass
