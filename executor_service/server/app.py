@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
+
+from prometheus_client.metrics_core import Metric
 
 from executor_service.config import ExecutorConfig
 from executor_service.core.admission import Admission
@@ -96,20 +99,9 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         boxes, compiler = (here.boxes, here.compiler) if here else (None, None)
 
         def now() -> pb.GetStatusResponse:
-            uptime_s, prepared = clock.now() - started, calls.status()
+            facts, uptime_s, prepared = security.facts(), clock.now() - started, calls.status()
             return status(
-                config,
-                name,
-                version,
-                runs,
-                sessions,
-                boxes,
-                compiler,
-                gate,
-                capabilities,
-                prepared,
-                uptime_s,
-                security.facts(),
+                config, name, version, runs, sessions, boxes, compiler, gate, capabilities, prepared, uptime_s, facts
             )
 
         service = ExecutorService(
@@ -123,13 +115,8 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             now,
         )
         if config.metrics_listen:
-            figures = MetricsServer(
-                config.metrics_listen,
-                lambda: executor_metrics(now(), runs.tally, sessions, boxes),
-                prefix="fairbox_executor",
-                insecure=config.insecure,
-            )
-            await stack.enter_async_context(figures)
+            figures = partial(executor_metrics, now, runs.tally, sessions, boxes)
+            await stack.enter_async_context(metrics_server(config, figures, security))
         server = await stack.enter_async_context(grpc_server(config, service, guard))
         if config.gateway_listen:
             await stack.enter_async_context(open_gateway(config, runs, capabilities.installed, name))
@@ -160,6 +147,14 @@ def grpc_server(config: ExecutorConfig, service: ExecutorService, guard: PortGua
     )
 
 
+def metrics_server(
+    config: ExecutorConfig, figures: Callable[[], Iterable[Metric]], security: ServerSecurity
+) -> MetricsServer:
+    """Where Prometheus comes in."""
+    insecure = config.insecure or security.guarded
+    return MetricsServer(config.metrics_listen, figures, prefix="fairbox_executor", insecure=insecure)
+
+
 def open_router(here: Here, hold: Hold, clock: Clock, name: str, sessions: Sessions) -> Router:
     """Every way to run something in the sandboxes of this machine."""
     level = here.host.level
@@ -170,6 +165,8 @@ def open_router(here: Here, hold: Hold, clock: Clock, name: str, sessions: Sessi
 
 async def drain(config: ExecutorConfig, runs: Runs, sessions: Sessions | None) -> None:
     """Makes nothing new, and lets what runs come to its end."""
+    counts = runs.statistics()
+    _LOG.info("ending: %d programs run, %d requests wait", counts.running, counts.queued)
     if sessions is not None:
         sessions.draining = True
     await runs.drain(config.drain_grace_s)

@@ -6,7 +6,7 @@ reasons, profiles of the configuration), but for tenants, which are bounded wher
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -38,9 +38,10 @@ class HasPools(Protocol):
 
 
 def executor_metrics(
-    status: pb.GetStatusResponse, tally: RunTally, sessions: HasSessions | None, boxes: HasPools | None
+    now: Callable[[], pb.GetStatusResponse], tally: RunTally, sessions: HasSessions | None, boxes: HasPools | None
 ) -> Iterator[Metric]:
-    """All figures of this moment. Call it where the server lives."""
+    """All figures of this moment; `now` answers GetStatus. Call it where the server lives."""
+    status = now()
     info = GaugeMetricFamily(_PREFIX + "info", "1; what the server is.", labels=["version", "isolation"])
     level = pb.IsolationLevel.Name(status.isolation_level).removeprefix("ISOLATION_LEVEL_").lower()
     info.add_metric([status.version, level], 1.0)

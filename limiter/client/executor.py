@@ -186,6 +186,7 @@ class ExecutorSession:
 
     def _on_frame(self) -> None:
         if self.valid and self._lapsed.is_set():
+            _LOG.info("limiter %s vouches for this executor, in epoch %d", self.target, self.epoch)
             self._lapsed.clear()
             self._recheck.set()
 
@@ -207,6 +208,7 @@ class ExecutorSession:
                 await asyncio.sleep(left)
                 continue
             self._lapsed.set()
+            _LOG.warning("limiter %s has not answered in time: what ran under its leases is killed", self.target)
             if self._on_lapse is not None:
                 _call(self._on_lapse)
             lost, self._lost = self._lost, {}

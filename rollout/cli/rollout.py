@@ -9,10 +9,10 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from prometheus_client.metrics_core import Metric
 from rich.console import Console
 
 from executor_service import ExecutorClient
@@ -27,6 +27,7 @@ from rollout.engines.model_store import find_model
 from rollout.envs.base import Environment, EnvironmentWithServices
 from rollout.envs.gsm8k_prompts import EXAMPLES
 from rollout.envs.settings import load_run
+from rollout.figures import RunFigures, open_figures, service_metrics
 from rollout.loop.groups import RetryBudget
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import RolloutRunner
@@ -36,9 +37,6 @@ from rollout.report import RunProgress, closing_table
 from rollout.rewards import RewardServices
 from rollout.summary import RunSummary
 from rollout.tools.registry import ToolSpec
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["main"]
 
@@ -108,6 +106,7 @@ async def _roll(
             record = record_of(result, task, step=config.step, model=player.model_name, decode=decode)
             dump.write(record)
             summary.add(result, record["metrics"])
+            live.add(result)
             progress.show(summary, player.engine())
 
         runner = RolloutRunner(
@@ -119,7 +118,14 @@ async def _roll(
             seed=config.sampling.seed,
             score_timeout_s=config.score_timeout_s,
         )
-        complete = await until_stopped(stop, runner.run(tasks))
+        live = RunFigures(runner.statistics, summary)
+
+        def figures_now() -> Iterator[Metric]:
+            yield from live.metrics()
+            yield from service_metrics(player.engine(), player.tools())
+
+        async with open_figures(config, figures_now):
+            complete = await until_stopped(stop, runner.run(tasks))
     wall_s = time.monotonic() - began
     out = Console()
     drift = None if player.drift is None else player.drift.statistics()

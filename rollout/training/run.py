@@ -17,6 +17,7 @@ from fairbox.errors import ConfigError
 from rollout.build import check_prompts, longest_context, open_loop
 from rollout.engines.weights import WeightedEngine
 from rollout.envs.base import Environment, EnvironmentWithServices
+from rollout.figures import open_figures, service_metrics
 from rollout.rewards import RewardServices
 from rollout.tools.registry import ToolSpec
 from rollout.training.checkpoints import CheckpointStore
@@ -60,6 +61,8 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
         loop = await stack.enter_async_context(
             open_loop(config, run.model_dir, executor=executor, limiter=limiter, specs=run.specs)
         )
+        figures = open_figures(config, lambda: service_metrics(loop.engine.statistics(), loop.tools.statistics()))
+        await stack.enter_async_context(figures)
         client = await stack.enter_async_context(ExecutorClient(executor))
         held_out = run.held_out
         environments: list[Environment] = [run.environment, *([] if held_out is None else [held_out])]

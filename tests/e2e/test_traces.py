@@ -15,6 +15,7 @@ import pytest
 
 from executor_service import ExecutorClient
 from fairbox import tracing
+from fairbox.collector import Collector, SeenSpan, collecting
 from fairbox.telemetry import TelemetrySettings, open_traces
 from limiter import LimiterClient
 from rollout.engines import SamplingParams, find_model
@@ -24,7 +25,6 @@ from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
-from tests.collector import Collector, SeenSpan, collecting
 
 ROOT = Path(__file__).parents[2]
 SECRET = "6 * 7 + 1234500"

@@ -1,4 +1,7 @@
-"""A collector of OpenTelemetry for tests: a real HTTP server on loopback that reads OTLP requests by their messages."""
+"""Public test kit: a collector of traces on loopback, which reads OTLP requests and keeps their spans in memory.
+
+Needs the extra `otel`, whose messages it reads with.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-
-import pytest
 
 __all__ = ["Collector", "SeenSpan", "collecting"]
 
@@ -53,7 +54,7 @@ class Collector:
 @contextlib.contextmanager
 def collecting() -> Iterator[Collector]:
     """A collector that answers at once, unless `hang` is set."""
-    messages = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2", reason="needs otel")
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as messages
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -62,7 +63,9 @@ def collecting() -> Iterator[Collector]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
-            assert self.path == "/v1/traces"
+            if self.path != "/v1/traces":
+                self.send_error(404)
+                return
             collector.requests += 1
             if collector.hang.is_set():
                 collector.released.wait(30)
