@@ -1,0 +1,49 @@
+"""`fairbox data practice`: a model of 1.8 million weights that learns to use a tool in minutes, and problems for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairbox.config import load, setting
+from fairbox.errors import ConfigError, FairboxError
+from rollout.practice import WarmUp, write_practice
+
+__all__ = ["PracticeDataConfig", "main"]
+
+
+@dataclass(frozen=True)
+class PracticeDataConfig:
+    """Settings of `fairbox data practice`."""
+
+    out: str = setting(help="Folder to write, which must not be there: model/, train.jsonl, test.jsonl.")
+    seed: int = setting(0, help="Draws the first weights and the problems.")
+    threads: int = setting(1, help="Threads of torch; more than there are idle cores make it many times slower.")
+    warm_up: WarmUp = setting(factory=WarmUp, help="The supervised warm-up.")
+
+    def validate(self) -> None:
+        """ConfigError for what types can't say."""
+        if self.threads < 1:
+            raise ConfigError(f"threads is {self.threads}, must be at least 1")
+        self.warm_up.validate()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; 0 when everything was written."""
+    config = load(
+        PracticeDataConfig,
+        prefix="FAIRBOX_DATA_PRACTICE",
+        prog="fairbox data practice",
+        description=__doc__ or "",
+        argv=argv,
+    )
+    try:
+        import torch
+        import transformers  # noqa: F401 - said here and not minutes later
+    except ModuleNotFoundError as error:
+        raise FairboxError(f"a practice model needs {error.name}: run `pip install 'fairbox[engine]'`") from None
+    torch.set_num_threads(config.threads)
+    loss = write_practice(Path(config.out).expanduser(), config.warm_up, seed=config.seed)
+    print(f"model, train.jsonl and test.jsonl in {config.out}; last loss of the warm-up {loss:.3f}")
+    return 0

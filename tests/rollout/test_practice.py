@@ -1,0 +1,144 @@
+"""The practice kit: problems, tokenizer, and what is written; whether its policy learns is tested in training."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from fairbox.errors import FairboxError
+from rollout.cli import main
+from rollout.data.rows import read_rows
+from rollout.envs.gsm8k import Gsm8kConfig, Gsm8kEnvironment
+from rollout.practice import Problem, WarmUp, draw, held_out, write_practice
+
+torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
+
+from rollout.engines.decoder import load_model  # noqa: E402 - needs torch
+from rollout.engines.model_store import find_model  # noqa: E402
+from rollout.practice.warm_up import Writer, call_text  # noqa: E402
+from rollout.tokens import ChatTemplate, HubTokenizer  # noqa: E402
+from rollout.tokens.probe import Severity  # noqa: E402
+from rollout.tools.code_interpreter import CodeInterpreter  # noqa: E402
+from rollout.tools.formats import find_format  # noqa: E402
+
+TOOLS = [CodeInterpreter.default_schema.openai()]
+
+
+@pytest.fixture(scope="module")
+def practice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Written with a warm-up of three steps, which teaches nothing."""
+    folder = tmp_path_factory.mktemp("kit") / "practice"
+    assert main(["data", "practice", f"out={folder}", "warm_up.steps=3", "warm_up.batch=4"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chat(practice: Path) -> ChatTemplate:
+    return ChatTemplate(HubTokenizer(practice / "model"))
+
+
+def test_a_problem_is_what_its_program_prints() -> None:
+    assert Problem(483, 926).question == "483 * 926 % 997 = ?"
+    assert Problem(483, 926).answer == str(eval("483 * 926 % 997")) == "602"
+    assert Problem(483, 926).code == "print(483 * 926 % 997)"
+
+
+def test_problems_are_of_one_part_and_seldom_guessed() -> None:
+    trained, held = draw(3000, random.Random(1)), draw(300, random.Random(1), held=True)
+    assert not any(held_out(problem) for problem in trained)
+    assert all(held_out(problem) for problem in held)
+    assert draw(50, random.Random(1)) == trained[:50]
+    answers = [problem.answer for problem in trained]
+    assert max(answers.count(answer) for answer in set(answers)) < 0.01 * len(answers)
+
+
+def test_the_folder_is_a_model_and_rows_that_training_takes(practice: Path) -> None:
+    assert sorted(path.name for path in practice.iterdir()) == ["model", "test.jsonl", "train.jsonl"]
+    model = load_model(find_model(str(practice / "model")))
+    assert 1_000_000 < sum(value.numel() for value in model.parameters()) < 3_000_000
+    for name, count in (("train.jsonl", 2000), ("test.jsonl", 200)):
+        rows = read_rows(practice / name)
+        assert len(rows) == count
+        task = Gsm8kEnvironment(rows, Gsm8kConfig(prompt="data")).tasks()[0]
+        assert task.messages == ({"role": "user", "content": rows[0].question},)
+        assert task.ground_truth == rows[0].ground_truth
+
+
+def test_the_chat_template_is_exact_and_writes_calls_that_are_read_back(chat: ChatTemplate) -> None:
+    assert chat.findings.severity is Severity.NONE
+    problem = Problem(123, 456)
+    (call,) = find_format("auto", chat).parse(call_text(problem, "code_interpreter"), TOOLS)
+    assert call.arguments == {"code": problem.code}  # type: ignore[union-attr]
+
+
+def test_digits_are_ids_of_their_own_and_every_text_comes_back(chat: ChatTemplate) -> None:
+    for digits in ("7", "42", "1234567890"):
+        assert len(chat.encode(digits)) == len(digits)
+    for text in ("é ☃ \n\t", "def f(x):\n    return x", '{"a": [1, 2]}'):
+        assert chat.decode(chat.encode(text)) == text
+
+
+def test_an_example_counts_what_the_policy_says_and_first_ids_by_how_often_it_shall_call(chat: ChatTemplate) -> None:
+    writer = Writer(chat, TOOLS, 0.1)
+    problem = Problem(123, 456)
+    called, guessed = writer.called(problem), writer.guessed(problem, random.Random(0))
+    said = [i for i, weight in zip(called.ids, called.weights, strict=True) if weight]
+    assert chat.decode(said) == f"{call_text(problem, 'code_interpreter')}<|im_end|>#### {problem.answer}<|im_end|>"
+    begin = len(chat.prompt_ids([{"role": "user", "content": problem.question}], TOOLS))
+    assert called.ids[:begin] == guessed.ids[:begin]
+    assert not any(called.weights[:begin])
+    examples = writer.batch(100, random.Random(0))
+    calls, guesses = called.ids[begin], guessed.ids[begin]
+    weight = {
+        first: sum(example.weights[begin] for example in examples if example.ids[begin] == first)
+        for first in (calls, guesses)
+    }
+    assert weight[calls] / (weight[calls] + weight[guesses]) == pytest.approx(0.1)
+
+
+def test_the_same_seed_gives_the_same_folder_and_another_one_another(practice: Path, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the command does: sums in one order
+    try:
+        for seed in (0, 1):
+            write_practice(tmp_path / str(seed), WarmUp(steps=3, batch=4), seed=seed)
+    finally:
+        torch.set_num_threads(threads)
+    for name in ("model/tokenizer.json", "model/model.safetensors", "train.jsonl", "test.jsonl"):
+        assert (tmp_path / "0" / name).read_bytes() == (practice / name).read_bytes()
+    assert (tmp_path / "1" / "model/model.safetensors").read_bytes() != (
+        practice / "model/model.safetensors"
+    ).read_bytes()
+    assert (tmp_path / "1" / "train.jsonl").read_bytes() != (practice / "train.jsonl").read_bytes()
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(FairboxError, match="is there already; name a new folder"):
+        write_practice(tmp_path, WarmUp(steps=1, batch=4))
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        ("warm_up.steps=0", "warm_up.steps is 0, must be at least 1"),
+        ("warm_up.batch=3", "warm_up.batch is 3, must be at least 4"),
+        ("warm_up.call_share=1", "warm_up.call_share is 1.0, must be above 0 and below 1"),
+        ("warm_up.lr=0", "warm_up.lr is 0.0, must be positive"),
+        ("threads=0", "threads is 0, must be at least 1"),
+        ("step=3", "step (step) is not a setting"),
+    ],
+)
+def test_bad_settings_are_named(word: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "practice", f"out={tmp_path / 'x'}", word]) == 2
+    assert problem in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_rows_are_verls(practice: Path) -> None:
+    row = json.loads((practice / "test.jsonl").read_text().splitlines()[0])
+    assert set(row) == {"data_source", "prompt", "ability", "reward_model"}
