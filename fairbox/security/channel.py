@@ -9,6 +9,7 @@ call in a task of its own.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -46,8 +47,8 @@ class SecuredChannel(grpc.aio.Channel):
         self._authorization: tuple[tuple[str, str], ...] = ()
         self._problem = ""
         self._closed = False
-        self._retired: grpc.aio.Channel | None = None
-        """That before the last change: calls may be in flight on it. Those of the one before it have ended long ago."""
+        self._calls: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those that somebody holds, on whichever channel they are."""
         self._take_token(self._token.look() or ())
         self._channel = self._connected(self._tls.look() or ())
 
@@ -56,13 +57,17 @@ class SecuredChannel(grpc.aio.Channel):
         try:
             self._take_token(self._token.look() or ())
             if not self._closed and (contents := self._tls.look()):
-                self._retired, self._channel = self._channel, self._connected(contents)
+                self._channel = self._connected(contents)  # calls in flight keep what they need of the old one
                 _LOG.info("certificates were read again for calls to %s", self._target)
         except ConfigError as error:
             if self._problem != str(error):
                 _LOG.error("calls to %s go on with what was read before: %s", self._target, error)
             self._problem = str(error)
         return self._channel, self._authorization
+
+    def note(self, call: Any) -> None:
+        """A call that ends with this channel."""
+        self._calls.add(call)
 
     def _take_token(self, contents: Sequence[bytes]) -> None:
         for content in contents:
@@ -96,10 +101,9 @@ class SecuredChannel(grpc.aio.Channel):
     async def close(self, grace: float | None = None) -> None:
         """Ends calls after `grace` seconds. Idempotent."""
         self._closed = True
-        retired, self._retired = self._retired, None
-        if retired is not None:
-            await retired.close(grace)
         await self._channel.close(grace)
+        for call in list(self._calls):
+            call.cancel()
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
         """Of the channel that new calls use."""
@@ -143,7 +147,9 @@ class _Method:
             self._made_for = channel
             self._callable = getattr(channel, self._kind)(*self._args, **self._options)
         metadata = (*(metadata or ()), *authorization)
-        return self._callable(*args, metadata=metadata or None, **options)
+        call = self._callable(*args, metadata=metadata or None, **options)
+        self._channel.note(call)
+        return call
 
 
 def _tls_files(security: ClientSecurity) -> list[tuple[str, str]]:

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
 from fairbox.channels import open_channel
-from fairbox.errors import FairboxError
+from fairbox.errors import ConfigError, FairboxError
+from fairbox.security import client_security
 from rollout.config import RolloutConfig
 from rollout.envs.base import Environment, EnvironmentWithWorkspaces
 from rollout.stack import LocalStack
@@ -38,6 +39,7 @@ async def open_services(
             await _probe(config.executor)
         yield config.limiter, config.executor
         return
+    refuse_foreign_security()
     console.print("starting limiter and executor")
     limit = common_rate_limit(specs) or config.tool.rate_limit
     roots = environment.workspace_roots() if isinstance(environment, EnvironmentWithWorkspaces) else ()
@@ -51,9 +53,17 @@ async def open_services(
         yield services.ports.limiter, services.ports.executor
 
 
+def refuse_foreign_security() -> None:
+    """ConfigError where the environment says how other services are reached: calls to those of this run would fail."""
+    security = client_security()
+    if not security.plain:
+        name = "FAIRBOX_TLS_CA" if security.tls_ca else "FAIRBOX_TOKEN_FILE"
+        raise ConfigError(f"up starts services of its own, without TLS and tokens, but {name} is set: unset it")
+
+
 async def _probe(target: str) -> None:
     """Raises FairboxError when no executor answers, before the model is loaded."""
-    async with open_channel(target) as channel:
+    async with open_channel(target, security=client_security()) as channel:
         stub = cast("ExecutorServiceAsyncStub", executor_pb2_grpc.ExecutorServiceStub(channel))
         try:
             await stub.GetStatus(executor_pb2.GetStatusRequest(), timeout=_PROBE_S)

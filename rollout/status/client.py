@@ -18,6 +18,7 @@ import grpc.aio
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
 from fairbox.channels import open_channel
 from fairbox.errors import FairboxError
+from fairbox.security import client_security
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ class _NoAnswerError(FairboxError):
 class StatusClient:
     """`async with StatusClient(limiter, executors, timeout_s=5) as client: await client.ask()`.
 
-    `limiter` is the address of its admin service; empty: it is not asked.
+    `limiter` is the address of its admin service; empty: it is not asked. TLS and tokens are those of the environment
+    (`fairbox.security.client_security`): an operator's for the limiter, a client's or else an operator's for executors.
     """
 
     def __init__(self, limiter: str, executors: Sequence[str], *, timeout_s: float) -> None:
@@ -89,12 +91,15 @@ class StatusClient:
         self._executors: dict[str, Executor] = {}
 
     async def __aenter__(self) -> StatusClient:
+        operator, executors = client_security(admin=True), client_security()
+        if not executors.token_file:  # operators may ask executors too
+            executors = operator
         async with contextlib.AsyncExitStack() as stack:
             if self._limiter_target:
-                channel = await stack.enter_async_context(open_channel(self._limiter_target))
+                channel = await stack.enter_async_context(open_channel(self._limiter_target, security=operator))
                 self._limiter = cast("LimiterAdmin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
             for target in self._executor_targets:
-                channel = await stack.enter_async_context(open_channel(target))
+                channel = await stack.enter_async_context(open_channel(target, security=executors))
                 self._executors[target] = cast("Executor", executor_pb2_grpc.ExecutorServiceStub(channel))
             self._stack = stack.pop_all()
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
@@ -72,7 +73,27 @@ def _limiter(found: LimiterStatus) -> RenderableType:
     if found.leases:
         parts.append(_holders(found.leases))
     parts.append(_sessions(status.sessions))
+    parts.append(Text("  ports: ").append(_guard(status.security, status.insecure)))
     return Group(*parts)
+
+
+def _guard(security: limiter_pb2.SecurityStatus | executor_pb2.SecurityStatus, insecure: bool) -> Text:
+    """What guards the ports; yellow where nothing does, or where files are not in use."""
+    if security.mutual_tls:
+        parts = ["TLS with certificates of clients"]
+    else:
+        parts = ["TLS" if security.tls else "no TLS"]
+    if security.certificate_expires_at_s:
+        until = datetime.fromtimestamp(security.certificate_expires_at_s, UTC)
+        parts.append(f"certificate until {until:%Y-%m-%d %H:%M} UTC")
+    counts = ", ".join(f"{each.count} {each.role}" for each in security.tokens)
+    parts.append(f"tokens: {counts}" if counts else "no tokens")
+    text = Text("; ".join(parts))
+    if insecure:
+        text.append("; insecure: strangers may come in", style="yellow")
+    for problem in security.problems:
+        text.append(f"; {problem}", style="yellow")
+    return text
 
 
 def _buckets(buckets: Iterable[limiter_pb2.BucketStatus]) -> Table:
@@ -154,6 +175,7 @@ def _executor(found: ExecutorStatus) -> RenderableType:
     limiter = status.limiter
     state = "valid" if limiter.valid else "not valid"
     table.add_row("limiter", Text(f"{limiter.target}, {state}, {limiter.bound} bound"))
+    table.add_row("ports", _guard(status.security, status.insecure))
     table.add_row("languages", ", ".join(language.name for language in status.languages if language.installed))
     outcomes = (f"{_outcome(item.outcome)} {item.count}" for item in status.outcomes if item.count)
     table.add_row("runs ended", ", ".join(outcomes) or "none")

@@ -1,0 +1,164 @@
+"""Certificates that change while servers and clients run."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import grpc.aio
+import pytest
+
+from fairbox.channels import open_channel
+from fairbox.security import ClientSecurity
+from limiter import LimiterClient
+from limiter.v1 import limiter_pb2 as pb
+from limiter.v1 import limiter_pb2_grpc
+from tests.security.authority import Authority, Files
+from tests.security.services import Secrets, guarded_limiter
+
+if TYPE_CHECKING:
+    from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub as Admin
+
+_LOOK_S = 1.1
+"""After so long files are looked at again."""
+
+
+def shown_to_strangers(address: str, secrets: Secrets) -> str:
+    """The name in the certificate that a new connection is shown."""
+    context = ssl.create_default_context(cafile=str(secrets.authority.ca))
+    context.load_cert_chain(secrets.client.cert, secrets.client.key)
+    context.set_alpn_protocols(["h2"])
+    host, _, port = address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port)), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as connection,
+    ):
+        certificate = connection.getpeercert()
+    assert certificate is not None
+    subject = cast("tuple[tuple[tuple[str, str], ...], ...]", certificate["subject"])
+    return dict(pair for part in subject for pair in part)["commonName"]
+
+
+async def name(address: str, secrets: Secrets) -> str:
+    return await asyncio.to_thread(shown_to_strangers, address, secrets)
+
+
+async def problems(address: str, security: ClientSecurity) -> list[str]:
+    async with open_channel(address, security=security) as channel:
+        stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+        return list((await stub.GetStatus(pb.GetStatusRequest(), timeout=10)).security.problems)
+
+
+async def test_new_connections_see_the_new_certificate_and_old_ones_go_on(secrets: Secrets) -> None:
+    admin = secrets.security("admin")
+    async with (
+        guarded_limiter(secrets) as server,
+        LimiterClient(server.address, security=secrets.security()) as old,
+        open_channel(server.admin_address, security=admin) as channel,
+    ):
+        stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+        watch = stub.WatchStatus(pb.WatchStatusRequest(interval_s=0.1))
+        async with old.lease():
+            assert await name(server.address, secrets) == "server"
+            second = secrets.authority.sign("second")
+            second.copy_to(secrets.server)
+            await asyncio.sleep(_LOOK_S)
+            assert await name(server.address, secrets) == "second"
+            assert await name(server.admin_address, secrets) == "second"  # each port follows by itself
+            assert server.statistics().held == 1
+        async with old.lease():  # over the stream of before
+            assert old.connected
+        for _ in range(3):
+            assert isinstance(await watch.read(), pb.WatchStatusResponse)
+        watch.cancel()
+
+
+@pytest.mark.parametrize("spoiled", ["half a certificate", "the key of another", "nothing", "no authority"])
+async def test_a_bad_file_keeps_the_old_certificate_and_is_told(
+    secrets: Secrets, spoiled: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin = secrets.security("admin")
+    kept = {path: path.read_bytes() for path in (secrets.server.cert, secrets.server.key)}
+    kept_ca, server_ca = secrets.authority.ca.read_bytes(), secrets.folder / "clients.pem"
+    server_ca.write_bytes(kept_ca)
+    async with guarded_limiter(secrets, tls_client_ca=str(server_ca)) as server:
+        second = secrets.authority.sign("second")
+        if spoiled == "half a certificate":
+            secrets.server.cert.write_bytes(second.cert.read_bytes()[:200])
+        elif spoiled == "the key of another":
+            secrets.server.cert.write_bytes(second.cert.read_bytes())
+        elif spoiled == "no authority":
+            server_ca.write_text("-----BEGIN")
+        else:
+            secrets.server.key.unlink()
+        await asyncio.sleep(_LOOK_S)
+        assert await name(server.address, secrets) == "server"
+        found = await problems(server.admin_address, admin)
+        assert len(found) == 1
+        assert found[0].startswith("tls_")
+        assert caplog.text.count("the certificate stays as it was") == 1
+        for path, content in kept.items():  # the other half arrives
+            path.write_bytes(content if spoiled != "half a certificate" else _of(second, path, secrets).read_bytes())
+        server_ca.write_bytes(kept_ca)
+        await asyncio.sleep(_LOOK_S)
+        assert await name(server.address, secrets) == ("second" if spoiled == "half a certificate" else "server")
+        assert await problems(server.admin_address, admin) == []
+
+
+def _of(files: Files, path: Path, secrets: Secrets) -> Path:
+    return files.cert if path == secrets.server.cert else files.key
+
+
+async def test_a_clients_certificate_and_authorities_are_rotated_too(secrets: Secrets, tmp_path: Path) -> None:
+    """The authority itself changes: for a time both sides trust both."""
+    server_trusts, client_trusts = tmp_path / "server-trusts.pem", tmp_path / "client-trusts.pem"
+    old_ca = secrets.authority.ca.read_bytes()
+    for path in (server_trusts, client_trusts):
+        path.write_bytes(old_ca)
+    security = replace(secrets.security("admin"), tls_ca=str(client_trusts))
+    async with (
+        guarded_limiter(secrets, tls_client_ca=str(server_trusts)) as server,
+        open_channel(server.admin_address, security=security) as channel,
+    ):
+        stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+        in_flight = stub.WatchStatus(pb.WatchStatusRequest(interval_s=0.1))
+        assert isinstance(await in_flight.read(), pb.WatchStatusResponse)
+        new = Authority(tmp_path, "new")
+        for path in (server_trusts, client_trusts):
+            path.write_bytes(old_ca + new.ca.read_bytes())
+        await asyncio.sleep(_LOOK_S)
+        await stub.GetStatus(pb.GetStatusRequest(), timeout=10)
+        new.sign("client-of-new").copy_to(secrets.client)
+        new.sign("server-of-new").copy_to(secrets.server)
+        await asyncio.sleep(_LOOK_S)
+        await stub.GetStatus(pb.GetStatusRequest(), timeout=10)
+        for path in (server_trusts, client_trusts):
+            path.write_bytes(new.ca.read_bytes())
+        await asyncio.sleep(_LOOK_S)
+        await stub.GetStatus(pb.GetStatusRequest(), timeout=10)
+        for _ in range(3):  # a call of before goes on, on the connection that it has
+            assert isinstance(await in_flight.read(), pb.WatchStatusResponse)
+    assert in_flight.done()  # with its channel
+
+
+async def test_a_client_goes_on_with_what_it_has_when_a_file_turns_bad(
+    secrets: Secrets, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        guarded_limiter(secrets) as server,
+        open_channel(server.admin_address, security=secrets.security("admin")) as channel,
+    ):
+        stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+        await stub.GetStatus(pb.GetStatusRequest(), timeout=10)
+        secrets.client.cert.write_text("half")
+        (secrets.folder / "admin.token").unlink()
+        for _ in range(2):
+            await asyncio.sleep(_LOOK_S)
+            await stub.GetStatus(pb.GetStatusRequest(), timeout=10)
+        assert "go on with what was read before: token_file is" in caplog.text
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.RevokeLease(pb.RevokeLeaseRequest(), timeout=10)
