@@ -11,39 +11,38 @@ import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import Any
 
 import grpc
 import grpc.aio
 
+from executor_service.balance import ServerFacts
 from executor_service.client_errors import error_of_call
 from executor_service.client_streams import OutputChunk, execute_batch, stream_execution
 from executor_service.convert import result_from_proto, workspace_from_proto
-from executor_service.errors import ExecutorError, InvalidRequest
+from executor_service.errors import DRAINING, ExecutorError, InvalidRequest, NotFound
+from executor_service.fleet import Fleet
 from executor_service.grading.convert import verify_from_proto, verify_request
 from executor_service.grading.model import Case, Checker, Comparison, Tolerance, VerifyResult
+from executor_service.homes import preferred
 from executor_service.model import ExecutionResult, InputFile, Limits, Workspace
 from executor_service.program import Program, program_to_proto
 from executor_service.session_client import SessionCalls
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.v1 import executor_pb2_grpc
 from fairbox import tracing
 from fairbox.channels import open_channel
+from fairbox.grpc_errors import error_reason
 from fairbox.security import ClientSecurity, client_security
 from limiter import LeaseLike
 
-if TYPE_CHECKING:
-    from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
-
 __all__ = ["ExecutorClient"]
-
-Request = TypeVar("Request")
-Response = TypeVar("Response")
 
 QUEUE_ALLOWANCE_S = 600.0
 """What a call may spend in queues and set-up, on top of the program's own time."""
 _ASSUMED_WALL_S = 600.0
 """The program's time where the request leaves it to the server: the server's default is not above its usual maximum."""
+_ATTEMPTS = 3
+"""The third is for one who finds two servers that are ending, as in an update of all."""
 _PREPARE_S = 900.0
 """A preparation, and those before it."""
 _OVERHEAD_S = 30.0
@@ -51,28 +50,33 @@ _OVERHEAD_S = 30.0
 
 
 class ExecutorClient(SessionCalls):
-    """`target` is `host:port`. Enter it inside the event loop that uses it. `security`: TLS and the token; None: those
-    of the environment (`fairbox.security.client_security`)."""
+    """`target` is `host:port`. With `dns:///host:port`, or several with commas, calls are spread over all servers that
+    are meant by their load, and what has a session or a workspace goes where that is. Enter it inside the event loop
+    that uses it. `security`: TLS and the token; None: those of the environment (`fairbox.security.client_security`)."""
 
     def __init__(self, target: str, *, security: ClientSecurity | None = None) -> None:
+        super().__init__()
         self.target = target
         self._security = client_security() if security is None else security
-        self._security.check_target(target)
-        self._channel: grpc.aio.Channel | None = None
-        self._stub: ExecutorServiceAsyncStub | None = None
+        for each in target.split(","):
+            self._security.check_target(each.strip())
+        self._fleet: Fleet | None = None
 
     async def __aenter__(self) -> ExecutorClient:
-        self._channel = open_channel(self.target, security=self._security)
-        # The generated stub has no asynchronous constructor; the object is the same.
-        self._stub = cast("ExecutorServiceAsyncStub", executor_pb2_grpc.ExecutorServiceStub(self._channel))
+        fleet = Fleet(self.target, lambda address, options: open_channel(address, options, self._security))
+        self._fleet = await fleet.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        channel, self._channel, self._stub = self._channel, None, None
-        if channel is not None:
-            await channel.close()
+        fleet, self._fleet = self._fleet, None
+        if fleet is not None:
+            await fleet.__aexit__(kind, error, trace)
+
+    def statistics(self) -> list[ServerFacts]:
+        """Every server that this client knows, and what it has under way there."""
+        return self._connected().statistics()
 
     async def execute(
         self,
@@ -126,7 +130,8 @@ class ExecutorClient(SessionCalls):
         # Safe to repeat: the request carries a request_id, so a server that ran it, or still runs it, answers from that
         # run; one that died took the program with it.
         seconds = _time_for([request]) if timeout is None else timeout
-        response = await self._twice(self._connected().ExecuteCode, request, seconds)
+        where = self._homes.of(session_id) or self._homes.of(workspace_id)
+        response, _ = await self._ask("ExecuteCode", request, seconds, among=where, moves=_may_move(request))
         return result_from_proto(response.result)
 
     async def stream(
@@ -139,8 +144,10 @@ class ExecutorClient(SessionCalls):
         """
         request = program_to_proto(_program(program))
         seconds = _time_for([request]) if timeout is None else timeout
-        async for event in stream_execution(self._connected(), request, timeout=seconds, target=self.target):
-            yield event
+        where = self._homes.of(request.session_id) or self._homes.of(request.workspace_id)
+        with self._connected().take(among=where) as member:
+            async for event in stream_execution(member, request, timeout=seconds, target=self.target):
+                yield event
 
     async def batch(
         self,
@@ -165,8 +172,12 @@ class ExecutorClient(SessionCalls):
         except ValueError as error:
             raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
         seconds = _time_for(executions) if timeout is None else timeout
-        async for item in execute_batch(self._connected(), request, timeout=seconds, target=self.target):
-            yield item
+        workspaces = {execution.workspace_id for execution in executions if execution.workspace_id}
+        homes = [self._homes.of(workspace) or frozenset() for workspace in workspaces]
+        where = frozenset.intersection(*homes) if homes else frozenset[str]()
+        with self._connected().take(among=where or None) as member:
+            async for item in execute_batch(member, request, timeout=seconds, target=self.target):
+                yield item
 
     async def execute_all(
         self, programs: Sequence[Program | str], *, max_parallel: int = 0, timeout: float | None = None
@@ -231,7 +242,8 @@ class ExecutorClient(SessionCalls):
                 case_s += 2 * (checker.limits.wall_time_s or _ASSUMED_WALL_S)
             timeout = case_s * len(cases) + QUEUE_ALLOWANCE_S + _OVERHEAD_S
         # Safe to repeat, as in `execute`.
-        return verify_from_proto(await self._twice(self._connected().VerifyCode, request, timeout))
+        response, _ = await self._ask("VerifyCode", request, timeout, among=self._homes.of(workspace_id))
+        return verify_from_proto(response)
 
     async def prepare_workspace(
         self,
@@ -246,10 +258,11 @@ class ExecutorClient(SessionCalls):
         tenant: str = "",
         timeout: float | None = None,
     ) -> Workspace:
-        """Makes a repository at a commit available to runs on this server: one of the four sources, and the commit.
+        """Makes a repository at a commit available to runs: one of the four sources, and the commit.
 
-        `timeout` (seconds) bounds the call. Raises InvalidRequest, Overloaded (workspaces in use leave no room) or
-        ExecutorUnavailable.
+        Of several servers one has it after this, the same one for the same source while it is there, and runs that name
+        it go there; where that one is gone, they get NotFound, and preparing again finds another. `timeout` (seconds)
+        bounds the call. Raises InvalidRequest, Overloaded (workspaces in use leave no room) or ExecutorUnavailable.
         """
         sources = {
             "local_path": local_path,
@@ -270,35 +283,90 @@ class ExecutorClient(SessionCalls):
             )
         except ValueError as error:
             raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
-        call = self._connected().PrepareWorkspace
-        # Safe to repeat: what was prepared is found again, and the same preparation is never done twice at once.
-        return workspace_from_proto(await self._twice(call, request, _PREPARE_S if timeout is None else timeout))
+        # One source has one home, so that its runs share what was prepared. Safe to repeat, anywhere: what was prepared
+        # is found again, and the same preparation is never done twice at once.
+        home = preferred(self._connected().addresses, f"{given} {commit} {mount_path}")
+        seconds = _PREPARE_S if timeout is None else timeout
+        response, address = await self._ask("PrepareWorkspace", request, seconds, among=home, moves=True)
+        workspace = workspace_from_proto(response)
+        self._homes.add(workspace.workspace_id, address)
+        return workspace
 
-    async def _twice(
-        self, call: grpc.aio.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout: float
-    ) -> Response:
-        """Calls, and once more where the connection may have been closed under the call."""
-        deadline = asyncio.get_running_loop().time() + timeout
-        name, request_id = type(request).__name__.removesuffix("Request"), getattr(request, "request_id", "")
-        with tracing.span(f"executor.{name}", request_id=request_id, target=self.target) as span:
-            metadata = tracing.carried()
+    async def _ask(
+        self,
+        name: str,
+        request: Any,
+        timeout: float,
+        *,
+        among: frozenset[str] | None = None,
+        moves: bool = False,
+    ) -> tuple[Any, str]:
+        """Calls a method, again where the connection may have been closed under the call; the answer, and who gave it.
+
+        `among`: the servers that may be asked; None: all. Another attempt is made at another server where `moves` says
+        that a second one can't run what the first one may run, or where the first was not reached, or is ending.
+        """
+        with tracing.span(
+            f"executor.{name}", request_id=getattr(request, "request_id", ""), target=self.target
+        ) as span:
             try:
-                try:
-                    return await call(request, timeout=timeout, metadata=metadata)
-                except grpc.aio.AioRpcError as error:
-                    if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                        raise
-                    span.set(repeated=True)
-                    left = deadline - asyncio.get_running_loop().time()
-                    return await call(request, timeout=left, metadata=metadata)
+                return await self._attempts(span, name, request, timeout, among=among, moves=moves)
             except grpc.aio.AioRpcError as error:
                 span.set(status=error.code().name)
-                raise error_of_call(error, self.target) from error
+                raise self._error(error, among) from error
 
-    def _connected(self) -> ExecutorServiceAsyncStub:
-        if self._stub is None:
+    async def _attempts(
+        self,
+        span: tracing.Span,
+        name: str,
+        request: Any,
+        timeout: float,
+        *,
+        among: frozenset[str] | None,
+        moves: bool,
+    ) -> tuple[Any, str]:
+        loop = asyncio.get_running_loop()
+        deadline, fleet, avoid, metadata = loop.time() + timeout, self._connected(), "", tracing.carried()
+        for attempt in range(1, _ATTEMPTS + 1):
+            with fleet.take(among=among, avoid=avoid) as member:
+                if not await member.connected() and attempt < _ATTEMPTS:
+                    avoid = member.address
+                    continue
+                call = getattr(member.stub, name)(request, timeout=deadline - loop.time(), metadata=metadata)
+                try:
+                    response = await call
+                    member.answered(await call.trailing_metadata())
+                    return response, member.address
+                except grpc.aio.AioRpcError as error:
+                    member.refused(error)
+                    # A server that has drained cancels what comes after; nothing else of ours answers with that.
+                    ending = error_reason(error)[0] == DRAINING or error.code() is grpc.StatusCode.CANCELLED
+                    last = attempt == _ATTEMPTS or (attempt > 1 and not ending)
+                    if last or not (ending or error.code() is grpc.StatusCode.UNAVAILABLE):
+                        raise
+                    span.set(repeated=True)
+                if moves or ending:
+                    avoid = member.address
+                else:
+                    among, avoid = frozenset({member.address}), ""
+        raise AssertionError("the last attempt returns or raises")
+
+    def _error(self, error: grpc.aio.AioRpcError, among: frozenset[str] | None) -> ExecutorError:
+        """A server that is not there and not listed has gone, with all that it had."""
+        unreachable = error.code() is grpc.StatusCode.UNAVAILABLE
+        if unreachable and among and among.isdisjoint(self._connected().addresses):
+            return NotFound(f"executor on {self.target}: {', '.join(among)}, which had it, is gone")
+        return error_of_call(error, self.target)
+
+    def _connected(self) -> Fleet:
+        if self._fleet is None:
             raise RuntimeError("ExecutorClient is used outside its `async with` block")
-        return self._stub
+        return self._fleet
+
+
+def _may_move(request: pb.ExecuteCodeRequest) -> bool:
+    """Whether another server may be asked while one may be running it: only one of them can bind its lease."""
+    return request.HasField("lease") and not request.session_id
 
 
 def _program(program: Program | str) -> Program:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -17,13 +16,11 @@ import grpc.aio
 from executor_service.client_errors import error_of_call, error_of_item
 from executor_service.convert import result_from_proto
 from executor_service.errors import ExecutorError, ExecutorUnavailable
+from executor_service.fleet import Member
 from executor_service.model import ExecutionResult
 from executor_service.sandbox.report import Stream
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.tracing import carried
-
-if TYPE_CHECKING:
-    from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
 
 __all__ = ["OutputChunk", "execute_batch", "stream_execution"]
 
@@ -39,7 +36,7 @@ class OutputChunk:
 
 
 async def stream_execution(
-    stub: ExecutorServiceAsyncStub, request: pb.ExecuteCodeRequest, *, timeout: float, target: str
+    member: Member, request: pb.ExecuteCodeRequest, *, timeout: float, target: str
 ) -> AsyncGenerator[OutputChunk | ExecutionResult, None]:
     """Chunks, then the result."""
     deadline = asyncio.get_running_loop().time() + timeout
@@ -47,7 +44,9 @@ async def stream_execution(
     for attempt in (1, 2):
         to_skip = dict(passed_on)
         left = deadline - asyncio.get_running_loop().time()
-        call = stub.StreamExecution(pb.StreamExecutionRequest(execution=request), timeout=left, metadata=carried())
+        call = member.stub.StreamExecution(
+            pb.StreamExecutionRequest(execution=request), timeout=left, metadata=carried()
+        )
         try:
             async for response in call:
                 if response.HasField("result"):
@@ -64,6 +63,7 @@ async def stream_execution(
                     yield OutputChunk(stream, data)
             raise ExecutorUnavailable(f"executor on {target}: the stream ended without a result")
         except grpc.aio.AioRpcError as error:
+            member.refused(error)
             if attempt == 2 or error.code() is not grpc.StatusCode.UNAVAILABLE:
                 raise error_of_call(error, target) from error
         finally:
@@ -71,7 +71,7 @@ async def stream_execution(
 
 
 async def execute_batch(
-    stub: ExecutorServiceAsyncStub, request: pb.ExecuteBatchRequest, *, timeout: float, target: str
+    member: Member, request: pb.ExecuteBatchRequest, *, timeout: float, target: str
 ) -> AsyncGenerator[tuple[int, ExecutionResult | ExecutorError], None]:
     """Index and result of each program as it ends, or the error that an item met."""
     deadline = asyncio.get_running_loop().time() + timeout
@@ -85,7 +85,7 @@ async def execute_batch(
             max_parallel=request.max_parallel,
             stop_on_failure=request.stop_on_failure,
         )
-        call = stub.ExecuteBatch(rest, timeout=left, metadata=carried())
+        call = member.stub.ExecuteBatch(rest, timeout=left, metadata=carried())
         try:
             async for response in call:
                 index = asked[response.index]
@@ -99,6 +99,7 @@ async def execute_batch(
                 raise ExecutorUnavailable(f"executor on {target}: the batch ended without {len(missing)} results")
             return
         except grpc.aio.AioRpcError as error:
+            member.refused(error)
             if attempt == 2 or error.code() is not grpc.StatusCode.UNAVAILABLE:
                 raise error_of_call(error, target) from error
             missing = [index for index in asked if index not in answered]

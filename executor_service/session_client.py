@@ -12,6 +12,8 @@ from typing import Any
 
 from executor_service.convert import limits_to_proto, session_from_proto
 from executor_service.errors import InvalidRequest
+from executor_service.fleet import Fleet
+from executor_service.homes import Homes
 from executor_service.model import ExecutionResult, InputFile, Limits, SessionInfo
 from executor_service.v1 import executor_pb2 as pb
 from limiter import LeaseLike
@@ -86,8 +88,11 @@ class SessionCalls:
     """The part of ExecutorClient that is about sessions."""
 
     execute: Callable[..., Coroutine[Any, Any, ExecutionResult]]
-    _connected: Callable[[], Any]
-    _twice: Callable[[Any, Any, float], Coroutine[Any, Any, Any]]
+    _connected: Callable[[], Fleet]
+    _ask: Callable[..., Coroutine[Any, Any, tuple[Any, str]]]
+
+    def __init__(self) -> None:
+        self._homes = Homes()
 
     @asynccontextmanager
     async def session(
@@ -153,8 +158,10 @@ class SessionCalls:
             request_id=request_id or uuid.uuid4().hex,
         )
         # Safe to repeat, as is branching: the request carries a request_id.
-        response = await self._twice(self._connected().CreateSession, request, timeout)
-        return session_from_proto(response.session)
+        response, address = await self._ask("CreateSession", request, timeout, among=self._homes.of(workspace_id))
+        session = session_from_proto(response.session)
+        self._homes.add(session.session_id, address)
+        return session
 
     async def branch_session(
         self,
@@ -174,30 +181,37 @@ class SessionCalls:
             owners=owners,
             request_id=request_id or uuid.uuid4().hex,
         )
-        response = await self._twice(self._connected().BranchSession, request, timeout)
-        return [session_from_proto(session) for session in response.sessions]
+        response, address = await self._ask("BranchSession", request, timeout, among=self._homes.of(session_id))
+        sessions = [session_from_proto(session) for session in response.sessions]
+        for session in sessions:
+            self._homes.add(session.session_id, address)
+        return sessions
 
     async def delete_session(self, session_id: str, *, timeout: float = _CALL_S) -> bool:
         """Ends a session, and a cell that runs in it. False: there was none. To be called as often as one likes."""
         request = _message(pb.DeleteSessionRequest, session_id=session_id)
-        response = await self._twice(self._connected().DeleteSession, request, timeout)
+        response, _ = await self._ask("DeleteSession", request, timeout, among=self._homes.of(session_id))
+        self._homes.remove(session_id)
         return bool(response.deleted)
 
     async def list_sessions(
         self, *, owner: str = "", tenant: str = "", page_size: int = 0, timeout: float = _CALL_S
     ) -> list[SessionInfo]:
-        """The live sessions of the server, oldest first. Asks for page after page."""
+        """The live sessions of the server, oldest first; of several servers, one after the other. Asks for page after
+        page."""
         found: list[SessionInfo] = []
-        token = ""
-        while True:
-            request = _message(
-                pb.ListSessionsRequest, owner=owner, tenant=tenant, page_size=page_size, page_token=token
-            )
-            response = await self._twice(self._connected().ListSessions, request, timeout)
-            found += map(session_from_proto, response.sessions)
-            token = response.next_page_token
-            if not token:
-                return found
+        for address in self._connected().addresses:
+            token = ""
+            while True:
+                request = _message(
+                    pb.ListSessionsRequest, owner=owner, tenant=tenant, page_size=page_size, page_token=token
+                )
+                response, _ = await self._ask("ListSessions", request, timeout, among=frozenset({address}))
+                found += map(session_from_proto, response.sessions)
+                token = response.next_page_token
+                if not token:
+                    break
+        return found
 
 
 def _message(kind: type[Any], **fields: Any) -> Any:

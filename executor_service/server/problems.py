@@ -17,7 +17,13 @@ from executor_service.core.admission import QueueFull
 from executor_service.core.dedup import IdReused
 from executor_service.core.sessions import SessionBusy, SessionNotFound, TooManySessions
 from executor_service.core.workspaces import StoreFull
-from executor_service.errors import SESSION_BUSY, SESSION_CANNOT_BRANCH, SESSION_NOT_FOUND, WORKSPACE_TOO_LARGE
+from executor_service.errors import (
+    DRAINING,
+    SESSION_BUSY,
+    SESSION_CANNOT_BRANCH,
+    SESSION_NOT_FOUND,
+    WORKSPACE_TOO_LARGE,
+)
 from executor_service.remote.errors import RemoteBusy, RemoteDown
 from executor_service.server.family import CannotBranch
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
@@ -86,7 +92,8 @@ def problem_of(error: Exception) -> Problem:
             message = "the request waited for as long as queue_timeout_s allows"
             return _exhausted(message, _QUEUE_TIMEOUT_RETRY_S, "executor:queue_timeout_s")
         case Draining():
-            return Problem(grpc.StatusCode.UNAVAILABLE, "this executor is ending and takes no more programs")
+            message = "this executor is ending and takes no more programs"
+            return Problem(grpc.StatusCode.UNAVAILABLE, message, reason=DRAINING)
         case Abandoned():
             message = "the run was given up by its first caller before it started; ask again"
             return Problem(grpc.StatusCode.UNAVAILABLE, message)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 import grpc.aio
 
+from executor_service.balance import LOAD_KEY, Load
 from executor_service.convert import result_to_proto
 from executor_service.grading.convert import verify_to_proto
 from executor_service.grading.validation import validate_verify
@@ -65,6 +66,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
             result = await self._execute(item.request, item.fingerprint)
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
+        self._tell_load(context)
         return pb.ExecuteCodeResponse(result=result_to_proto(result))
 
     async def VerifyCode(  # noqa: N802
@@ -83,6 +85,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
                 result = await self._verifier.verify(valid, fingerprint(request) if program.request_id else b"")
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
+        self._tell_load(context)
         return await asyncio.to_thread(verify_to_proto, result)
 
     async def StreamExecution(  # type: ignore[override]  # noqa: N802
@@ -120,7 +123,9 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     async def CreateSession(  # noqa: N802
         self, request: pb.CreateSessionRequest, context: Context
     ) -> pb.CreateSessionResponse:
-        return await _answered(context, lambda: self._offered.create(own(request)))
+        response = await _answered(context, lambda: self._offered.create(own(request)))
+        self._tell_load(context)
+        return response
 
     async def BranchSession(  # noqa: N802
         self, request: pb.BranchSessionRequest, context: Context
@@ -141,6 +146,11 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self, request: pb.GetStatusRequest, context: Context
     ) -> pb.GetStatusResponse:
         return self._status()
+
+    def _tell_load(self, context: Context) -> None:
+        """Behind the answer, for clients that have several executors to choose from."""
+        now = self._runs.statistics()
+        context.set_trailing_metadata(((LOAD_KEY, str(Load(now.running, now.queued, now.max_running))),))
 
     def _check(self, request: pb.ExecuteCodeRequest) -> BatchItem:
         valid = validate(own(request), installed=self._installed, policy=self._policy, profiles=self._profiles)

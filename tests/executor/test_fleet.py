@@ -1,0 +1,120 @@
+"""One client, several real executors: calls follow the load, state is found where it is, none is lost with a server."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from executor_service import ExecutorClient, Limits, NotFound, Outcome
+from tests.executor import repositories
+from tests.executor.servers import Server, running
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Server, Server]]:
+    with running("max_concurrent=2", "name=one") as one, running("max_concurrent=2", "name=two") as two:
+        yield one, two
+
+
+def client(*servers: Server) -> ExecutorClient:
+    return ExecutorClient(",".join(server.target for server in servers))
+
+
+async def spread(executor: ExecutorClient, count: int) -> Counter[str]:
+    """Who served so many short programs, one after the other."""
+    return Counter([(await executor.execute("print(1)")).served_by for _ in range(count)])
+
+
+async def test_calls_follow_the_load(pair: tuple[Server, Server]) -> None:
+    """Somebody else keeps one of two executors busy, and half of the calls would have to wait behind that."""
+    one, two = pair
+    async with ExecutorClient(one.target) as other, client(one, two) as executor:
+        hogs = [asyncio.create_task(other.execute("import time; time.sleep(20)")) for _ in range(6)]
+        while one.status().running < 2:
+            await asyncio.sleep(0.05)
+        await executor._connected().ask(everybody=True)
+        counts = await asyncio.wait_for(spread(executor, 60), 60)
+        assert counts == {"two": 60}
+        for hog in hogs:
+            hog.cancel()
+        await asyncio.gather(*hogs, return_exceptions=True)
+        while one.status().running:
+            await asyncio.sleep(0.05)
+        await asyncio.gather(*(executor.execute("print(1)") for _ in range(20)))
+        counts = await spread(executor, 60)
+        assert min(counts["one"], counts["two"]) >= 15, counts
+        assert {facts.load.capacity for facts in executor.statistics() if facts.load} == {2}
+
+
+async def test_sessions_and_their_branches_are_found_where_they_are(pair: tuple[Server, Server]) -> None:
+    async with client(*pair) as executor:
+        infos = [await executor.create_session(owner=str(number)) for number in range(6)]
+        assert {info.served_by for info in infos} == {"one", "two"}
+        for number, info in enumerate(infos):
+            assert (await executor.execute(f"x = {number}", session_id=info.session_id)).outcome is Outcome.FINISHED
+            (branch,) = await executor.branch_session(info.session_id)
+            result = await executor.execute("print(x)", session_id=branch.session_id)
+            assert (result.stdout.text, result.served_by) == (f"{number}\n", info.served_by)
+        assert len(await executor.list_sessions()) == 12
+        assert all([await executor.delete_session(info.session_id) for info in infos])
+
+
+async def test_a_workspace_is_prepared_once_and_runs_go_there(pair: tuple[Server, Server], tmp_path: Path) -> None:
+    folder, commit = repositories.project(tmp_path / "project")
+    bundle = repositories.bundle(folder)
+    async with client(*pair) as executor:
+        workspace = await executor.prepare_workspace(bundle=bundle, commit=commit)
+        again = await executor.prepare_workspace(bundle=bundle, commit=commit)
+        assert again.workspace_id == workspace.workspace_id
+        results = await asyncio.gather(
+            *(executor.execute("print(1)", workspace_id=workspace.workspace_id) for _ in range(8))
+        )
+        assert len({result.served_by for result in results}) == 1
+
+
+async def test_a_server_that_ends_loses_no_call(pair: tuple[Server, Server]) -> None:
+    one, two = pair
+    stop = asyncio.Event()
+
+    async def caller(executor: ExecutorClient) -> int:
+        count = 0
+        while not stop.is_set():
+            result = await executor.execute("import time; time.sleep(0.05)", limits=Limits(wall_time_s=30))
+            assert result.outcome is Outcome.FINISHED, result
+            count += 1
+        return count
+
+    async with client(one, two) as executor:
+        callers = [asyncio.create_task(caller(executor)) for _ in range(3)]
+        await asyncio.sleep(1)
+        one.process.send_signal(signal.SIGTERM)
+        while one.process.poll() is None:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(1)
+        stop.set()
+        assert all(count > 5 for count in await asyncio.gather(*callers))
+
+
+async def test_what_was_in_a_server_that_is_gone_is_not_found(pair: tuple[Server, Server]) -> None:
+    one, two = pair
+    async with client(one, two) as executor:
+        infos = [await executor.create_session() for _ in range(8)]
+        lost = next(info for info in infos if info.served_by == "one")
+        one.process.kill()
+        one.process.wait()
+        executor._connected()._list([two.target])
+        with pytest.raises(NotFound, match="is gone"):
+            await executor.execute("print(1)", session_id=lost.session_id)
+
+
+async def test_a_name_stands_for_every_address_of_it() -> None:
+    with running("name=alone") as server:
+        port = server.target.rpartition(":")[2]
+        async with ExecutorClient(f"dns:///localhost:{port}") as executor:
+            assert [facts.address for facts in executor.statistics()] == [f"127.0.0.1:{port}"]
+            assert (await executor.execute("print(1)")).served_by == "alone"
