@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
 from aiohttp import web
 
 from executor_service.gateway.errors import BadRequest, Unacceptable, Unavailable, encode
+from fairbox import tracing
 from fairbox.errors import FairboxError
 from fairbox.serving import check_address
 from fairbox.tokens import matches
@@ -49,7 +51,7 @@ class Gateway:
         for (method, path), handler in handlers.items():
             for prefix in ("", "/k/{token}"):
                 for route in {path, f"{path.rstrip('/')}/"}:
-                    application.router.add_route(method, prefix + route, _answered(handler))
+                    application.router.add_route(method, prefix + route, _answered(handler, f"{method} {path}"))
         # Handlers are cancelled when their client goes away, and their runs with them.
         self._runner = web.AppRunner(
             application, handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_CALLS_S
@@ -111,9 +113,14 @@ def json_response(body: object, status: int = 200, headers: dict[str, str] | Non
     return web.Response(body=encode(body), status=status, headers=headers, content_type="application/json")
 
 
-def _answered(handler: Callable[[web.Request], Awaitable[object]]) -> Handler:
+def _answered(handler: Callable[[web.Request], Awaitable[object]], name: str) -> Handler:
     async def answer(request: web.Request) -> web.StreamResponse:
-        body = await handler(request)
+        if not tracing.enabled() or request.method == "GET":
+            body = await handler(request)
+        else:
+            call_id = uuid.uuid4().hex
+            with tracing.call_span(f"rpc {name}", request.headers.get("traceparent", ""), call_id):
+                body = await handler(request)
         return body if isinstance(body, web.StreamResponse) else json_response(body)
 
     return answer

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from aiohttp import web
 
+from fairbox import logs, tracing
 from fairbox.errors import FairboxError, FieldErrors
 from fairbox.serving import check_address
 from fairbox.tokens import matches
@@ -104,6 +105,14 @@ class CaptureServer:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         trajectory_id = _trajectory_id(request)
+        traceparent = request.headers.get("traceparent", "")
+        with (
+            logs.bound(trajectory=trajectory_id),
+            tracing.call_span("rpc POST /v1/chat/completions", traceparent, trajectory_id, trajectory_id=trajectory_id),
+        ):
+            return await self._turn(request, trajectory_id)
+
+    async def _turn(self, request: web.Request, trajectory_id: str) -> web.StreamResponse:
         entry = self._gateway.begin(trajectory_id)  # before the body is read, so that bodies in memory are bounded, too
         try:
             asked = parse_request(await _body(request), self._gateway.rules)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from fairbox.config import load, setting
 from fairbox.errors import FairboxError
 from fairbox.serving import check_address, run_service
+from fairbox.telemetry import TelemetrySettings, open_telemetry
 from fairbox.tokens import read_token
 from rollout.capture.settings import CaptureSampling, CaptureSettings
 from rollout.config import EngineSettings
@@ -20,7 +22,7 @@ __all__ = ["CaptureConfig", "main"]
 
 
 @dataclass(frozen=True)
-class CaptureConfig(CaptureSettings):
+class CaptureConfig(TelemetrySettings, CaptureSettings):
     """Settings of `fairbox capture`."""
 
     model: str = setting("smollm2", help="Folder of a model in the layout of the Hugging Face hub, or smollm2.")
@@ -30,6 +32,7 @@ class CaptureConfig(CaptureSettings):
     def validate(self) -> None:
         """ConfigError or FieldErrors for what types can't say."""
         super().validate()
+        self.validate_telemetry()
         self.engine.validate()
         self.sampling.params()
         check_address(self.listen, insecure=self.insecure or bool(self.token_file))
@@ -51,7 +54,8 @@ def main(argv: Sequence[str]) -> int:
         chat = ChatTemplate(HubTokenizer(model_dir))
         if (written := find_format(AUTO, chat).name) != "hermes":
             raise FairboxError(f"{model_dir}: its tool calls are in the format {written}, and only hermes is read here")
-        async with engine:
+        telemetry = open_telemetry(config, service="capture", instance=f"{socket.gethostname()}:{config.listen}")
+        async with telemetry, engine:
             gateway = CaptureGateway(
                 engine,
                 chat,

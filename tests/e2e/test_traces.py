@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from executor_service import ExecutorClient
 from fairbox import tracing
 from fairbox.collector import Collector, SeenSpan, collecting
+from fairbox.ports import free_port
 from fairbox.telemetry import TelemetrySettings, open_traces
 from limiter import LimiterClient
 from rollout.engines import SamplingParams, find_model
@@ -169,3 +171,19 @@ def test_the_command_line_traces_a_real_model(collector: Collector, tmp_path: Pa
     root = only(collector.spans, "rollout.trajectory")
     assert root.trace_id in (tmp_path / "out" / "1.jsonl").read_text()
     assert {"rollout.turn", "rollout.generate", "rollout.score"} <= {span.name for span in collector.spans}
+
+
+async def test_the_gateway_joins_the_trace_of_its_caller(collector: Collector) -> None:
+    address, trace = f"127.0.0.1:{free_port()}", "c" * 32
+    words = TelemetrySettings(otlp_endpoint=collector.url, trace_ratio=0.0).words()
+    services = LocalStack(limiter_args=words, executor_args=[*QUICK, f"gateway_listen={address}", *words])
+    async with services, aiohttp.ClientSession() as session:
+        for traceparent in (f"00-{trace}-{'d' * 16}-01", f"00-{'e' * 32}-{'d' * 16}-00", "nonsense"):
+            body = {"code": f"print({SECRET})", "language": "python"}
+            headers = {"traceparent": traceparent}
+            async with session.post(f"http://{address}/run_code", json=body, headers=headers) as answer:
+                assert (await answer.json())["status"] == "Success"
+    assert {span.trace_id for span in collector.spans} == {trace}
+    handled = only(collector.spans, "POST /run_code")
+    assert handled.parent_id == "d" * 16
+    assert only(collector.children(handled), "executor.execution").attributes["fairbox.outcome"] == "FINISHED"

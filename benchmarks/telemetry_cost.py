@@ -1,0 +1,76 @@
+"""What tracing costs: a span while it is off, a span while it is on, and a whole run at the executor either way.
+
+The collector is a real one, in this process, and takes its share of the machine; times at the executor are CPU times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from benchmarks.executor_server import executor
+from benchmarks.rows import Row, cpu_of, figure, median
+from executor_service import ExecutorClient
+from fairbox import tracing
+from fairbox.collector import collecting
+from fairbox.telemetry import TelemetrySettings, open_traces
+
+__all__ = ["rows"]
+
+SPANS = 200_000
+RUNS = 300
+ROUNDS = 5
+
+
+async def rows() -> list[Row]:
+    """The figures."""
+    with collecting() as collector:
+        off_ns = _spans_ns()
+        async with open_traces(TelemetrySettings(otlp_endpoint=collector.url), service="bench", instance="0"):
+            with tracing.trajectory_span("rollout.trajectory", os.urandom(16).hex()):
+                on_us = _spans_ns(SPANS // 20) / 1000
+        quick = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
+        endpoint = f"otlp_endpoint={collector.url}"
+        async with executor(*quick) as (plain, at_plain), executor(*quick, endpoint) as (traced, at_traced):
+            pids = [_pid(at_plain.target), _pid(at_traced.target)]
+            without, with_ = [], []
+            for _ in range(ROUNDS):
+                without.append(await _run_us(plain, pids[0]))
+                with_.append(await _run_us(traced, pids[1]))
+    return [
+        figure("span, tracing off", off_ns, "ns", most=1000, against="a run of 3 to 5 ms has about ten"),
+        figure("span, tracing on", on_us, "us"),
+        figure("server's CPU time for a run, tracing off", median(without), "us"),
+        figure("server's CPU time for a run, tracing on", median(with_), "us"),
+        figure("ratio", median(with_) / median(without), "", most=1.5, against="every run is traced"),
+    ]
+
+
+def _spans_ns(count: int = SPANS) -> float:
+    best = float("inf")
+    for _ in range(3):
+        began = time.perf_counter_ns()
+        for _ in range(count):
+            with tracing.span("limiter.acquire", bucket="code") as span:
+                span.set(lease="code/1.2")
+        best = min(best, (time.perf_counter_ns() - began) / count)
+    return best
+
+
+async def _run_us(client: ExecutorClient, pid: int) -> float:
+    before = cpu_of(pid)
+    for _ in range(RUNS // 4):
+        await asyncio.gather(*(client.execute("print(1)") for _ in range(4)))
+    return (cpu_of(pid) - before) / RUNS * 1e6
+
+
+def _pid(target: str) -> int:
+    """Of the process that listens there."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if f"listen={target}".encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                return int(entry.name)
+    raise AssertionError(f"nobody listens on {target}")
