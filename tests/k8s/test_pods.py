@@ -6,9 +6,12 @@ import re
 
 import pytest
 
+from tests.k8s.apiserver.podsecurity import violations
 from tests.k8s.manifests import ROOT, Document, Workload, load_all, name, of_kind, workload, workloads
 
 SERVICES = ("limiter", "executor")
+OWN_CLAIM = "models"
+"""Of the template with GPUs: whoever starts it makes the claim."""
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
@@ -35,6 +38,7 @@ def test_the_three_tiers_are_there() -> None:
         "limiter": "fairbox",
         "executor": "fairbox-exec",
         "rollout": "fairbox",
+        "rollout-sglang": "fairbox",
     }
 
 
@@ -46,56 +50,63 @@ def test_every_object_names_a_namespace_of_ours() -> None:
             assert document["metadata"].get("namespace") in ours, name(document)
 
 
-def test_nothing_secret_and_no_rights_are_given_away() -> None:
+def test_nothing_secret_and_no_rights_but_those_of_the_limiter_are_given_away() -> None:
     kinds = {document["kind"] for document in load_all()}
-    assert not kinds & {"Secret", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ServiceAccount"}
+    assert not kinds & {"Secret", "ClusterRole", "ClusterRoleBinding"}
+    assert [name(document) for document in of_kind("Role")] == ["Role fairbox/limiter"]
+    assert [name(document) for document in of_kind("RoleBinding")] == ["RoleBinding fairbox/limiter"]
 
 
-def test_no_pod_can_speak_to_the_api_server(each: Workload) -> None:
-    assert each.spec["automountServiceAccountToken"] is False
+def test_no_pod_but_the_limiter_can_speak_to_the_api_server(each: Workload) -> None:
+    assert each.spec["automountServiceAccountToken"] is (each.name == "limiter")
     assert each.spec["enableServiceLinks"] is False
 
 
+def test_every_tier_has_an_account_of_its_own_without_a_token(each: Workload) -> None:
+    account = each.spec["serviceAccountName"]
+    assert account == each.name.partition("-")[0]
+    (found,) = (document for document in of_kind("ServiceAccount") if document["metadata"]["name"] == account)
+    assert found["metadata"]["namespace"] == each.namespace
+    assert found["automountServiceAccountToken"] is False
+
+
 def test_no_pod_has_rights_of_root(each: Workload) -> None:
-    pod, container = each.spec["securityContext"], each.container["securityContext"]
+    pod = each.spec["securityContext"]
     assert pod["runAsNonRoot"] is True
     assert pod["runAsUser"] > 0
-    assert container["allowPrivilegeEscalation"] is False
-    assert container["readOnlyRootFilesystem"] is True
-    assert container["capabilities"] == {"drop": ["ALL"]}
-    assert not {"privileged", "runAsUser"} & set(container)
+    for container in (container["securityContext"] for container in each.containers):
+        assert container["allowPrivilegeEscalation"] is False
+        assert container["readOnlyRootFilesystem"] is True
+        assert container["capabilities"] == {"drop": ["ALL"]}
+        assert not {"privileged", "runAsUser", "procMount"} & set(container)
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(each.spec)
     assert not [volume for volume in each.spec.get("volumes", ()) if "hostPath" in volume]
 
 
-def test_only_the_executor_leaves_the_default_filters(each: Workload) -> None:
-    relaxed = each.spec["securityContext"]["seccompProfile"]["type"] == "Unconfined"
-    assert relaxed == (each.name == "executor")
-    assert (each.container["securityContext"].get("procMount") == "Unmasked") == relaxed
-    # The API server refuses an unmasked /proc in a pod that shares the node's user namespace.
-    assert (each.spec.get("hostUsers") is False) == relaxed
-    enforced = {
-        document["metadata"]["name"]: document["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
-        for document in of_kind("Namespace")
-    }
-    assert enforced[each.namespace] == ("privileged" if relaxed else "restricted")
+def test_every_pod_is_restricted(each: Workload) -> None:
+    """Any cluster takes it: no filter is left, and no user namespace is asked for."""
+    assert violations("restricted", each.spec, "1.36") == []
+    assert "hostUsers" not in each.spec
+    for document in of_kind("Namespace"):
+        assert document["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
 def test_resources_are_asked_for_and_memory_is_bounded(each: Workload) -> None:
-    resources = each.container["resources"]
-    assert {"cpu", "memory"} <= set(resources["requests"])
-    assert quantity(resources["requests"]["memory"]) <= quantity(resources["limits"]["memory"])
+    for resources in (container["resources"] for container in each.containers):
+        assert {"cpu", "memory"} <= set(resources["requests"])
+        assert quantity(resources["requests"]["memory"]) <= quantity(resources["limits"]["memory"])
 
 
 def test_every_volume_in_memory_or_on_disk_is_bounded(each: Workload) -> None:
     volumes = {volume["name"]: volume for volume in each.spec.get("volumes", ())}
-    assert {mount["name"] for mount in each.container.get("volumeMounts", ())} == set(volumes)
+    mounts = [mount for container in each.containers for mount in container.get("volumeMounts", ())]
+    assert {mount["name"] for mount in mounts} == set(volumes)
     for volume in volumes.values():
         assert "sizeLimit" in volume.get("emptyDir", {"sizeLimit": ""}), volume["name"]
 
 
 def test_volumes_claim_what_exists(each: Workload) -> None:
-    claims = {document["metadata"]["name"] for document in of_kind("PersistentVolumeClaim")}
+    claims = {document["metadata"]["name"] for document in of_kind("PersistentVolumeClaim")} | {OWN_CLAIM}
     for volume in each.spec.get("volumes", ()):
         if "persistentVolumeClaim" in volume:
             assert volume["persistentVolumeClaim"]["claimName"] in claims
@@ -105,7 +116,9 @@ def test_volumes_claim_what_exists(each: Workload) -> None:
 def test_probes_ask_the_health_port(tier: str) -> None:
     pod = workload(tier)
     health = pod.ports["health"]
-    for probe, service in (("startup", "readiness"), ("readiness", "readiness"), ("liveness", "liveness")):
+    # A limiter that waits to lead has started, and is not ready.
+    started = "liveness" if tier == "limiter" else "readiness"
+    for probe, service in (("startup", started), ("readiness", "readiness"), ("liveness", "liveness")):
         assert pod.container[f"{probe}Probe"]["grpc"] == {"port": health, "service": service}
 
 
@@ -151,8 +164,9 @@ def test_the_image_has_the_model_that_make_installs() -> None:
     assert model[1] in (ROOT / "deploy" / "images" / "wheels.sh").read_text(encoding="utf-8")
 
 
-def test_a_rollout_starts_only_when_somebody_starts_it() -> None:
-    owner = workload("rollout").owner
+@pytest.mark.parametrize("template", ["rollout", "rollout-sglang"])
+def test_a_rollout_starts_only_when_somebody_starts_it(template: str) -> None:
+    owner = workload(template).owner
     assert owner["kind"] == "CronJob"
     assert owner["spec"]["suspend"] is True
 
@@ -180,7 +194,20 @@ def test_the_autoscaler_owns_the_number_of_replicas() -> None:
     assert "replicas" not in owner["spec"]
 
 
-def test_two_limiters_never_overlap() -> None:
+def test_an_update_of_the_limiter_does_not_wait_for_a_second_one_to_lead() -> None:
     spec = workload("limiter").owner["spec"]
     assert spec["replicas"] == 1
     assert spec["strategy"] == {"type": "Recreate"}
+
+
+def test_the_gpus_are_those_that_the_replicas_of_sglang_take() -> None:
+    sglang, rollout = workload("rollout-sglang").containers
+    sizes = dict(word.removeprefix("--").split("=", 1) for word in sglang["args"])
+    assert sglang["restartPolicy"] == "Always"
+    for kind in ("requests", "limits"):
+        assert int(sglang["resources"][kind]["nvidia.com/gpu"]) == int(sizes["tp-size"]) * int(sizes["dp-size"])
+    env = {item["name"]: item.get("value") for item in rollout["env"]}
+    assert env["ROLLOUT_ENGINE__URLS"] == f"[http://{sizes['host']}:{sizes['port']}]"
+    assert env["ROLLOUT_MODEL"] == sizes["model-path"]
+    for probe in ("startupProbe", "livenessProbe"):
+        assert sglang[probe]["exec"]["command"][-1] == f"http://{sizes['host']}:{sizes['port']}/health"

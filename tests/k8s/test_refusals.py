@@ -23,15 +23,15 @@ EDITS = {
     ),
     "unknown kind of probe": (
         LIMITER, "grpc: {port: 50062, service: liveness}", "grcp: {port: 50062}",
-        'unknown field "spec.template.spec.containers[0].livenessProbe.grcp"',
+        'unknown field "spec.template.spec.containers[0].startupProbe.grcp"',
     ),
     "wrong type": (
         EXECUTOR, "minReadySeconds: 2", 'minReadySeconds: "2"',
         "cannot unmarshal string into Go struct field .spec.minReadySeconds of type int32",
     ),
     "a number for a setting": (
-        LIMITER, 'value: "64"', "value: 64",
-        "cannot unmarshal number into Go struct field .spec.template.spec.containers[0].env[3].value of type string",
+        EXECUTOR, 'value: "8"', "value: 8",
+        "cannot unmarshal number into Go struct field .spec.template.spec.containers[0].env[6].value of type string",
     ),
     "wrong apiVersion": (
         EXECUTOR, "apiVersion: autoscaling/v2", "apiVersion: autoscaling/v2beta2",
@@ -55,7 +55,7 @@ EDITS = {
         'resources.requests: Invalid value: "4Gi": must be less than or equal to memory limit of 3Gi',
     ),
     "a volume that is too large to say": (
-        EXECUTOR, "sizeLimit: 14Gi", "sizeLimit: 14 Gi", "volumes[1].emptyDir.sizeLimit: Invalid value",
+        EXECUTOR, "sizeLimit: 14Gi", "sizeLimit: 14 Gi", "volumes[2].emptyDir.sizeLimit: Invalid value",
     ),
     "a port beyond all ports": (
         EXECUTOR, "containerPort: 50051", "containerPort: 500510",
@@ -66,7 +66,7 @@ EDITS = {
         'ports[1].name: Invalid value: "health-of-executor": must be no more than 15 characters',
     ),
     "an unmasked /proc in the node's user namespace": (
-        EXECUTOR, "hostUsers: false", "hostUsers: true",
+        EXECUTOR, "readOnlyRootFilesystem: true", "procMount: Unmasked",
         'procMount: Invalid value: "Unmasked": `hostUsers` must be false to use `Unmasked`',
     ),
     "a name with capitals": (
@@ -86,7 +86,7 @@ EDITS = {
     ),
     "a mount of no volume": (
         EXECUTOR, "{name: workspaces, mountPath", "{name: workspace, mountPath",
-        'containers[0].volumeMounts[1].name: Not found: "workspace"',
+        'containers[0].volumeMounts[2].name: Not found: "workspace"',
     ),
     "two sources of one volume": (
         EXECUTOR, "emptyDir: {sizeLimit: 14Gi}", "emptyDir: {sizeLimit: 14Gi}\n          hostPath: {path: /}",
@@ -97,11 +97,11 @@ EDITS = {
         "may not specify more than 1 handler type",
     ),
     "a Localhost profile without its file": (
-        EXECUTOR, "seccompProfile: {type: Unconfined}", "seccompProfile: {type: Localhost}",
+        EXECUTOR, "seccompProfile: {type: RuntimeDefault}", "seccompProfile: {type: Localhost}",
         "seccompProfile.localhostProfile: Invalid value",
     ),
     "an unknown profile": (
-        EXECUTOR, "seccompProfile: {type: Unconfined}", "seccompProfile: {type: Default}",
+        EXECUTOR, "seccompProfile: {type: RuntimeDefault}", "seccompProfile: {type: Default}",
         'seccompProfile.type: Unsupported value: "Default"',
     ),
     "rolling parts in Recreate": (

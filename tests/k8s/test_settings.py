@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from executor_service.config import ExecutorConfig
@@ -25,7 +28,18 @@ def executor() -> ExecutorConfig:
 
 
 def limiter() -> LimiterConfig:
-    return load(LimiterConfig, prefix="LIMITER", prog="limiter", description="", argv=[], env=workload("limiter").env)
+    """As it starts in its pod: the file is that of the ConfigMap, which is mounted where its argument says."""
+    pod = workload("limiter")
+    flag, path = pod.container["args"]
+    volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
+    (mount,) = (each for each in pod.container["volumeMounts"] if path.startswith(each["mountPath"] + "/"))
+    name = volumes[mount["name"]]["configMap"]["name"]
+    (files,) = (each["data"] for each in of_kind("ConfigMap") if each["metadata"]["name"] == name)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / Path(path).name
+        file.write_text(files[file.name], encoding="utf-8")
+        argv = [flag, str(file)]
+        return load(LimiterConfig, prefix="LIMITER", prog="limiter", description="", argv=argv, env=pod.env)
 
 
 def test_the_limiter_listens_where_its_probes_and_clients_ask() -> None:
@@ -47,8 +61,9 @@ def test_the_executor_listens_where_its_probes_and_clients_ask() -> None:
     assert config.limiter.endswith(":50052")
 
 
-def test_the_rollout_settings_are_known() -> None:
-    env = workload("rollout").env | {"ROLLOUT_OUT": "/out/pod"}
+@pytest.mark.parametrize("template", ["rollout", "rollout-sglang"])
+def test_the_rollout_settings_are_known(template: str) -> None:
+    env = workload(template).env | {"ROLLOUT_OUT": "/out/pod"}
     config = load(RolloutConfig, prefix="ROLLOUT", prog="fairbox rollout", description="", argv=[], env=env)
     assert str(config.out) == "/out/pod"
 
@@ -64,6 +79,15 @@ def test_a_pod_lives_until_its_longest_program_has_ended() -> None:
     sleep = pod.container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert config.drain_grace_s >= config.max_limits.wall_time_s
     assert pod.spec["terminationGracePeriodSeconds"] >= sleep + config.drain_grace_s + BIND_MARGIN_S
+
+
+def test_the_weakest_level_that_a_restricted_pod_can_have_is_asked_for_and_has_its_folder() -> None:
+    config, pod = executor(), workload("executor")
+    assert (config.isolation, config.min_isolation) == ("auto", "landlock")
+    volumes = {volume["name"]: volume["emptyDir"] for volume in pod.spec["volumes"] if "emptyDir" in volume}
+    (mount,) = (mount for mount in pod.container["volumeMounts"] if mount["mountPath"] == config.scratch)
+    assert volumes[mount["name"]]["medium"] == "Memory", "on disk, one program could have the pod evicted"
+    assert quantity(volumes[mount["name"]]["sizeLimit"]) >= config.max_concurrent * config.limits.disk_bytes
 
 
 def test_programs_fit_the_memory_of_the_pod() -> None:
