@@ -1,0 +1,141 @@
+"""Limiters as their pods would have them, as processes of this machine: settings, account and token of k8s/.
+
+A process gets a mount namespace of its own with the token where every pod finds it, so that it runs unmodified; its
+way to the API server is a proxy that can be cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import grpc.aio
+import pytest
+
+from fairbox.channels import open_channel
+from fairbox.ports import free_port
+from limiter.v1 import limiter_pb2 as pb
+from limiter.v1 import limiter_pb2_grpc
+from tests.k8s.apiserver import ApiServer
+from tests.k8s.manifests import ROOT, of_kind, workload
+from tests.limiter.chaos.proxy import Proxy
+
+if TYPE_CHECKING:
+    from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub
+
+__all__ = ["Pod", "leads", "pod", "until_leads"]
+
+_ACCOUNT = "kubernetes.io/serviceaccount"
+_ENTER = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+_MOUNT = (
+    f"mount -t tmpfs none /var/run && mkdir -p /var/run/secrets/{_ACCOUNT} && "
+    f'mount --bind "$0" /var/run/secrets/{_ACCOUNT} && exec "$@"'
+)
+_POLL_S = 0.02
+
+
+@dataclass(slots=True)
+class Pod:
+    """One limiter that runs."""
+
+    name: str
+    uid: str
+    process: asyncio.subprocess.Process
+    proxy: Proxy
+    admin: int
+    account: Path
+    """The folder with its token."""
+    log: Path
+    last_led: float = field(default=float("-inf"))
+    """When it was asked, of the last time that it said that it leads; monotonic seconds."""
+    first_led: float = field(default=float("inf"))
+    """When the answer came, of the first time."""
+
+    def cut(self) -> None:
+        """Nothing passes between it and the API server, and nothing is reset: as when a network is lost."""
+        self.proxy.up.open.clear()
+        self.proxy.down.open.clear()
+
+
+@cache
+def _can_enter() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*_ENTER, "true"], capture_output=True, check=False).returncode == 0
+
+
+@asynccontextmanager
+async def pod(server: ApiServer, folder: Path, name: str, *, uid: str = "", **settings: str) -> AsyncIterator[Pod]:
+    """`settings`: of the limiter, over those of its manifest. Skips where a mount namespace can't be had."""
+    if not _can_enter():
+        pytest.skip("a mount namespace can't be had here, and a pod's token has one place")
+    account, log = folder / f"{name}-account", folder / f"{name}.log"
+    account.mkdir(exist_ok=True)
+    (account / "token").write_text(server.pod_token("fairbox", "limiter"), encoding="utf-8")
+    (account / "ca.crt").write_bytes(server.certificate)
+    (account / "namespace").write_text("fairbox", encoding="utf-8")
+    (config,) = (each["data"] for each in of_kind("ConfigMap") if each["metadata"]["name"] == "limiter")
+    (folder / "limiter.yaml").write_text(config["limiter.yaml"], encoding="utf-8")
+    admin = free_port()
+    async with Proxy(server.port) as proxy:
+        own = workload("limiter").env | {
+            "POD_NAME": name,
+            "POD_UID": uid or f"uid-of-{name}",
+            "POD_NAMESPACE": "fairbox",
+            "LIMITER_LISTEN": "127.0.0.1:0",
+            "LIMITER_HEALTH_LISTEN": "127.0.0.1:0",
+            "LIMITER_ADMIN_LISTEN": f"127.0.0.1:{admin}",
+            "LIMITER_METRICS_LISTEN": "",
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": proxy.address.rpartition(":")[2],
+        }
+        own |= {f"LIMITER_{key.upper()}": value for key, value in settings.items()}
+        command = [sys.executable, "-m", "limiter", "--config", str(folder / "limiter.yaml")]
+        with log.open("ab") as out:
+            process = await asyncio.create_subprocess_exec(
+                *_ENTER, "sh", "-c", _MOUNT, str(account), *command,
+                cwd=ROOT, env={"PATH": os.environ["PATH"], **own}, stdout=out, stderr=out,
+            )  # fmt: skip
+        try:
+            yield Pod(name, own["POD_UID"], process, proxy, admin, account, log)
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def leads(which: Pod) -> bool:
+    """Whether it says so now; a limiter that does not answer does not lead. Keeps the times of it."""
+    asked = time.monotonic()
+    async with open_channel(f"127.0.0.1:{which.admin}") as channel:
+        stub = cast("LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            if (await stub.GetStatus(pb.GetStatusRequest(), timeout=1)).leader:
+                which.last_led = max(which.last_led, asked)
+                which.first_led = min(which.first_led, time.monotonic())
+                return True
+    return False
+
+
+async def until_leads(which: Pod, *, within: float) -> float:
+    """Seconds until it led, from this call on."""
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(within):
+            while not await leads(which):
+                assert which.process.returncode is None, which.log.read_text()
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        raise AssertionError(f"{which.name} does not lead after {within} s: {which.log.read_text()}") from None
+    return time.monotonic() - began
