@@ -22,10 +22,14 @@ MAX_MESSAGE_BYTES = 192 << 20
 
 _HANDSHAKE_WITHIN_MS = 10_000
 """From the first byte to the end of the TLS handshake and HTTP/2's own: a peer that is slower is cut off."""
-_IDLE_MS = 300_000
-"""A connection without a call is closed after so long; a client of ours opens another when it has one."""
-_MAX_STREAMS = 10_000
-"""Calls at once on one connection: far more than a rollout has, and little enough memory. More wait in the client."""
+_IDLE_MS = 60_000
+"""A connection without a call is closed after so long: it holds a descriptor. A client connects anew when it calls."""
+_MAX_STREAMS = 16_384
+"""Calls at once on one connection; more wait in their client. Above what one client may have queued at the limiter: the
+release that they wait for must not wait behind them."""
+_MAX_PENDING = 16_384
+"""Calls that have come and wait for the event loop to take them; gRPC answers more with CANCELLED. Its own bound of
+1,000 does so to a burst of honest calls; this one takes 250 MB and a few seconds to work off when it is full."""
 Options = Sequence[tuple[str, int]]
 
 
@@ -63,6 +67,8 @@ def server_options(max_connections: int = 4096) -> list[tuple[str, int]]:
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_WITHIN_MS),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
         ("grpc.max_concurrent_streams", _MAX_STREAMS),
+        ("grpc.server.max_pending_requests", _MAX_PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
         ("grpc.max_allowed_incoming_connections", max_connections),
     ]
 

@@ -79,10 +79,8 @@ def _limiter(found: LimiterStatus) -> RenderableType:
 
 def _guard(security: limiter_pb2.SecurityStatus | executor_pb2.SecurityStatus, insecure: bool) -> Text:
     """What guards the ports; yellow where nothing does, or where files are not in use."""
-    if security.mutual_tls:
-        parts = ["TLS with certificates of clients"]
-    else:
-        parts = ["TLS" if security.tls else "no TLS"]
+    tls = "TLS with certificates of clients" if security.mutual_tls else "TLS" if security.tls else "no TLS"
+    parts = [tls]
     if security.certificate_expires_at_s:
         until = datetime.fromtimestamp(security.certificate_expires_at_s, UTC)
         parts.append(f"certificate until {until:%Y-%m-%d %H:%M} UTC")
