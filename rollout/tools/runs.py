@@ -153,7 +153,6 @@ class ProgramRuns:
                     workspace_read_only=bool(workspace_id) and self._config.workspace_read_only,
                     lease=place.lease,
                     request_id=uuid.uuid4().hex,
-                    tenant=trajectory_id,
                     timeout=call_timeout(self._config, timeout),
                 )
                 return ran(result, wait_s=place.wait_s, run_s=self._clock.now() - started)

@@ -195,7 +195,6 @@ class SessionRuns:
                 limits=Limits(wall_time_s=timeout),
                 lease=lease,
                 request_id=uuid.uuid4().hex,
-                tenant=held.trajectory_id,
                 timeout=call_timeout(self._config, timeout),
             )
         except SessionNotFound as error:
@@ -241,7 +240,6 @@ class SessionRuns:
             idle_ttl_s=self._config.session_idle_ttl,
             workspace_id=self._workspaces.id_of(held.trajectory_id),
             owner=held.trajectory_id,
-            tenant=held.trajectory_id,
             request_id=held.request_id,
             timeout=_CALL_S,
         )

@@ -119,7 +119,7 @@ def target(request: pytest.FixtureRequest, kept: Secrets) -> Iterator[Target]:
 async def test_a_message_above_the_bound_is_refused_and_nothing_else_happens(target: Target) -> None:
     options = [("grpc.max_send_message_length", -1)]
     async with target.serving(), open_channel(target.address, options, target.security) as channel:
-        call = channel.unary_unary(target.path, request_serializer=bytes)
+        call: Any = channel.unary_unary(target.path, request_serializer=bytes)
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await call(bytes(193 << 20), timeout=30)
         assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -130,7 +130,7 @@ async def test_a_strangers_message_is_not_taken_in(target: Target) -> None:
     """Without a token a call is refused when its headers are there; its 128 MiB never come."""
     before = target.resident_mib()
     async with target.serving(), open_channel(target.address) as channel:
-        call = channel.unary_unary(target.path, request_serializer=bytes)
+        call: Any = channel.unary_unary(target.path, request_serializer=bytes)
         for _ in range(3):
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await call(bytes(128 << 20), timeout=30)
@@ -141,7 +141,7 @@ async def test_a_strangers_message_is_not_taken_in(target: Target) -> None:
 @pytest.mark.parametrize("size", [20_000, 100_000, 1_000_000])
 async def test_huge_metadata_is_refused(target: Target, size: int) -> None:
     async with target.serving(), open_channel(target.address, security=target.security) as channel:
-        call = channel.unary_unary(target.path, request_serializer=bytes)
+        call: Any = channel.unary_unary(target.path, request_serializer=bytes)
         for _ in range(20):
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await call(b"", metadata=(("x", "y" * size),), timeout=_DEADLINE_S)
@@ -186,7 +186,7 @@ async def test_a_burst_of_honest_calls_is_answered(target: Target) -> None:
         service = "/limiter.v1.LimiterService/" if target.path == ACQUIRE else "/executor_service.v1.ExecutorService/"
         method, request = ("ReleaseToken", limiter_pb2.ReleaseTokenRequest(client_id="x", request_id="1"))
         sent = request.SerializeToString() if target.path == ACQUIRE else b""
-        call = channel.unary_unary(service + (method if target.path == ACQUIRE else "GetStatus"))
+        call: Any = channel.unary_unary(service + (method if target.path == ACQUIRE else "GetStatus"))
         answers = await asyncio.gather(*(call(sent, timeout=60) for _ in range(4_000)))
         assert len(answers) == 4_000
 
@@ -195,7 +195,7 @@ async def test_a_flood_of_calls_without_tokens_leaves_others_served(target: Targ
     """From four connections, each with 50 calls at once, for as long as others make ten calls."""
 
     async def attack(channel: grpc.aio.Channel) -> None:
-        call = channel.unary_unary(target.path, request_serializer=bytes)
+        call: Any = channel.unary_unary(target.path, request_serializer=bytes)
         metadata = (("authorization", "Bearer " + "guess" * 5),)
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError):
