@@ -58,10 +58,6 @@ class BatchSchedule:
             del self._waiting[name]
         return late
 
-    def next_expiry(self) -> float | None:
-        """When `expire` is next worth calling."""
-        return min(self._waiting.values(), default=None)
-
     def admit(self) -> tuple[str, int] | None:
         """Starts the oldest waiting request in the next row; None when none waits or all rows are taken."""
         if not self._waiting or len(self._rows) >= self._max_running:

@@ -129,7 +129,7 @@ class BatchWorker:
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(self._has_news, timeout=self._idle_for())
+                self._wake.wait_for(self._has_news, timeout=0.0 if self._has_work() else None)
                 if self._closing:
                     break
                 news = list(self._inbox)
@@ -146,11 +146,9 @@ class BatchWorker:
     def _has_news(self) -> bool:
         return self._closing or bool(self._inbox)
 
-    def _idle_for(self) -> float | None:
-        if self._schedule.running:
-            return 0.0
-        expiry = self._schedule.next_expiry()
-        return None if expiry is None else max(0.0, expiry - self._clock.now())
+    def _has_work(self) -> bool:
+        """Rows that are decoded, or requests for rows that became free in the last step."""
+        return bool(self._schedule.running or self._schedule.queued)
 
     def _take(self, item: _Work | _Interrupt | _Load | str) -> None:
         if isinstance(item, str):

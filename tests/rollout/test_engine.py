@@ -115,6 +115,15 @@ async def test_waiting_too_long_or_in_vain_is_the_engines_failure(
     await idle(engine)
 
 
+async def test_who_waits_follows_although_all_rows_ended_in_one_step(
+    engine: TransformersEngine, chat: ChatTemplate
+) -> None:
+    ids = prompt(chat, QUESTIONS[0])
+    asked = [request(ids, max_new_tokens=4, stop_token_ids=()) for _ in range(7)]
+    results = await asyncio.wait_for(asyncio.gather(*map(engine.generate, asked)), 60)
+    assert [len(result.ids) for result in results] == [4] * 7
+
+
 @pytest.mark.parametrize(
     "params",
     [
