@@ -72,7 +72,8 @@ class GroupSummary:
 
 class RolloutRunner:
     """Trajectories of each task, as `schedule` says. `score` (see `rollout.loop.scoring`) is called for those that are
-    not masked, `sink` for each that is kept, and `on_group` when a group has ended."""
+    not masked, `sink` for each that is kept, and `on_group` when a group has ended. `slots` are places that several
+    runners share: a trajectory takes one while it is played and scored, beside its place in `schedule`."""
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class RolloutRunner:
         seed: int | None = None,
         score_timeout_s: float = SCORE_TIMEOUT_S,
         on_group: Callable[[GroupSummary], None] = lambda group: None,
+        slots: asyncio.Semaphore | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._loop = loop
@@ -93,6 +95,7 @@ class RolloutRunner:
         self._retries = retries
         self._seed = seed
         self._on_group = on_group
+        self._slots = slots
         self._clock = clock or MonotonicClock()
         self._scoring = Scoring(score, timeout_s=score_timeout_s, retries=retries, clock=self._clock)
         self._planned = self._finished = self._masked = self._retried = self._dropped = self._groups = 0
@@ -166,8 +169,9 @@ class RolloutRunner:
         bounded too."""
         task = self._tasks[start.group]
         seed = turn_seed(self._seed, start.index)
-        result = await self._loop.run(task, index=start.index, seed=seed, attempt=start.attempt)
-        return await self._scoring.scored(task, result)
+        async with self._slots or contextlib.nullcontext():
+            result = await self._loop.run(task, index=start.index, seed=seed, attempt=start.attempt)
+            return await self._scoring.scored(task, result)
 
     def _ended(self, index: int, task: asyncio.Task[TrajectoryResult]) -> None:
         del self._running[index]

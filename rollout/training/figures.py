@@ -7,7 +7,7 @@ import torch
 from rollout.batch import RolloutBatch
 from rollout.training.masked import kept, masked_mean
 
-__all__ = ["StepFigures", "agreement", "batch_figures"]
+__all__ = ["StepFigures", "agreement", "batch_figures", "of_version"]
 
 _OF_TOKENS = ("clipped", "approx_kl", "importance")
 """Sums that are divided by the tokens; the others are terms of the loss, whose parts add up to an optimizer step's."""
@@ -57,6 +57,15 @@ def batch_figures(batch: RolloutBatch, trained: torch.Tensor) -> dict[str, float
         "response_tokens": float(batch.attention_mask[:, batch.prompts.shape[1] :].sum()) / len(batch),
         "turns": float(batch.turns.float().mean()),
     }
+
+
+def of_version(batch: RolloutBatch, version: str) -> torch.Tensor:
+    """bool [B, R]: ids that these weights sampled. Where the batch has none of theirs because it names its weights in a
+    way of its own, all of it."""
+    if version in batch.versions:
+        return batch.weight_versions == batch.versions.index(version)
+    named = any(name.startswith("step-") for name in batch.versions)
+    return torch.full(batch.weight_versions.shape, not named)
 
 
 def agreement(trainer: torch.Tensor, engine: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:

@@ -17,12 +17,13 @@ from fairbox.errors import FairboxError
 from rollout.batch import RolloutBatch
 from rollout.training.advantages import Advantages, AdvantageSettings, Outcomes, estimate_advantages
 from rollout.training.aggregation import token_weights
-from rollout.training.figures import StepFigures, agreement, batch_figures
+from rollout.training.figures import StepFigures, agreement, batch_figures, of_version
 from rollout.training.kl import kl_penalty
 from rollout.training.layout import row_lengths
 from rollout.training.objective import ObjectiveInputs, ObjectiveSettings, objective
 from rollout.training.packing import plan_micro_batches
 from rollout.training.policy import Policy
+from rollout.training.sync import version_name
 from rollout.training.update import UpdateSettings, make_optimizer, make_schedule
 
 __all__ = ["Diverged", "Learner", "LearnerSettings"]
@@ -70,7 +71,7 @@ class Learner:
 
     def step(self, batch: RolloutBatch) -> dict[str, float]:
         """Trains on a batch: its figures by name. Raises Diverged."""
-        sampled = Outcomes.of(batch).mask
+        sampled, version = Outcomes.of(batch).mask, version_name(self.steps_done)
         known = self._known(batch, sampled)
         penalties = None
         if self._settings.loss.kl_reward_coef:
@@ -87,7 +88,10 @@ class Learner:
         if figures.updates:
             self._schedule.step()
         self.steps_done += 1
-        found = batch_figures(batch, advantages.mask) | agreement(known.logprobs, batch.rollout_log_probs, sampled)
+        found = batch_figures(batch, advantages.mask)
+        fresh = sampled & of_version(batch, version)
+        if fresh.any():
+            found |= agreement(known.logprobs, batch.rollout_log_probs, fresh)
         return found | figures.means() | {"lr": lr}
 
     def state(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +26,8 @@ from rollout.training.config import TrainConfig, changed_settings, flat_settings
 from rollout.training.learner import Learner
 from rollout.training.metrics import METRICS, MetricLog
 from rollout.training.policy import Policy
+from rollout.training.source import StepRollouts, TrajectorySource
+from rollout.training.stream import RolloutStream
 from rollout.training.sync import WeightSync, export_model
 from rollout.training.trainer import Evaluation, Trainer
 
@@ -55,7 +58,7 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
     """Whether the last step was reached. The services are `host:port`. Raises FairboxError."""
     config = run.config
     checkpoints = CheckpointStore(run.out / "checkpoints", keep=config.keep)
-    learner = await asyncio.to_thread(restore, run, checkpoints, console)
+    learner, begun = await asyncio.to_thread(restore, run, checkpoints, console)
     after = learner.steps_done
     async with contextlib.AsyncExitStack() as stack:
         loop = await stack.enter_async_context(
@@ -76,12 +79,18 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
         log = stack.enter_context(MetricLog(run.out, console, after=after or -1))
         engine = cast("WeightedEngine", loop.engine)
         folder = None if config.engine.kind == "transformers" else run.out / "weights"
+        sync = WeightSync(engine, learner.policy, folder=folder)
+        source: TrajectorySource
+        if config.mode == "async":
+            source = RolloutStream(config, loop, run.environment, sync, out=run.out, steps_done=after, state=begun)
+        else:
+            source = StepRollouts(config, loop, run.environment, sync, out=run.out)
         trainer = Trainer(
             config,
             learner,
             loop,
-            run.environment,
-            WeightSync(engine, learner.policy, folder=folder),
+            source,
+            sync,
             out=run.out,
             checkpoints=checkpoints,
             log=log,
@@ -94,9 +103,11 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
         return complete
 
 
-def restore(run: TrainingRun, checkpoints: CheckpointStore, console: Console) -> Learner:
-    """The learner at its newest checkpoint, or at its beginning. Raises ConfigError for settings that changed, and for
-    checkpoints that the run is not to go on from."""
+def restore(
+    run: TrainingRun, checkpoints: CheckpointStore, console: Console
+) -> tuple[Learner, Mapping[str, Any] | None]:
+    """The learner at its newest checkpoint, with what its rollouts had begun by then, or at its beginning. Raises
+    ConfigError for settings that changed, and for checkpoints that the run is not to go on from."""
     config, found = run.config, checkpoints.latest()
     if not config.resume and (found is not None or (run.out / METRICS).exists()):
         raise ConfigError(f"out is {str(run.out)!r}, which holds a run; set resume to go on with it")
@@ -110,10 +121,11 @@ def restore(run: TrainingRun, checkpoints: CheckpointStore, console: Console) ->
         seed=config.sampling.seed or 0,
     )
     learner = Learner(policy, config.learner())
-    if found is not None:
-        learner.load_state(found.state)
-        console.print(f"going on after step {found.step} from {found.path}", soft_wrap=True)
-    return learner
+    if found is None:
+        return learner, None
+    learner.load_state(found.state)
+    console.print(f"going on after step {found.step} from {found.path}", soft_wrap=True)
+    return learner, found.state.get("rollouts")
 
 
 def _forget(out: Path, after: int) -> None:

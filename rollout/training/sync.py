@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from fairbox.errors import FairboxError
 from rollout.engines.weights import DiskWeights, StateWeights, WeightedEngine
 from rollout.training.policy import Policy
 
-__all__ = ["WeightSync", "export_model", "version_name"]
+__all__ = ["WeightSync", "export_model", "steps_of", "version_name"]
 
 _TOKENIZER = ("tokenizer*", "*.jinja", "vocab*", "merges.txt", "special_tokens_map.json", "generation_config.json")
 """What a model folder holds beside its configuration and weights."""
@@ -23,6 +24,14 @@ def version_name(steps_done: int) -> str:
     return f"step-{steps_done}"
 
 
+def steps_of(version: str) -> int:
+    """After how many steps the weights are from that `version_name` called so. ValueError for other names."""
+    name, _, number = version.rpartition("-")
+    if name != "step":
+        raise ValueError(f"{version!r} is no version of a training run")
+    return int(number)
+
+
 class WeightSync:
     """`folder` None is for an engine in this process, which copies the weights; servers read them from a folder below
     `folder`, which must be at the same path on their machines."""
@@ -31,6 +40,16 @@ class WeightSync:
         self._engine = engine
         self._policy = policy
         self._folder = folder
+
+    @property
+    def version(self) -> str:
+        """That turns are sampled with now."""
+        return self._engine.weight_version
+
+    async def ensure(self, steps_done: int) -> None:
+        """`push`, unless the engine has these weights."""
+        if self._engine.weight_version != version_name(steps_done):
+            await self.push(steps_done)
 
     async def push(self, steps_done: int) -> str:
         """The version that turns are sampled with from now on. What was cached under other weights is forgotten.
@@ -43,7 +62,7 @@ class WeightSync:
             return version
         path = (self._folder / version).absolute()
         try:
-            write_model(self._policy, path)
+            await asyncio.to_thread(write_model, self._policy, path)  # trajectories may be played meanwhile
             await self._engine.update_weights(DiskWeights(path), version=version)
         except (OSError, SafetensorError) as error:
             raise FairboxError(f"{path}: the weights can't be written: {error}") from None

@@ -1,0 +1,252 @@
+"""Which groups an asynchronous run plays, and which of them a step is trained on. Pure: what happened goes in, what to
+do comes out.
+
+A group is the trajectories of one problem. It is known by its number, its place in the data's order, which goes on from
+pass to pass. Its staleness is the step that is trained on it less the step for which trajectories were collected when
+it was begun: none of its tokens is of older weights than that.
+
+At most min(workers - running, (max_staleness + step) * per_step - (accepted + running)) groups may be begun, as in
+SkyRL's fully asynchronous trainer (AReaL, arXiv:2505.24298, equation 3). So a group that does not take longer than
+those begun after it is at most `max_staleness` old; `Stale` says what becomes of the others.
+
+Invariants: submitted = accepted + filtered + running, and accepted = trained + taken + waiting; every number below the
+next one is in one place: waiting to be begun again, running, waiting, taken, trained, or given up; none is trained on
+twice. `state` with the number of the step is all that a run needs to go on: what it had begun and not trained on is
+begun again, so nothing is left out of a pass because a run was killed.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from fairbox.errors import FairboxError
+
+__all__ = ["GroupEnd", "GroupLedger", "LedgerStatistics", "Stale", "StalenessRules", "TakenGroup"]
+
+LOST_PLAYS = 3
+"""Plays of a problem that the service fails, all trajectories of them, until it is left out of its pass: one that can't
+be played must not be played for ever."""
+
+
+class Stale(StrEnum):
+    """What becomes of a group that is older than `max_staleness`."""
+
+    CORRECT = "correct"
+    """It is trained on like the others: importance weights correct for its age."""
+    DROP = "drop"
+    """It is dropped, at once where it still runs, and its problem is begun again. That favours short trajectories."""
+
+
+class GroupEnd(StrEnum):
+    """What becomes of a group that has ended."""
+
+    WAITS = "waits"
+    """For a step, in the order in which groups end."""
+    STALE = "stale"
+    """It is dropped and begun again: it was older than it may be."""
+    LOST = "lost"
+    """It is begun again: the service failed all of it."""
+    GIVEN_UP = "given_up"
+    """The service failed it too often, and it is left out of this pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessRules:
+    """How many of what. All at least 1, `max_staleness` at least 0."""
+
+    per_step: int
+    """Groups that a step is trained on."""
+    max_staleness: int
+    workers: int
+    """Groups that run at once."""
+    steps: int
+    """Of the whole run; nothing is begun for steps beyond the last."""
+    stale: Stale = Stale.CORRECT
+
+
+@dataclass(frozen=True, slots=True)
+class TakenGroup:
+    """One that a step is trained on."""
+
+    number: int
+    staleness: int
+    """In steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerStatistics:
+    """Groups, counted since the run was started or resumed."""
+
+    step: int
+    """The next one to be done."""
+    submitted: int
+    accepted: int
+    """Trained on, or to be."""
+    running: int
+    waiting: int
+    """Ended, and in no step yet."""
+    again: int
+    """To be begun again."""
+    dropped: int
+    """For their age."""
+    lost: int
+    """By the service, those included that were begun again."""
+    given_up: int
+    late: int
+    """Trained on although older than `max_staleness`."""
+
+
+class GroupLedger:
+    """`submit` until it gives None; `ended` or `cancelled` for each; `take` a step's groups, and `trained` behind it.
+
+    `step` is the next one to be done, from 1; `state` what `state()` gave before that step.
+    """
+
+    def __init__(self, rules: StalenessRules, *, step: int = 1, state: Mapping[str, Any] | None = None) -> None:
+        self._rules = rules
+        self._step = step
+        self._next, self._again = _read(state)
+        self._running: dict[int, int] = {}
+        """Number -> the step for which trajectories were collected when it was begun."""
+        self._waiting: dict[int, int] = {}
+        """The same of those that have ended, in the order in which they did."""
+        self._taken: tuple[int, ...] = ()
+        self._trained = (step - 1) * rules.per_step
+        self._submitted = self._trained
+        self._plays_lost: Counter[int] = Counter()
+        self._lost = self._dropped = self._given_up = self._late = 0
+        self.lost_in_a_row = 0
+        """Groups that the service failed, since one was scored."""
+
+    @property
+    def accepted(self) -> int:
+        return self._trained + len(self._taken) + len(self._waiting)
+
+    @property
+    def filtered(self) -> int:
+        """Ended, and neither trained on nor to be."""
+        return self._dropped + self._lost
+
+    @property
+    def capacity(self) -> int:
+        """Groups that may be begun now; 0 or less: none."""
+        rules, running = self._rules, len(self._running)
+        allowed = min(rules.max_staleness + self._step, rules.steps) * rules.per_step
+        return min(rules.workers - running, allowed - (self.accepted + running))
+
+    def submit(self) -> int | None:
+        """The next group to be begun: one that is to be begun again, else the next in the data's order."""
+        if self.capacity <= 0:
+            return None
+        if self._again:
+            number = self._again.pop(0)
+        else:
+            number, self._next = self._next, self._next + 1
+        self._running[number] = self._step
+        self._submitted += 1
+        return number
+
+    def ended(self, number: int, *, scored: int) -> GroupEnd:
+        """A group has ended by itself, with so many scored trajectories."""
+        began = self._running.pop(number)
+        if not scored:
+            return self._lose(number)
+        self.lost_in_a_row = 0
+        self._plays_lost.pop(number, None)
+        if self._is_dropped(began):
+            self._drop(number)
+            return GroupEnd.STALE
+        self._waiting[number] = began
+        return GroupEnd.WAITS
+
+    def cancelled(self, number: int) -> None:
+        """A running group has ended because it was told to, and is begun again."""
+        del self._running[number]
+        self._drop(number)
+
+    def expired(self) -> tuple[int, ...]:
+        """Running groups that are of no use any more, to be told to end."""
+        return tuple(number for number, began in self._running.items() if self._is_dropped(began))
+
+    def take(self) -> tuple[TakenGroup, ...] | None:
+        """The groups of this step, those that ended first; None: there are too few. Whatever has become too old by that
+        is dropped."""
+        assert not self._taken, "a step is trained"
+        if len(self._waiting) < self._rules.per_step:
+            return None
+        chosen = list(self._waiting.items())[: self._rules.per_step]
+        self._taken = tuple(number for number, _ in chosen)
+        for number in self._taken:
+            del self._waiting[number]
+        for number in [number for number, began in self._waiting.items() if self._is_dropped(began)]:
+            del self._waiting[number]
+            self._drop(number)
+        taken = tuple(TakenGroup(number, self._step - began) for number, began in chosen)
+        self._late += sum(group.staleness > self._rules.max_staleness for group in taken)
+        return taken
+
+    def trained(self) -> None:
+        """The step was trained on what was taken, and the next one begins."""
+        assert self._taken, "nothing was taken"
+        self._trained += len(self._taken)
+        self._taken = ()
+        self._step += 1
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """Those that have ended and are in no step yet, in the order in which they did."""
+        return tuple(self._waiting)
+
+    def state(self) -> dict[str, Any]:
+        """What is to be done beside what was trained on, as plain values for a checkpoint."""
+        begun = (*self._again, *self._running, *self._waiting, *self._taken)
+        return {"next": self._next, "again": sorted(begun)}
+
+    def statistics(self) -> LedgerStatistics:
+        return LedgerStatistics(
+            step=self._step,
+            submitted=self._submitted,
+            accepted=self.accepted,
+            running=len(self._running),
+            waiting=len(self._waiting),
+            again=len(self._again),
+            dropped=self._dropped,
+            lost=self._lost,
+            given_up=self._given_up,
+            late=self._late,
+        )
+
+    def _is_dropped(self, began: int) -> bool:
+        """Whether a group that is in no step yet is older than it may be by the first one that could have it."""
+        earliest = self._step + bool(self._taken)
+        return self._rules.stale is Stale.DROP and earliest - began > self._rules.max_staleness
+
+    def _drop(self, number: int) -> None:
+        self._dropped += 1
+        insort(self._again, number)
+
+    def _lose(self, number: int) -> GroupEnd:
+        self._lost += 1
+        self.lost_in_a_row += 1
+        self._plays_lost[number] += 1
+        if self._plays_lost[number] < LOST_PLAYS:
+            insort(self._again, number)
+            return GroupEnd.LOST
+        del self._plays_lost[number]
+        self._given_up += 1
+        return GroupEnd.GIVEN_UP
+
+
+def _read(state: Mapping[str, Any] | None) -> tuple[int, list[int]]:
+    """(next number, numbers that are to be begun again)."""
+    if state is None:
+        return 0, []
+    try:
+        return int(state["next"]), sorted(int(number) for number in state["again"])
+    except (KeyError, TypeError, ValueError):
+        raise FairboxError("the checkpoint does not say which problems an asynchronous run had begun") from None

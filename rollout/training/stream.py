@@ -1,0 +1,263 @@
+"""Rollouts of a run that trains asynchronously: they go on while the weights move, and each step takes the groups that
+ended first.
+
+`GroupLedger` decides which groups are begun, taken and dropped; this does it. New weights reach the engine between two
+ids of a turn (`engine.interrupt=continue`), and each token says which sampled it. Invariants: at most `concurrency`
+trajectories are played or scored; no failure of one group reaches another; what a step does not take is held in memory,
+at most (max_staleness + 1) * prompts_per_step groups; everything that was begun has ended when the stream is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fairbox.errors import ConfigError, FairboxError
+from fairbox.serving import until_stopped
+from rollout.dump import DumpWriter
+from rollout.envs.base import Environment
+from rollout.loop.agent_loop import AgentLoop
+from rollout.loop.groups import RetryBudget, Schedule
+from rollout.loop.results import TrajectoryResult
+from rollout.loop.runner import RolloutRunner
+from rollout.loop.task import Task
+from rollout.training.config import TrainConfig
+from rollout.training.order import play_seed, stream_task
+from rollout.training.source import SourceStatistics, StepBatch, dump_into, step_problems
+from rollout.training.staleness import GroupEnd, GroupLedger, Stale, StalenessRules, TakenGroup
+from rollout.training.stream_figures import StreamFigures
+from rollout.training.sync import WeightSync
+
+__all__ = ["RolloutStream"]
+
+_LOG = logging.getLogger("fairbox.training")
+MAX_BARREN_STEPS = 3
+"""As many groups as so many steps have, failed by the service without one between them that was scored, end a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """A loop whose trajectories are counted over the whole run, and told of when they have ended."""
+
+    loop: AgentLoop
+    first: int
+    ended: Callable[[], None]
+
+    async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
+        try:
+            return await self.loop.run(task, index=self.first + index, seed=seed, attempt=attempt)
+        finally:
+            self.ended()
+
+
+class RolloutStream:
+    """The asynchronous `TrajectorySource`, behind `steps_done` steps. `state` is what `state()` gave then."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        loop: AgentLoop,
+        environment: Environment,
+        sync: WeightSync,
+        *,
+        out: Path,
+        steps_done: int,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        settings = config.fully_async
+        self._config = config
+        self._loop = loop
+        self._environment = environment
+        self._tasks = step_problems(config, environment)
+        self._sync = sync
+        self._out = out
+        rules = StalenessRules(
+            per_step=config.prompts_per_step,
+            max_staleness=settings.max_staleness,
+            workers=(settings.max_staleness + 1) * config.prompts_per_step,
+            steps=config.steps,
+            stale=Stale(settings.stale),
+        )
+        self._ledger = GroupLedger(rules, step=steps_done + 1, state=_checked(state, len(self._tasks)))
+        self._figures = StreamFigures(rules.max_staleness)
+        self._retries = RetryBudget(config.infra_retries, config.infra_retries_total)
+        self._slots = asyncio.Semaphore(config.concurrency)
+        self._each = config.samples_per_prompt + config.extra_samples
+        self._left: dict[int, int] = {}
+        """Group -> trajectories of it that have not ended."""
+        self._playing: dict[int, asyncio.Task[list[TrajectoryResult] | None]] = {}
+        self._results: dict[int, list[TrajectoryResult]] = {}
+        """Of groups that wait for a step."""
+        self._runners: dict[int, RolloutRunner] = {}
+        self._news = asyncio.Event()
+        self._problem: Exception | None = None
+        """What ends the run, for whoever waits for a batch."""
+        self._open = False
+        self._group = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open = False
+        for task in self._playing.values():
+            task.cancel()
+        # Cancelled meanwhile, it still waits for all of them.
+        await self._group.__aexit__(None, None, None)
+
+    async def batch(self, step: int, stop: asyncio.Event) -> StepBatch | None:
+        """The groups that ended first, as soon as there are enough. Rollouts begin with the first call. How long it
+        takes is bounded by the limits of trajectories, like a step of rollouts."""
+        if not self._open:
+            await self._sync.push(step - 1)
+            self._open = True
+            self._figures.begin(now=time.monotonic(), engine_busy_s=self._busy_s())
+            self._fill()
+        began = time.monotonic()
+        while (taken := self._ledger.take()) is None:
+            if self._problem is not None:
+                raise self._problem
+            self._news.clear()
+            if not await until_stopped(stop, self._wait()):
+                return None
+        for number in self._ledger.expired():
+            self._playing[number].cancel()
+        results = self._collect(taken, step)
+        for number in self._results.keys() - set(self._ledger.waiting):
+            del self._results[number]  # became too old
+        waited_s, now = time.monotonic() - began, time.monotonic()
+        ledger = self._ledger.statistics()
+        figures = self._figures.taken(
+            step, taken, results, ledger, waited_s=waited_s, now=now, engine_busy_s=self._busy_s()
+        )
+        return StepBatch(results, figures)
+
+    async def trained(self, step: int) -> None:
+        """The weights go to the engine first, so that a group which is begun for the next step has none that are older
+        than it says."""
+        if step < self._config.steps:
+            await self._sync.ensure(step)
+        self._ledger.trained()
+        self._retries.total = self._config.infra_retries_total  # of each step, as where steps are synchronous
+        self._fill()
+
+    def state(self) -> dict[str, Any]:
+        return self._ledger.state() | {"problems": len(self._tasks)}
+
+    def statistics(self) -> SourceStatistics:
+        found = self._ledger.statistics()
+        return SourceStatistics(
+            running=found.running,
+            waiting=found.waiting,
+            trajectories=sum(runner.statistics().running for runner in self._runners.values()),
+            dropped=found.dropped,
+            lost=found.lost,
+        )
+
+    async def _wait(self) -> None:
+        await self._news.wait()
+
+    def _busy_s(self) -> float:
+        return self._loop.engine.statistics().busy_s
+
+    def _fill(self) -> None:
+        """Begins groups while there are places that none of those that run will take: one that is begun early is old
+        early."""
+        while self._open and sum(self._left.values()) < self._config.concurrency:
+            number = self._ledger.submit()
+            if number is None:
+                return
+            self._left[number] = self._each
+            task = self._group.create_task(self._play(number), name=f"group {number}")
+            self._playing[number] = task
+            task.add_done_callback(partial(self._ended, number))
+
+    def _trajectory_ended(self, number: int) -> None:
+        self._left[number] = max(0, self._left[number] - 1)
+        self._fill()
+
+    async def _play(self, number: int) -> list[TrajectoryResult] | None:
+        """One group to its end."""
+        config = self._config
+        results: list[TrajectoryResult] = []
+        task = self._task(number)
+        runner = RolloutRunner(
+            _Numbered(self._loop, number * self._each, partial(self._trajectory_ended, number)),
+            self._environment.score,
+            lambda result, task: results.append(result),
+            schedule=Schedule(self._each, config.samples_per_prompt, config.extra_samples),
+            retries=self._retries,
+            seed=play_seed(config.sampling.seed, number),
+            score_timeout_s=config.score_timeout_s,
+            slots=self._slots,
+        )
+        self._runners[number] = runner
+        try:
+            await runner.run([task])
+        except Exception as error:  # the boundary of a group: no failure of a trajectory, but a defect, ends the run
+            self._problem = self._problem or error
+            return None
+        return results
+
+    def _ended(self, number: int, task: asyncio.Task[list[TrajectoryResult] | None]) -> None:
+        del self._playing[number], self._left[number]
+        self._runners.pop(number, None)
+        self._news.set()
+        if not self._open:
+            return  # what it was is in `state`
+        if task.cancelled():
+            self._ledger.cancelled(number)
+        elif (results := task.result()) is not None:
+            self._keep(number, results)
+        self._fill()
+
+    def _keep(self, number: int, results: list[TrajectoryResult]) -> None:
+        end = self._ledger.ended(number, scored=sum(not result.masked for result in results))
+        if end is GroupEnd.WAITS:
+            self._results[number] = results
+        elif end is not GroupEnd.STALE:
+            why = next((result.error for result in results if result.error), "no reason is known")
+            again = "its problem is played again" if end is GroupEnd.LOST else "its problem is left out of this pass"
+            _LOG.warning("every trajectory of group %d failed by the service (%s); %s", number, why, again)
+            lost = self._ledger.lost_in_a_row
+            if lost >= MAX_BARREN_STEPS * self._config.prompts_per_step:
+                self._problem = FairboxError(f"every trajectory of the last {lost} groups failed by the service: {why}")
+
+    def _collect(self, taken: Sequence[TakenGroup], step: int) -> list[TrajectoryResult]:
+        """The trajectories of a step, dumped. Two plays of one problem, at the end of a pass and the beginning of the
+        next, are two groups."""
+        seen: Counter[str] = Counter()
+        found: list[TrajectoryResult] = []
+        with DumpWriter(self._out / "rollouts", step) as dump:
+            for group in sorted(taken, key=lambda group: group.number):
+                task, results = self._task(group.number), self._results.pop(group.number)
+                seen[task.uid] += 1
+                if (count := seen[task.uid]) > 1:
+                    results = [replace(result, uid=f"{result.uid}#{count}") for result in results]
+                for result in sorted(results, key=lambda result: result.index):
+                    dump_into(dump, self._loop, result, task, step=step)
+                    found.append(result)
+        return found
+
+    def _task(self, number: int) -> Task:
+        """Of a group."""
+        return self._tasks[stream_task(number, tasks=len(self._tasks), seed=self._config.sampling.seed or 0)]
+
+
+def _checked(state: Mapping[str, Any] | None, problems: int) -> Mapping[str, Any] | None:
+    """Raises ConfigError where the state is of other data."""
+    if state is not None and state.get("problems") != problems:
+        was = state.get("problems")
+        raise ConfigError(f"data has {problems} problems, had {was} when the checkpoint was written")
+    return state

@@ -1,0 +1,147 @@
+"""Whole runs in which rollouts go on while the weights move, on a small model."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fairbox.errors import ConfigError
+from rollout.config import EngineSettings
+from rollout.dump import read_dump
+from rollout.envs.base import EnvironmentSetup
+from rollout.loop import Limits
+from tests.rollout.training.vowels import Vowels, VowelsConfig
+
+torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
+
+from rollout.training.checkpoints import CheckpointStore  # noqa: E402 - needs torch
+from rollout.training.config import FullyAsyncSettings, TrainConfig  # noqa: E402
+from rollout.training.correction import CorrectionSettings  # noqa: E402
+from rollout.training.objective import ObjectiveSettings  # noqa: E402
+from rollout.training.run import TrainingRun, train  # noqa: E402
+from rollout.training.update import UpdateSettings  # noqa: E402
+
+pytestmark = pytest.mark.timeout(300)
+
+ROOT = Path(__file__).parents[3]
+CONFIG = TrainConfig(
+    env="vowels",
+    mode="async",
+    fully_async=FullyAsyncSettings(max_staleness=1),
+    prompts_per_step=2,
+    samples_per_prompt=3,
+    concurrency=6,
+    steps=6,
+    save_every=1,
+    eval_every=3,
+    limits=Limits(max_turn_tokens=24),
+    engine=EngineSettings(max_batch=6, threads=1, max_model_tokens=128),
+    loss=ObjectiveSettings(correction=CorrectionSettings(level="token")),
+    update=UpdateSettings(lr=1e-2),
+)
+
+
+def run_of(model_dir: Path, out: Path, *, wanted: str = "aeiou", **changes: Any) -> TrainingRun:
+    config = replace(CONFIG, model=str(model_dir), out=str(out), **changes)
+    config.validate()
+    settings = VowelsConfig(wanted)
+    held_out = Vowels(settings, EnvironmentSetup(limit=1))
+    return TrainingRun(config, settings, Vowels(settings, EnvironmentSetup()), held_out, (), model_dir, out)
+
+
+async def trained(run: TrainingRun, stop: asyncio.Event | None = None) -> bool:
+    nowhere = "127.0.0.1:9"
+    console, stop = Console(file=io.StringIO()), stop or asyncio.Event()
+    return await train(run, executor=nowhere, limiter=nowhere, console=console, stop=stop)
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    path = out / "metrics.jsonl"
+    whole = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in whole if line.endswith("\n")]
+
+
+def played(out: Path, steps: int) -> list[list[str]]:
+    """The problem of every trajectory that was trained on, by step."""
+    return [[record["where"] for record in read_dump(out / "rollouts" / f"{n}.jsonl")] for n in range(1, steps + 1)]
+
+
+def each_problem_once_a_pass(out: Path, steps: int) -> None:
+    found = played(out, steps)
+    assert [len(step) for step in found] == [6] * steps
+    assert Counter(where for step in found for where in step) == {f"vowels:{n}": 3 * steps // 2 for n in range(4)}
+
+
+async def test_steps_take_what_ended_first_and_say_how_old_it_is(tiny_dir: Path, tmp_path: Path) -> None:
+    assert await trained(run_of(tiny_dir, tmp_path))
+    each_problem_once_a_pass(tmp_path, 6)
+    found = lines(tmp_path)
+    assert [line["step"] for line in found] == [*range(7)]
+    for line in found[1:]:
+        step = line["step"]
+        lags: Counter[int] = Counter()
+        for record in read_dump(tmp_path / "rollouts" / f"{step}.jsonl"):
+            for part in record["segments"][1:]:
+                lags[step - 1 - int(part["weight_version"].removeprefix("step-"))] += part["length"]
+        assert line["async/lag_0"] == pytest.approx(lags[0] / lags.total())
+        assert line["async/lag_1"] == pytest.approx(lags[1] / lags.total())
+        assert min(lags) >= 0
+        assert max(lags) <= line["async/staleness_max"]
+        if lags[0]:
+            assert line["logprob_difference_max"] < 1e-4
+        assert line["trained_rows"] == line["trajectories"] == 6
+    # Something was played ahead, and weights did move.
+    assert sum(line["async/lag_0"] < 1 for line in found[1:]) >= 4
+    assert all(line["grad_norm"] > 0 for line in found[1:])
+    # None of the groups of the last step was begun before what its passes had begun.
+    assert max(line["async/staleness_max"] for line in found[1:]) == 1
+
+
+async def test_without_staleness_it_is_the_synchronous_order(tiny_dir: Path, tmp_path: Path) -> None:
+    loss = ObjectiveSettings()
+    run = run_of(tiny_dir, tmp_path, fully_async=FullyAsyncSettings(max_staleness=0), loss=loss, steps=2)
+    assert await trained(run)
+    for line in lines(tmp_path)[1:]:
+        assert (line["async/lag_0"], line["async/staleness_max"]) == (1.0, 0.0)
+        assert line["logprob_difference_max"] < 1e-4
+
+
+async def test_a_run_that_was_told_to_end_plays_what_it_had_begun_again(tiny_dir: Path, tmp_path: Path) -> None:
+    stop = asyncio.Event()
+    work = asyncio.ensure_future(trained(run_of(tiny_dir, tmp_path), stop))
+    while len(lines(tmp_path)) < 3:
+        assert not work.done()
+        await asyncio.sleep(0.01)
+    stop.set()
+    assert not await work
+    found = CheckpointStore(tmp_path / "checkpoints", keep=9).latest()
+    assert found is not None
+    assert 2 <= found.step < 6
+    begun = found.state["rollouts"]
+    assert begun["problems"] == 4
+    assert begun["next"] == 2 * found.step + len(begun["again"])
+    assert await trained(run_of(tiny_dir, tmp_path, resume=True))
+    each_problem_once_a_pass(tmp_path, 6)
+    assert [line["step"] for line in lines(tmp_path)] == [*range(7)]
+
+
+def test_settings_that_contradict_each_other_are_named() -> None:
+    for changes, problem in (
+        ({"mode": "fast"}, "mode is 'fast', must be one of: sync, async"),
+        ({"loss": ObjectiveSettings()}, "loss.correction.level is 'none', must be token, sequence or geometric"),
+        ({"keep_groups": 1}, "keep_groups is 1, must be none with mode=async"),
+        ({"fully_async": FullyAsyncSettings(-1)}, "fully_async.max_staleness is -1, must be at least 0"),
+        ({"fully_async": FullyAsyncSettings(1, "wait")}, "fully_async.stale is 'wait', must be one of: correct, drop"),
+        ({"mode": "sync"}, "fully_async.max_staleness is set, which has no meaning with mode=sync"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            replace(CONFIG, **changes).validate()
+    replace(CONFIG, loss=ObjectiveSettings(anchor="rollout")).validate()

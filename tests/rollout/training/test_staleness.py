@@ -1,0 +1,254 @@
+"""Which groups an asynchronous run begins, takes, drops and begins again, over generated histories."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fairbox.errors import FairboxError
+from rollout.training.order import play_seed, stream_task
+from rollout.training.staleness import LOST_PLAYS, GroupEnd, GroupLedger, Stale, StalenessRules, TakenGroup
+
+RULES = {"per_step": 4, "max_staleness": 1, "workers": 8, "steps": 100}
+
+
+def ledger(**changes: Any) -> GroupLedger:
+    step, state = changes.pop("step", 1), changes.pop("state", None)
+    return GroupLedger(StalenessRules(**RULES | changes), step=step, state=state)
+
+
+def submitted(found: GroupLedger) -> list[int]:
+    numbers = []
+    while (number := found.submit()) is not None:
+        numbers.append(number)
+    return numbers
+
+
+def test_the_capacity_is_that_of_skyrls_trainer() -> None:
+    """Its vector: 4 groups a step, staleness 1, 8 workers."""
+    found = ledger()
+    assert found.capacity == 8
+    assert submitted(found) == [*range(8)]
+    for number in range(4):
+        found.ended(number, scored=1)
+    assert (found.accepted, found.capacity) == (4, 0)
+    assert found.take() == tuple(TakenGroup(number, 0) for number in range(4))
+    assert found.capacity == 0
+    found.trained()
+    assert found.capacity == 4
+
+
+def test_a_step_takes_the_groups_that_ended_first() -> None:
+    found = ledger(per_step=2, workers=4)
+    submitted(found)
+    found.ended(3, scored=2)
+    assert found.take() is None
+    found.ended(0, scored=1)
+    found.ended(1, scored=1)
+    assert found.take() == (TakenGroup(3, 0), TakenGroup(0, 0))
+    found.trained()
+    found.ended(2, scored=1)
+    assert found.take() == (TakenGroup(1, 1), TakenGroup(2, 1))
+
+
+def test_without_staleness_nothing_runs_ahead() -> None:
+    found = ledger(per_step=2, workers=2, max_staleness=0)
+    for step in range(3):
+        assert submitted(found) == [2 * step, 2 * step + 1]
+        for number in (2 * step, 2 * step + 1):
+            found.ended(number, scored=1)
+        assert found.take() is not None
+        assert found.capacity <= 0
+        found.trained()
+
+
+def test_nothing_is_begun_for_steps_beyond_the_last() -> None:
+    found = ledger(steps=1)
+    assert submitted(found) == [0, 1, 2, 3]
+
+
+def aged(stale: Stale) -> GroupLedger:
+    """Group 0 runs since step 1, and step 2 was taken."""
+    found = ledger(per_step=1, workers=2, stale=stale)
+    for number in (1, 2):
+        submitted(found)
+        found.ended(number, scored=1)
+        assert found.take() is not None
+        if number == 1:
+            found.trained()
+    return found
+
+
+def test_a_group_that_took_too_long_is_trained_on_and_counted() -> None:
+    found = aged(Stale.CORRECT)
+    assert found.expired() == ()
+    found.trained()
+    assert found.ended(0, scored=1) is GroupEnd.WAITS
+    assert found.take() == (TakenGroup(0, 2),)
+    assert found.statistics().late == 1
+
+
+def test_or_it_is_told_to_end_and_begun_again_first() -> None:
+    found = aged(Stale.DROP)
+    assert found.expired() == (0,)
+    found.cancelled(0)
+    found.trained()
+    assert submitted(found) == [0, 3]
+    assert (found.statistics().dropped, found.statistics().late) == (1, 0)
+
+
+def test_one_that_ended_before_it_could_be_told_to_is_dropped_too() -> None:
+    found = aged(Stale.DROP)
+    assert found.ended(0, scored=1) is GroupEnd.STALE
+    assert found.state() == {"next": 3, "again": [0, 2]}
+
+
+def test_one_that_waited_too_long_is_dropped() -> None:
+    found = ledger(per_step=1, workers=9, max_staleness=1, stale=Stale.DROP)
+    assert submitted(found) == [0, 1]
+    for number in (0, 1):
+        found.ended(number, scored=1)
+    found.take()
+    found.trained()
+    assert submitted(found) == [2]
+    found.ended(2, scored=1)
+    assert found.take() == (TakenGroup(1, 1),)
+    assert found.waiting == (2,)
+    found.trained()
+    assert submitted(found) == [3]
+    found.cancelled(3)
+    assert submitted(found) == [3]
+
+
+def test_what_the_service_failed_is_begun_again_and_given_up_in_the_end() -> None:
+    found = ledger(per_step=1, workers=1)
+    for play in range(1, LOST_PLAYS + 1):
+        assert found.submit() == 0
+        assert found.ended(0, scored=0) is (GroupEnd.LOST if play < LOST_PLAYS else GroupEnd.GIVEN_UP)
+        assert found.lost_in_a_row == play
+    assert found.submit() == 1
+    found.ended(1, scored=1)
+    assert found.lost_in_a_row == 0
+    assert found.state() == {"next": 2, "again": [1]}
+
+
+def test_a_state_that_is_none_is_an_error() -> None:
+    with pytest.raises(FairboxError, match="does not say which problems"):
+        ledger(state={"next": 3})
+
+
+def test_each_pass_has_every_problem_once_in_an_order_of_its_own() -> None:
+    passes = [[stream_task(5 * epoch + place, tasks=5, seed=1) for place in range(5)] for epoch in range(3)]
+    assert [sorted(one) for one in passes] == [[*range(5)]] * 3
+    assert len({tuple(one) for one in passes}) == 3
+
+
+def test_seeds_of_groups_are_unrelated() -> None:
+    seeds = [play_seed(1, number) for number in range(100)]
+    assert len(set(seeds)) == 100
+    steps = {b - a for a, b in pairwise(seeds) if a is not None and b is not None}
+    assert len(steps) == 99
+    assert play_seed(None, 3) is None
+    assert play_seed(1, 3) != play_seed(2, 3)
+
+
+class Ledgers(RuleBasedStateMachine):
+    """Groups that end in any order, masked or not, with kills and resumes at any moment."""
+
+    @initialize(
+        per_step=st.integers(1, 3),
+        max_staleness=st.integers(0, 3),
+        workers=st.integers(1, 8),
+        stale=st.sampled_from(Stale),
+    )
+    def begin(self, per_step: int, max_staleness: int, workers: int, stale: Stale) -> None:
+        self.bounds = StalenessRules(per_step, max_staleness, workers, steps=12, stale=stale)
+        self.ledger = GroupLedger(self.bounds)
+        self.step = 1
+        self.began: dict[int, int] = {}
+        self.taken: tuple[TakenGroup, ...] = ()
+        self.trained: list[int] = []
+        self.given_up: set[int] = set()
+        self.saved: tuple[int, dict[str, Any], list[int], set[int]] = (1, self.ledger.state(), [], set())
+
+    @rule()
+    def submit(self) -> None:
+        outstanding = self.ledger.state()["again"]
+        number = self.ledger.submit()
+        if number is not None:
+            assert number not in self.began
+            waiting_again = (
+                set(outstanding) - set(self.began) - set(self.ledger.waiting) - {g.number for g in self.taken}
+            )
+            assert not waiting_again or number == min(waiting_again)
+            self.began[number] = self.step
+
+    @precondition(lambda self: self.began)
+    @rule(data=st.data(), scored=st.integers(0, 2))
+    def end(self, data: st.DataObject, scored: int) -> None:
+        number = data.draw(st.sampled_from(sorted(self.began)))
+        del self.began[number]
+        if self.ledger.ended(number, scored=scored) is GroupEnd.GIVEN_UP:
+            self.given_up.add(number)
+
+    @rule()
+    def take(self) -> None:
+        if self.taken:
+            return
+        waiting = self.ledger.waiting
+        taken = self.ledger.take()
+        assert (taken is not None) == (len(waiting) >= self.bounds.per_step)
+        if taken is None:
+            return
+        self.taken = taken
+        assert tuple(group.number for group in taken) == waiting[: self.bounds.per_step]
+        if self.bounds.stale is Stale.DROP:
+            assert all(group.staleness <= self.bounds.max_staleness for group in taken)
+        for number in self.ledger.expired():
+            assert self.bounds.stale is Stale.DROP
+            assert self.step + 1 - self.began.pop(number) > self.bounds.max_staleness
+            self.ledger.cancelled(number)
+
+    @precondition(lambda self: self.taken)
+    @rule(save=st.booleans())
+    def train(self, save: bool) -> None:
+        self.ledger.trained()
+        self.trained += [group.number for group in self.taken]
+        self.taken, self.step = (), self.step + 1
+        if save:
+            self.saved = (self.step, self.ledger.state(), list(self.trained), set(self.given_up))
+
+    @rule()
+    def killed(self) -> None:
+        self.step, state, trained, given_up = self.saved
+        self.ledger = GroupLedger(self.bounds, step=self.step, state=state)
+        self.trained, self.given_up = list(trained), set(given_up)
+        self.began, self.taken = {}, ()
+
+    @invariant()
+    def adds_up(self) -> None:
+        if not hasattr(self, "ledger"):
+            return
+        found, rules = self.ledger.statistics(), self.bounds
+        assert found.submitted == found.accepted + self.ledger.filtered + found.running
+        assert found.accepted == len(self.trained) + len(self.taken) + found.waiting
+        assert found.running == len(self.began) <= rules.workers
+        assert found.accepted + found.running <= min(rules.max_staleness + self.step, rules.steps) * rules.per_step
+        if found.running + len(self.taken) == 0 and found.waiting < rules.per_step and self.step <= rules.steps:
+            assert self.ledger.capacity > 0  # or the run would stand still
+
+    @invariant()
+    def each_problem_is_somewhere_and_once(self) -> None:
+        if not hasattr(self, "ledger"):
+            return
+        state = self.ledger.state()
+        places = Counter([*self.trained, *self.given_up, *state["again"]])
+        assert places == Counter(range(state["next"]))
+
+
+TestLedgers = Ledgers.TestCase
