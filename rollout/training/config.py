@@ -33,6 +33,7 @@ _FREE = (
     "eval_data",
     "eval_n",
     "eval_temperature",
+    "wandb",
     "up",
     "limiter",
     "executor",
@@ -105,6 +106,9 @@ class TrainConfig(RolloutConfig):
     eval_n: int = setting(100, help="How many of those.")
     eval_every: int = setting(10, help="Steps between evaluations; the first is before step 1.")
     eval_temperature: float = setting(0.0, help="Temperature of evaluations; 0: greedy.")
+    wandb: str | None = setting(
+        None, help="Project of Weights & Biases for the figures; none: not. Its own variables hold: WANDB_MODE=offline."
+    )
     policy: PolicySettings = setting(factory=PolicySettings, help="The model that is trained.")
     advantage: AdvantageSettings = setting(factory=AdvantageSettings, help="How advantages are estimated.")
     loss: ObjectiveSettings = setting(factory=ObjectiveSettings, help="What is made small.")

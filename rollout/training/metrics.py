@@ -1,4 +1,4 @@
-"""Figures of a run: one line of `metrics.jsonl` for each step, TensorBoard where it is installed, a table for people.
+"""Figures of a run: one line of `metrics.jsonl` for each step, a table for people, and boards (boards.py).
 
 Invariant: after a resume, the file has each step once, in order. NaN is written as null.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console
 
 from fairbox.errors import FairboxError
+from rollout.training.boards import Board, WandbSettings, open_boards
 
 __all__ = ["METRICS", "MetricLog"]
 
@@ -42,12 +42,13 @@ _COLUMNS = (
 class MetricLog:
     """`with MetricLog(folder, console, after=step) as log: log.write(step, figures)`; `after` -1 keeps no line."""
 
-    def __init__(self, folder: Path, console: Console, *, after: int) -> None:
+    def __init__(self, folder: Path, console: Console, *, after: int, wandb: WandbSettings | None = None) -> None:
         self._path = folder / METRICS
         self._console = console
         self._after = after
         self._rows = 0
-        self._board: Any = None
+        self._wandb = wandb
+        self._boards: list[Board] = []
         self._folder = folder
 
     def __enter__(self) -> Self:
@@ -60,14 +61,14 @@ class MetricLog:
             beside.replace(self._path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FairboxError(f"{self._path}: can't be used: {error}") from None
-        self._board = _tensorboard(self._folder / "tensorboard", purge=self._after + 1)
+        self._boards = open_boards(self._folder, after=self._after, wandb=self._wandb)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._board is not None:
-            self._board.close()
+        for board in self._boards:
+            board.close(failed=error is not None)
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
         """One step. Raises FairboxError when the file can't be written."""
@@ -77,9 +78,9 @@ class MetricLog:
                 file.write(json.dumps({"step": step, **plain}) + "\n")
         except OSError as error:
             raise FairboxError(f"{self._path}: can't be written: {error.strerror or error}") from None
-        if self._board is not None:
-            for name, value in figures.items():
-                self._board.add_scalar(name if "/" in name else f"train/{name}", value, step)
+        grouped = {name if "/" in name else f"train/{name}": value for name, value in figures.items()}
+        for board in self._boards:
+            board.write(step, grouped)
         self._show({"step": float(step), **figures})
 
     def _show(self, figures: Mapping[str, float]) -> None:
@@ -98,13 +99,3 @@ def _lines(path: Path) -> list[str]:
     if not path.exists():
         return []
     return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
-
-
-def _tensorboard(folder: Path, *, purge: int) -> Any:
-    """A writer, or None where the package is not installed."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it looks for tensorflow, which is talkative
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder), purge_step=purge)

@@ -21,6 +21,7 @@ from rollout.envs.base import Environment, EnvironmentWithServices
 from rollout.figures import open_figures, service_metrics
 from rollout.rewards import RewardServices
 from rollout.tools.registry import ToolSpec
+from rollout.training.boards import WandbSettings
 from rollout.training.checkpoints import CheckpointStore
 from rollout.training.config import TrainConfig, changed_settings, flat_settings
 from rollout.training.learner import Learner
@@ -76,7 +77,8 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
             check_prompts(environment.tasks(), loop.chat, loop.tools.schemas, longest=longest)
         if config.resume:
             _forget(run.out, after)
-        log = stack.enter_context(MetricLog(run.out, console, after=after or -1))
+        board = None if config.wandb is None else WandbSettings(config.wandb, run.settings())
+        log = stack.enter_context(MetricLog(run.out, console, after=after or -1, wandb=board))
         engine = cast("WeightedEngine", loop.engine)
         folder = None if config.engine.kind == "transformers" else run.out / "weights"
         sync = WeightSync(engine, learner.policy, folder=folder)
