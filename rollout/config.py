@@ -134,7 +134,7 @@ class RolloutConfig(TelemetrySettings):
     limiter: str = setting("127.0.0.1:50052", help="Address of the limiter, or several, with commas; not used with up.")
     executor: str = setting("127.0.0.1:50051", help="Address of the executor; not used with up.")
     ray: bool = setting(False, help="Spread the run over the workers of a Ray cluster.")
-    ray_address: str = setting("auto", help="With ray: auto (the cluster of this machine), host:port, or local.")
+    ray_address: str = setting("auto", help="Ray's cluster: auto (that of this machine), host:port, or local.")
     spread: RaySpread = setting(factory=RaySpread, help="With ray: how many workers, and what each gets.")
     concurrency: int = setting(16, help="Trajectories that run at once.")
     tools: str | None = setting(None, help="File of tools in verl's format; none: the code interpreter of tool.*.")

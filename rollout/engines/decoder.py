@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from fairbox.errors import FairboxError
 from rollout.engines.kv import RowCache
 from rollout.engines.prefixes import PrefixStore
 from rollout.engines.weights import DiskWeights, StateWeights
 
-__all__ = ["Decoder"]
+__all__ = ["Decoder", "blank_model", "load_model"]
 
 _LOADING = threading.Lock()
 _MASKED = torch.finfo(torch.float32).min
@@ -147,6 +147,13 @@ def load_model(model_dir: Path) -> Any:
     if found["missing_keys"]:
         raise FairboxError(f"{model_dir}: has no weights for {', '.join(sorted(found['missing_keys'])[:5])}")
     return model.eval()
+
+
+def blank_model(model_dir: Path) -> Any:
+    """The model of a folder without its weights: for a `with torch.device("meta")`, where it costs no memory."""
+    with _LOADING:
+        config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa").eval()
 
 
 def _shared(left: Sequence[int], right: Sequence[int]) -> int:

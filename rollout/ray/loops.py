@@ -23,6 +23,7 @@ from rollout.loop.results import TrajectoryResult
 from rollout.loop.state import RequestState
 from rollout.loop.task import Task
 from rollout.ray.actor import LoopFactory, LoopFacts, RolloutActor
+from rollout.ray.errors import ray_sentence
 from rollout.ray.spread import RaySpread
 from rollout.ray.workers import WorkersStatistics, WorkerTable
 from rollout.tokens.chat import ChatTemplate
@@ -126,10 +127,10 @@ class RayLoops:
             ray.cancel(reference)
             raise
         except RayActorError as error:
-            self._worker_lost(number, life, _sentence(error))
-            return self._lost(task, index, seed, attempt, f"worker {number} was lost: {_sentence(error)}")
+            self._worker_lost(number, life, ray_sentence(error))
+            return self._lost(task, index, seed, attempt, f"worker {number} was lost: {ray_sentence(error)}")
         except RayError as error:
-            return self._lost(task, index, seed, attempt, f"worker {number}: {_sentence(error)}")
+            return self._lost(task, index, seed, attempt, f"worker {number}: {ray_sentence(error)}")
         return result
 
     async def _take(self) -> tuple[int, int] | None:
@@ -181,7 +182,7 @@ class RayLoops:
             await asyncio.wait({serving, watching}, return_when=asyncio.FIRST_COMPLETED)
             ended = serving if serving.done() else watching
             error = ended.exception()
-            self._worker_lost(number, life, "it ended" if error is None else _sentence(error))
+            self._worker_lost(number, life, "it ended" if error is None else ray_sentence(error))
         finally:
             watching.cancel()
             await asyncio.shield(_end(actor, serving))
@@ -244,11 +245,3 @@ async def _end(actor: Any, serving: asyncio.Future[None]) -> None:
 
 async def _awaited(reference: Any) -> None:
     await reference
-
-
-def _sentence(error: BaseException) -> str:
-    """The first line of what Ray says, which is pages long, and its kind."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Of an exception in the worker the last line says which.
-    line = (lines[-1] if type(error).__name__.startswith("RayTaskError") else lines[0]) if lines else ""
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__

@@ -6,13 +6,14 @@ back again would move the base weights by rounding, a little at each sync.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from fairbox.errors import FairboxError
 
-__all__ = ["add_adapters", "plain_state", "without_adapters"]
+__all__ = ["add_adapters", "plain_items", "plain_state", "tied_names", "without_adapters"]
 
 _ADAPTER = "default"
 
@@ -37,19 +38,34 @@ def add_adapters(model: Any, *, rank: int, alpha: float, targets: list[str], see
 
 
 @torch.no_grad()
-def plain_state(model: Any) -> dict[str, torch.Tensor]:
-    """The `state_dict` that the model would have without adapters, what they learned included. Tensors without an
-    adapter are the model's own, not copies."""
-    deltas = {
-        f"{name}.base_layer.weight": module.get_delta_weight(_ADAPTER)
+def plain_items(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and tensor of the `state_dict` that the model would have without adapters, what they learned included, one
+    after the other. Tensors without an adapter are the model's own, not copies."""
+    adapted = {
+        f"{name}.base_layer.weight": module
         for name, module in model.named_modules()
         if hasattr(module, "get_delta_weight")
     }
-    state = {}
     for name, value in model.state_dict().items():
         if "lora_" not in name:
-            state[name.replace(".base_layer.", ".")] = value + deltas[name] if name in deltas else value.detach()
-    return state
+            merged = value + adapted[name].get_delta_weight(_ADAPTER) if name in adapted else value.detach()
+            yield name.replace(".base_layer.", "."), merged
+
+
+def plain_state(model: Any) -> dict[str, torch.Tensor]:
+    """`plain_items` all at once."""
+    return dict(plain_items(model))
+
+
+def tied_names(model: Any) -> set[str]:
+    """The names, in the `state_dict` without adapters, of weights that have another name before."""
+    seen: set[int] = set()
+    tied = set()
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in seen:
+            tied.add(name.replace(".base_layer.", "."))
+        seen.add(id(parameter))
+    return tied
 
 
 class without_adapters:  # noqa: N801 - used like a function

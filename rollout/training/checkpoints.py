@@ -1,8 +1,9 @@
 """Checkpoints: folders that are whole or not there.
 
 `{folder}/step-000010/` holds `state.pt` (tensors and plain values, read without running code), `config.json` and
-`checksum.json`. It is written beside its place, flushed to the disk and renamed into it, so that a crash at any moment
-leaves the one before as the newest; a folder whose contents do not have their checksum is passed over.
+`checksum.json`; their form is the same however many processes train. It is written beside its place, flushed to the
+disk and renamed into it, so that a crash at any moment leaves the one before as the newest; a folder whose contents do
+not have their checksum is passed over.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from pickle import UnpicklingError
+from typing import Any, Protocol
 
 import torch
 
 from fairbox.errors import FairboxError
 
-__all__ = ["Checkpoint", "CheckpointError", "CheckpointStore"]
+__all__ = ["Checkpoint", "CheckpointError", "CheckpointStore", "RemoteState"]
 
 _LOG = logging.getLogger("fairbox.training")
-_STATE, _CONFIG, _CHECKSUM = "state.pt", "config.json", "checksum.json"
+_STATE, _CONFIG, _ROLLOUTS, _CHECKSUM = "state.pt", "config.json", "rollouts.json", "checksum.json"
+_PARTS = (_STATE, _CONFIG, _ROLLOUTS)
 _NAME = re.compile(r"step-(\d+)$")
 
 
@@ -40,8 +43,26 @@ class Checkpoint:
 
     path: Path
     step: int
-    state: dict[str, Any]
     config: dict[str, Any]
+    rollouts: dict[str, Any]
+    """What was to be played beside what had been trained on, as the rollouts' `state()` said."""
+
+    @property
+    def state_path(self) -> Path:
+        """The file that `state` reads."""
+        return self.path / _STATE
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Everything that the next step depends on, read anew."""
+        return _read_state(self.path, mmap=False)
+
+
+class RemoteState(Protocol):
+    """A state that is not in this process."""
+
+    def write(self, path: Path) -> None:
+        """As `torch.save` of it. Raises OSError."""
 
 
 class CheckpointStore:
@@ -51,7 +72,15 @@ class CheckpointStore:
         self._folder = folder
         self._keep = keep
 
-    def save(self, step: int, state: Mapping[str, Any], config: Mapping[str, Any], *, name: str = "step") -> Path:
+    def save(
+        self,
+        step: int,
+        state: Mapping[str, Any] | RemoteState,
+        config: Mapping[str, Any],
+        *,
+        rollouts: Mapping[str, Any] | None = None,
+        name: str = "step",
+    ) -> Path:
         """Writes one and removes those that are too many. Another `name` than `step` is never resumed from or removed.
 
         Raises CheckpointError, and leaves nothing of it, when the disk is full or can't be written.
@@ -61,7 +90,7 @@ class CheckpointStore:
         try:
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir(parents=True)
-            _write(beside, state, config)
+            _write(beside, state, config, rollouts or {})
             if target.exists():  # of a run that was told to go on from an earlier one
                 shutil.rmtree(target)
             beside.rename(target)
@@ -80,7 +109,7 @@ class CheckpointStore:
             shutil.rmtree(part, ignore_errors=True)
         for step, path in reversed(self._all()):
             try:
-                return Checkpoint(path, step, *_read(path))
+                return Checkpoint(path, step, *_checked(path))
             except CheckpointError as error:
                 _LOG.warning("%s; the one before it is tried", error)
         return None
@@ -94,27 +123,43 @@ class CheckpointStore:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _write(folder: Path, state: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    with (folder / _STATE).open("wb") as file:
-        torch.save(dict(state), file)
-    (folder / _CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    sums = {name: _digest(folder / name) for name in (_STATE, _CONFIG)}
+def _write(
+    folder: Path, state: Mapping[str, Any] | RemoteState, config: Mapping[str, Any], rollouts: Mapping[str, Any]
+) -> None:
+    if isinstance(state, Mapping):
+        with (folder / _STATE).open("wb") as file:
+            torch.save(dict(state), file)
+    else:
+        state.write(folder / _STATE)
+    for name, values in ((_CONFIG, config), (_ROLLOUTS, rollouts)):
+        (folder / name).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    sums = {name: _digest(folder / name) for name in _PARTS}
     (folder / _CHECKSUM).write_text(json.dumps(sums) + "\n", encoding="utf-8")
-    for name in (_STATE, _CONFIG, _CHECKSUM):
+    for name in (*_PARTS, _CHECKSUM):
         _flush(folder / name)
     _flush(folder)
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _checked(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings and rollouts of a checkpoint, all of which is as it was written. Raises CheckpointError."""
     try:
         sums = json.loads((folder / _CHECKSUM).read_text(encoding="utf-8"))
-        for name in (_STATE, _CONFIG):
+        for name in _PARTS:
             if _digest(folder / name) != sums.get(name):
                 raise CheckpointError(f"{folder / name}: is damaged: it does not have its checksum")
-        state = torch.load(folder / _STATE, map_location="cpu", weights_only=True)
-        return state, json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        plain = [json.loads((folder / name).read_text(encoding="utf-8")) for name in (_CONFIG, _ROLLOUTS)]
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder}: the checkpoint can't be read: {error}") from None
+    _read_state(folder, mmap=True)
+    return plain[0], plain[1]
+
+
+def _read_state(folder: Path, *, mmap: bool) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = torch.load(folder / _STATE, map_location="cpu", weights_only=True, mmap=mmap)
+    except (OSError, ValueError, RuntimeError, UnpicklingError) as error:
+        raise CheckpointError(f"{folder}: the checkpoint can't be read: {error}") from None
+    return state
 
 
 def _digest(path: Path) -> str:

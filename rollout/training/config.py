@@ -14,6 +14,7 @@ from rollout.training.advantages import AdvantageSettings
 from rollout.training.learner import LearnerSettings
 from rollout.training.objective import ObjectiveSettings
 from rollout.training.policy import PolicySettings
+from rollout.training.shard_settings import ShardSettings
 from rollout.training.staleness import Stale
 from rollout.training.update import UpdateSettings
 
@@ -51,6 +52,11 @@ _FREE = (
     "trace_ratio",
     "metrics_listen",
     "insecure",
+    "ray_address",
+    "shards.count",
+    "shards.num_cpus",
+    "shards.start_within_s",
+    "shards.answer_within_s",
 )
 """May change when a run goes on: where things are, and what does not change what is learned. `model` may have moved; a
 model of another shape does not take the checkpoint."""
@@ -110,6 +116,7 @@ class TrainConfig(RolloutConfig):
         None, help="Project of Weights & Biases for the figures; none: not. Its own variables hold: WANDB_MODE=offline."
     )
     policy: PolicySettings = setting(factory=PolicySettings, help="The model that is trained.")
+    shards: ShardSettings = setting(factory=ShardSettings, help="Whether it is split over processes.")
     advantage: AdvantageSettings = setting(factory=AdvantageSettings, help="How advantages are estimated.")
     loss: ObjectiveSettings = setting(factory=ObjectiveSettings, help="What is made small.")
     update: UpdateSettings = setting(factory=UpdateSettings, help="How weights move.")
@@ -119,6 +126,7 @@ class TrainConfig(RolloutConfig):
         super().validate()
         for part in (self.policy, self.advantage, self.loss, self.update):
             part.validate()
+        self.shards.validate(self.policy.device)
         for name in ("steps", "prompts_per_step", "save_every", "keep", "eval_n", "eval_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
@@ -164,6 +172,11 @@ class TrainConfig(RolloutConfig):
                 "loss.correction.level is 'none', must be token, sequence or geometric with mode=async, whose tokens "
                 "are of older weights than those that are trained; or set loss.anchor=rollout"
             )
+
+    @property
+    def needs_value_head(self) -> bool:
+        """Whether values are estimated."""
+        return self.advantage.estimator == "gae"
 
     def learner(self) -> LearnerSettings:
         """What the learner is told."""

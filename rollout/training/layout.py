@@ -9,7 +9,7 @@ import torch
 
 from rollout.batch import RolloutBatch
 
-__all__ = ["Layout", "row_lengths"]
+__all__ = ["IDLE", "Layout", "row_lengths"]
 
 
 def row_lengths(batch: RolloutBatch, mask: torch.Tensor) -> list[int]:
@@ -75,3 +75,14 @@ class Layout:
         """[N] -> [b, R], 0 where nothing was asked for."""
         target = torch.zeros(self.mask.shape, dtype=values.dtype, device=values.device)
         return target.masked_scatter(self.mask.to(values.device), values)
+
+
+IDLE = Layout(
+    input_ids=torch.zeros(1, 2, dtype=torch.int64),
+    position_ids=torch.arange(2).unsqueeze(0),
+    rows=None,
+    before=torch.zeros(1, dtype=torch.int64),
+    targets=torch.zeros(1, dtype=torch.int64),
+    mask=torch.ones(1, 1, dtype=torch.bool),
+)
+"""One token of no row, for a process that has nothing to compute while others do."""

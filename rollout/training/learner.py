@@ -1,17 +1,22 @@
 """One training step: a batch of trajectories in, moved weights and figures out. Synchronous; no rollouts, no files.
 
+With several `peers` each computes its share of the rows, and all of them know the same of every row and make the same
+decisions: every peer calls the same methods with the same arguments.
+
 Invariants: a step is a function of the weights, the optimizer, the batch, the seed and the step's number alone; its
-gradient does not depend on how rows are split into micro-batches (beyond rounding); weights move only by finite
-gradients. A step without a token to train on moves nothing, the schedule neither, and says so.
+gradient does not depend on how rows are split into micro-batches or over peers (beyond rounding); weights move only by
+finite gradients. A step without a token to train on moves nothing, the schedule neither, and says so.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from fairbox.errors import FairboxError
 from rollout.batch import RolloutBatch
@@ -20,9 +25,11 @@ from rollout.training.aggregation import token_weights
 from rollout.training.figures import StepFigures, agreement, batch_figures, of_version
 from rollout.training.kl import kl_penalty
 from rollout.training.layout import row_lengths
-from rollout.training.objective import ObjectiveInputs, ObjectiveSettings, objective
-from rollout.training.packing import plan_micro_batches
-from rollout.training.policy import Policy
+from rollout.training.objective import Objective, ObjectiveInputs, ObjectiveSettings, objective
+from rollout.training.peers import ALONE, Peers
+from rollout.training.policy import Policy, TokenValues
+from rollout.training.rounds import plan_rounds
+from rollout.training.sharding import part_of
 from rollout.training.sync import version_name
 from rollout.training.update import UpdateSettings, make_optimizer, make_schedule
 
@@ -61,8 +68,9 @@ class _Known:
 class Learner:
     """`Learner(policy, settings)`; then `step(batch)` again and again. `steps_done` counts them."""
 
-    def __init__(self, policy: Policy, settings: LearnerSettings) -> None:
+    def __init__(self, policy: Policy, settings: LearnerSettings, *, peers: Peers = ALONE) -> None:
         self.policy = policy
+        self._peers = peers
         self.steps_done = 0
         self._settings = settings
         self._parameters = list(policy.named_parameters().values())
@@ -95,11 +103,12 @@ class Learner:
         return found | figures.means() | {"lr": lr}
 
     def state(self) -> dict[str, Any]:
-        """Everything that the next step depends on, as tensors and plain values."""
+        """Everything that the next step depends on, as tensors and plain values, in one form however many peers there
+        are. Only at the first peer there are tensors in it."""
         return {
             "steps_done": self.steps_done,
             "parameters": self.policy.trained_state(),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": self._whole(self._optimizer.state_dict()),
             "schedule": self._schedule.state_dict(),
             "rng": torch.get_rng_state(),
         }
@@ -107,10 +116,26 @@ class Learner:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state` was taken. Raises FairboxError for another model's."""
         self.policy.load_trained_state(state["parameters"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        moments = {
+            number: {
+                name: part_of(value, self._parameters[number]) if value.ndim else value for name, value in each.items()
+            }
+            for number, each in state["optimizer"]["state"].items()
+        }
+        self._optimizer.load_state_dict({**state["optimizer"], "state": moments})
         self._schedule.load_state_dict(state["schedule"])
         torch.set_rng_state(state["rng"])
         self.steps_done = state["steps_done"]
+
+    def _whole(self, optimizer: dict[str, Any]) -> dict[str, Any]:
+        """An optimizer's state with its tensors in one piece."""
+        if self._peers.count == 1:
+            return optimizer
+        moments: dict[int, dict[str, torch.Tensor]] = {}
+        for number, each in optimizer["state"].items():
+            whole = {name: self._peers.whole(value) for name, value in each.items()}
+            moments[number] = {name: value.cpu() for name, value in whole.items() if value is not None}
+        return {**optimizer, "state": moments}
 
     def _minibatches(self, mask: torch.Tensor, epoch: int) -> Iterator[list[int]]:
         """Rows with a token to train on, in an order of this step and epoch, in parts of like size."""
@@ -122,9 +147,11 @@ class Learner:
             yield order[part * len(order) // parts : (part + 1) * len(order) // parts]
 
     def _micro_batches(self, batch: RolloutBatch, mask: torch.Tensor) -> list[list[int]]:
+        """This peer's; an empty one is for taking part in what others compute."""
         settings = self.policy.settings
         lengths = row_lengths(batch, mask)
-        return plan_micro_batches(lengths, max_tokens=settings.micro_tokens, packed=settings.packing)
+        every = plan_rounds(lengths, self._peers.count, max_tokens=settings.micro_tokens, packed=settings.packing)
+        return every[self._peers.rank]
 
     @torch.no_grad()
     def _known(self, batch: RolloutBatch, mask: torch.Tensor) -> _Known:
@@ -132,15 +159,26 @@ class Learner:
         values = None if self.policy.value_head is None else torch.zeros(mask.shape)
         reference = torch.zeros(mask.shape) if self._settings.loss.needs_reference else None
         for rows in self._micro_batches(batch, mask):
-            found = self.policy.compute(batch, rows, mask, temperature=self._settings.temperature)
-            logprobs[rows] = found.logprobs.cpu()
-            if values is not None and found.values is not None:
-                values[rows] = found.values.cpu()
+            found = self._computed(batch, rows, mask)
+            if found is not None:
+                logprobs[rows] = found.logprobs.cpu()
+                if values is not None and found.values is not None:
+                    values[rows] = found.values.cpu()
             if reference is not None:
                 with self.policy.as_reference():
-                    found = self.policy.compute(batch, rows, mask, temperature=self._settings.temperature)
-                reference[rows] = found.logprobs.cpu()
+                    found = self._computed(batch, rows, mask)
+                if found is not None:
+                    reference[rows] = found.logprobs.cpu()
+        for each in (logprobs, values, reference):
+            if each is not None:
+                self._peers.add_up(each)  # of each row one peer has more than zeros
         return _Known(logprobs, values, reference)
+
+    def _computed(self, batch: RolloutBatch, rows: list[int], mask: torch.Tensor) -> TokenValues | None:
+        if not rows:
+            self.policy.idle()
+            return None
+        return self.policy.compute(batch, rows, mask, temperature=self._settings.temperature)
 
     def _update(
         self, batch: RolloutBatch, rows: list[int], known: _Known, advantages: Advantages, figures: StepFigures
@@ -152,17 +190,32 @@ class Learner:
         norm = loss.norm or self._settings.max_response_tokens
         weights = token_weights(mask, loss.aggregation, groups=batch.groups, norm=norm)
         self._optimizer.zero_grad(set_to_none=True)
+        losses, sums = [], []
         for micro in self._micro_batches(batch, mask):
-            found = self._objective(batch, micro, mask, weights, known, advantages)
-            if not torch.isfinite(found.loss):
-                raise Diverged(f"the loss of step {self.steps_done + 1} is {found.loss.item()}")
-            found.loss.backward()
-            figures.add(found.sums)
-        total = torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.update.max_grad_norm)
-        if not torch.isfinite(total):
-            raise Diverged(f"the norm of the gradient of step {self.steps_done + 1} is {total.item()}")
+            if micro:
+                found = self._objective(batch, micro, mask, weights, known, advantages)
+                sums.append(found.sums)
+            total_loss = found.loss if micro else self.policy.idle()
+            losses.append(float(total_loss.detach()))
+            # FSDP takes the mean over peers of what each computes; the sum is wanted.
+            torch.autograd.backward(total_loss * self._peers.count)
+        for theirs, parts in self._peers.all_of((losses, sums)):
+            for each in theirs:
+                if not math.isfinite(each):
+                    raise Diverged(f"the loss of step {self.steps_done + 1} is {each}")
+            for part in parts:
+                figures.add(part)
+        total = self._grad_norm()
+        if not math.isfinite(total):
+            raise Diverged(f"the norm of the gradient of step {self.steps_done + 1} is {total}")
+        torch.nn.utils.clip_grads_with_norm_(self._parameters, self._settings.update.max_grad_norm, torch.tensor(total))
         self._optimizer.step()
-        figures.updated(float(total))
+        figures.updated(total)
+
+    def _grad_norm(self) -> float:
+        """Of the whole gradient, over all peers."""
+        norm = torch.nn.utils.get_total_norm([each.grad for each in self._parameters if each.grad is not None])
+        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def _objective(
         self,
@@ -172,7 +225,7 @@ class Learner:
         weights: torch.Tensor,
         known: _Known,
         advantages: Advantages,
-    ) -> Any:
+    ) -> Objective:
         settings, device = self._settings, self.policy.settings.device
         bonus = settings.loss.entropy_coef > 0
         found = self.policy.compute(batch, rows, mask, temperature=settings.temperature, entropy_gradient=bonus)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -22,17 +21,17 @@ from rollout.figures import open_figures, service_metrics
 from rollout.rewards import RewardServices
 from rollout.tools.registry import ToolSpec
 from rollout.training.boards import WandbSettings
-from rollout.training.checkpoints import CheckpointStore
+from rollout.training.checkpoints import Checkpoint, CheckpointStore
 from rollout.training.config import TrainConfig, changed_settings, flat_settings
-from rollout.training.learner import Learner
+from rollout.training.learners import open_learner
 from rollout.training.metrics import METRICS, MetricLog
-from rollout.training.policy import Policy
+from rollout.training.model_folder import export_model
 from rollout.training.source import StepRollouts, TrajectorySource
 from rollout.training.stream import RolloutStream
-from rollout.training.sync import WeightSync, export_model
+from rollout.training.sync import WeightSync
 from rollout.training.trainer import Evaluation, Trainer
 
-__all__ = ["TrainingRun", "restore", "train"]
+__all__ = ["TrainingRun", "newest", "train"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +58,12 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
     """Whether the last step was reached. The services are `host:port`. Raises FairboxError."""
     config = run.config
     checkpoints = CheckpointStore(run.out / "checkpoints", keep=config.keep)
-    learner, begun = await asyncio.to_thread(restore, run, checkpoints, console)
-    after = learner.steps_done
+    found = await asyncio.to_thread(newest, run, checkpoints)
     async with contextlib.AsyncExitStack() as stack:
+        learner = await stack.enter_async_context(open_learner(config, run.model_dir, found, out=run.out))
+        after = learner.steps_done
+        if found is not None:
+            console.print(f"going on after step {after} from {found.path}", soft_wrap=True)
         loop = await stack.enter_async_context(
             open_loop(config, run.model_dir, executor=executor, limiter=limiter, specs=run.specs)
         )
@@ -80,10 +82,11 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
         board = None if config.wandb is None else WandbSettings(config.wandb, run.settings())
         log = stack.enter_context(MetricLog(run.out, console, after=after or -1, wandb=board))
         engine = cast("WeightedEngine", loop.engine)
-        folder = None if config.engine.kind == "transformers" else run.out / "weights"
-        sync = WeightSync(engine, learner.policy, folder=folder)
+        in_process = config.engine.kind == "transformers" and config.shards.count == 1
+        sync = WeightSync(engine, learner.policy, folder=None if in_process else run.out / "weights")
         source: TrajectorySource
         if config.mode == "async":
+            begun = None if found is None else found.rollouts
             source = RolloutStream(config, loop, run.environment, sync, out=run.out, steps_done=after, state=begun)
         else:
             source = StepRollouts(config, loop, run.environment, sync, out=run.out)
@@ -105,29 +108,15 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
         return complete
 
 
-def restore(
-    run: TrainingRun, checkpoints: CheckpointStore, console: Console
-) -> tuple[Learner, Mapping[str, Any] | None]:
-    """The learner at its newest checkpoint, with what its rollouts had begun by then, or at its beginning. Raises
-    ConfigError for settings that changed, and for checkpoints that the run is not to go on from."""
+def newest(run: TrainingRun, checkpoints: CheckpointStore) -> Checkpoint | None:
+    """The checkpoint to go on from; None: the run begins. Raises ConfigError for settings that changed, and for
+    checkpoints that the run is not to go on from."""
     config, found = run.config, checkpoints.latest()
     if not config.resume and (found is not None or (run.out / METRICS).exists()):
         raise ConfigError(f"out is {str(run.out)!r}, which holds a run; set resume to go on with it")
     if found is not None and (changed := changed_settings(found.config, run.settings())):
         raise ConfigError(f"{found.path} was written with other settings: {'; '.join(changed)}")
-    policy = Policy.load(
-        run.model_dir,
-        config.policy,
-        value_head=config.advantage.estimator == "gae",
-        reference=config.loss.needs_reference,
-        seed=config.sampling.seed or 0,
-    )
-    learner = Learner(policy, config.learner())
-    if found is None:
-        return learner, None
-    learner.load_state(found.state)
-    console.print(f"going on after step {found.step} from {found.path}", soft_wrap=True)
-    return learner, found.state.get("rollouts")
+    return found
 
 
 def _forget(out: Path, after: int) -> None:

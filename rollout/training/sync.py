@@ -6,17 +6,11 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-
-from fairbox.errors import FairboxError
 from rollout.engines.weights import DiskWeights, StateWeights, WeightedEngine
+from rollout.training.model_folder import WritableModel
 from rollout.training.policy import Policy
 
-__all__ = ["WeightSync", "export_model", "steps_of", "version_name"]
-
-_TOKENIZER = ("tokenizer*", "*.jinja", "vocab*", "merges.txt", "special_tokens_map.json", "generation_config.json")
-"""What a model folder holds beside its configuration and weights."""
+__all__ = ["WeightSync", "steps_of", "version_name"]
 
 
 def version_name(steps_done: int) -> str:
@@ -33,10 +27,11 @@ def steps_of(version: str) -> int:
 
 
 class WeightSync:
-    """`folder` None is for an engine in this process, which copies the weights; servers read them from a folder below
-    `folder`, which must be at the same path on their machines."""
+    """`folder` None is for an engine in this process, which copies the weights of a `Policy` in it; servers, and the
+    weights of a policy elsewhere, take the way over a folder below `folder`, which must be at the same path on all of
+    their machines."""
 
-    def __init__(self, engine: WeightedEngine, policy: Policy, *, folder: Path | None) -> None:
+    def __init__(self, engine: WeightedEngine, policy: WritableModel, *, folder: Path | None) -> None:
         self._engine = engine
         self._policy = policy
         self._folder = folder
@@ -58,42 +53,14 @@ class WeightSync:
         """
         version = version_name(steps_done)
         if self._folder is None:
+            assert isinstance(self._policy, Policy)
             await self._engine.update_weights(StateWeights(self._policy.state()), version=version)
             return version
         path = (self._folder / version).absolute()
         try:
-            await asyncio.to_thread(write_model, self._policy, path)  # trajectories may be played meanwhile
+            # Off the loop: the turns and tool calls of trajectories go on while gigabytes are written.
+            await asyncio.to_thread(self._policy.write, path)
             await self._engine.update_weights(DiskWeights(path), version=version)
-        except (OSError, SafetensorError) as error:
-            raise FairboxError(f"{path}: the weights can't be written: {error}") from None
         finally:
-            shutil.rmtree(path, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
         return version
-
-
-def export_model(policy: Policy, source: Path, target: Path) -> None:
-    """Writes the trained model as a folder that `model` of a run and other programs take: what was learned put into the
-    weights, with the tokenizer of `source`. It is whole or not there. Raises FairboxError."""
-    beside = target.with_name(f".{target.name}.part")
-    try:
-        shutil.rmtree(beside, ignore_errors=True)
-        write_model(policy, beside)
-        for path in {path for pattern in _TOKENIZER for path in source.glob(pattern) if path.is_file()}:
-            shutil.copy(path, beside / path.name)
-        shutil.rmtree(target, ignore_errors=True)
-        beside.rename(target)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise FairboxError(f"{target}: the model can't be written: {error}") from None
-
-
-def write_model(policy: Policy, folder: Path) -> None:
-    """Configuration and weights as on the Hugging Face hub, without a tokenizer. Raises OSError and SafetensorError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    seen: dict[int, str] = {}
-    state = {}
-    for name, value in policy.state().items():  # tied weights are one tensor under two names, and are kept once
-        if seen.setdefault(value.data_ptr(), name) == name:
-            state[name] = value.contiguous().cpu()
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    policy.model.config.save_pretrained(folder)

@@ -26,7 +26,8 @@ from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.training.checkpoints import CheckpointError, CheckpointStore
 from rollout.training.config import TrainConfig
-from rollout.training.learner import Diverged, Learner
+from rollout.training.learner import Diverged
+from rollout.training.learners import AnyLearner
 from rollout.training.metrics import MetricLog
 from rollout.training.source import SourceStatistics, TrajectorySource, play
 from rollout.training.sync import WeightSync
@@ -89,7 +90,7 @@ class Trainer:
     def __init__(
         self,
         config: TrainConfig,
-        learner: Learner,
+        learner: AnyLearner,
         loop: AgentLoop,
         source: TrajectorySource,
         sync: WeightSync,
@@ -225,9 +226,10 @@ class Trainer:
 
     async def _save(self) -> None:
         self._phase = TrainerPhase.CHECKPOINT
-        state = self._learner.state() | {"rollouts": self._source.state()}
-        await asyncio.to_thread(self._checkpoints.save, self._learner.steps_done, state, self._settings)
-        self._saved = self._learner.steps_done
+        step, rollouts = self._learner.steps_done, self._source.state()
+        save = self._checkpoints.save
+        await asyncio.to_thread(save, step, self._learner.state(), self._settings, rollouts=rollouts)
+        self._saved = step
 
     async def _save_or_warn(self) -> None:
         """A disk that is full is no reason to lose what was learned since: the next step tries again."""

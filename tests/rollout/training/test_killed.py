@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,9 +18,10 @@ pytestmark = [pytest.mark.train, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[3]
 STEPS = 6
+SHARDS = ("shards.count=2", "shards.num_cpus=0.1", "ray_address=local")
 
 
-def command(model: Path, out: Path) -> list[str]:
+def command(model: Path, out: Path, *words: str) -> list[str]:
     small = ("prompts_per_step=2", "samples_per_prompt=3", "limits.max_turn_tokens=6", "engine.max_model_tokens=128")
     alone = ("concurrency=1", "engine.max_batch=1", "engine.threads=1")
     return [
@@ -33,14 +35,14 @@ def command(model: Path, out: Path) -> list[str]:
             "eval_data=x",
             "eval_every=2",
         ),
-        *(*small, *alone),
+        *(*small, *alone, *words),
     ]
 
 
-def started(model: Path, out: Path) -> subprocess.Popen[bytes]:
+def started(model: Path, out: Path, *words: str) -> subprocess.Popen[bytes]:
     # One thread: sums in one order, so that what is computed twice is the same bit for bit.
-    env = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return subprocess.Popen(command(model, out), cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
+    env = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RUN_OF": str(out)}
+    return subprocess.Popen(command(model, out, *words), cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
@@ -56,9 +58,9 @@ def sampled(out: Path) -> list[list[int]]:
     return [json.loads(line)["response_ids"] for dump in dumps for line in dump.read_text().splitlines()]
 
 
-def killed_after(model: Path, out: Path, step: int, wait_s: float) -> None:
+def killed_after(model: Path, out: Path, step: int, wait_s: float, *words: str) -> None:
     """Killed some time after the line of this step was written: in a rollout, an update or a checkpoint."""
-    process = started(model, out)
+    process = started(model, out, *words)
     until = time.monotonic() + 200
     while not any(line["step"] >= step for line in lines(out)):
         assert process.poll() is None
@@ -76,6 +78,38 @@ def test_a_run_that_is_killed_again_and_again_is_the_run_that_was_not(tiny_dir: 
     killed_after(tiny_dir, parts, 2, 0.05)
     killed_after(tiny_dir, parts, 3, 0.2)
     assert started(tiny_dir, parts).wait(300) == 0
+    same(whole, parts)
+
+
+def test_a_run_over_shards_is_that_too_and_leaves_no_process(tiny_dir: Path, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert started(tiny_dir, whole, *SHARDS).wait(300) == 0
+    killed_after(tiny_dir, parts, 3, 0.2, *SHARDS)
+    until = time.monotonic() + 60
+    while left := processes(parts):
+        assert time.monotonic() < until, f"{left} outlive the trainer that was killed"
+        time.sleep(0.2)
+    assert started(tiny_dir, parts, *SHARDS).wait(300) == 0
+    same(whole, parts)
+    # And as far as rounding goes it is the run of one process.
+    alone = tmp_path / "alone"
+    assert started(tiny_dir, alone).wait(300) == 0
+    first = lines(whole)[1]
+    assert first["grad_norm"] > 0
+    assert lines(alone)[1] == pytest.approx(first, rel=1e-4, abs=1e-5)
+
+
+def processes(out: Path) -> list[str]:
+    """Those of runs in `out`: what a trainer starts has its environment."""
+    mark, found = f"RUN_OF={out}\0".encode(), []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if mark in (path / "environ").read_bytes():
+                found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:60])
+    return found
+
+
+def same(whole: Path, parts: Path) -> None:
     assert [line["step"] for line in lines(whole)] == list(range(STEPS + 1))
     assert lines(parts) == lines(whole)
     assert sampled(parts) == sampled(whole)

@@ -1,0 +1,73 @@
+"""The processes that train one model together, as a learner sees them: itself alone, or the ranks of a process group.
+
+Invariant: every peer calls the same methods in the same order; what they return is the same everywhere, bit for bit,
+but for `whole`, which the first peer alone is given. So decisions that are made of it are the same everywhere too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+__all__ = ["ALONE", "Alone", "Peers", "Ranks"]
+
+
+class Peers(Protocol):
+    """What a learner asks of them."""
+
+    rank: int
+    """From 0."""
+    count: int
+
+    def add_up(self, values: torch.Tensor) -> None:
+        """Puts the sum over all peers into `values`, a tensor on the CPU."""
+
+    def all_of(self, value: Any) -> list[Any]:
+        """What each peer gave, by rank. For small things."""
+        ...
+
+    def whole(self, value: torch.Tensor) -> torch.Tensor | None:
+        """A tensor that may be split over the peers, in one piece, at the first of them; None at the others."""
+        ...
+
+
+class Alone:
+    """One process."""
+
+    rank = 0
+    count = 1
+
+    def add_up(self, values: torch.Tensor) -> None:
+        """Is the sum already."""
+
+    def all_of(self, value: Any) -> list[Any]:
+        return [value]
+
+    def whole(self, value: torch.Tensor) -> torch.Tensor | None:
+        return value
+
+
+ALONE = Alone()
+
+
+class Ranks:
+    """The default process group, which must be able to carry tensors of the CPU."""
+
+    def __init__(self) -> None:
+        self.rank = dist.get_rank()
+        self.count = dist.get_world_size()
+
+    def add_up(self, values: torch.Tensor) -> None:
+        dist.all_reduce(values)
+
+    def all_of(self, value: Any) -> list[Any]:
+        found: list[Any] = [None] * self.count
+        dist.all_gather_object(found, value)
+        return found
+
+    def whole(self, value: torch.Tensor) -> torch.Tensor | None:
+        full = value.full_tensor() if isinstance(value, DTensor) else value
+        return full if self.rank == 0 else None

@@ -1,0 +1,211 @@
+"""A learner whose model is split over the processes of a Ray cluster, behind the face of one.
+
+Invariants: every call goes to all shards, and has a deadline; a shard that dies, or does not answer, ends them all with
+a sentence, since no step can be made without its part; they end with whoever started them. What was written before is
+whole: a run goes on from its newest checkpoint, with as many shards as it is given then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairbox.errors import FairboxError
+from rollout.batch import RolloutBatch
+from rollout.ray.errors import ray_sentence
+from rollout.training.learner import Diverged
+from rollout.training.shard import Answer, Outcome, Shard, ShardPlan
+from rollout.training.shard_settings import ShardSettings
+
+__all__ = ["ShardedLearner", "open_shards"]
+
+_GRACE_S = 5.0
+"""After one shard failed: for the others to say what they know. The one that died is the reason, and those that miss it
+may notice before."""
+
+
+@contextlib.asynccontextmanager
+async def open_shards(
+    plan: ShardPlan, settings: ShardSettings, *, address: str, out: Path
+) -> AsyncIterator[ShardedLearner]:
+    """Starts the shards, and ends them on leaving. `address` is Ray's; `out` must be the same folder on all machines of
+    the shards, as must be the model's. Raises FairboxError."""
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise FairboxError("shards.count above 1 needs ray: run `pip install 'fairbox[ray]'`") from None
+    ours = not ray.is_initialized()
+    try:
+        if ours:
+            await asyncio.to_thread(ray.init, address=address, configure_logging=False, log_to_driver=False)
+    except ConnectionError as error:
+        problem = f"no Ray cluster at ray_address={address}: {error}"
+        raise FairboxError(f"{problem}; ray_address=local starts one on this machine") from None
+    shards = _Shards(settings)
+    try:
+        steps_done = await asyncio.to_thread(shards.start, plan, out)
+        yield ShardedLearner(shards, steps_done)
+    finally:
+        await asyncio.shield(asyncio.to_thread(shards.close))
+        if ours:
+            await asyncio.shield(asyncio.to_thread(ray.shutdown))
+
+
+class ShardedLearner:
+    """As `Learner`, whose figures, checkpoints and steps are the same. Its methods block; they may be called from any
+    thread, one at a time."""
+
+    def __init__(self, shards: _Shards, steps_done: int) -> None:
+        self.steps_done = steps_done
+        self._shards = shards
+
+    @property
+    def policy(self) -> ShardedLearner:
+        """What writes the trained model."""
+        return self
+
+    def step(self, batch: RolloutBatch) -> dict[str, float]:
+        """Trains on a batch: its figures by name. Raises Diverged, and FairboxError when a shard is lost."""
+        import ray
+
+        figures: dict[str, float] = self._shards.call("step", ray.put(batch))
+        self.steps_done += 1
+        return figures
+
+    def state(self) -> _State:
+        """What a checkpoint keeps; the first shard writes it."""
+        return _State(self._shards)
+
+    def write(self, folder: Path) -> None:
+        """As `WritableModel`."""
+        self._shards.call("write_model", folder.absolute())
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    shards: _Shards
+
+    def write(self, path: Path) -> None:
+        try:
+            self.shards.call("write_state", path.absolute())
+        except FairboxError as error:
+            raise OSError(str(error)) from None
+
+
+class _Shards:
+    """The actors."""
+
+    def __init__(self, settings: ShardSettings) -> None:
+        self._settings = settings
+        self._actors: list[Any] = []
+        self._group: Any = None
+        self._lost = ""
+
+    def start(self, plan: ShardPlan, out: Path) -> int:
+        """The steps that are done. Raises FairboxError when they can't be started in time."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        until = time.monotonic() + self._settings.start_within_s
+        count, gpus = self._settings.count, int(plan.policy.device == "cuda")
+        self._place(gpus)
+        for number in range(count):
+            strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
+            options = {"num_cpus": self._settings.num_cpus, "num_gpus": gpus, "scheduling_strategy": strategy}
+            self._actors.append(ray.remote(Shard).options(max_restarts=0, **options).remote())
+        out = out.absolute()
+        marker = out / f".shards-{uuid.uuid4().hex}"
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            marker.touch()
+            seen = self._answers([actor.sees.remote(marker) for actor in self._actors], until)
+        except OSError as error:
+            raise FairboxError(f"{out}: can't be written: {error.strerror or error}") from None
+        finally:
+            marker.unlink(missing_ok=True)
+        if not all(seen):
+            raise FairboxError(f"out is {str(out)!r}, which is not the same folder on all machines of the shards")
+        ((host, port),) = self._answers([self._actors[0].place.remote()], until)
+        words = {"count": count, "meet": f"{host}:{port}", "timeout_s": self._settings.answer_within_s}
+        joined = [actor.join.remote(plan, rank=rank, **words) for rank, actor in enumerate(self._actors)]
+        steps_done: int = _result(self._answers(joined, until))
+        return steps_done
+
+    def call(self, method: str, *words: Any) -> Any:
+        """What the first shard answers, when all have. Raises Diverged and FairboxError."""
+        if self._lost:
+            raise FairboxError(self._lost)
+        until = time.monotonic() + self._settings.answer_within_s
+        return _result(self._answers([getattr(actor, method).remote(*words) for actor in self._actors], until))
+
+    def close(self) -> None:
+        """Ends them. Idempotent."""
+        import ray
+        from ray.util.placement_group import remove_placement_group
+
+        actors, self._actors = self._actors, []
+        for actor in actors:
+            ray.kill(actor)
+        group, self._group = self._group, None
+        if group is not None:
+            remove_placement_group(group)
+
+    def _place(self, gpus: int) -> None:
+        import ray
+        from ray.util.placement_group import placement_group
+
+        bundle = {"CPU": self._settings.num_cpus, "GPU": float(gpus)}
+        wanted = {name: amount for name, amount in bundle.items() if amount} or {"CPU": 0.001}
+        self._group = placement_group([wanted] * self._settings.count, strategy="PACK")
+        if not self._group.wait(timeout_seconds=self._settings.start_within_s):
+            free = ray.available_resources()
+            raise FairboxError(
+                f"the Ray cluster has no room for {self._settings.count} shards of {wanted}: free are "
+                f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs"
+            )
+
+    def _answers(self, references: list[Any], until: float) -> list[Any]:
+        """Of all, in order. Raises FairboxError when one is lost or does not answer in time."""
+        import ray
+        from ray.exceptions import RayActorError, RayError
+
+        pending = {reference: rank for rank, reference in enumerate(references)}
+        answers: dict[int, Any] = {}
+        errors: dict[int, RayError] = {}
+        while pending:
+            left = max(0.0, until - time.monotonic())
+            done, _ = ray.wait(list(pending), num_returns=1, timeout=min(left, _GRACE_S) if errors else left)
+            if not done:
+                break
+            rank = pending.pop(done[0])
+            try:
+                answers[rank] = ray.get(done[0])
+                if isinstance(answers[rank], Answer) and answers[rank].outcome is Outcome.FAILED:
+                    until = min(until, time.monotonic() + _GRACE_S)  # the others may be waiting for it
+            except RayError as error:
+                errors[rank] = error
+        if errors:
+            rank, found = min(errors.items(), key=lambda each: (not isinstance(each[1], RayActorError), each[0]))
+            self._lost = f"shard {rank} of the model was lost: {ray_sentence(found)}"
+        elif pending and not any(
+            isinstance(each, Answer) and each.outcome is Outcome.FAILED for each in answers.values()
+        ):
+            self._lost = f"shard {min(pending.values())} of the model did not answer in time"
+        if self._lost:
+            raise FairboxError(f"{self._lost}; resume=true goes on from the newest checkpoint")
+        return [answers[rank] for rank in sorted(answers)]
+
+
+def _result(answers: list[Answer]) -> Any:
+    for answer in answers:
+        if answer.outcome is Outcome.FAILED:
+            raise FairboxError(str(answer.value))
+        if answer.outcome is Outcome.DIVERGED:
+            raise Diverged(str(answer.value))
+    return answers[0].value
