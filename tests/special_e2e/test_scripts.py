@@ -1,0 +1,82 @@
+"""The script that a GPU user starts from, run on the CPU: the whole loop, and a sentence for what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollout.engines.decoder import load_model
+from tests.rollout.conftest import model_dir as model_dir
+from tests.rollout.conftest import tiny_dir as tiny_dir
+from tests.rollout.sglang_servers import sglang_python
+
+SCRIPT = Path(__file__).parent / "run_gsm8k_fsdp_sgl_multiturn_sf_tool.sh"
+
+
+def run(out: Path, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    small = {"STEPS": "2", "PROMPTS_PER_STEP": "2", "SAMPLES": "2", "CONCURRENCY": "4", "LR": "1e-3"}
+    short = {"MAX_TURNS": "2", "MAX_TURN_TOKENS": "12", "MAX_RESPONSE_TOKENS": "64", "N_GPUS": "0"}
+    env = {name: value for name, value in os.environ.items() if name != "FAIRBOX_DATA"}
+    env |= small | short | {"PYTHON": sys.executable, "OUT": str(out), "CHECK_TOLERANCE": "2e-4"} | changes
+    return subprocess.run([SCRIPT, *words], env=env, capture_output=True, text=True, timeout=550, check=False)
+
+
+def whole(out: Path, done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["masked"], line["trajectories"]) for line in lines] == [(1, 0, 4), (2, 0, 4)]
+    assert all(line["logprob_difference_max"] < 2e-4 for line in lines)
+    assert "4 trajectories" in done.stdout  # of check-dump
+    assert f"view {out / 'rollouts'}" in done.stdout
+    load_model(out / "model")
+
+
+@pytest.mark.train
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("shards", ["1", "2"])
+def test_the_whole_loop_with_the_engine_in_process(tiny_dir: Path, tmp_path: Path, shards: str) -> None:
+    data = tmp_path / "train.jsonl"
+    rows = [{"question": f"What is {n} + {n}?", "answer": f"It is {2 * n}.\n#### {2 * n}"} for n in range(3)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    changes = {"MODEL": str(tiny_dir), "ENGINE": "transformers", "DATA": str(data), "SHARDS": shards}
+    # Rewards of random weights are all 0, so there is nothing to learn by them: each is its own advantage.
+    done = run(tmp_path / "out", "advantage.single=reward", "shards.num_cpus=0.5", **changes)
+    whole(tmp_path / "out", done)
+    assert f"training: {shards} process(es), 0 GPU(s)" in done.stdout
+    assert "3 rows in" in done.stdout
+
+
+@pytest.mark.sglang
+@pytest.mark.timeout(900)
+def test_the_whole_loop_with_a_server_of_its_own(tiny_dir: Path, tmp_path: Path) -> None:
+    python = str(sglang_python())
+    done = run(tmp_path / "out", MODEL=str(tiny_dir), ENGINE="sglang", SGLANG_PYTHON=python, START_S="500")
+    whole(tmp_path / "out", done)
+    assert "the project's own problems" in done.stdout
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert str(tiny_dir) not in listed  # the server has ended with the script
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"ENGINE": "vllm"}, "ENGINE is 'vllm', must be sglang or transformers"),
+        ({"MODEL": "/nowhere"}, "MODEL is '/nowhere', must be smollm2 or a folder with config.json"),
+        ({"DATA": "/nowhere.jsonl"}, "DATA is '/nowhere.jsonl', which is no file"),
+        ({"STEPS": "many"}, "STEPS is 'many', must be a whole number of at least 0"),
+        ({"PYTHON": "/bin/false"}, "PYTHON is '/bin/false', which can't train"),
+        ({"SGLANG_PYTHON": "/bin/false", "ENGINE": "sglang"}, "SGLANG_PYTHON is '/bin/false', which has no sglang"),
+        ({"N_GPUS": "4", "SHARDS": "4"}, "SHARDS is 4, must be at most the 2 GPUs that are left"),
+        ({"N_GPUS": "1", "ENGINE_GPUS": "2"}, "ENGINE_GPUS is 2, must be at most N_GPUS, which is 1"),
+    ],
+)
+def test_what_is_missing_is_said_before_anything_starts(tmp_path: Path, changes: dict[str, str], problem: str) -> None:
+    done = run(tmp_path / "out", **({"ENGINE": "sglang", "ENGINE_URLS": ""} | changes))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{SCRIPT.name}: {problem}")
+    assert not (tmp_path / "out").exists()
