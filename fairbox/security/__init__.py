@@ -7,7 +7,7 @@ no service: each says which role may call what.
 from __future__ import annotations
 
 from fairbox.security.client import PLAINTEXT, ClientSecurity, client_security
-from fairbox.security.roles import ANYONE, Identity, Role, TenantRefused, current_identity
+from fairbox.security.roles import ANYONE, Identity, Role, TenantRefused, current_identity, still_permitted
 from fairbox.security.server import PortGuard, SecurityFacts, ServerSecurity, ServerSecuritySettings
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "TenantRefused",
     "client_security",
     "current_identity",
+    "still_permitted",
 ]

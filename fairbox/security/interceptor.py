@@ -1,7 +1,7 @@
 """The thin shell of `decide()`: one interceptor for unary and streaming calls of a grpc.aio server.
 
-Invariants: a call is decided once, before any of its messages is read, so that a stranger's bytes are not taken in, and
-frames of a stream cost nothing more; the identity is that of the call's task and of those it starts.
+Invariants: a call is decided before any of its messages is read, so that a stranger's bytes are not taken in, and once;
+a stream that outlives rotations asks again by itself; the identity is that of the call's task and of those it starts.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Hands the call on, or answers it with the refusal."""
         details: Any = handler_call_details
-        verdict = decide(details.method, details.invocation_metadata or (), self._keyring.table(), self._rules)
+        method, metadata = details.method, details.invocation_metadata or ()
+        verdict = decide(method, metadata, self._keyring.table(), self._rules)
         if isinstance(verdict, Refusal):
             self._count(verdict)
             return _refusing(verdict)
-        set_identity(verdict)
+        set_identity(verdict, lambda: decide(method, metadata, self._keyring.table(), self._rules) == verdict)
         return await continuation(handler_call_details)
 
     def _count(self, refusal: Refusal) -> None:

@@ -6,11 +6,12 @@ Invariants: an identity is a fact about one call and is never stored longer; it 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["ANYONE", "Identity", "Role", "TenantRefused", "current_identity"]
+__all__ = ["ANYONE", "Identity", "Role", "TenantRefused", "current_identity", "still_permitted"]
 
 
 class Role(StrEnum):
@@ -52,6 +53,7 @@ class Identity:
 ANYONE = Identity(frozenset(Role))
 """Of calls to a port that asks for no token."""
 _CURRENT: ContextVar[Identity] = ContextVar("fairbox_identity", default=ANYONE)
+_STILL: ContextVar[Callable[[], bool]] = ContextVar("fairbox_still_permitted", default=lambda: True)
 
 
 def current_identity() -> Identity:
@@ -59,6 +61,13 @@ def current_identity() -> Identity:
     return _CURRENT.get()
 
 
-def set_identity(identity: Identity) -> None:
+def still_permitted() -> bool:
+    """Whether the call that this task handles would be let in now: its token may have been taken out of the file. For
+    streams, which outlive rotations."""
+    return _STILL.get()()
+
+
+def set_identity(identity: Identity, still: Callable[[], bool]) -> None:
     """For the interceptor, which runs in the task of the call."""
     _CURRENT.set(identity)
+    _STILL.set(still)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fairbox.security import Identity, Role
 from limiter.core import SessionKind
 
-__all__ = ["ADMIN_ACCESS", "SERVICE_ACCESS", "RoleRefused", "check_kind"]
+__all__ = ["ADMIN_ACCESS", "SERVICE_ACCESS", "RoleRefused", "TokenRevoked", "check_kind"]
 
 SERVICE_ACCESS: Mapping[str, frozenset[Role]] = {
     "/limiter.v1.LimiterService/Session": frozenset({Role.CLIENT, Role.EXECUTOR}),
@@ -19,6 +19,10 @@ _NEEDS = {SessionKind.CLIENT: Role.CLIENT, SessionKind.EXECUTOR: Role.EXECUTOR}
 
 class RoleRefused(Exception):  # noqa: N818 - a decision
     """A session is of a kind that the token's role may not open. The text names the field and what is needed."""
+
+
+class TokenRevoked(Exception):  # noqa: N818 - a decision
+    """The token with which a stream was opened is not good any more."""
 
 
 def check_kind(kind: SessionKind, identity: Identity) -> None:

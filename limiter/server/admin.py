@@ -13,7 +13,7 @@ import grpc.aio
 
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.grpc_errors import abort_fields
-from fairbox.security import SecurityFacts
+from fairbox.security import SecurityFacts, still_permitted
 from limiter.config import MAX_BUCKETS
 from limiter.core import LeaseId, LeaseState
 from limiter.core.effects import Configured, RevokeAnswered
@@ -71,6 +71,8 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
             await abort_fields(context, errors)
         await self._seat.take(context)
         while self._seat.leads:
+            if not still_permitted():
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token of this stream is not good any more")
             yield pb.WatchStatusResponse(status=await self._status(request.bucket, context))
             await asyncio.sleep(interval)
 

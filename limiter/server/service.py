@@ -14,11 +14,11 @@ import grpc.aio
 from fairbox import tracing
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.grpc_errors import abort_exhausted, abort_fields
-from fairbox.security import TenantRefused, current_identity
+from fairbox.security import TenantRefused, current_identity, still_permitted
 from limiter.core import LeaseId, RejectReason
 from limiter.core.effects import Effect, Granted, Rejected, Released
 from limiter.core.events import Acquire, Cancel, Release
-from limiter.server.access import RoleRefused
+from limiter.server.access import RoleRefused, TokenRevoked
 from limiter.server.convert import (
     DEFAULT_BUCKET,
     MAX_HOLD_S,
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 SERVICE_NAME = "limiter.v1.LimiterService"
 _HELLO_WITHIN_S = 10.0
 """A stream that says nothing for so long is closed: it holds a slot of the server."""
+_LOOK_EVERY_S = 1.0
+"""How often a stream's token is looked up again, at most, and only when a frame comes: nothing on the fast path."""
 _QUEUE_TIMEOUT_S = 60.0
 _MAX_QUEUE_TIMEOUT_S = 3600.0
 _UNBOUND_TTL_S = 60.0
@@ -87,6 +89,8 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
                 await abort_fields(context, error)
             if isinstance(error, RoleRefused):
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            if isinstance(error, TokenRevoked):
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token of this stream is not good any more")
             if isinstance(error, TimeoutError):
                 await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {_HELLO_WITHIN_S:.0f} s")
             raise error
@@ -174,7 +178,13 @@ async def _read(context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionR
     try:
         async with asyncio.timeout(_HELLO_WITHIN_S):
             frame = await context.read()
+        clock = asyncio.get_running_loop().time
+        looked = clock()
         while isinstance(frame, pb.SessionRequest):  # until EOF
+            if clock() - looked >= _LOOK_EVERY_S:
+                looked = clock()
+                if not still_permitted():
+                    raise TokenRevoked
             peer.receive(frame)
             frame = await context.read()
     finally:

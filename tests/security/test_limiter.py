@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
@@ -185,7 +185,7 @@ async def test_tokens_are_rotated_without_a_restart(secrets: Secrets) -> None:
                 await asyncio.sleep(1.1)
                 async with unary.lease():
                     pass
-            async with stream.lease():  # a stream that was let in goes on
+            async with stream.lease():  # its stream was ended, and opened again with the new token
                 pass
         mine.write_text(TOKENS[Role.CLIENT])
         async with LimiterClient(server.address, unavailable_after=0.5, security=secrets.security()) as late:
@@ -288,19 +288,62 @@ async def test_beyond_loopback_a_port_needs_a_guard(secrets: Secrets) -> None:
             pass
 
 
-@pytest.mark.xfail(reason="a stream is decided when it begins: docs/authentication.md")
 async def test_a_stream_ends_with_its_token(secrets: Secrets) -> None:
     async with (
         guarded_limiter(secrets) as server,
         LimiterClient(server.address, unavailable_after=0.5, security=secrets.security()) as client,
+        open_channel(server.admin_address, security=secrets.security("admin")) as channel,
     ):
+        watch = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel)).WatchStatus(
+            pb.WatchStatusRequest(interval_s=0.1), timeout=20
+        )
+        await watch.read()
         async with client.lease():
             pass
-        secrets.tokens(Role.CLIENT).write_text("n" * 24)
+        for role in (Role.CLIENT, Role.ADMIN):
+            secrets.tokens(role).write_text("n" * 24)
         await asyncio.sleep(2)
-        with pytest.raises(LimiterUnavailable):
+        with pytest.raises(LimiterUnavailable, match="UNAUTHENTICATED"):
             async with client.lease():
                 pass
+        with pytest.raises(grpc.aio.AioRpcError, match="the token of this stream is not good any more"):
+            await _drained(watch)
+        assert server.statistics().held == 0
+
+
+async def _drained(stream: Any) -> None:
+    while await stream.read() is not grpc.aio.EOF:
+        pass
+
+
+async def test_leases_outlive_the_rotation_of_an_executors_token(secrets: Secrets) -> None:
+    """It reads its new token from its file, opens its stream again, and still has what it had bound."""
+    new, mine = "n" * 24, secrets.folder / "executor.token"
+    lost: list[str] = []
+    async with (
+        guarded_limiter(secrets) as server,
+        LimiterClient(server.address, security=secrets.security()) as client,
+        ExecutorSession(
+            server.address, executor_id="e", on_lapse=lambda: lost.append("all"), security=secrets.security("executor")
+        ) as executor,
+        client.lease() as lease,
+    ):
+        assert (await executor.bind(lease, run_id="r")).bound
+        secrets.tokens(Role.EXECUTOR).write_text(f"{TOKENS[Role.EXECUTOR]}\n{new}\n")
+        mine.write_text(new)
+        await asyncio.sleep(1.1)
+        secrets.tokens(Role.EXECUTOR).write_text(new)
+        interrupted = False
+        for _ in range(400):
+            await asyncio.sleep(0.01)
+            assert executor.valid
+            interrupted = interrupted or not executor.connected
+        assert interrupted
+        assert executor.connected
+        assert executor.vouches(lease)
+        assert not lost
+        assert server.statistics().held == 1
+        executor.release(lease)
 
 
 @pytest.mark.xfail(reason="tenants share names: docs/authentication.md")
