@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 from fairbox.security import Identity, Role
 from limiter.core import SessionKind
+from limiter.server.names import UNARY_PREFIX
 
-__all__ = ["ADMIN_ACCESS", "SERVICE_ACCESS", "RoleRefused", "TokenRevoked", "check_kind"]
+__all__ = [
+    "ADMIN_ACCESS",
+    "SERVICE_ACCESS",
+    "RoleRefused",
+    "TokenRevoked",
+    "check_kind",
+    "may_release",
+    "unary_session",
+]
 
 SERVICE_ACCESS: Mapping[str, frozenset[Role]] = {
     "/limiter.v1.LimiterService/Session": frozenset({Role.CLIENT, Role.EXECUTOR}),
@@ -30,3 +40,21 @@ def check_kind(kind: SessionKind, identity: Identity) -> None:
     needed = _NEEDS[kind]
     if not identity.has(needed):
         raise RoleRefused(f"hello.kind is {kind}, which needs a token of the role {needed}")
+
+
+def unary_session(client_id: str, identity: Identity) -> str:
+    """The session of unary calls under that client id. Tenants have names of their own: what one calls `me` is not what
+    another does."""
+    return _unary_prefix(identity) + client_id
+
+
+def may_release(session_id: str, identity: Identity) -> bool:
+    """Whether a caller may give back a lease of that session. Those of streams are random, and so is who knows them;
+    those of unary calls can be guessed, and are their tenant's."""
+    return not session_id.startswith(UNARY_PREFIX) or session_id.startswith(_unary_prefix(identity))
+
+
+def _unary_prefix(identity: Identity) -> str:
+    if not identity.tenant:
+        return UNARY_PREFIX
+    return f"{UNARY_PREFIX}{hashlib.sha256(identity.tenant.encode()).hexdigest()[:8]}:"

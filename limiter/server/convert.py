@@ -23,6 +23,7 @@ from limiter.core.effects import Rejected
 from limiter.core.events import Acquire, HeldLease, Hello
 from limiter.server.bucket_config import bucket_config_message
 from limiter.server.fields import IDENTIFIER, Fields
+from limiter.server.names import UNARY_PREFIX
 from limiter.v1 import limiter_pb2 as pb
 
 __all__ = [
@@ -43,8 +44,6 @@ __all__ = [
 ]
 
 DEFAULT_BUCKET = "code"
-UNARY_PREFIX = "unary:"
-"""Sessions that the server makes for unary calls; streams may not use it."""
 _MAX_TOKENS = 1_000_000
 _QUEUE_TIMEOUT_S = 3600.0
 _MAX_QUEUE_TIMEOUT_S = 86_400.0

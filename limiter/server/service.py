@@ -18,12 +18,11 @@ from fairbox.security import TenantRefused, current_identity, still_permitted
 from limiter.core import LeaseId, RejectReason
 from limiter.core.effects import Effect, Granted, Rejected, Released
 from limiter.core.events import Acquire, Cancel, Release
-from limiter.server.access import RoleRefused, TokenRevoked
+from limiter.server.access import RoleRefused, TokenRevoked, may_release, unary_session
 from limiter.server.convert import (
     DEFAULT_BUCKET,
     MAX_HOLD_S,
     OUTCOMES,
-    UNARY_PREFIX,
     lease_id,
     lease_message,
     parent_problem,
@@ -49,8 +48,8 @@ _QUEUE_TIMEOUT_S = 60.0
 _MAX_QUEUE_TIMEOUT_S = 3600.0
 _UNBOUND_TTL_S = 60.0
 """Long enough for a person to copy a lease from one command into the next."""
-_LONGEST_CLIENT_ID = 122
-"""With the server's prefix a client id still is an identifier of at most 128 characters."""
+_LONGEST_CLIENT_ID = 113
+"""With the server's prefix, and that of a tenant, a client id still is an identifier of at most 128 characters."""
 _JITTER = 0.2
 """Retry delays differ by this much, so that those who were refused together do not return together."""
 _RECOVERING = (("limiter-state", "recovering"),)
@@ -147,6 +146,8 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
         except FieldErrors as errors:
             await abort_fields(context, errors)
         hub = await self._seat.take(context)
+        if not may_release(event.session_id, current_identity()):
+            return pb.ReleaseTokenResponse()  # as for one that is not known
         released = _released(hub.apply(event))
         if released is None:
             await self._seat.take(context)
@@ -197,7 +198,7 @@ def _acquire_event(request: pb.AcquireTokenRequest | pb.AcquireBatchRequest) -> 
     client_id = request.client_id or uuid.uuid4().hex
     fields.identifier("client_id", client_id, longest=_LONGEST_CLIENT_ID)
     event = Acquire(
-        session_id=UNARY_PREFIX + client_id,
+        session_id=unary_session(client_id, current_identity()),
         request_id=fields.identifier("request_id", request.request_id or uuid.uuid4().hex),
         attempt=request.attempt,
         bucket=request.bucket or DEFAULT_BUCKET,
@@ -233,7 +234,7 @@ def _release_event(request: pb.ReleaseTokenRequest) -> Release | Cancel:
     if by_lease:
         lease = LeaseId(request.lease.epoch, request.lease.seq)
         return Release(request.lease.client_session_id, lease, OUTCOMES[request.outcome], unbound_only=True)
-    return Cancel(UNARY_PREFIX + request.client_id, request.request_id, request.attempt)
+    return Cancel(unary_session(request.client_id, current_identity()), request.request_id, request.attempt)
 
 
 def _released(effects: list[Effect]) -> Released | None:

@@ -14,6 +14,10 @@ frees it; a lost connection never does. User code starts only after BIND was ans
 Conventions: times are in seconds, as doubles; 0 or unset means the documented default; negative, infinite and NaN
 values are INVALID_ARGUMENT. Identifiers are at most 128 characters of visible ASCII. Every INVALID_ARGUMENT carries
 google.rpc.BadRequest with one entry per field.
+
+Where tokens are configured, every call carries one in the metadata `authorization: Bearer TOKEN`: without a good one it
+is UNAUTHENTICATED, with one of another role PERMISSION_DENIED. A token of a tenant fills in every empty `tenant`;
+another tenant is PERMISSION_DENIED, in a stream REJECT_REASON_INVALID.
 """
 
 import builtins

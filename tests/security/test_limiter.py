@@ -346,15 +346,23 @@ async def test_leases_outlive_the_rotation_of_an_executors_token(secrets: Secret
         executor.release(lease)
 
 
-@pytest.mark.xfail(reason="tenants share names: docs/authentication.md")
 async def test_client_ids_of_tenants_are_apart(secrets: Secrets) -> None:
     async with (
         guarded_limiter(secrets) as server,
-        open_channel(server.address, security=secrets.security()) as mine,
+        open_channel(server.address, security=secrets.security()) as ours,
         open_channel(server.address, security=secrets.security("team")) as theirs,
     ):
-        service = cast("Service", limiter_pb2_grpc.LimiterServiceStub(mine))
-        await service.AcquireToken(pb.AcquireTokenRequest(client_id="me", request_id="1"), timeout=10)
+        service = cast("Service", limiter_pb2_grpc.LimiterServiceStub(ours))
+        mine = await service.AcquireToken(pb.AcquireTokenRequest(client_id="me", request_id="1"), timeout=10)
         other = cast("Service", limiter_pb2_grpc.LimiterServiceStub(theirs))
-        found = await other.ReleaseToken(pb.ReleaseTokenRequest(client_id="me", request_id="1"), timeout=10)
-        assert not found.released
+        own = await other.AcquireToken(pb.AcquireTokenRequest(client_id="me", request_id="1"), timeout=10)
+        assert own.lease.seq != mine.lease.seq  # it does not join the other's request
+        by_name = pb.ReleaseTokenRequest(client_id="me", request_id="1")
+        by_lease = pb.ReleaseTokenRequest(lease=mine.lease)
+        assert (await other.ReleaseToken(by_name, timeout=10)).released
+        assert not (await other.ReleaseToken(by_name, timeout=10)).released
+        assert not (await other.ReleaseToken(by_lease, timeout=10)).released
+        assert server.statistics().held == 1
+        again = await other.AcquireToken(pb.AcquireTokenRequest(client_id="me", request_id="2"), timeout=10)
+        assert (await other.ReleaseToken(pb.ReleaseTokenRequest(lease=again.lease), timeout=10)).released
+        assert (await service.ReleaseToken(by_lease, timeout=10)).released
