@@ -20,7 +20,7 @@ from typing import Any
 
 from fairbox import tracing
 
-__all__ = ["FORMATS", "LEVELS", "JsonFormatter", "TextFormatter", "bound", "configure", "say"]
+__all__ = ["FORMATS", "LEVELS", "JsonFormatter", "TextFormatter", "bind", "bound", "configure", "say"]
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
@@ -37,11 +37,16 @@ _in_json = False
 def bound(**facts: str) -> Iterator[None]:
     """Tells the facts that are not empty with every record of the block, beside those of blocks around it."""
     before = _FACTS.get()
-    _FACTS.set({**before, **{name: fact for name, fact in facts.items() if fact}})
+    bind(**facts)
     try:
         yield
     finally:
         _FACTS.set(before)
+
+
+def bind(**facts: str) -> None:
+    """The same for the rest of this task, or of the block around it: what comes is the end of a call that failed."""
+    _FACTS.set({**_FACTS.get(), **{name: fact for name, fact in facts.items() if fact}})
 
 
 class JsonFormatter(logging.Formatter):

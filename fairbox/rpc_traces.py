@@ -66,7 +66,8 @@ def _with_span(handler: Handler, name: str, traceparent: str, call_id: str) -> H
                 try:
                     return await behaviour(request, context)
                 finally:
-                    span.set(status=_STATUS.get(context.code() or 0, "OK"))
+                    code = context.code()  # a number until somebody has set it
+                    span.set(status=code.name if isinstance(code, grpc.StatusCode) else _STATUS.get(code or 0, "OK"))
 
         return make(traced, handler.request_deserializer, handler.response_serializer)
     return handler

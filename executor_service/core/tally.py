@@ -39,7 +39,7 @@ class Refusal(StrEnum):
     ABANDONED = "abandoned"
     """Its caller left before its program started."""
     OTHER = "other"
-    """Anything else: the log says what."""
+    """Anything else, such as a session that has ended. A defect of ours is in the log."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import count
 from types import TracebackType
@@ -181,6 +181,7 @@ class Runs:
         if isinstance(run.ending, ExecutionResult):
             return replace(run.ending, deduplicated=joined)
         assert run.ending is not None
+        logs.bind(**_facts(request))  # whoever names the error may log it
         raise run.ending
 
     async def drain(self, grace_s: float) -> None:
@@ -241,7 +242,7 @@ class Runs:
         """Runs it, whatever happens, to an ending that every waiting call gets."""
         ending: ExecutionResult | Exception
         try:
-            with _facts(run.request):
+            with logs.bound(**_facts(run.request)):
                 ending = await self._in_queue(run)
         except asyncio.CancelledError:
             if run.started:
@@ -315,10 +316,11 @@ def _refusal(error: BaseException | None) -> Refusal:
     return next((why for kind, why in _REFUSALS.items() if isinstance(error, kind)), Refusal.OTHER)
 
 
-def _facts(request: RunRequest) -> AbstractContextManager[None]:
+def _facts(request: RunRequest) -> dict[str, str]:
     """What is told with every record of the log that a run is the reason for."""
     lease = "" if request.lease is None else f"{request.lease.bucket}/{request.lease.epoch}.{request.lease.seq}"
-    return logs.bound(request_id=request.request_id, tenant=request.tenant, session_id=request.session_id, lease=lease)
+    ids = {"request_id": request.request_id, "tenant": request.tenant, "session_id": request.session_id}
+    return {**ids, "lease": lease}
 
 
 def _cancel(run: _Run) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from executor_service import ExecutorClient
+from executor_service import ExecutorClient, InvalidRequest
 from fairbox import tracing
 from fairbox.collector import Collector, SeenSpan, collecting
 from fairbox.ports import free_port
@@ -111,7 +111,11 @@ async def test_a_program_without_a_lease_shows_the_wait_of_its_executor(collecto
     settings = TelemetrySettings(otlp_endpoint=collector.url)
     async with stack(settings) as services, ExecutorClient(services.ports.executor) as executor:
         await executor.execute("print(1)", request_id="alone", tenant="me")
-    handled = only(collector.spans, "ExecutorService/ExecuteCode")
+        with pytest.raises(InvalidRequest):
+            await executor.execute("print(1)", language="cobol")
+    calls = {span.attributes["fairbox.status"]: span for span in collector.named("ExecutorService/ExecuteCode")}
+    assert calls.keys() == {"OK", "INVALID_ARGUMENT"}
+    handled = calls["OK"]
     assert handled.parent_id == ""
     below = collector.children(handled)
     assert {span.name for span in below} == {"limiter.acquire", "executor.execution"}
