@@ -27,7 +27,7 @@ class CustomKind:
 
 _CERT_MANAGER = "@kubernetes-models/cert-manager@4.4.4"
 _KEDA = "@kubernetes-models/keda@0.4.2"
-_PROMETHEUS = "@kubernetes-models/prometheus-operator@4.2.1"
+_PROMETHEUS = "@kubernetes-models/prometheus-operator@4.4.4"
 KINDS = (
     CustomKind("cert-manager.io", "v1", "ClusterIssuer", "clusterissuers", False, _CERT_MANAGER),
     CustomKind("cert-manager.io", "v1", "Certificate", "certificates", True, _CERT_MANAGER),
