@@ -34,9 +34,9 @@ KINDS = (
     CustomKind("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects", True, _KEDA),
     CustomKind("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors", True, _PROMETHEUS),
     CustomKind("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules", True, _PROMETHEUS),
-    CustomKind("kueue.x-k8s.io", "v1beta1", "ResourceFlavor", "resourceflavors", False),
-    CustomKind("kueue.x-k8s.io", "v1beta1", "ClusterQueue", "clusterqueues", False),
-    CustomKind("kueue.x-k8s.io", "v1beta1", "LocalQueue", "localqueues", True),
+    CustomKind("kueue.x-k8s.io", "v1beta2", "ResourceFlavor", "resourceflavors", False),
+    CustomKind("kueue.x-k8s.io", "v1beta2", "ClusterQueue", "clusterqueues", False),
+    CustomKind("kueue.x-k8s.io", "v1beta2", "LocalQueue", "localqueues", True),
     CustomKind("ray.io", "v1", "RayJob", "rayjobs", True),
 )
 CUSTOM = tuple(dict.fromkeys(kind.group for kind in KINDS))
