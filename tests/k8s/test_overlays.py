@@ -77,9 +77,9 @@ def test_no_level_is_lower_than_its_pods_need(folder: str, level: str) -> None:
     assert violations(stricter, workload("executor", documents).spec, "1.36")
 
 
-@pytest.mark.parametrize("documents", [component("userns"), component("seccomp-localhost"), overlay("prod")])
-def test_the_level_namespaces_has_what_it_takes(documents: list[Document]) -> None:
-    pod = workload("executor", documents)
+@pytest.mark.parametrize("folder", ["components/userns", "components/seccomp-localhost", "overlays/prod"])
+def test_the_level_namespaces_has_what_it_takes(folder: str) -> None:
+    pod = workload("executor", kustomized(ROOT / "deploy" / folder))
     assert pod.spec["hostUsers"] is False
     assert pod.container["securityContext"]["procMount"] == "Unmasked"
     assert pod.spec["securityContext"]["seccompProfile"]["type"] != "RuntimeDefault"
@@ -106,8 +106,9 @@ def test_the_filter_is_put_where_the_pod_looks_for_it() -> None:
         assert call not in rule["names"], f"{call} is what a sandbox is made of"
 
 
-@pytest.mark.parametrize("documents", [overlay("prod"), overlay("restricted")])
-def test_production_is_guarded(documents: list[Document]) -> None:
+@pytest.mark.parametrize("folder", ["prod", "restricted"])
+def test_production_is_guarded(folder: str) -> None:
+    documents = overlay(folder)
     for tier in ("limiter", "executor"):
         pod = workload(tier, documents)
         assert f"{tier.upper()}_INSECURE" not in pod.env

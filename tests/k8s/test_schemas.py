@@ -20,6 +20,7 @@ from tests.k8s.manifests import (
     COMPONENTS,
     FOLDER,
     OVERLAYS,
+    VERSIONS,
     Document,
     kustomized,
     load_all,
@@ -27,8 +28,6 @@ from tests.k8s.manifests import (
     of_kind,
     parse,
 )
-
-VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
