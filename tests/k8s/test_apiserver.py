@@ -134,6 +134,26 @@ def _named(api_version: str, kind: str, name: str) -> Object:
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}}
 
 
+def test_both_ways_of_discovery_tell_the_same() -> None:
+    client = Client()
+    modern = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+    told = set()
+    for path in ("/api", "/apis"):
+        response = client.api.handle(Request("GET", path, accept=modern, token=client.token))
+        assert response.content_type.endswith("as=APIGroupDiscoveryList")
+        for group in response.body["items"]:
+            for version in group["versions"]:
+                home = "/".join(word for word in (group["metadata"].get("name"), version["version"]) if word)
+                told |= {(home, each["resource"]) for each in version["resources"]}
+    groups = [version["groupVersion"] for group in client.ok("GET", "/apis")["groups"] for version in group["versions"]]
+    listed = set()
+    for home in ("v1", *groups):
+        resources = client.ok("GET", f"/api/{home}" if home == "v1" else f"/apis/{home}")["resources"]
+        listed |= {(home, each["name"]) for each in resources if "/" not in each["name"]}
+    assert told == listed
+    assert set(client.ok("GET", "/openapi/v3")["paths"]) >= {"api/v1", "apis/apps/v1"}
+
+
 def test_without_a_token_nobody_is_served() -> None:
     client = Client()
     client.token = ""

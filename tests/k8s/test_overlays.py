@@ -26,6 +26,7 @@ from tests.k8s.manifests import (
     kustomized,
     name,
     of_kind,
+    together,
     workload,
     workloads,
 )
@@ -180,6 +181,21 @@ def test_the_services_take_their_settings(folder: Path) -> None:
         tier = pod.name.partition("-")[0].upper()
         env = {variable: value for variable, value in pod.env.items() if not value.startswith("$(")}
         load(CONFIGS[tier], prefix=tier, prog=pod.name, description="", argv=[], env=env)
+
+
+def test_components_go_together() -> None:
+    """All but those that are one another's alternative."""
+    folders = [path for path in COMPONENTS if path.name not in ("gvisor", "seccomp-localhost")]
+    documents = together(*folders)
+    for pod in workloads(documents):
+        assert violations(_level(documents, pod.namespace), pod.spec, "1.36") == []
+        for container in pod.containers:
+            for field, key in (("env", "name"), ("volumeMounts", "mountPath"), ("ports", "containerPort")):
+                found = [each[key] for each in container.get(field, ())]
+                assert len(found) == len(set(found)), f"{pod.name}: {field} {found}"
+    for folder in folders:
+        alone = {name(each) for each in kustomized(folder)} - {"HorizontalPodAutoscaler fairbox-exec/executor"}
+        assert alone <= {name(each) for each in documents}
 
 
 def test_an_update_of_images_names_every_image_of_ours() -> None:
