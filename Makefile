@@ -81,7 +81,7 @@ proto: .venv-proto/.done  ## Write the gRPC stubs from proto/
 
 bench: bench-limiter bench-executor  ## Run every benchmark
 
-bench-%: $(VENV)/.dev  ## Run one benchmark: limiter, executor, grading
+bench-%: $(VENV)/.dev  ## Run one benchmark: limiter, executor, grading, rollout, training
 	$(BIN)/python -m benchmarks.bench_$*
 
 toolchains: .toolchains/.done  ## Install what typescript and jest need into .toolchains (setting: toolchains=$PWD/.toolchains)

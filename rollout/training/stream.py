@@ -146,9 +146,11 @@ class RolloutStream:
     async def trained(self, step: int) -> None:
         """The weights go to the engine first, so that a group which is begun for the next step has none that are older
         than it says."""
-        if step < self._config.steps:
-            await self._sync.ensure(step)
-        self._ledger.trained()
+        try:
+            if step < self._config.steps:
+                await self._sync.ensure(step)
+        finally:
+            self._ledger.trained()  # that, at least, was done
         self._retries.total = self._config.infra_retries_total  # of each step, as where steps are synchronous
         self._fill()
 

@@ -133,6 +133,11 @@ class Trainer:
         async with self._source:
             try:
                 return await self._run(stop)
+            except Diverged:
+                raise
+            except FairboxError:
+                await self._save_or_warn()
+                raise
             finally:
                 self._phase = TrainerPhase.ENDED
 
@@ -166,7 +171,7 @@ class Trainer:
         self._write(step, figures)
         if self._saved < step - step % self._config.save_every:
             await self._save_or_warn()
-        await self._watch(figures, batch.results)
+        self._watch(figures, batch.results)
         return not stop.is_set()
 
     def _write(self, step: int, figures: Mapping[str, float]) -> None:
@@ -216,11 +221,10 @@ class Trainer:
             "time/evaluation_s": time.monotonic() - began,
         }
 
-    async def _watch(self, figures: Mapping[str, float], results: Sequence[TrajectoryResult]) -> None:
+    def _watch(self, figures: Mapping[str, float], results: Sequence[TrajectoryResult]) -> None:
         """Raises FairboxError when the service has failed too many steps in a row."""
         self._barren = self._barren + 1 if figures["masked"] == figures["trajectories"] else 0
         if self._barren == MAX_BARREN_STEPS:
-            await self._save_if_new()
             why = next((result.error for result in results if result.error), "no reason is known")
             raise FairboxError(f"every trajectory of the last {self._barren} steps failed by the service: {why}")
 
@@ -234,9 +238,9 @@ class Trainer:
     async def _save_or_warn(self) -> None:
         """A disk that is full is no reason to lose what was learned since: the next step tries again."""
         try:
-            await self._save()
+            await self._save_if_new()
         except CheckpointError as error:
-            _LOG.warning("%s; tried again after the next step", error)
+            _LOG.warning("%s; tried again after the next step, if there is one", error)
 
     async def _save_if_new(self) -> None:
         if self._saved < self._learner.steps_done:

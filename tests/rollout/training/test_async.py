@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -57,10 +61,14 @@ def run_of(model_dir: Path, out: Path, *, wanted: str = "aeiou", **changes: Any)
     return TrainingRun(config, settings, Vowels(settings, EnvironmentSetup()), held_out, (), model_dir, out)
 
 
-async def trained(run: TrainingRun, stop: asyncio.Event | None = None) -> bool:
-    nowhere = "127.0.0.1:9"
+NOWHERE = "127.0.0.1:9"
+
+
+async def trained(
+    run: TrainingRun, stop: asyncio.Event | None = None, *, executor: str = NOWHERE, limiter: str = NOWHERE
+) -> bool:
     console, stop = Console(file=io.StringIO()), stop or asyncio.Event()
-    return await train(run, executor=nowhere, limiter=nowhere, console=console, stop=stop)
+    return await train(run, executor=executor, limiter=limiter, console=console, stop=stop)
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
@@ -145,3 +153,39 @@ def test_settings_that_contradict_each_other_are_named() -> None:
         with pytest.raises(ConfigError, match=problem):
             replace(CONFIG, **changes).validate()
     replace(CONFIG, loss=ObjectiveSettings(anchor="rollout")).validate()
+
+
+def command(model: Path, out: Path) -> list[str]:
+    return [
+        *(sys.executable, "-m", "rollout.cli", "train", "env=tests.rollout.training.vowels:Vowels", f"model={model}"),
+        *(f"out={out}", "mode=async", "fully_async.max_staleness=1", "loss.correction.level=token", "resume=true"),
+        *("steps=8", "save_every=3", "prompts_per_step=2", "samples_per_prompt=3", "concurrency=6", "update.lr=0.01"),
+        *("limits.max_turn_tokens=24", "engine.max_batch=6", "engine.threads=1", "engine.max_model_tokens=128"),
+    ]
+
+
+def ended_after(model: Path, out: Path, step: int, number: signal.Signals) -> int:
+    """Starts a run, signals it when the line of this step is there, and waits for its end."""
+    process = subprocess.Popen(command(model, out), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 200
+    while not any(line["step"] >= step for line in lines(out)):
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    process.send_signal(number)
+    return process.wait(60)
+
+
+@pytest.mark.train
+def test_a_run_that_is_killed_again_and_again_plays_each_problem_once_a_pass(tiny_dir: Path, tmp_path: Path) -> None:
+    assert ended_after(tiny_dir, tmp_path, 2, signal.SIGKILL) == -signal.SIGKILL
+    assert not [*(tmp_path / "checkpoints").glob("step-*")]
+    assert ended_after(tiny_dir, tmp_path, 4, signal.SIGKILL) == -signal.SIGKILL
+    assert ended_after(tiny_dir, tmp_path, 5, signal.SIGTERM) != 0
+    found = CheckpointStore(tmp_path / "checkpoints", keep=9).latest()
+    assert found is not None
+    assert found.step >= 5
+    assert found.state["rollouts"]["again"]
+    assert subprocess.run(command(tiny_dir, tmp_path), cwd=ROOT, check=False, timeout=250).returncode == 0
+    each_problem_once_a_pass(tmp_path, 8)
+    assert [line["step"] for line in lines(tmp_path)] == [*range(1, 9)]

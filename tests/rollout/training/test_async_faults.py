@@ -1,0 +1,177 @@
+"""Asynchronous runs in which something fails or takes long: what is lost, what is played again, what ends the run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor_service import Cause, ExecutorUnavailable, Overloaded, RunLost
+from fairbox.errors import FairboxError
+from rollout.envs.base import EnvironmentSetup
+from rollout.loop import Task, TrajectoryResult
+from rollout.rewards import NotScored, Reward, RewardServices
+from rollout.stack import LocalStack, StackPorts
+from tests.rollout.training.vowels import Vowels, VowelsConfig
+
+torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
+
+import rollout.training.run as training_run  # noqa: E402 - needs torch
+from rollout.training.checkpoints import CheckpointStore  # noqa: E402
+from rollout.training.config import FullyAsyncSettings  # noqa: E402
+from rollout.training.trainer import Trainer, TrainerPhase, TrainerStatistics  # noqa: E402
+from tests.rollout.training.test_async import each_problem_once_a_pass, lines, played, run_of, trained  # noqa: E402
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Hampered(Vowels):
+    """Vowels whose score waits for `before` first, and goes wrong where that does."""
+
+    def __init__(self, before: Callable[[Task], Any]) -> None:
+        super().__init__(VowelsConfig(), EnvironmentSetup())
+        self._before = before
+
+    async def score(self, task: Task, result: TrajectoryResult) -> Reward:
+        await self._before(task)
+        return await super().score(task, result)
+
+
+class Sandboxed(Vowels):
+    """Vowels that are counted by a program in the executor."""
+
+    services = RewardServices()
+
+    def __init__(self) -> None:
+        super().__init__(VowelsConfig(), EnvironmentSetup())
+
+    def use(self, services: RewardServices) -> None:
+        self.services = services
+
+    async def score(self, task: Task, result: TrajectoryResult) -> Reward:
+        assert self.services.executor is not None
+        code = f"print(sum(letter in 'aeiou' for letter in {result.final_text.lower()!r}))"
+        try:
+            ran = await self.services.executor.execute(code)
+        except (ExecutorUnavailable, Overloaded, RunLost) as error:
+            raise NotScored(Cause.INFRA, str(error)) from None
+        return Reward(float(ran.stdout.data))
+
+
+def hampered(model_dir: Path, out: Path, before: Callable[[Task], Any], **changes: Any) -> Any:
+    return replace(run_of(model_dir, out, **changes), environment=Hampered(before), held_out=None)
+
+
+async def test_a_problem_that_the_service_always_fails_costs_its_own_trajectories(
+    tiny_dir: Path, tmp_path: Path
+) -> None:
+    async def before(task: Task) -> None:
+        if task.uid == "v1":
+            raise NotScored(Cause.INFRA, "its grader is away")
+
+    assert await trained(hampered(tiny_dir, tmp_path, before, infra_retries=0))
+    found = Counter(where for step in played(tmp_path, 6) for where in step)
+    assert found["vowels:1"] == 0
+    assert min(found[f"vowels:{n}"] for n in (0, 2, 3)) >= 9
+    assert all(line["masked"] == 0 and line["trained_rows"] == 6 for line in lines(tmp_path))
+    assert sum(line["async/lost"] for line in lines(tmp_path)) >= 3
+
+
+async def test_a_group_that_takes_too_long_is_dropped_and_played_again(tiny_dir: Path, tmp_path: Path) -> None:
+    stuck: list[str] = []
+
+    async def before(task: Task) -> None:
+        if task.uid == "v1" and len(stuck) < 3:  # all trajectories of its first play
+            stuck.append(task.uid)
+            await asyncio.sleep(600)
+
+    rules = FullyAsyncSettings(max_staleness=1, stale="drop")
+    assert await trained(hampered(tiny_dir, tmp_path, before, fully_async=rules, concurrency=12))
+    each_problem_once_a_pass(tmp_path, 6)
+    assert sum(line["async/dropped"] for line in lines(tmp_path)) >= 1
+    assert max(line["async/staleness_max"] for line in lines(tmp_path)) <= 1
+
+
+async def test_or_it_is_trained_on_late(tiny_dir: Path, tmp_path: Path) -> None:
+    stuck: list[str] = []
+
+    async def before(task: Task) -> None:
+        if task.uid == "v1" and len(stuck) < 3:
+            stuck.append(task.uid)
+            while len(lines(tmp_path)) < 4:
+                await asyncio.sleep(0.01)
+
+    assert await trained(hampered(tiny_dir, tmp_path, before, concurrency=12))
+    each_problem_once_a_pass(tmp_path, 6)
+    found = lines(tmp_path)
+    assert sum(line["async/late"] for line in found) >= 1
+    assert max(line["async/staleness_max"] for line in found) >= 3
+    assert max(line["importance"] for line in found) <= 2  # the cap of loss.correction
+
+
+async def test_a_run_outlives_services_that_are_started_again(tiny_dir: Path, tmp_path: Path) -> None:
+    ports = StackPorts.free()
+    run = run_of(tiny_dir, tmp_path, infra_retries=6, infra_retries_total=10_000)
+    run = replace(run, environment=Sandboxed(), held_out=None)
+    async with LocalStack(ports) as stack:
+        work = asyncio.ensure_future(trained(run, executor=ports.executor, limiter=ports.limiter))
+        while len(lines(tmp_path)) < 2:
+            assert not work.done()
+            await asyncio.sleep(0.01)
+        os.kill(stack.pid("executor_service"), signal.SIGKILL)
+    async with LocalStack(ports):
+        assert await work
+    each_problem_once_a_pass(tmp_path, 6)
+    assert [line["step"] for line in lines(tmp_path)] == [*range(1, 7)]
+    assert all(line["trained_rows"] > 0 for line in lines(tmp_path))
+
+
+async def test_services_that_stay_away_end_the_run_with_what_was_learned(tiny_dir: Path, tmp_path: Path) -> None:
+    async def before(task: Task) -> None:
+        if lines(tmp_path)[1:]:
+            raise NotScored(Cause.INFRA, "the grader is away")
+
+    run = hampered(tiny_dir, tmp_path, before, infra_retries=0, save_every=100)
+    with pytest.raises(FairboxError, match="every trajectory of the last 6 groups failed by the service: scoring: the"):
+        await trained(run)
+    found = CheckpointStore(tmp_path / "checkpoints", keep=9).latest()
+    assert found is not None
+    assert found.step == lines(tmp_path)[-1]["step"] >= 2
+
+
+async def test_statistics_show_a_run_that_goes_on(
+    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainers: list[Trainer] = []
+
+    class Known(Trainer):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            trainers.append(self)
+
+    monkeypatch.setattr(training_run, "Trainer", Known)
+    for mode in ("async", "sync"):
+        seen: list[TrainerStatistics] = []
+        changes: dict[str, Any] = {"steps": 3} | ({} if mode == "async" else {"fully_async": FullyAsyncSettings()})
+        work = asyncio.ensure_future(trained(run_of(tiny_dir, tmp_path / mode, mode=mode, **changes)))
+        while not work.done():
+            seen += [trainers[-1].statistics()] if trainers else []
+            await asyncio.sleep(0.005)
+        assert await work
+        last = trainers.pop().statistics()
+        assert (last.phase, last.step, last.steps, last.saved) == (TrainerPhase.ENDED, 3, 3, 3)
+        assert last.figures["grad_norm"] > 0
+        assert (last.rollouts.running, last.rollouts.waiting, last.rollouts.trajectories) == (0, 0, 0)
+        assert {one.phase for one in seen} >= {TrainerPhase.ROLLOUTS, TrainerPhase.UPDATE, TrainerPhase.EVALUATION}
+        assert max(one.rollouts.trajectories for one in seen) > 0
+        assert 2 <= max(one.rollouts.running for one in seen) <= (4 if mode == "async" else 2)
+        assert {one.version for one in seen} >= {"step-0", "step-1", "step-2"}
+        during = [one.rollouts.trajectories for one in seen if one.phase is TrainerPhase.UPDATE]
+        assert (max(during) > 0) == (mode == "async")  # rollouts go on while the weights move
