@@ -13,8 +13,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -25,12 +25,12 @@ from fairbox.serving import until_stopped
 from rollout.dump import DumpWriter
 from rollout.envs.base import Environment
 from rollout.loop.agent_loop import AgentLoop
-from rollout.loop.groups import RetryBudget, Schedule
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import RolloutRunner
 from rollout.loop.task import Task
 from rollout.training.config import TrainConfig
-from rollout.training.order import play_seed, stream_task
+from rollout.training.group_play import GroupPlayer
+from rollout.training.order import stream_task
 from rollout.training.source import SourceStatistics, StepBatch, dump_into, step_problems
 from rollout.training.staleness import GroupEnd, GroupLedger, Stale, StalenessRules, TakenGroup
 from rollout.training.stream_figures import StreamFigures
@@ -41,21 +41,6 @@ __all__ = ["RolloutStream"]
 _LOG = logging.getLogger("fairbox.training")
 MAX_BARREN_STEPS = 3
 """As many groups as so many steps have, failed by the service without one between them that was scored, end a run."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Numbered:
-    """A loop whose trajectories are counted over the whole run, and told of when they have ended."""
-
-    loop: AgentLoop
-    first: int
-    ended: Callable[[], None]
-
-    async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
-        try:
-            return await self.loop.run(task, index=self.first + index, seed=seed, attempt=attempt)
-        finally:
-            self.ended()
 
 
 class RolloutStream:
@@ -75,7 +60,6 @@ class RolloutStream:
         settings = config.fully_async
         self._config = config
         self._loop = loop
-        self._environment = environment
         self._tasks = step_problems(config, environment)
         self._sync = sync
         self._out = out
@@ -88,9 +72,7 @@ class RolloutStream:
         )
         self._ledger = GroupLedger(rules, step=steps_done + 1, state=_checked(state, len(self._tasks)))
         self._figures = StreamFigures(rules.max_staleness)
-        self._retries = RetryBudget(config.infra_retries, config.infra_retries_total)
-        self._slots = asyncio.Semaphore(config.concurrency)
-        self._each = config.samples_per_prompt + config.extra_samples
+        self._player = GroupPlayer(config, loop, environment)
         self._left: dict[int, int] = {}
         """Group -> trajectories of it that have not ended."""
         self._playing: dict[int, asyncio.Task[list[TrajectoryResult] | None]] = {}
@@ -151,7 +133,7 @@ class RolloutStream:
                 await self._sync.ensure(step)
         finally:
             self._ledger.trained()  # that, at least, was done
-        self._retries.total = self._config.infra_retries_total  # of each step, as where steps are synchronous
+        self._player.new_step()
         self._fill()
 
     def state(self) -> dict[str, Any]:
@@ -180,7 +162,7 @@ class RolloutStream:
             number = self._ledger.submit()
             if number is None:
                 return
-            self._left[number] = self._each
+            self._left[number] = self._player.each
             task = self._group.create_task(self._play(number), name=f"group {number}")
             self._playing[number] = task
             task.add_done_callback(partial(self._ended, number))
@@ -191,22 +173,11 @@ class RolloutStream:
 
     async def _play(self, number: int) -> list[TrajectoryResult] | None:
         """One group to its end."""
-        config = self._config
         results: list[TrajectoryResult] = []
-        task = self._task(number)
-        runner = RolloutRunner(
-            _Numbered(self._loop, number * self._each, partial(self._trajectory_ended, number)),
-            self._environment.score,
-            lambda result, task: results.append(result),
-            schedule=Schedule(self._each, config.samples_per_prompt, config.extra_samples),
-            retries=self._retries,
-            seed=play_seed(config.sampling.seed, number),
-            score_timeout_s=config.score_timeout_s,
-            slots=self._slots,
-        )
+        runner = self._player.runner(number, results.append, partial(self._trajectory_ended, number))
         self._runners[number] = runner
         try:
-            await runner.run([task])
+            await runner.run([self._task(number)])
         except Exception as error:  # the boundary of a group: no failure of a trajectory, but a defect, ends the run
             self._problem = self._problem or error
             return None

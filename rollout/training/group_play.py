@@ -1,0 +1,71 @@
+"""Plays single groups, of which several run side by side and share the places of trajectories.
+
+Invariants: at most `concurrency` trajectories of all groups are played or scored; a group's trajectories have indices
+and seeds that follow from its number, so that it is the same group when it is played again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rollout.envs.base import Environment
+from rollout.loop.agent_loop import AgentLoop
+from rollout.loop.groups import RetryBudget, Schedule
+from rollout.loop.results import TrajectoryResult
+from rollout.loop.runner import RolloutRunner
+from rollout.loop.task import Task
+from rollout.training.config import TrainConfig
+from rollout.training.order import play_seed
+
+__all__ = ["GroupPlayer"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """A loop whose trajectories are counted over the whole run, and that tells when one has ended."""
+
+    loop: AgentLoop
+    first: int
+    ended: Callable[[], None]
+
+    async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
+        try:
+            return await self.loop.run(task, index=self.first + index, seed=seed, attempt=attempt)
+        finally:
+            self.ended()
+
+
+class GroupPlayer:
+    """`player.runner(number, keep, ended).run([task])` plays one group."""
+
+    def __init__(self, config: TrainConfig, loop: AgentLoop, environment: Environment) -> None:
+        self._config = config
+        self._loop = loop
+        self._environment = environment
+        self._retries = RetryBudget(config.infra_retries, config.infra_retries_total)
+        self._slots = asyncio.Semaphore(config.concurrency)
+
+    @property
+    def each(self) -> int:
+        """Trajectories of a group that are begun."""
+        return self._config.samples_per_prompt + self._config.extra_samples
+
+    def new_step(self) -> None:
+        """Each step has its budget of retries, as where steps are synchronous."""
+        self._retries.total = self._config.infra_retries_total
+
+    def runner(self, number: int, keep: Callable[[TrajectoryResult], None], ended: Callable[[], None]) -> RolloutRunner:
+        """`keep` is called for each trajectory of the group, and `ended` for each that was played, kept or not."""
+        config = self._config
+        return RolloutRunner(
+            _Numbered(self._loop, number * self.each, ended),
+            self._environment.score,
+            lambda result, task: keep(result),
+            schedule=Schedule(self.each, config.samples_per_prompt, config.extra_samples),
+            retries=self._retries,
+            seed=play_seed(config.sampling.seed, number),
+            score_timeout_s=config.score_timeout_s,
+            slots=self._slots,
+        )
