@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Example", "WarmUp", "call_text", "warm_up"]
 
-_GUESSES = 4
+_GUESSES = 8
 """One of so many examples guesses."""
 _RISE = 30
 """Steps in which the learning rate rises; it falls again in the second half."""
@@ -36,7 +36,7 @@ _LEAST_RATE = 0.02
 class WarmUp:
     """How long, and towards what."""
 
-    steps: int = setting(240, help="Optimizer steps.")
+    steps: int = setting(300, help="Optimizer steps.")
     batch: int = setting(32, help="Conversations of a step.")
     lr: float = setting(1e-3, help="Highest learning rate of AdamW.")
     call_share: float = setting(0.1, help="Probability of a call at the end, about; between 0 and 1.")

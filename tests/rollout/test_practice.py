@@ -31,7 +31,7 @@ TOOLS = [CodeInterpreter.default_schema.openai()]
 def practice(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Written with a warm-up of three steps, which teaches nothing."""
     folder = tmp_path_factory.mktemp("kit") / "practice"
-    assert main(["data", "practice", f"out={folder}", "warm_up.steps=3", "warm_up.batch=4"]) == 0
+    assert main(["data", "practice", f"out={folder}", "warm_up.steps=3", "warm_up.batch=8"]) == 0
     return folder
 
 
@@ -90,7 +90,7 @@ def test_an_example_counts_what_the_policy_says_and_first_ids_by_how_often_it_sh
     begin = len(chat.prompt_ids([{"role": "user", "content": problem.question}], TOOLS))
     assert called.ids[:begin] == guessed.ids[:begin]
     assert not any(called.weights[:begin])
-    examples = writer.batch(100, random.Random(0))
+    examples = writer.batch(96, random.Random(0))
     calls, guesses = called.ids[begin], guessed.ids[begin]
     weight = {
         first: sum(example.weights[begin] for example in examples if example.ids[begin] == first)
@@ -104,7 +104,7 @@ def test_the_same_seed_gives_the_same_folder_and_another_one_another(practice: P
     torch.set_num_threads(1)  # as the command does: sums in one order
     try:
         for seed in (0, 1):
-            write_practice(tmp_path / str(seed), WarmUp(steps=3, batch=4), seed=seed)
+            write_practice(tmp_path / str(seed), WarmUp(steps=3, batch=8), seed=seed)
     finally:
         torch.set_num_threads(threads)
     for name in ("model/tokenizer.json", "model/model.safetensors", "train.jsonl", "test.jsonl"):
@@ -118,7 +118,7 @@ def test_the_same_seed_gives_the_same_folder_and_another_one_another(practice: P
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     with pytest.raises(FairboxError, match="is there already; name a new folder"):
-        write_practice(tmp_path, WarmUp(steps=1, batch=4))
+        write_practice(tmp_path, WarmUp(steps=1, batch=8))
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
@@ -126,7 +126,7 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     ("word", "problem"),
     [
         ("warm_up.steps=0", "warm_up.steps is 0, must be at least 1"),
-        ("warm_up.batch=3", "warm_up.batch is 3, must be at least 4"),
+        ("warm_up.batch=7", "warm_up.batch is 7, must be at least 8"),
         ("warm_up.call_share=1", "warm_up.call_share is 1.0, must be above 0 and below 1"),
         ("warm_up.lr=0", "warm_up.lr is 0.0, must be positive"),
         ("threads=0", "threads is 0, must be at least 1"),
