@@ -61,7 +61,7 @@ class Pod:
     """See the module. `index` is its number on the node."""
 
     def __init__(self, name: str, index: int, workload: Workload, objects: Objects, around: Surroundings) -> None:
-        self.name, self.workload = name, workload
+        self.name, self.workload, self.objects = name, workload, objects
         self.namespace, self.revision = workload.namespace, workload.revision
         self.uid = str(uuid.uuid4())
         self.address = around.bridge.take_address()
@@ -73,7 +73,6 @@ class Pod:
         self.ended_logs = ""
         """What its last container had written, once it has ended."""
         self._around = around
-        self._objects = objects
         self._spec = workload.template["spec"]
         self._index = index
         self._probes: ProbeState | None = None
@@ -167,7 +166,7 @@ class Pod:
     async def _one_life(self) -> int:
         """Of its container; its exit code."""
         shared = [f"--{kind}=container:{self._sandbox}" for kind in ("network", "uts", "ipc", *self._user_namespace())]
-        mounts = [*self._around.volumes.options(self.name, self.namespace, self.plan, self._objects), *self._resolver()]
+        mounts = [*self._around.volumes.options(self.name, self.namespace, self.plan, self.objects), *self._resolver()]
         podman = self._around.podman
         await podman.remove(self._container)
         options = [*shared, *mounts, *self._options, *self.plan.options]
