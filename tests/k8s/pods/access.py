@@ -14,6 +14,7 @@ from tests.k8s.pods.pod import Pod
 __all__ = ["Access"]
 
 HOST, PORT = "kubernetes.default.svc", 6443
+"""In a cluster this is an address; here the certificate is for a name, which stands in each pod's hosts file."""
 _MOUNTED = "/var/run/secrets/kubernetes.io/serviceaccount"
 _CHUNK = 64 << 10
 
@@ -45,8 +46,7 @@ class Access:
     @contextlib.asynccontextmanager
     async def listening(self, node: Node) -> AsyncIterator[None]:
         """Relays what comes to the node's port."""
-        node.names.fixed[f"{HOST}.cluster.local"] = (node.bridge.node,)
-        node.names.fixed[HOST] = (node.bridge.node,)
+        node.hosts[HOST] = node.bridge.node
         server = await asyncio.start_server(self._relay, node.bridge.node, PORT)
         async with server:
             yield

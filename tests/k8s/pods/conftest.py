@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.k8s.kubectl import find_kubectl
-from tests.k8s.pods.deployed import K8S, System, deployed
+from tests.k8s.pods.deployed import LEVELS, System, deployed
 from tests.k8s.pods.podman import unusable
 
 IMAGES = tuple(f"localhost/fairbox/{tier}:dev" for tier in ("limiter", "executor", "rollout"))
@@ -21,9 +21,15 @@ def usable() -> None:
         pytest.skip(reason)
 
 
+@pytest.fixture(scope="module", params=["landlock"])
+def level(request: pytest.FixtureRequest) -> str:
+    """The level of the executors; modules that want others parametrize this."""
+    return str(request.param)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
-    """k8s/, applied as it is."""
+async def system(tmp_path_factory: pytest.TempPathFactory, level: str) -> AsyncIterator[System]:
+    """k8s/, applied as it is, or with the component that the level takes."""
     usable()
-    async with deployed(tmp_path_factory.mktemp("node"), "-f", K8S) as started:
+    async with deployed(tmp_path_factory.mktemp("node"), *LEVELS[level]) as started:
         yield started

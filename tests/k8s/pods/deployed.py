@@ -21,7 +21,7 @@ from tests.k8s.pods.node import Node
 from tests.k8s.pods.objects import Document
 from tests.k8s.pods.pod import Pod
 
-__all__ = ["System", "deployed"]
+__all__ = ["LEVELS", "System", "deployed"]
 
 _EVERY_S = 0.1
 _KINDS = (
@@ -143,4 +143,5 @@ async def _ended(task: asyncio.Task[None]) -> None:
             raise outcome
 
 
-K8S = str(ROOT / "k8s")
+LEVELS = {"landlock": ("-f", str(ROOT / "k8s")), "namespaces": ("-k", str(Path(__file__).with_name("userns")))}
+"""The isolation levels of programs, and what `kubectl apply` takes for each."""

@@ -24,7 +24,7 @@ print(time.time(), flush=True)
 time.sleep(0.4)
 print(time.time())
 """
-QUEUE_S = 60.0
+QUEUE_S = CALL_S = float(os.environ.get("LOAD_DEADLINE_S", "60"))
 
 
 async def once(limiter: LimiterClient, executor: ExecutorClient) -> dict[str, object]:
@@ -33,7 +33,9 @@ async def once(limiter: LimiterClient, executor: ExecutorClient) -> dict[str, ob
     try:
         async with limiter.lease(bucket="code", queue_timeout=QUEUE_S) as lease:
             if "--stream" in sys.argv:
-                async with contextlib.aclosing(executor.stream(Program(code=CODE, lease=lease), timeout=60)) as events:
+                async with contextlib.aclosing(
+                    executor.stream(Program(code=CODE, lease=lease), timeout=CALL_S)
+                ) as events:
                     async for event in events:
                         if isinstance(event, ExecutionResult):
                             result = event
@@ -41,7 +43,7 @@ async def once(limiter: LimiterClient, executor: ExecutorClient) -> dict[str, ob
                             text += event.data
                             begin = float(text.split()[0]) if b"\n" in text else None
             else:
-                result = await executor.execute(CODE, lease=lease, timeout=60)
+                result = await executor.execute(CODE, lease=lease, timeout=CALL_S)
                 text = result.stdout.data
         served_by = result.served_by
         if result.outcome.value != "FINISHED":

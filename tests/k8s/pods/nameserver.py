@@ -49,7 +49,7 @@ class _Protocol(asyncio.DatagramProtocol):
         self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        reply = answer(data, {**self._server.table, **self._server.fixed})
+        reply = answer(data, self._server.table)
         self._server.queries += 1
         if reply is not None and self._transport is not None:
             self._transport.sendto(reply, addr)
@@ -61,8 +61,6 @@ class NameServer:
     def __init__(self, address: str) -> None:
         self.address = address
         self.table: Mapping[str, tuple[str, ...]] = {}
-        self.fixed: dict[str, tuple[str, ...]] = {}
-        """Names that no Service stands behind."""
         self.queries = 0
         self._transport: asyncio.DatagramTransport | None = None
 

@@ -32,6 +32,8 @@ __all__ = ["Node"]
 
 _TICK_S = 0.2
 """Pods become available by the passing of time, too."""
+_VIRTUAL = "10.97.7."
+"""Addresses of Services, where the API server gave none."""
 _SETTLED_S = 120.0
 _LETTERS = string.ascii_lowercase + string.digits
 
@@ -50,6 +52,8 @@ class Node:
         self.bridge = Bridge(rig, net)
         self.names = NameServer(self.bridge.nameserver)
         self.volumes = Volumes(folder)
+        self.hosts: dict[str, str] = {}
+        """Names that pods know without asking the name server."""
         self._folder = folder
         self._more = more or (lambda pod: ({}, []))
         self._indices = itertools.count()
@@ -71,8 +75,7 @@ class Node:
             await stack.enter_async_context(self.names)
             stack.push_async_callback(self.podman.remove_all)
             stack.push_async_callback(self._end_all)
-            task = asyncio.create_task(self._keep(), name="node")
-            stack.push_async_callback(_cancelled, task)
+            self._tasks["node"] = asyncio.create_task(self._keep(), name="node")
             self._stack = stack.pop_all()
         return self
 
@@ -94,9 +97,7 @@ class Node:
         """Until every Deployment has its pods, all of the present revision and available."""
         deadline = time.monotonic() + within_s
         while not all(self._as_wanted(workload) for workload in self.objects.workloads()):
-            for task in self._tasks.values():
-                if task.done() and task.exception() is not None:
-                    task.result()
+            self._check()
             if time.monotonic() > deadline:
                 raise AssertionError(f"not as wanted after {within_s:g} s: {await self._report()}")
             await asyncio.sleep(_TICK_S / 4)
@@ -108,8 +109,15 @@ class Node:
             for pod in self.ended:
                 if pod.workload.name == job and pod.workload.kind == "Job":
                     return pod
+            self._check()
             assert time.monotonic() < deadline, f"job {job} has not ended: {await self._report()}"
             await asyncio.sleep(_TICK_S / 4)
+
+    def _check(self) -> None:
+        """Raises what a pod, or the node itself, has failed at."""
+        for task in self._tasks.values():
+            if task.done() and not task.cancelled():
+                task.result()
 
     def _as_wanted(self, workload: Workload) -> bool:
         if workload.kind == "Job" or workload.lacking():
@@ -157,7 +165,7 @@ class Node:
         suffix = "".join(secrets.choice(_LETTERS) for _ in range(5))
         middle = "" if workload.kind == "Job" else f"-{workload.revision}"
         around = Surroundings(
-            self.podman, self.bridge, self.volumes, self._folder, self._rule, self._news.set, self._more
+            self.podman, self.bridge, self.volumes, self._folder, self.hosts, self._rule, self._news.set, self._more
         )
         pod = Pod(f"{workload.name}{middle}-{suffix}", next(self._indices), workload, self.objects, around)
         self.pods.append(pod)
@@ -174,6 +182,7 @@ class Node:
 
     async def _publish(self) -> None:
         """Names and rules follow the pods: first the rules, so that a name never leads to a closed door."""
+        self._addresses = virtual_addresses(self.objects, _VIRTUAL, self._addresses)
         for pod in [pod for pod in self.pods if pod.pid]:
             # A pod may go meanwhile, and its network with it.
             with contextlib.suppress(CommandError):
@@ -183,8 +192,7 @@ class Node:
 
     async def _rule(self, pod: Pod) -> None:
         async with self._ruling:
-            prefix = "10.97.7."
-            self._addresses = virtual_addresses(self.objects, prefix, self._addresses)
+            self._addresses = virtual_addresses(self.objects, _VIRTUAL, self._addresses)
             peers = [*(each.endpoint() for each in self.pods), self._nameserver()]
             services = virtual_services(self.objects, peers, self._addresses)
             text = ruleset(pod.endpoint(), self.objects, peers, services, self.bridge.node)
@@ -206,8 +214,3 @@ class Node:
 
 def _owner(workload: Workload) -> tuple[str, str, str]:
     return (workload.kind, workload.namespace, workload.name)
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,8 @@ class Surroundings:
     volumes: Volumes
     folder: Path
     """Has the profiles of seccomp, and a folder of each pod."""
+    hosts: Mapping[str, str]
+    """Names and addresses that every pod knows without asking."""
     ruled: Callable[[Pod], Awaitable[None]]
     """Puts the rules of a pod's network in place."""
     changed: Callable[[], None]
@@ -214,13 +216,16 @@ class Pod:
         return ("userns",) if self.plan.ids_from else ()
 
     def _resolver(self) -> list[str]:
-        """The file that a kubelet writes for `dnsPolicy: ClusterFirst`."""
+        """The files that a kubelet writes: who resolves names, and names that need nobody."""
         folder = self._around.folder / "pods" / self.name
         folder.mkdir(parents=True, exist_ok=True)
         search = f"{self.namespace}.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}"
         file = folder / "resolv.conf"
         file.write_text(f"search {search}\nnameserver {self._around.bridge.nameserver}\noptions ndots:5\n")
-        return ["--volume", f"{file}:/etc/resolv.conf:ro"]
+        hosts = {"localhost": "127.0.0.1", self.name: self.address, **self._around.hosts}
+        table = folder / "hosts"
+        table.write_text("".join(f"{address} {name}\n" for name, address in hosts.items()))
+        return ["--volume", f"{file}:/etc/resolv.conf:ro", "--volume", f"{table}:/etc/hosts:ro"]
 
     async def _remove(self) -> None:
         self._end.set()

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 __all__ = ["Run", "most_at_once", "read"]
 
 
+SLEEP_S = 0.4
+"""Of each program in `load`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One program, by its own word. Times in seconds of the machine's clock."""
@@ -28,15 +32,15 @@ def read(text: str) -> list[Run]:
 
 
 def most_at_once(runs: Sequence[Run], killed: Sequence[float] = ()) -> int:
-    """The most programs that ran at the same instant. One that began and never told its end ran until something was
-    killed, or else until its caller heard of it."""
+    """The most programs that surely ran at the same instant. One that never told its end ran for as long as it sleeps,
+    unless something was killed meanwhile, and no longer than until its caller heard of it."""
     edges: list[tuple[float, int]] = []
     for run in runs:
         if run.begin is None:
             continue
         end = run.end
         if end is None:
-            end = min([at for at in killed if at >= run.begin] + [run.answered])
+            end = min([at for at in killed if at >= run.begin] + [run.answered, run.begin + SLEEP_S])
         edges += [(run.begin, 1), (end, -1)]
     most = now = 0
     for _, step in sorted(edges):

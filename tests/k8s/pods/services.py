@@ -49,8 +49,9 @@ def virtual_addresses(
     free = (f"{prefix}{number}" for number in range(1, 255) if f"{prefix}{number}" not in known.values())
     for service in objects.of("Service"):
         key = (service["metadata"]["namespace"], service["metadata"]["name"])
-        if service["spec"].get("clusterIP") != "None" and key not in addresses:
-            addresses[key] = next(free)
+        given = service["spec"].get("clusterIP")
+        if given != "None" and key not in addresses:
+            addresses[key] = given or next(free)
     return addresses
 
 

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.k8s.pods.conftest import usable
-from tests.k8s.pods.deployed import K8S, System, deployed
+from tests.k8s.pods.deployed import LEVELS, System, deployed
 from tests.k8s.pods.runs import Run, by_server, most_at_once, read
 
 pytestmark = [pytest.mark.pods, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="module")]
@@ -25,7 +25,7 @@ CLIENT = {"fairbox.dev/client": "true"}
 async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
     """k8s/, with a limit that the load reaches."""
     usable()
-    async with deployed(tmp_path_factory.mktemp("node"), "-f", K8S) as started:
+    async with deployed(tmp_path_factory.mktemp("node"), *LEVELS["landlock"]) as started:
         limit = f"LIMITER_BUCKETS__CODE__MAX_IN_FLIGHT={LIMIT}"
         await started.kubectl.ok("-n", "fairbox", "set", "env", "deployment/limiter", limit)
         await started.settled()

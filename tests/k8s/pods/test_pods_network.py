@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 
-import grpc
 import pytest
 
 from executor_service import ExecutorClient, Limits
-from executor_service.v1 import executor_pb2 as pb
-from executor_service.v1 import executor_pb2_grpc
 from tests.k8s.pods.deployed import System
 
 pytestmark = [pytest.mark.pods, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="module")]
@@ -82,11 +79,3 @@ async def test_a_program_reaches_nothing_at_all(system: System) -> None:
     found: dict[str, str] = json.loads(result.stdout.text)
     assert "reached" not in found.values(), found
     assert {found[each] for each in at[1:-2]} <= {"OSError"}, "there is no network to send it to"
-
-
-async def test_the_executors_offer_level_namespaces(system: System) -> None:
-    for pod in system.of("executor"):
-        with grpc.insecure_channel(f"{pod.address}:50051") as channel:
-            status = executor_pb2_grpc.ExecutorServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=10)
-        assert status.isolation_level == pb.ISOLATION_LEVEL_NAMESPACES
-        assert status.served_by == f"{pod.name}:50051"

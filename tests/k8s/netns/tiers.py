@@ -1,0 +1,138 @@
+"""Limiter, executor and a client under load, each in a network namespace of its own, on one bridge."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+
+from limiter.v1 import limiter_pb2 as pb
+from limiter.v1 import limiter_pb2_grpc as rpc
+from tests.executor.servers import GROUPS
+from tests.k8s.manifests import ROOT
+from tests.k8s.pods.bridge import Bridge
+from tests.k8s.pods.runs import Run, read
+
+__all__ = ["DEADLINE_S", "LIMIT", "Tiers", "tiers", "unusable"]
+
+LIMIT = 3
+DEADLINE_S = 15.0
+"""Of each wait for a lease, and of each call, of the client."""
+_LOAD = Path(__file__).parents[1] / "pods" / "load.py"
+_START_WITHIN_S = 60.0
+
+
+def unusable() -> str:
+    """Why namespaces can't be made here; empty: they can."""
+    if os.geteuid() != 0:
+        return "network namespaces with devices take root"
+    missing = [each for each in ("ip", "nsenter", "unshare") if shutil.which(each) is None]
+    return f"{', '.join(missing)} not installed" if missing else ""
+
+
+class Tiers:
+    """Addresses of the namespaces, and what runs in them."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self.bridge = bridge
+        self.address: dict[str, str] = {}
+        self._pids: dict[str, int] = {}
+        self._stack = contextlib.AsyncExitStack()
+
+    async def make(self, stack: contextlib.AsyncExitStack) -> None:
+        """The namespaces, each held by a process that sleeps."""
+        self._stack = stack
+        for name in ("limiter", "executor", "client"):
+            holder = await self.start("unshare", "--net", "sleep", "infinity")
+            await asyncio.sleep(0.2)  # unshare makes it before it starts the command
+            self._pids[name] = holder.pid
+            self.address[name] = self.bridge.take_address()
+            await self.bridge.plug(holder.pid, self.address[name])
+
+    async def start(self, *words: str, env: dict[str, str] | None = None) -> asyncio.subprocess.Process:
+        """A process that ends with the block."""
+        pipe = asyncio.subprocess.PIPE if env is not None else None
+        process = await asyncio.create_subprocess_exec(*words, cwd=ROOT, env=os.environ | (env or {}), stdout=pipe)
+        self._stack.push_async_callback(_killed, process)
+        return process
+
+    async def run(self, tier: str, *words: str, env: dict[str, str] | None = None) -> asyncio.subprocess.Process:
+        """Python in the namespace of a tier."""
+        inside = ("nsenter", "-t", str(self._pids[tier]), "-n", "--", sys.executable)
+        return await self.start(*inside, *words, env=env)
+
+    async def load(self, seconds: float, tasks: int = 8) -> asyncio.subprocess.Process:
+        """The client, at work for so long."""
+        env = {
+            "ROLLOUT_LIMITER": f"{self.address['limiter']}:50052",
+            "ROLLOUT_EXECUTOR": f"{self.address['executor']}:50051",
+            "LOAD_DEADLINE_S": str(DEADLINE_S),
+            "PYTHONUNBUFFERED": "1",
+        }
+        return await self.run("client", str(_LOAD), str(seconds), str(tasks), "--stream", env=env)
+
+    async def cut(self, tier: str, seconds: float) -> None:
+        """Off the network for so long."""
+        await self.bridge.cut(self.address[tier], cut=True)
+        await asyncio.sleep(seconds)
+        await self.bridge.cut(self.address[tier], cut=False)
+
+    def bucket(self) -> pb.BucketStatus:
+        """How the limiter stands, asked from outside of all of them."""
+        with grpc.insecure_channel(f"{self.address['limiter']}:50053") as channel:
+            return rpc.LimiterAdminServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=10).buckets[0]
+
+    async def up(self, port: str) -> None:
+        """Until somebody listens there."""
+        host, _, number = port.rpartition(":")
+        deadline = time.monotonic() + _START_WITHIN_S
+        while True:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection(host, int(number))
+                writer.close()
+                return
+            assert time.monotonic() < deadline, f"nobody listens on {port}"
+            await asyncio.sleep(0.1)
+
+
+async def runs_of(load: asyncio.subprocess.Process, within_s: float) -> list[Run]:
+    """What a load did, when it has ended by itself."""
+    async with asyncio.timeout(within_s):
+        out, _ = await load.communicate()
+    assert load.returncode == 0
+    return read(out.decode())
+
+
+@contextlib.asynccontextmanager
+async def tiers() -> AsyncIterator[Tiers]:
+    """All three, at work on nothing."""
+    async with Bridge("fbxn", "10.232.8.") as bridge, contextlib.AsyncExitStack() as stack:
+        made = Tiers(bridge)
+        await made.make(stack)
+        listen = "insecure=true"
+        await made.run(
+            "limiter", "-m", "limiter", "listen=0.0.0.0:50052", "health_listen=0.0.0.0:50062",
+            "admin_listen=0.0.0.0:50053", f"buckets.code.max_in_flight={LIMIT}", listen,
+        )  # fmt: skip
+        await made.up(f"{made.address['limiter']}:50052")
+        lazy = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
+        await made.run(
+            "executor", "-m", "executor_service", "listen=0.0.0.0:50051", "health_listen=0.0.0.0:50061",
+            f"limiter={made.address['limiter']}:50052", "max_concurrent=8", "languages=bash,python",
+            f"cgroups={GROUPS}", listen, *lazy,
+        )  # fmt: skip
+        await made.up(f"{made.address['executor']}:50051")
+        yield made
+
+
+async def _killed(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
