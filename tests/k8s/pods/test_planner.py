@@ -202,14 +202,13 @@ def test_nothing_is_asked_before_a_container_has_started() -> None:
         due = state.due(now)
         assert due is state.startup
         state.answered(due, False, now)
-    assert not state.broken
+    seen = [state.broken]
     state.answered(state.startup, True, 2.0)
-    seen = []
     for now, good in ((2.0, True), (3.0, False), (4.0, False), (5.0, False)):
         assert state.readiness is not None
         state.answered(state.readiness, good, now)
         seen.append(state.ready)
-    assert seen == [True, True, True, False]
+    assert seen == [False, True, True, True, False]
     assert state.liveness is not None
     for now in (2.0, 3.0, 4.0):
         state.answered(state.liveness, False, now)
