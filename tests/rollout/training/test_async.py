@@ -133,7 +133,7 @@ async def test_a_run_that_was_told_to_end_plays_what_it_had_begun_again(tiny_dir
     found = CheckpointStore(tmp_path / "checkpoints", keep=9).latest()
     assert found is not None
     assert 2 <= found.step < 6
-    begun = found.state["rollouts"]
+    begun = found.rollouts
     assert begun["problems"] == 4
     assert begun["next"] == 2 * found.step + len(begun["again"])
     assert await trained(run_of(tiny_dir, tmp_path, resume=True))
@@ -185,7 +185,7 @@ def test_a_run_that_is_killed_again_and_again_plays_each_problem_once_a_pass(tin
     found = CheckpointStore(tmp_path / "checkpoints", keep=9).latest()
     assert found is not None
     assert found.step >= 5
-    assert found.state["rollouts"]["again"]
+    assert found.rollouts["again"]
     assert subprocess.run(command(tiny_dir, tmp_path), cwd=ROOT, check=False, timeout=250).returncode == 0
     each_problem_once_a_pass(tmp_path, 8)
     assert [line["step"] for line in lines(tmp_path)] == [*range(1, 9)]
