@@ -99,9 +99,9 @@ class OtelTracing:
         return _Block(self._tracer.start_span(name.removeprefix("rpc "), Context(), kind, _named(attributes)))
 
     def record(
-        self, name: str, parent: Parent, seconds: float, ago_s: float, facts: Mapping[str, Value], why: str
+        self, name: str, parent: Parent, seconds: float, ended_at: float | None, facts: Mapping[str, Value], why: str
     ) -> Parent:
-        end = time.time_ns() - int(ago_s * 1e9)
+        end = time.time_ns() if ended_at is None else int(ended_at * 1e9)
         start = end - int(max(0.0, seconds) * 1e9)
         made = self._tracer.start_span(name, _context(parent), SpanKind.INTERNAL, _named(facts), start_time=start)
         if why:

@@ -117,7 +117,7 @@ class Backend(Protocol):
         ...
 
     def record(
-        self, name: str, parent: Parent, seconds: float, ago_s: float, facts: Mapping[str, Value], why: str
+        self, name: str, parent: Parent, seconds: float, ended_at: float | None, facts: Mapping[str, Value], why: str
     ) -> Parent:
         """A span that has ended."""
         ...
@@ -229,18 +229,18 @@ def record(
     /,
     *,
     seconds: float,
-    ago_s: float = 0.0,
+    ended_at: float | None = None,
     parent: Parent | None = None,
     why: str = "",
 ) -> Parent | None:
-    """A span that took so many seconds and ended `ago_s` ago, below `parent` or the current span. What others can be
-    recorded below; None where nothing was recorded. With `why` it has failed."""
+    """A span that took so many seconds and ended at `ended_at` (seconds since 1970; None: now), below `parent` or the
+    current span. What others can be recorded below; None where nothing was recorded. With `why` it has failed."""
     if _backend is None:
         return None
     parent = parent or CURRENT.get()
     if parent is None or not parent.traced:
         return None
-    return _backend.record(name, parent, seconds, ago_s, facts or {}, why)
+    return _backend.record(name, parent, seconds, ended_at, facts or {}, why)
 
 
 def carried() -> tuple[tuple[str, str], ...]:

@@ -6,6 +6,8 @@ They are laid one behind the other as their times in the result say, which is ho
 
 from __future__ import annotations
 
+import time
+
 from executor_service.model import Cause, ExecutionResult, RunRequest
 from fairbox import tracing
 
@@ -14,6 +16,7 @@ __all__ = ["record_run"]
 
 def record_run(request: RunRequest, ending: ExecutionResult | Exception, total_s: float, *, name: str) -> None:
     """Records a run that has just ended, below the span of the call that brought it. `name` is this server's."""
+    ended_at = time.time()  # once, so that the phases lie within the run to the microsecond
     facts: dict[str, tracing.Value] = {
         "request_id": request.request_id,
         "tenant": request.tenant,
@@ -25,9 +28,9 @@ def record_run(request: RunRequest, ending: ExecutionResult | Exception, total_s
     if isinstance(ending, Exception):
         why = type(ending).__name__
         facts |= {"cause": Cause.INFRA, "refused": why}
-        run = tracing.record("executor.execution", facts, seconds=total_s, why=why)
+        run = tracing.record("executor.execution", facts, seconds=total_s, ended_at=ended_at, why=why)
         if run is not None:
-            tracing.record("executor.queue", seconds=total_s, parent=run)
+            tracing.record("executor.queue", seconds=total_s, ended_at=ended_at, parent=run)
         return
     facts |= {
         "outcome": ending.outcome,
@@ -42,15 +45,15 @@ def record_run(request: RunRequest, ending: ExecutionResult | Exception, total_s
         "cell": ending.cell,
     }
     why = ending.outcome.value if ending.cause is Cause.INFRA else ""
-    run = tracing.record("executor.execution", facts, seconds=total_s, why=why)
+    run = tracing.record("executor.execution", facts, seconds=total_s, ended_at=ended_at, why=why)
     if run is None:
         return
     left_s = total_s
     for phase, seconds in _phases(ending):
         seconds = min(seconds, left_s)
         left_s -= seconds
-        tracing.record(f"executor.{phase}", seconds=seconds, ago_s=left_s, parent=run)
-    tracing.record("executor.collect", seconds=left_s, parent=run)
+        tracing.record(f"executor.{phase}", seconds=seconds, ended_at=ended_at - left_s, parent=run)
+    tracing.record("executor.collect", seconds=left_s, ended_at=ended_at, parent=run)
 
 
 def _phases(result: ExecutionResult) -> list[tuple[str, float]]:

@@ -91,6 +91,8 @@ async def test_one_trajectory_is_one_trace_through_all_tiers(collector: Collecto
     assert (run.attributes["fairbox.outcome"], run.attributes["fairbox.cause"]) == ("FINISHED", "POLICY")
     phases = collector.children(run)
     assert [span.name for span in phases] == [f"executor.{name}" for name in ("queue", "setup", "run", "collect")]
+    assert phases[0].began_s >= run.began_s - 1e-5
+    assert phases[-1].ended_s <= run.ended_s + 1e-5
     assert abs(phases[2].ended_s - phases[2].began_s - run.attributes["fairbox.wall_s"]) < 1e-3
     for parent, child in ((root, first), (first, call), (call, execute), (execute, handled), (handled, run)):
         assert parent.began_s - 0.01 <= child.began_s <= child.ended_s <= parent.ended_s + 0.01
