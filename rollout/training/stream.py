@@ -75,7 +75,7 @@ class RolloutStream:
         self._player = GroupPlayer(config, loop, environment)
         self._left: dict[int, int] = {}
         """Group -> trajectories of it that have not ended."""
-        self._playing: dict[int, asyncio.Task[list[TrajectoryResult] | None]] = {}
+        self._playing: dict[int, asyncio.Task[None]] = {}
         self._results: dict[int, list[TrajectoryResult]] = {}
         """Of groups that wait for a step."""
         self._runners: dict[int, RolloutRunner] = {}
@@ -115,7 +115,7 @@ class RolloutStream:
                 return None
         for number in self._ledger.expired():
             self._playing[number].cancel()
-        results = self._collect(taken, step)
+        results = await self._collect(taken, step)
         for number in self._results.keys() - set(self._ledger.waiting):
             del self._results[number]  # became too old
         waited_s, now = time.monotonic() - began, time.monotonic()
@@ -163,37 +163,30 @@ class RolloutStream:
             if number is None:
                 return
             self._left[number] = self._player.each
-            task = self._group.create_task(self._play(number), name=f"group {number}")
-            self._playing[number] = task
-            task.add_done_callback(partial(self._ended, number))
+            self._playing[number] = self._group.create_task(self._play(number), name=f"group {number}")
 
     def _trajectory_ended(self, number: int) -> None:
         self._left[number] = max(0, self._left[number] - 1)
         self._fill()
 
-    async def _play(self, number: int) -> list[TrajectoryResult] | None:
+    async def _play(self, number: int) -> None:
         """One group to its end."""
         results: list[TrajectoryResult] = []
         runner = self._player.runner(number, results.append, partial(self._trajectory_ended, number))
         self._runners[number] = runner
         try:
             await runner.run([self._task(number)])
+            self._keep(number, results)
+        except asyncio.CancelledError:
+            if self._open:
+                self._ledger.cancelled(number)  # else it stays among what was begun
+            raise
         except Exception as error:  # the boundary of a group: no failure of a trajectory, but a defect, ends the run
             self._problem = self._problem or error
-            return None
-        return results
-
-    def _ended(self, number: int, task: asyncio.Task[list[TrajectoryResult] | None]) -> None:
-        del self._playing[number], self._left[number]
-        self._runners.pop(number, None)
-        self._news.set()
-        if not self._open:
-            return  # what it was is in `state`
-        if task.cancelled():
-            self._ledger.cancelled(number)
-        elif (results := task.result()) is not None:
-            self._keep(number, results)
-        self._fill()
+        finally:
+            del self._playing[number], self._left[number], self._runners[number]
+            self._news.set()
+            self._fill()
 
     def _keep(self, number: int, results: list[TrajectoryResult]) -> None:
         end = self._ledger.ended(number, scored=sum(not result.masked for result in results))
@@ -207,7 +200,7 @@ class RolloutStream:
             if lost >= MAX_BARREN_STEPS * self._config.prompts_per_step:
                 self._problem = FairboxError(f"every trajectory of the last {lost} groups failed by the service: {why}")
 
-    def _collect(self, taken: Sequence[TakenGroup], step: int) -> list[TrajectoryResult]:
+    async def _collect(self, taken: Sequence[TakenGroup], step: int) -> list[TrajectoryResult]:
         """The trajectories of a step, dumped. Two plays of one problem, at the end of a pass and the beginning of the
         next, are two groups."""
         seen: Counter[str] = Counter()
@@ -221,6 +214,7 @@ class RolloutStream:
                 for result in sorted(results, key=lambda result: result.index):
                     dump_into(dump, self._loop, result, task, step=step)
                     found.append(result)
+                    await asyncio.sleep(0)  # what is played goes on between two lines
         return found
 
     def _task(self, number: int) -> Task:

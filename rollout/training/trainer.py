@@ -229,10 +229,12 @@ class Trainer:
             raise FairboxError(f"every trajectory of the last {self._barren} steps failed by the service: {why}")
 
     async def _save(self) -> None:
-        self._phase = TrainerPhase.CHECKPOINT
-        step, rollouts = self._learner.steps_done, self._source.state()
-        save = self._checkpoints.save
-        await asyncio.to_thread(save, step, self._learner.state(), self._settings, rollouts=rollouts)
+        self._phase, step, rollouts = TrainerPhase.CHECKPOINT, self._learner.steps_done, self._source.state()
+
+        def write() -> None:
+            self._checkpoints.save(step, self._learner.state(), self._settings, rollouts=rollouts)
+
+        await asyncio.to_thread(write)
         self._saved = step
 
     async def _save_or_warn(self) -> None:
