@@ -21,7 +21,8 @@ from fairbox.errors import ConfigError
 from rollout.config import EngineSettings
 from rollout.dump import read_dump
 from rollout.envs.base import EnvironmentSetup
-from rollout.loop import Limits
+from rollout.loop import Limits, TrajectoryResult
+from rollout.tokens import SegmentKind
 from tests.rollout.training.vowels import Vowels, VowelsConfig
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
@@ -31,6 +32,8 @@ from rollout.training.config import FullyAsyncSettings, TrainConfig  # noqa: E40
 from rollout.training.correction import CorrectionSettings  # noqa: E402
 from rollout.training.objective import ObjectiveSettings  # noqa: E402
 from rollout.training.run import TrainingRun, train  # noqa: E402
+from rollout.training.staleness import LedgerStatistics, TakenGroup  # noqa: E402
+from rollout.training.stream_figures import StreamFigures, token_lags  # noqa: E402
 from rollout.training.update import UpdateSettings  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)
@@ -111,6 +114,37 @@ async def test_steps_take_what_ended_first_and_say_how_old_it_is(tiny_dir: Path,
     assert all(line["grad_norm"] > 0 for line in found[1:])
     # None of the groups of the last step was begun before what its passes had begun.
     assert max(line["async/staleness_max"] for line in found[1:]) == 1
+
+
+def test_figures_of_who_waits_are_of_the_time_since_the_step_before(sampled_results: list[TrajectoryResult]) -> None:
+    groups = (TakenGroup(4, 0), TakenGroup(2, 2))
+    named = [renamed(result) for result in sampled_results]
+    figures = StreamFigures(1)
+    figures.begin(now=100.0, engine_busy_s=7.0)
+    ledger = LedgerStatistics(3, 9, 6, running=2, waiting=1, again=0, dropped=3, lost=1, given_up=0, late=1)
+    for since, busy_s, waited_s in ((0.0, 1.0, 4.0), (4.0, 5.0, 0.0)):
+        found = figures.taken(
+            3, groups, named, ledger, waited_s=waited_s, now=104.0 + since, engine_busy_s=7.0 + busy_s
+        )
+    assert (found["async/dropped"], found["async/lost"]) == (0.0, 0.0)  # both were counted in the step before
+    assert (found["async/learner_waited"], found["async/engine_idle"]) == (0.0, 0.0)
+    assert found["async/trajectories_per_min"] == len(named) * 60 / 4
+    assert (found["async/staleness_mean"], found["async/staleness_max"], found["async/late"]) == (1.0, 2.0, 1.0)
+    lags = token_lags(named, 3)
+    assert lags == {0: 4 + 5 + 6, 2: 3 * 3}  # three turns of each, and a masked one, which does not count
+    assert found["async/lag_0"] == lags[0] / lags.total()
+    assert found["async/lag_1"] == 0.0
+    assert found["async/lag_more"] == lags[2] / lags.total()
+
+
+def renamed(result: TrajectoryResult) -> TrajectoryResult:
+    """First turns of the weights after two steps, second ones of the first weights."""
+    sampled = [n for n, part in enumerate(result.trajectory.segments) if part.kind is SegmentKind.SAMPLED]
+    segments = tuple(
+        replace(part, weight_version="step-2" if n == sampled[0] else "step-0") if n in sampled else part
+        for n, part in enumerate(result.trajectory.segments)
+    )
+    return replace(result, trajectory=replace(result.trajectory, segments=segments))
 
 
 async def test_without_staleness_it_is_the_synchronous_order(tiny_dir: Path, tmp_path: Path) -> None:
