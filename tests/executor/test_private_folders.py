@@ -70,3 +70,19 @@ async def test_inode_numbers_begin_anew(one_box: Server) -> None:
     code = "import os; print(os.stat('main.py').st_ino)"
     async with ExecutorClient(one_box.target) as executor:
         assert len({(await executor.execute(code)).stdout.text for _ in range(6)}) == 1
+
+
+NAMES = "import os; print(*(os.readlink(f'/proc/self/ns/{kind}') for kind in ('net', 'ipc')))"
+
+
+async def test_uses_that_leave_nothing_save_the_next_ones_new_namespaces(one_box: Server) -> None:
+    async with ExecutorClient(one_box.target) as executor:
+
+        async def boxes() -> dict[str, str]:
+            """Of each box, by its network: the IPC namespace."""
+            return dict([(await executor.execute(NAMES)).stdout.text.split() for _ in range(4)])
+
+        before, after = await boxes(), await boxes()
+    known = before.keys() & after.keys()
+    assert known
+    assert {box: before[box] for box in known} == {box: after[box] for box in known}

@@ -45,7 +45,8 @@ class Meters:
         self.most_tasks = 0
         """Processes and threads that a use may have; 0: somebody else counts them."""
         self._cpu_before = 0.0
-        self._oom_before = self._denied_before = 0
+        self._oom_before = self._denied_before = b""
+        """What the files said when the use began."""
         self._waited_before = 0.0
 
     @property
@@ -53,10 +54,15 @@ class Meters:
         """Whether a control group, and not the caller, keeps the memory limit."""
         return self._oom >= 0
 
+    @property
+    def knows_peak(self) -> bool:
+        """Whether a control group tells the most memory at once."""
+        return self._peak >= 0
+
     def begin(self) -> None:
         """Counts from here: before the fork of the worker, which says what it has used since it is there."""
-        self._oom_before, self._denied_before = _value(self._oom, b"oom_kill"), _value(self._processes, b"max")
-        self._waited_before = _waited_s()
+        self._oom_before, self._denied_before = _text(self._oom), _text(self._processes)
+        self._waited_before = _waited_s() if self._cpu < 0 else 0.0
         self._cpu_before = 0.0
         self._cpu_before = self._cpu_s() if self._cpu >= 0 else 0.0
         if self._peak >= 0:
@@ -84,8 +90,8 @@ class Meters:
             resident = sum(map(_resident_bytes, pids))
             if memory_bytes and resident > memory_bytes:
                 resident = sum(map(_proportional_bytes, pids))
-        denied = _value(self._processes, b"max") - self._denied_before
-        return Reading(max(0.0, self._cpu_s()), resident, _value(self._oom, b"oom_kill") - self._oom_before, denied)
+        denied = _more(self._processes, b"max", self._denied_before)
+        return Reading(max(0.0, self._cpu_s()), resident, _more(self._oom, b"oom_kill", self._oom_before), denied)
 
     def starved_s(self) -> float:
         """The longest that a process was ready and had no processor; 0 where the kernel does not count it."""
@@ -173,11 +179,20 @@ def _open(path: str, flags: int = os.O_RDONLY) -> int:
     return os.open(path, flags | os.O_CLOEXEC) if path else -1
 
 
-def _value(handle: int, name: bytes) -> int:
-    """Value of the line `name value`; 0 when there is no such file or line."""
-    if handle >= 0:
-        for line in os.pread(handle, 4096, 0).splitlines():
-            key, _, value = line.partition(b" ")
-            if key == name:
-                return int(value)
+def _text(handle: int) -> bytes:
+    return os.pread(handle, 4096, 0) if handle >= 0 else b""
+
+
+def _more(handle: int, name: bytes, before: bytes) -> int:
+    """By how much the line `name value` has grown since the file said `before`; nearly always it says the same."""
+    now = _text(handle)
+    return 0 if now == before else _value(now, name) - _value(before, name)
+
+
+def _value(text: bytes, name: bytes) -> int:
+    """Value of the line `name value`; 0 when there is no such line."""
+    for line in text.splitlines():
+        key, _, value = line.partition(b" ")
+        if key == name:
+            return int(value)
     return 0

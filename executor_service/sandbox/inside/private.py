@@ -24,42 +24,28 @@ class PrivateFolders:
         self._owner = owner
         self._program = f"{spec['work']}/{spec['main']}"
         self._shared = -1
-        self._fresh: list[object] = []
+        self._facts = sys_.FolderFacts(*private_folders(spec["work"]))
+        self._fresh = b""
         """What the folders looked like when they were made; empty: they have to be made."""
 
     def prepare(self) -> int:
         """Returns a descriptor of what the folders share, which lives until they are made anew."""
         if not self._fresh:
             self._shared = _mount(self._spec, self._owner)
-            self._fresh = self._look()
+            self._fresh = self._facts.look(self._shared)
         return self._shared
 
     def clear(self) -> None:
         try:
             os.unlink(self._program)
-            kept = self._look() == self._fresh
+            kept = self._facts.look(self._shared) == self._fresh
         except OSError:
             kept = False  # the program has taken its own file away, or is in another language
         if not kept:
             os.close(self._shared)
             for target in (*private_folders(self._spec["work"]), self._spec["work"]):
                 sys_.unmount(target)
-            self._fresh = []
-
-    def _look(self) -> list[object]:
-        """All that a use could change, as numbers: no name that a program chose comes into this process.
-
-        The times of the work folder are those of the program's own file.
-        """
-        room = os.fstatvfs(self._shared)
-        seen: list[object] = [room.f_blocks, room.f_bfree, room.f_files, room.f_ffree]
-        for folder in private_folders(self._spec["work"]):
-            facts = os.stat(folder)
-            seen += [facts.st_mode, facts.st_uid, facts.st_gid, facts.st_nlink, facts.st_size]
-            seen.append(sys_.attributes_size(folder))
-            if folder != self._spec["work"]:
-                seen += [facts.st_ctime_ns, facts.st_mtime_ns, facts.st_atime_ns]
-        return seen
+            self._fresh = b""
 
 
 def resize(work: str, disk_bytes: int, inodes: int) -> None:

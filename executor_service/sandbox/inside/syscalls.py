@@ -12,6 +12,18 @@ _prctl = _libc["prctl"]
 _prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 _close_range = _libc["syscall"]
 _close_range.argtypes = (ctypes.c_long, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
+_statx = _libc["statx"]
+_statx.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p)
+_fstatfs = _libc["fstatfs"]
+_fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
+_listxattr = _libc["listxattr"]
+_listxattr.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
+_listxattr.restype = ctypes.c_ssize_t
+_shmctl = _libc["shmctl"]
+_shmctl.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
+_semctl = _libc["semctl"]
+_msgctl = _libc["msgctl"]
+_msgctl.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -59,10 +71,17 @@ _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _MOUNT_ATTR_IDMAP = 0x100000
 _MSG_INFO, _SHM_INFO, _SEM_INFO = 12, 14, 19
-_SEMUSZ = 8
+_SEMUSZ = 7
 """Position in struct seminfo; SEM_INFO gives the number of sets there. The other two say it first of all."""
-_IPC_FACTS = 256
-"""Bytes that hold any of the three."""
+_ipc_facts = ctypes.create_string_buffer(256)
+"""Holds any of the three."""
+_ipc_numbers = memoryview(_ipc_facts).cast("B").cast("i")
+_STATX_BYTES = 256
+_STATX_TIMES = 64
+"""Where the times begin in struct statx."""
+_STATX_BASIC = 0x7FF
+_STATFS_BYTES = 120
+"""struct statfs, where longs have 64 bits."""
 _CAPABILITY_VERSION_3 = 0x20080522
 _CAPABILITY_HEADER = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
 _NO_CAPABILITIES = bytes(24)
@@ -128,11 +147,27 @@ def bind_mapped(source: int, target: str, user_namespace: int) -> None:
         os.close(tree)
 
 
-def attributes_size(path: str) -> int:
-    """Bytes that the names of its extended attributes take."""
-    size: int = _libc.listxattr(_path(path), None, ctypes.c_size_t(0))
-    _check(size, f"listxattr({path!r})")
-    return size
+class FolderFacts:
+    """All that can be changed about three folders of one file system, as the kernel gives it: as numbers, and no name
+    that a program chose. Of the last folder the times are left out, and its extended attributes are looked at, which
+    else the times tell."""
+
+    def __init__(self, first: str, second: str, last: str) -> None:
+        self._paths = (os.fsencode(first), os.fsencode(second), os.fsencode(last))
+        self._room = ctypes.create_string_buffer(_STATFS_BYTES)
+        self._facts = [ctypes.create_string_buffer(_STATX_BYTES) for _ in self._paths]
+        self._addresses = [ctypes.addressof(facts) for facts in self._facts]
+
+    def look(self, handle: int) -> bytes:
+        """`handle` is a descriptor of anything in the file system. Two looks are equal when nothing has changed."""
+        _check(_fstatfs(handle, ctypes.addressof(self._room)), "fstatfs")
+        for path, address in zip(self._paths, self._addresses, strict=True):
+            _check(_statx(_AT_FDCWD, path, 0, _STATX_BASIC, address), "statx")
+        size: int = _listxattr(self._paths[2], None, 0)
+        _check(size, "listxattr")
+        first, second, last = self._facts
+        facts = (self._room.raw, first.raw, second.raw, last.raw[:_STATX_TIMES])
+        return b"%d" % size + b"".join(facts)
 
 
 def ipc_used() -> bool:
@@ -140,14 +175,12 @@ def ipc_used() -> bool:
 
     Queues of POSIX can't be made without RLIMIT_MSGQUEUE.
     """
-    facts = ctypes.create_string_buffer(_IPC_FACTS)
-    _check(_libc.shmctl(0, _SHM_INFO, facts), "shmctl")
-    segments = struct.unpack_from("=i", facts)[0]
-    _check(_libc.semctl(0, 0, _SEM_INFO, facts), "semctl")
-    sets = struct.unpack_from("=10i", facts)[_SEMUSZ]
-    _check(_libc.msgctl(0, _MSG_INFO, facts), "msgctl")
-    queues = struct.unpack_from("=i", facts)[0]
-    return bool(segments or sets or queues)
+    _check(_shmctl(0, _SHM_INFO, _ipc_facts), "shmctl")
+    segments = _ipc_numbers[0]
+    _check(_semctl(0, 0, _SEM_INFO, _ipc_facts), "semctl")
+    sets = _ipc_numbers[_SEMUSZ]
+    _check(_msgctl(0, _MSG_INFO, _ipc_facts), "msgctl")
+    return bool(segments or sets or _ipc_numbers[0])
 
 
 def pivot_root(new_root: str, old_root: str) -> None:

@@ -31,6 +31,7 @@ _LATE_S = 0.01
 """By how much a program's own word on its CPU time may exceed what the kernel has counted so far."""
 _START_S = 0.02
 """Between two looks whether a program that may start has started."""
+_DEAD = b'{"type":"dead"}'
 
 
 class Folders:
@@ -50,17 +51,18 @@ class Use:
         meters: Meters,
         pages: Pages,
         pid: int,
-        wakeup: int,
+        waits: tuple[select.poll, int],
         *,
         number: int,
         folders: Folders,
     ) -> None:
-        """`pid` is the worker; `wakeup` can be read when a child of the init has changed its state."""
+        """`pid` is the worker. `waits`: what waits for orders, changed children and denied forks, and the descriptor
+        that can be read when a child of the init has changed its state."""
         self._control = control
         self._meters = meters
         self._pages = pages
         self._pid = pid
-        self._wakeup = wakeup
+        self._poll, self._wakeup = waits
         self._number = number
         self._work = folders.work
         self._workspaces = folders.workspaces
@@ -82,12 +84,8 @@ class Use:
         """Processes that make the workspaces of branches, and which."""
         self._starvation: dict[int, dict[int, float]] = {}
         """For each interpreter whose cell runs: what the processes of the box had waited for a processor before it."""
-        self._poll = select.poll()
 
     def run(self) -> None:
-        for handle in (self._control.fileno(), self._wakeup):
-            self._poll.register(handle, select.POLLIN)
-        self._meters.wake(self._poll)
         while self._reason is None:
             self._step()
         self._finish()
@@ -207,7 +205,7 @@ class Use:
         """Takes in the dead, and a worker that stopped itself for good."""
         while True:
             try:
-                pid, status, used = os.wait4(-1, flags)
+                pid, status, resident = self._wait(flags)
             except ChildProcessError:
                 return
             if pid == 0:
@@ -220,11 +218,18 @@ class Use:
                 code = os.waitstatus_to_exitcode(status)
                 self._tell({"type": "layered", "number": self._layers.pop(pid), "errno": abs(code)})
                 continue
-            self._largest = max(self._largest, used.ru_maxrss << 10)
+            self._largest = max(self._largest, resident)
             if pid == self._pid:
                 self._end(status)
             if self._serves and flags:
                 self._tell({"type": "exited", "pid": pid, "main": pid == self._pid, **_ways(status)})
+
+    def _wait(self, flags: int) -> tuple[int, int, int]:
+        """Process, status, peak resident bytes; the last only where it is needed, because asking takes longer."""
+        if self._meters.knows_peak:
+            return *os.waitpid(-1, flags), 0
+        pid, status, used = os.wait4(-1, flags)
+        return pid, status, used.ru_maxrss << 10
 
     def _end(self, status: int | None) -> None:
         if not self._over:
@@ -252,7 +257,7 @@ class Use:
             self._reap(0)
             self._answer(self._meters.read(), self._reader() if self._collects else None)
             self._reap(0)  # the reader
-        self._tell({"type": "dead"})
+        self._control.send(_DEAD)
 
     def _last_reading(self) -> Reading:
         """Of a program that has said that it has ended, and is about to be killed."""

@@ -10,6 +10,7 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import _socket
     import socket
     from typing import Any
 
@@ -37,7 +38,7 @@ def send(control: socket.socket, head: Head, blob: bytes = b"") -> None:
         control.sendall(blob)
 
 
-def receive(control: socket.socket) -> tuple[Head, bytes]:
+def receive(control: _socket.socket) -> tuple[Head, bytes]:
     """The next frame, blocking. EOFError when the other side is gone."""
     length, size = _HEADER.unpack(_exactly(control, _HEADER.size))
     data = _exactly(control, length + size)
@@ -45,7 +46,7 @@ def receive(control: socket.socket) -> tuple[Head, bytes]:
     return _decode(str(view[:length], "utf-8")), bytes(view[length:])
 
 
-def _exactly(control: socket.socket, size: int) -> bytes | bytearray:
+def _exactly(control: _socket.socket, size: int) -> bytes | bytearray:
     if size <= _AT_ONCE:
         text = control.recv(size)  # usually all of it
         if len(text) == size:

@@ -10,6 +10,7 @@ Each function and object that a worker touches is a page of the template that th
 
 from __future__ import annotations
 
+import _socket
 import fcntl
 import os
 import resource
@@ -38,7 +39,17 @@ GO = b"G"
 """What the server sends after the task, when the program may start."""
 
 
-def become(confinement: Confinement, streams: list[int], pages: Pages) -> Program:
+class Socket(_socket.socket):
+    """The server's socket, in a worker. The init makes it ahead, while another socket has its number."""
+
+    def __init__(self) -> None:
+        nowhere = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        os.dup2(nowhere.fileno(), _DATA, inheritable=False)
+        nowhere.close()
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM, 0, _DATA)
+
+
+def become(confinement: Confinement, streams: list[int], pages: Pages, control: Socket) -> Program:
     """Returns for a Python program, and only for that; bootstrap.py then runs it."""
     stage = "control groups"
     try:
@@ -54,7 +65,6 @@ def become(confinement: Confinement, streams: list[int], pages: Pages) -> Progra
         restore_interpreter()
         forks.as_usual()
         stage = "request"
-        control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, _DATA)
         return _task(control, pages, confinement)
     except EOFError:
         os._exit(0)  # the server is gone, or wants this worker no more
@@ -62,7 +72,7 @@ def become(confinement: Confinement, streams: list[int], pages: Pages) -> Progra
         pages.fail(stage, getattr(error, "errno", None) or 0, f"{type(error).__name__}: {error}")
 
 
-def _task(control: socket.socket, pages: Pages, confinement: Confinement) -> Program:
+def _task(control: Socket, pages: Pages, confinement: Confinement) -> Program:
     head, blob = wire.receive(control)
     task: Task = head  # type: ignore[assignment]
     view = memoryview(blob)
@@ -82,7 +92,7 @@ def _task(control: socket.socket, pages: Pages, confinement: Confinement) -> Pro
         _exec(task, pages)
     if task["mode"] == "serve":
         # Out of the way of the numbers that a program's own files get.
-        control = socket.socket(fileno=fcntl.fcntl(control.detach(), fcntl.F_DUPFD_CLOEXEC, _CHANNEL))
+        channel = socket.socket(fileno=fcntl.fcntl(control.detach(), fcntl.F_DUPFD_CLOEXEC, _CHANNEL))
         os.close(_DATA)
     source = blob[task["stdin_size"] :][: task["files"][0]["size"]] if task["mode"] == "main" else b""
     program = Program(task["argv"], task["env"], source, pages)
@@ -94,7 +104,7 @@ def _task(control: socket.socket, pages: Pages, confinement: Confinement) -> Pro
         control.close()
         return program
     program.take_over()
-    entries.serve(task["entry"], wire.Channel(control))
+    entries.serve(task["entry"], wire.Channel(channel))
     os._exit(0)
 
 
