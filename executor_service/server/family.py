@@ -175,8 +175,14 @@ class Family:
         except BaseException:
             for each in made:
                 self.kill(each, Death(Ended("was one of several branches of which not all could be made"), ours=True))
+            await to_the_end(self._reaped(made))
             raise
         return made
+
+    async def _reaped(self, members: Sequence[Interpreter]) -> None:
+        """Until then the kernel counts them as processes of the family: the next branch could be denied for them."""
+        if members:
+            await asyncio.wait([member.gone for member in members], timeout=_DEATH_WITHIN_S)
 
     @property
     def _box(self) -> Sandbox:

@@ -263,6 +263,20 @@ async def test_branches_are_all_or_none(executor: ExecutorClient) -> None:
         await branch.delete()
 
 
+async def test_branches_that_were_made_in_vain_are_gone_when_it_is_answered(
+    executor: ExecutorClient, level: Level
+) -> None:
+    if level.landlock:
+        pytest.skip("no bound for folders, and no list of processes, at this level")
+    async with executor.session(limits=Limits(disk_bytes=16 * MIB)) as session:
+        await session.run(f"import os; open('big', 'wb').write(bytes({3 * MIB}))")
+        for _ in range(3):
+            with pytest.raises(CannotBranch, match="No space left"):
+                await session.branch(8)
+            # Its init, itself, and perhaps the one that found no room, which ends by itself.
+            assert int(await value(session, "sum(name.isdigit() for name in os.listdir('/proc'))")) <= 3
+
+
 async def test_a_work_folder_without_room_for_a_copy_can_not_branch(executor: ExecutorClient, level: Level) -> None:
     if level.landlock:
         pytest.skip("no bound for folders at this level")
