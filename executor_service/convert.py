@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from enum import StrEnum
 from typing import TypeVar
@@ -36,22 +37,29 @@ __all__ = [
 E = TypeVar("E", bound=StrEnum)
 
 
+_OUTCOMES = {each: pb.Outcome.Value(f"OUTCOME_{each.name}") for each in Outcome}
+_CAUSES = {each: pb.Cause.Value(f"CAUSE_{each.name}") for each in Cause}
+_LEVELS = {each: pb.IsolationLevel.Value(f"ISOLATION_LEVEL_{each.name}") for each in IsolationLevel}
+_STATUSES = {each: pb.FileStatus.Value(f"FILE_STATUS_{each.name}") for each in FileStatus}
+_LIMITS = tuple(field.name for field in fields(Limits))
+
+
 def outcome_to_proto(outcome: Outcome) -> pb.Outcome.ValueType:
-    return pb.Outcome.Value(f"OUTCOME_{outcome.name}")
+    return _OUTCOMES[outcome]
 
 
 def level_to_proto(level: IsolationLevel) -> pb.IsolationLevel.ValueType:
-    return pb.IsolationLevel.Value(f"ISOLATION_LEVEL_{level.name}")
+    return _LEVELS[level]
 
 
 def limits_to_proto(limits: Limits) -> pb.Limits:
-    return pb.Limits(**{field.name: getattr(limits, field.name) for field in fields(Limits)})
+    return pb.Limits(**{name: getattr(limits, name) for name in _LIMITS})
 
 
 def result_to_proto(result: ExecutionResult) -> pb.ExecutionResult:
     return pb.ExecutionResult(
         outcome=outcome_to_proto(result.outcome),
-        cause=pb.Cause.Value(f"CAUSE_{result.cause.name}"),
+        cause=_CAUSES[result.cause],
         exit_code=result.exit_code,
         signal=result.signal,
         stdout=_output_to_proto(result.stdout),
@@ -59,7 +67,7 @@ def result_to_proto(result: ExecutionResult) -> pb.ExecutionResult:
         files=[
             pb.OutputFile(
                 path=file.path,
-                status=pb.FileStatus.Value(f"FILE_STATUS_{file.status.name}"),
+                status=_STATUSES[file.status],
                 content=file.content,
                 size_bytes=file.size_bytes,
             )
@@ -85,8 +93,8 @@ def result_to_proto(result: ExecutionResult) -> pb.ExecutionResult:
 def result_from_proto(message: pb.ExecutionResult) -> ExecutionResult:
     """ValueError for an outcome, cause or status that this version does not know."""
     return ExecutionResult(
-        outcome=_member(Outcome, "OUTCOME_", pb.Outcome.Name(message.outcome)),
-        cause=_member(Cause, "CAUSE_", pb.Cause.Name(message.cause)),
+        outcome=_member(_OUTCOMES, message.outcome),
+        cause=_member(_CAUSES, message.cause),
         exit_code=message.exit_code,
         signal=message.signal,
         stdout=_output_from_proto(message.stdout),
@@ -94,7 +102,7 @@ def result_from_proto(message: pb.ExecutionResult) -> ExecutionResult:
         files=tuple(
             OutputFile(
                 path=file.path,
-                status=_member(FileStatus, "FILE_STATUS_", pb.FileStatus.Name(file.status)),
+                status=_member(_STATUSES, file.status),
                 content=file.content,
                 size_bytes=file.size_bytes,
             )
@@ -106,7 +114,7 @@ def result_from_proto(message: pb.ExecutionResult) -> ExecutionResult:
         wall_time_s=message.wall_time_s,
         cpu_time_s=message.cpu_time_s,
         peak_memory_bytes=message.peak_memory_bytes,
-        isolation_level=_member(IsolationLevel, "ISOLATION_LEVEL_", pb.IsolationLevel.Name(message.isolation_level)),
+        isolation_level=_member(_LEVELS, message.isolation_level),
         profile=message.profile,
         served_by=message.served_by,
         request_id=message.request_id,
@@ -158,7 +166,7 @@ def compilation_to_proto(compilation: Compilation | None) -> pb.Compilation | No
 
 def compilation_from_proto(message: pb.Compilation) -> Compilation:
     return Compilation(
-        outcome=_member(Outcome, "OUTCOME_", pb.Outcome.Name(message.outcome)),
+        outcome=_member(_OUTCOMES, message.outcome),
         exit_code=message.exit_code,
         stdout=_output_from_proto(message.stdout),
         stderr=_output_from_proto(message.stderr),
@@ -167,8 +175,9 @@ def compilation_from_proto(message: pb.Compilation) -> Compilation:
     )
 
 
-def _member(kind: type[E], prefix: str, name: str) -> E:
-    try:
-        return kind[name.removeprefix(prefix)]
-    except KeyError:
-        raise ValueError(f"the executor answered with {name}, which this client does not know") from None
+def _member(table: Mapping[E, int], number: int) -> E:
+    for member, known in table.items():
+        if known == number:
+            return member
+    kind = type(next(iter(table))).__name__
+    raise ValueError(f"the executor answered with {kind} {number}, which this client does not know")

@@ -9,7 +9,8 @@ import math
 import re
 import stat
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from types import MappingProxyType
 
 from executor_service.languages import LANGUAGES, PYTHON_BASE, Needs
@@ -44,6 +45,8 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MAX_SESSION_ID = 512
 """A session's id holds the name of its server."""
 _NO_NEEDS = Needs()
+_MOST_KNOWN = 256
+"""Different limits that are remembered."""
 _LIMITS = tuple(field.name for field in fields(Limits))
 _OF_SESSIONS = ("memory_bytes", "processes", "open_files", "file_bytes", "disk_bytes")
 """Limits that the first cell would set for all others."""
@@ -55,9 +58,23 @@ class LimitPolicy:
 
     defaults: Limits
     maxima: Limits
+    _known: dict[tuple[bytes, Needs], Limits] = field(default_factory=dict, compare=False, repr=False)
+    """What was asked for lately and is acceptable: requests for the same nearly always follow each other."""
 
     def resolve(self, asked: pb.Limits, found: list[FieldError], needs: Needs = _NO_NEEDS) -> Limits:
         """`needs` raises defaults, and nothing that is asked for."""
+        key = (asked.SerializeToString(), needs)
+        limits = self._known.get(key)
+        if limits is None:
+            before = len(found)
+            limits = self._resolve(asked, found, needs)
+            if len(found) == before:
+                if len(self._known) >= _MOST_KNOWN:
+                    self._known.clear()
+                self._known[key] = limits
+        return limits
+
+    def _resolve(self, asked: pb.Limits, found: list[FieldError], needs: Needs) -> Limits:
         values: dict[str, float | int] = {}
         needy = needs != _NO_NEEDS
         for name in _LIMITS:
@@ -158,6 +175,11 @@ def path_problem(path: str) -> str | None:
     return None
 
 
+@lru_cache(maxsize=8)
+def _policy_of_cells(maxima: Limits) -> LimitPolicy:
+    return LimitPolicy(Limits(), maxima)
+
+
 def _cell(found: list[FieldError], request: pb.ExecuteCodeRequest, maxima: Limits) -> Limits:
     """Checks what a cell can't have, because its session has it. Returns its limits: 0 means the session's."""
     _most(found, "session_id", len(request.session_id), MAX_SESSION_ID, "characters")
@@ -167,7 +189,7 @@ def _cell(found: list[FieldError], request: pb.ExecuteCodeRequest, maxima: Limit
     found += [FieldError(name, text) for name in ("args", "env", "profile") if getattr(request, name)]
     text = "must be unset in a session, whose limit it is"
     found += [FieldError(f"limits.{name}", text) for name in _OF_SESSIONS if getattr(request.limits, name)]
-    limits = LimitPolicy(Limits(), maxima).resolve(request.limits, found)
+    limits = _policy_of_cells(maxima).resolve(request.limits, found)
     return replace(limits, cpu_time_s=request.limits.cpu_time_s)
 
 

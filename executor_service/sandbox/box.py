@@ -28,6 +28,8 @@ from executor_service.sandbox.template import Template
 __all__ = ["Box", "Message"]
 
 _log = logging.getLogger(__name__)
+_decode = json.JSONDecoder().decode
+"""`json.loads` without its search for an encoding."""
 _MAX_MESSAGE = 64 << 10
 _ROOM_FOR_HANDLES = socket.CMSG_SPACE(4 * array("i").itemsize)
 _DEATH_NOTICE_S = 30.0
@@ -179,7 +181,7 @@ class Box:
         if not data:
             self._lost()
             return
-        said: dict[str, Any] = json.loads(data)
+        said: dict[str, Any] = _decode(str(data, "utf-8"))
         match said["type"]:
             case "init":
                 self._init = handles[0]

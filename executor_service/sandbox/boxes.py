@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -148,21 +147,29 @@ class Boxes:
         """Boxes by profile."""
         return {name: shelf.pool.statistics() for name, shelf in self._shelves.items()}
 
-    @asynccontextmanager
-    async def take(self, plan: Plan) -> AsyncIterator[Sandbox]:
-        """A sandbox that has what `plan` says and is ready to run it. SandboxFailure when there is none."""
+    def take(self, plan: Plan) -> _Taken:
+        """A sandbox that has what `plan` says and is ready to run it, for a block. SandboxFailure on entering it when
+        there is none."""
+        return _Taken(self, plan)
+
+    async def _taken(self, plan: Plan) -> Sandbox:
         shelf = self._shelves[plan.profile]
         shelf.wanted.set()
         box = await self._box(shelf)
+        sandbox = Sandbox(self._host, box, plan)
         try:
-            async with Sandbox(self._host, box, plan) as sandbox:
-                yield sandbox
-        finally:
-            shelf.pool.released(box.number)
-            if box.doomed:
-                shelf.pool.lost(box.number)
-            elif box.streams:  # the next worker was ready before this use was over
-                self._act(shelf, shelf.pool.ready(box.number, self._clock.now()))
+            return await sandbox.__aenter__()
+        except BaseException:
+            self._release(plan, sandbox)
+            raise
+
+    def _release(self, plan: Plan, sandbox: Sandbox) -> None:
+        shelf, box = self._shelves[plan.profile], sandbox.box
+        shelf.pool.released(box.number)
+        if box.doomed:
+            shelf.pool.lost(box.number)
+        elif box.streams:  # the next worker was ready before this use was over
+            self._act(shelf, shelf.pool.ready(box.number, self._clock.now()))
 
     async def _box(self, shelf: _Shelf) -> Box:
         if shelf.template is None and shelf.failure is not None:
@@ -292,6 +299,28 @@ class Boxes:
                 for shelf in self._shelves.values():
                     if shelf.template is not None:
                         self._act(shelf, shelf.pool.tick(self._clock.now()))
+
+
+class _Taken:
+    """A block with a sandbox: without a generator, which every run would pay for."""
+
+    def __init__(self, boxes: Boxes, plan: Plan) -> None:
+        self._boxes = boxes
+        self._plan = plan
+        self._sandbox: Sandbox | None = None
+
+    async def __aenter__(self) -> Sandbox:
+        self._sandbox = await self._boxes._taken(self._plan)
+        return self._sandbox
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._sandbox is not None
+        try:
+            await self._sandbox.__aexit__(kind, error, trace)
+        finally:
+            self._boxes._release(self._plan, self._sandbox)
 
 
 def _refuse(shelf: _Shelf, failure: SandboxFailure) -> None:

@@ -122,6 +122,11 @@ class Sandbox:
             self._deadline.reschedule(asyncio.get_running_loop().time() + _END_GRACE_S)
 
     @property
+    def box(self) -> Box:
+        """Where it is."""
+        return self._box
+
+    @property
     def streams(self) -> Streams:
         """What it writes."""
         assert self._streams is not None

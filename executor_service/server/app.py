@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -65,6 +66,8 @@ _BOXES_EACH = 2
 """For each program: a case of a verification runs candidate and checker apart."""
 _SPARE_BOXES = 4
 """Beyond those: some are being cleared or made while others run."""
+_GARBAGE = 10_000
+"""Objects between two collections: a run makes some hundred, and nearly all of them go by themselves."""
 _LAST_CALLS_S = 2.0
 """After the last run has ended, calls get so long to take their answers."""
 
@@ -120,6 +123,9 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         server = await stack.enter_async_context(grpc_server(config, service, guard))
         if config.gateway_listen:
             await stack.enter_async_context(open_gateway(config, runs, capabilities.installed, name))
+        gc.collect()
+        gc.freeze()  # what a server holds for good is nothing that collections have to look at, run after run
+        gc.set_threshold(_GARBAGE, *gc.get_threshold()[1:])
         await health.set_ready(True)
         _LOG.info("listening on %s, limiter %s", server.address, config.limiter)
         await stop.wait()

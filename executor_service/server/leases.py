@@ -6,8 +6,8 @@ back when its block is left, which is after everything of its run is dead, and n
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -86,6 +86,12 @@ class LeaseGate(Protocol):
 
 
 class _Free:
+    async def __aenter__(self) -> _Free:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
     async def confirmed(self) -> None:
         return
 
@@ -101,9 +107,8 @@ class NoLimiter:
 
     needs_queue = False
 
-    @asynccontextmanager
-    async def claim(self, lease: LeaseRef | None, *, run_id: str, tenant: str) -> AsyncIterator[Claim]:
-        yield _Free()
+    def claim(self, lease: LeaseRef | None, *, run_id: str, tenant: str) -> AbstractAsyncContextManager[Claim]:
+        return _Free()
 
     def status(self) -> GateStatus:
         return GateStatus("none", valid=True, epoch=0, bound=0)

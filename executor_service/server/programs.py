@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from executor_service.core.verdict import judge
 from executor_service.languages import LANGUAGES
@@ -53,7 +51,8 @@ class Programs:
 
         async def compiled(plan: Plan) -> Report:
             nonlocal ran_s
-            async with self._sandbox(attempt, plan) as sandbox:
+            async with self._boxes.take(plan) as sandbox:
+                await _allow(attempt, sandbox)
                 report = await sandbox.run()
             ran_s = report.wall_s
             return report
@@ -91,7 +90,8 @@ class Programs:
     async def _run_plan(self, attempt: Attempt, plan: Plan, build: Build, admitted: float) -> ExecutionResult:
         answered: ExecutionResult | None = None
         try:
-            async with self._sandbox(attempt, plan) as sandbox:
+            async with self._boxes.take(plan) as sandbox:
+                await _allow(attempt, sandbox)
                 setup_s = self._clock.now() - admitted
                 report = await sandbox.run(attempt.observe)
                 answered = self._judged(attempt, plan, report, compilation=build.compilation, setup_time_s=setup_s)
@@ -101,17 +101,6 @@ class Programs:
                 raise
             return self._failed(attempt, failure, compilation=build.compilation)
         return answered
-
-    @asynccontextmanager
-    async def _sandbox(self, attempt: Attempt, plan: Plan) -> AsyncIterator[Sandbox]:
-        """One that is ready, under a lease that is bound."""
-        claim = attempt.claim
-        async with self._boxes.take(plan) as sandbox:
-            await claim.confirmed()
-            claim.when_lost(lambda: sandbox.kill(Killed.LAPSED))
-            claim.check()
-            attempt.started = True
-            yield sandbox
 
     def _failed(self, attempt: Attempt, failure: SandboxFailure, **facts: object) -> ExecutionResult:
         attempt.started = failure.started
@@ -155,3 +144,12 @@ class Programs:
             request_id=attempt.request.request_id,
             **facts,  # type: ignore[arg-type]
         )
+
+
+async def _allow(attempt: Attempt, sandbox: Sandbox) -> None:
+    """The sandbox is ready; when this returns, its lease is bound, and the program may run."""
+    claim = attempt.claim
+    await claim.confirmed()
+    claim.when_lost(lambda: sandbox.kill(Killed.LAPSED))
+    claim.check()
+    attempt.started = True

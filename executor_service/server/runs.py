@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count
 from types import TracebackType
@@ -179,7 +179,7 @@ class Runs:
             if run.waiters == 0 and not run.done.is_set():
                 _cancel(run)
         if isinstance(run.ending, ExecutionResult):
-            return replace(run.ending, deduplicated=joined)
+            return replace(run.ending, deduplicated=True) if joined else run.ending
         assert run.ending is not None
         logs.bind(**_facts(request))  # whoever names the error may log it
         raise run.ending
@@ -285,15 +285,18 @@ class Runs:
 
     async def _in_queue(self, run: _Run) -> ExecutionResult:
         request = run.request
+        # Where nothing can make it wait, no time is needed to bound the wait.
+        waits = request.session_id or request.lease is not None or self._gate.needs_queue or not run.slot.done()
         async with AsyncExitStack() as stack:
             try:
-                async with asyncio.timeout(self._queue_timeout_s):
+                async with asyncio.timeout(self._queue_timeout_s) if waits else nullcontext():
                     if request.session_id:
                         await stack.enter_async_context(self._turn(request))
                     run_id = request.request_id or f"{self._name}/{run.number}"
                     claim = self._gate.claim(request.lease, run_id=run_id, tenant=request.tenant)
                     held = await stack.enter_async_context(claim)
-                    self._start(self._admission.eligible(run.number, self._clock.now()))
+                    if not run.slot.done():
+                        self._start(self._admission.eligible(run.number, self._clock.now()))
                     slot = await run.slot
             except TimeoutError:
                 raise QueueTimeout from None

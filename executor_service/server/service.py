@@ -177,9 +177,10 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
 
 def fingerprint(request: pb.ExecuteCodeRequest | pb.VerifyCodeRequest) -> bytes:
     """What makes two requests the same. Not the lease: it says who pays for a run, not what is run."""
-    same = type(request)()
-    same.CopyFrom(request)  # type: ignore[arg-type]
-    if isinstance(same, pb.ExecuteCodeRequest):
+    same = request
+    if isinstance(request, pb.ExecuteCodeRequest) and request.HasField("lease"):
+        same = pb.ExecuteCodeRequest()
+        same.CopyFrom(request)
         same.ClearField("lease")
     return hashlib.sha256(same.SerializeToString(deterministic=True)).digest()
 
