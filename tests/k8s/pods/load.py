@@ -1,4 +1,4 @@
-"""A client under load, run in a pod: `python -c SOURCE SECONDS TASKS`. Nothing here is imported by tests.
+"""A client under load, run in a pod: `python -c SOURCE SECONDS TASKS`, or until SIGTERM. No test imports this.
 
 Each task runs programs, one after the other, each under a lease of its own, through the names of the deployment.
 A program says when it begins and when it ends, by the clock of the machine, which all pods share. Every run is a line
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 
@@ -63,12 +64,15 @@ async def once(limiter: LimiterClient, executor: ExecutorClient) -> dict[str, ob
 
 
 async def main(seconds: float, tasks: int) -> None:
-    """Everything that runs is waited for."""
-    stop = time.monotonic() + seconds
+    """Ends after so long or at SIGTERM; everything that runs is waited for."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.call_later(seconds, stop.set)
     limiter_target, executor_target = os.environ["ROLLOUT_LIMITER"], os.environ["ROLLOUT_EXECUTOR"]
 
     async def task() -> None:
-        while time.monotonic() < stop:
+        while not stop.is_set():
             sys.stdout.write(json.dumps(await once(limiter, executor)) + "\n")
 
     async with LimiterClient(limiter_target) as limiter, ExecutorClient(executor_target) as executor:

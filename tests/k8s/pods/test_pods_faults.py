@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.pods, pytest.mark.timeout(600), pytest.mark.asyncio(lo
 
 LIMIT = 6
 SOURCE = Path(__file__).with_name("load.py")
+LONGEST_S = 300
 CLIENT = {"fairbox.dev/client": "true"}
 
 
@@ -38,8 +39,8 @@ class Load:
     def __init__(self, system: System, name: str) -> None:
         self.system, self.name = system, name
 
-    async def begun(self, seconds: float, *more: str, tasks: int = 16) -> Load:
-        words = ["python", "-c", SOURCE.read_text(encoding="utf-8"), str(seconds), str(tasks), *more]
+    async def begun(self, *more: str, tasks: int = 16) -> Load:
+        words = ["python", "-c", SOURCE.read_text(encoding="utf-8"), str(LONGEST_S), str(tasks), *more]
         await self.system.job(self.name, labels=CLIENT, words=words)
         deadline = time.monotonic() + 60
         while not any(run.end for run in read(await self._log())):
@@ -51,7 +52,10 @@ class Load:
         pods = [pod for pod in [*self.system.node.pods, *self.system.node.ended] if pod.workload.name == self.name]
         return await pods[0].logs() if pods else ""
 
-    async def ended(self) -> list[Run]:
+    async def ended(self, after_s: float) -> list[Run]:
+        """What was done, when it has been at work for so much longer."""
+        await asyncio.sleep(after_s)
+        await self.system.of(self.name)[0].kill("TERM")
         pod = await self.system.node.finished(self.name, within_s=150)
         assert pod.exit_code == 0, pod.ended_logs[-3000:]
         return read(pod.ended_logs)
@@ -75,13 +79,13 @@ async def nothing_held(system: System, within_s: float = 60.0) -> None:
 
 
 async def test_a_rolling_restart_under_load_fails_no_call(system: System) -> None:
-    load = await Load(system, "restart").begun(55)
+    load = await Load(system, "restart").begun()
     before = {pod.name for pod in system.of("executor")}
     await system.kubectl.ok("-n", "fairbox-exec", "rollout", "restart", "deployment/executor")
     await system.settled()
     after = {pod.name for pod in system.of("executor")}
     assert not before & after
-    runs = await load.ended()
+    runs = await load.ended(8)
     served = by_server(runs)
     print(f"\nrolling restart: {len(runs)} calls, served {dict(served)}")  # noqa: T201
     assert [run.error for run in runs if run.error] == []
@@ -92,13 +96,13 @@ async def test_a_rolling_restart_under_load_fails_no_call(system: System) -> Non
 
 
 async def test_an_executor_that_is_killed_breaks_no_limit_and_loses_only_its_own(system: System) -> None:
-    load = await Load(system, "executor-killed").begun(30, "--stream")
+    load = await Load(system, "executor-killed").begun("--stream")
     await asyncio.sleep(5)
     (victim, _) = system.of("executor")
     name = f"{victim.name}:50051"
     await victim.kill()
     killed = time.time()
-    runs = await load.ended()
+    runs = await load.ended(20)
     await system.settled()
     assert victim.restarts == 1
     failed = [run for run in runs if run.error]
@@ -113,13 +117,13 @@ async def test_an_executor_that_is_killed_breaks_no_limit_and_loses_only_its_own
 
 
 async def test_a_limiter_that_is_killed_breaks_no_limit_and_loses_nothing(system: System) -> None:
-    load = await Load(system, "limiter-killed").begun(40, "--stream")
+    load = await Load(system, "limiter-killed").begun("--stream")
     killed = []
     for _ in range(2):
         await asyncio.sleep(5)
         await system.of("limiter")[0].kill()
         killed.append(time.time())
-    runs = await load.ended()
+    runs = await load.ended(25)
     await system.settled()
     assert most_at_once(runs, killed) <= LIMIT
     assert [run.error for run in runs if run.error] == []
