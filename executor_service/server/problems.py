@@ -94,9 +94,6 @@ def problem_of(error: Exception) -> Problem:
         case Draining():
             message = "this executor is ending and takes no more programs"
             return Problem(grpc.StatusCode.UNAVAILABLE, message, reason=DRAINING)
-        case Abandoned():
-            message = "the run was given up by its first caller before it started; ask again"
-            return Problem(grpc.StatusCode.UNAVAILABLE, message)
         case TenantRefused():
             return Problem(grpc.StatusCode.PERMISSION_DENIED, str(error))
         case WorkspacesNotOffered() | SessionsNotOffered():
@@ -113,7 +110,7 @@ def problem_of(error: Exception) -> Problem:
             return Problem(grpc.StatusCode.INTERNAL, str(error))
         case RemoteBusy():
             return _exhausted(str(error), error.retry_after_s, "remote:sandbox")
-        case LimiterDown() | RemoteDown() | SourceUnreachable():
+        case LimiterDown() | RemoteDown() | SourceUnreachable() | Abandoned():
             return Problem(grpc.StatusCode.UNAVAILABLE, str(error))
         case LeaseRefusal():
             return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error))

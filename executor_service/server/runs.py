@@ -39,6 +39,9 @@ Follower = Callable[[OutputLog], None]
 class Abandoned(Exception):  # noqa: N818 - a fact about a run
     """The call that brought the run was cancelled before its program started, and another call had just joined it."""
 
+    def __init__(self) -> None:
+        super().__init__("the run was given up by its first caller before it started; ask again")
+
 
 class Draining(Exception):  # noqa: N818 - a state of the server
     """The server is ending; the program was not started."""
