@@ -9,7 +9,7 @@ venv=$1
 shift
 offline=
 if ls ./*.whl >/dev/null 2>&1; then offline="--no-index --find-links ."; fi
-into() { python3 -m pip --python "$venv/bin/python" install $offline --constraint constraints.txt "$@"; }
+into() { python3 -m pip --python "$venv/bin/python" install --no-compile $offline --constraint constraints.txt "$@"; }
 if [ "${1:-}" = --no-deps ]; then
     into "$@"
 else

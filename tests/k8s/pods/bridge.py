@@ -18,7 +18,7 @@ _LENGTH = 15
 
 
 class Bridge:
-    """`async with Bridge("fbxr", "10.232.7.")`: the node is `.1`, its name server `.2`, pods from `.10` on."""
+    """`async with Bridge("fbxr", "10.232.10.")`: the node is `.1`, its name server `.2`, pods from `.10` on."""
 
     def __init__(self, prefix: str, net: str) -> None:
         self.name = f"{prefix}0"

@@ -17,7 +17,7 @@ from tests.k8s.apiserver import ApiServer
 from tests.k8s.kubectl import Kubectl
 from tests.k8s.manifests import ROOT
 from tests.k8s.pods.access import Access
-from tests.k8s.pods.node import Node
+from tests.k8s.pods.node import Node, take_rig
 from tests.k8s.pods.objects import Document
 from tests.k8s.pods.pod import Pod
 
@@ -124,7 +124,8 @@ async def deployed(folder: Path, *applied: str) -> AsyncIterator[System]:
         server = await stack.enter_async_context(ApiServer())
         kubectl = Kubectl(server.kubeconfig(folder / "kubeconfig"))
         access = Access(server, folder / "access")
-        node = await stack.enter_async_context(Node(folder, more=access.of))
+        rig = stack.enter_context(take_rig())
+        node = await stack.enter_async_context(Node(folder, rig, more=access.of))
         await stack.enter_async_context(access.listening(node))
         system = System(server, kubectl, node)
         task = asyncio.create_task(system.follow(), name="follow the API server")

@@ -3,6 +3,9 @@
 Each task runs programs, one after the other, each under a lease of its own, through the names of the deployment.
 A program says when it begins and when it ends, by the clock of the machine, which all pods share. Every run is a line
 of JSON on stdout: {"begin", "end", "served_by", "error", "asked", "answered"}; times in seconds, null where unknown.
+
+With `--stream` output is read as it is written. With `--again` a program that the executor could not begin, because it
+does not reach the limiter or the lease is gone, is sent again under a new lease, as the tools of rollouts do.
 """
 
 from __future__ import annotations
@@ -15,9 +18,9 @@ import signal
 import sys
 import time
 
-from executor_service import ExecutionResult, ExecutorClient, Program
+from executor_service import ExecutionResult, ExecutorClient, ExecutorUnavailable, LeaseRefused, Program
 from fairbox.errors import FairboxError
-from limiter import LimiterClient
+from limiter import LimiterClient, LimiterError
 
 CODE = """
 import time
@@ -28,9 +31,9 @@ print(time.time())
 QUEUE_S = CALL_S = float(os.environ.get("LOAD_DEADLINE_S", "60"))
 
 
-async def once(limiter: LimiterClient, executor: ExecutorClient) -> dict[str, object]:
-    """One program."""
-    asked, begin, end, served_by, error, text = time.time(), None, None, "", "", b""
+async def once(limiter: LimiterClient, executor: ExecutorClient, since: float | None = None) -> dict[str, object]:
+    """One program. `since`: when it was first asked for."""
+    asked, begin, end, served_by, error, text = since or time.time(), None, None, "", "", b""
     try:
         async with limiter.lease(bucket="code", queue_timeout=QUEUE_S) as lease:
             if "--stream" in sys.argv:
@@ -51,6 +54,11 @@ async def once(limiter: LimiterClient, executor: ExecutorClient) -> dict[str, ob
             error = f"{result.outcome.value} {result.cause.value} {result.message}"
         else:
             begin, end = map(float, text.split())
+    except (ExecutorUnavailable, LeaseRefused, LimiterError) as problem:
+        if "--again" in sys.argv and begin is None and time.time() < asked + QUEUE_S:
+            await asyncio.sleep(0.5)
+            return await once(limiter, executor, asked)
+        error = f"{type(problem).__name__}: {problem}"
     except FairboxError as problem:
         error = f"{type(problem).__name__}: {problem}"
     return {

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import itertools
 import json
 import secrets
 import string
+import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -28,7 +30,7 @@ from tests.k8s.pods.seccomp import DEBIAN, runtime_default
 from tests.k8s.pods.services import Endpoint, names, virtual_addresses, virtual_services
 from tests.k8s.pods.volumes import Volumes
 
-__all__ = ["Node"]
+__all__ = ["Node", "take_rig"]
 
 _TICK_S = 0.2
 """Pods become available by the passing of time, too."""
@@ -40,16 +42,33 @@ _LETTERS = string.ascii_lowercase + string.digits
 More = Callable[[Pod], tuple[dict[str, str], list[str]]]
 
 
-class Node:
-    """`async with Node(folder) as node: node.apply(documents); await node.settled()`. One at a time on a machine."""
+@contextlib.contextmanager
+def take_rig() -> Iterator[int]:
+    """A number that no other process on this machine has now."""
+    for number in range(10):
+        with Path(tempfile.gettempdir(), f"fairbox-rig-{number}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield number
+            return
+    raise AssertionError("ten rigs run on this machine already")
 
-    def __init__(self, folder: Path, *, rig: str = "fbxr", net: str = "10.232.7.", more: More | None = None) -> None:
+
+class Node:
+    """`async with Node(folder, rig) as node: node.apply(documents); await node.settled()`.
+
+    `rig`, from 0 to 9, tells apart the names and networks of several on one machine; `take_rig` finds one that is free.
+    What an earlier one of the same number has left is removed first."""
+
+    def __init__(self, folder: Path, rig: int, *, more: More | None = None) -> None:
         self.objects = Objects(())
         self.pods: list[Pod] = []
         self.ended: list[Pod] = []
         """Pods that are gone, the last ones last."""
-        self.podman = Podman(rig)
-        self.bridge = Bridge(rig, net)
+        self.podman = Podman(f"fairbox-{rig}")
+        self.bridge = Bridge(f"fbxr{rig}", f"10.232.{10 + rig}.")
         self.names = NameServer(self.bridge.nameserver)
         self.volumes = Volumes(folder)
         self.hosts: dict[str, str] = {}

@@ -79,7 +79,7 @@ class Pod:
         self._index = index
         self._probes: ProbeState | None = None
         self._end = asyncio.Event()
-        self._container = f"{name}.{self.namespace}"
+        self._container = f"{name}.{self.namespace}.{around.bridge.name}"
         self._sandbox = f"{self._container}.sandbox"
         variables, self._options = around.more(self)
         fields = {

@@ -117,7 +117,7 @@ async def test_an_executor_that_is_killed_breaks_no_limit_and_loses_only_its_own
 
 
 async def test_a_limiter_that_is_killed_breaks_no_limit_and_loses_nothing(system: System) -> None:
-    load = await Load(system, "limiter-killed").begun("--stream")
+    load = await Load(system, "limiter-killed").begun("--stream", "--again")
     killed = []
     for _ in range(2):
         await asyncio.sleep(5)
