@@ -129,3 +129,24 @@ async def test_a_limiter_that_is_killed_breaks_no_limit_and_loses_nothing(system
     assert [run.error for run in runs if run.error] == []
     assert len([run for run in runs if run.end and run.end > killed[-1] + 12]) > 20, "it goes on"
     await nothing_held(system)
+
+
+async def test_an_executor_below_its_least_isolation_is_never_ready_and_replaces_none(system: System) -> None:
+    """Rights of the level landlock, and a setting that wants more: the update stops, and those before go on."""
+    before = {pod.name for pod in system.of("executor")}
+    words = ("-n", "fairbox-exec", "set", "env", "deployment/executor")
+    await system.kubectl.ok(*words, "EXECUTOR_MIN_ISOLATION=namespaces")
+    deadline = time.monotonic() + 90
+    while not any(pod.restarts for pod in system.of("executor")):
+        assert time.monotonic() < deadline, "it never ended at start"
+        await asyncio.sleep(0.2)
+    (refused,) = [pod for pod in system.of("executor") if pod.name not in before]
+    assert not refused.ready
+    assert {pod.name for pod in system.of("executor") if pod.ready} == before
+    table = system.node.names.table["executor-headless.fairbox-exec.svc.cluster.local"]
+    assert refused.address not in table
+    while "isolation level" not in (said := await refused.logs()):
+        assert time.monotonic() < deadline, said
+        await asyncio.sleep(0.2)
+    await system.kubectl.ok(*words, "EXECUTOR_MIN_ISOLATION=landlock")
+    await system.settled()
