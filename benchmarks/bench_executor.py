@@ -1,7 +1,8 @@
 """What a program costs through the executor, beside what it costs as a plain subprocess of this machine.
 
 `python -m benchmarks.bench_executor [N]` starts a server of its own, runs N programs (default 200) for each line,
-prints a table and writes benchmarks/out/executor.json. Both sides run the same source with the same interpreter, in
+prints a table and writes benchmarks/out/executor.json. `print(1)` is measured beside the least that a program of this
+shape can cost, too (`executor_shape`, which needs root). Both sides run the same source with the same interpreter, in
 the same minute. CPU time is that of the whole machine between start and end, client included, because no process sees
 all of what a sandbox costs; on a machine that does other work it means nothing.
 """
@@ -18,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks import executor_floors, executor_overload, executor_sessions
+from benchmarks import executor_floors, executor_overload, executor_sessions, executor_shape
 from benchmarks.executor_server import INTERPRETER, executor
 from executor_service import ExecutorClient
 
@@ -34,6 +35,8 @@ SCRIPTS = {
 }
 """Packages whose import costs far more than what is done with them."""
 THROUGHPUT_BARS = {"numpy": 15.0, "pandas": 30.0, "sympy": 45.0}
+_SLOTS = 36
+"""As many as the server of the executor has boxes."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _IDLE = (3, 4)
 """Positions of idle and iowait in the first line of /proc/stat."""
@@ -198,6 +201,46 @@ async def prints(client: ExecutorClient, runs: int) -> list[Figure]:
     return found
 
 
+async def shape(client: ExecutorClient, runs: int) -> list[Figure]:
+    """The same program through the least that has the executor's shape, by turns with the executor."""
+    if os.geteuid() != 0:
+        return []
+    found: list[Figure] = []
+    async with executor_shape.shape(_SLOTS) as call:
+
+        async def least() -> None:
+            assert await call(PRINT.encode()) == b"1\n"
+
+        for concurrency, pause_s in ((1, PAUSE_S), (1, 0.0), (8, 0.0), (32, 0.0)):
+            count = max(40, runs // (5 if pause_s else 1))
+            floors, mine = [], []
+            for _ in range(3):
+                floors.append(await measure(least, runs=count, concurrency=concurrency, pause_s=pause_s))
+                mine.append(
+                    await measure(isolated(client, PRINT), runs=count, concurrency=concurrency, pause_s=pause_s)
+                )
+            name = f"shape, {'now and then' if pause_s else f'concurrency {concurrency}'}"
+            found += _beside(name, floors, mine, paced=bool(pause_s))
+    return found
+
+
+def _beside(name: str, floors: list[Measured], mine: list[Measured], *, paced: bool) -> list[Figure]:
+    """The middle one of three each."""
+
+    def middle(measured: list[Measured], field: str) -> float:
+        values: list[float] = [getattr(each, field) for each in measured]
+        return statistics.median(values)
+
+    fields = {"p50_ms": "ms"} if paced else {"per_s": "1/s", "cpu_ms": "ms"}
+    found = []
+    for field, unit in fields.items():
+        least, most = middle(floors, field), middle(mine, field)
+        times = least / most if field == "per_s" else most / least
+        against = f"the executor: {most:.2f} {unit}, {times:.2f} times the floor of its shape"
+        found.append(figure(f"{name}: {field.partition('_')[0]}, floor", least, unit, against))
+    return found
+
+
 async def scripts(client: ExecutorClient, runs: int) -> list[Figure]:
     found: list[Figure] = []
     for package, code in SCRIPTS.items():
@@ -226,6 +269,7 @@ async def main(runs: int) -> list[Figure]:
     async with executor("max_concurrent=32", "spare_boxes=4") as (client, _):
         await warm_up(client)
         found += await prints(client, runs)
+        found += await shape(client, runs)
         found += await scripts(client, runs)
         for name, value, unit, most in await executor_sessions.measure(client, runs):
             found.append(figure(name, value, unit, "a session", most=most))
