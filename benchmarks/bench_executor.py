@@ -231,13 +231,13 @@ def _beside(name: str, floors: list[Measured], mine: list[Measured], *, paced: b
         values: list[float] = [getattr(each, field) for each in measured]
         return statistics.median(values)
 
-    fields = {"p50_ms": "ms"} if paced else {"per_s": "1/s", "cpu_ms": "ms"}
+    whole = (("per_s", "throughput", "1/s"), ("cpu_ms", "CPU", "ms"))
     found = []
-    for field, unit in fields.items():
+    for field, said, unit in (("p50_ms", "p50", "ms"),) if paced else whole:
         least, most = middle(floors, field), middle(mine, field)
         times = least / most if field == "per_s" else most / least
         against = f"the executor: {most:.2f} {unit}, {times:.2f} times the floor of its shape"
-        found.append(figure(f"{name}: {field.partition('_')[0]}, floor", least, unit, against))
+        found.append(figure(f"floor of the {name}: {said}", least, unit, against))
     return found
 
 
