@@ -6,6 +6,7 @@ whatever becomes of its own share; what a call found out is an answer, so that a
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -66,12 +67,12 @@ class Shard:
     def __init__(self) -> None:
         self._learner: Learner | None = None
 
-    def place(self) -> tuple[str, int]:
-        """(address of this machine, a free port)."""
+    def place(self) -> tuple[str, int, int]:
+        """(address of this machine, a free port there, this process)."""
         import ray
 
         host = ray.util.get_node_ip_address()
-        return host, free_port(host)
+        return host, free_port(host), os.getpid()
 
     def sees(self, path: Path) -> bool:
         """Whether a file is there, seen from this machine."""

@@ -23,11 +23,23 @@ from rollout.training.learner import Diverged
 from rollout.training.shard import Answer, Outcome, Shard, ShardPlan
 from rollout.training.shard_settings import ShardSettings
 
-__all__ = ["ShardedLearner", "open_shards"]
+__all__ = ["ShardedLearner", "ShardsStatistics", "open_shards"]
 
 _GRACE_S = 5.0
 """After one shard failed: for the others to say what they know. The one that died is the reason, and those that miss it
 may notice before."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsStatistics:
+    """The shards now."""
+
+    places: tuple[tuple[str, int], ...]
+    """(address of its machine, process) of each, by rank."""
+    calls: int
+    """Answered by all, over the whole run."""
+    lost: str
+    """What ended them; empty: they live."""
 
 
 @contextlib.asynccontextmanager
@@ -70,6 +82,10 @@ class ShardedLearner:
         """What writes the trained model."""
         return self
 
+    def statistics(self) -> ShardsStatistics:
+        """The shards now."""
+        return self._shards.statistics()
+
     def step(self, batch: RolloutBatch) -> dict[str, float]:
         """Trains on a batch: its figures by name. Raises Diverged, and FairboxError when a shard is lost."""
         import ray
@@ -105,7 +121,12 @@ class _Shards:
         self._settings = settings
         self._actors: list[Any] = []
         self._group: Any = None
+        self._places: tuple[tuple[str, int], ...] = ()
+        self._calls = 0
         self._lost = ""
+
+    def statistics(self) -> ShardsStatistics:
+        return ShardsStatistics(self._places, self._calls, self._lost)
 
     def start(self, plan: ShardPlan, out: Path) -> int:
         """The steps that are done. Raises FairboxError when they can't be started in time."""
@@ -131,8 +152,10 @@ class _Shards:
             marker.unlink(missing_ok=True)
         if not all(seen):
             raise FairboxError(f"out is {str(out)!r}, which is not the same folder on all machines of the shards")
-        ((host, port),) = self._answers([self._actors[0].place.remote()], until)
-        words = {"count": count, "meet": f"{host}:{port}", "timeout_s": self._settings.answer_within_s}
+        places = self._answers([actor.place.remote() for actor in self._actors], until)
+        self._places = tuple((host, pid) for host, _, pid in places)
+        meet = f"{places[0][0]}:{places[0][1]}"
+        words = {"count": count, "meet": meet, "timeout_s": self._settings.answer_within_s}
         joined = [actor.join.remote(plan, rank=rank, **words) for rank, actor in enumerate(self._actors)]
         steps_done: int = _result(self._answers(joined, until))
         return steps_done
@@ -142,7 +165,9 @@ class _Shards:
         if self._lost:
             raise FairboxError(self._lost)
         until = time.monotonic() + self._settings.answer_within_s
-        return _result(self._answers([getattr(actor, method).remote(*words) for actor in self._actors], until))
+        answers = self._answers([getattr(actor, method).remote(*words) for actor in self._actors], until)
+        self._calls += 1
+        return _result(answers)
 
     def close(self) -> None:
         """Ends them. Idempotent."""

@@ -53,9 +53,10 @@ def test_the_whole_loop_with_the_engine_in_process(tiny_dir: Path, tmp_path: Pat
 
 @pytest.mark.sglang
 @pytest.mark.timeout(900)
-def test_the_whole_loop_with_a_server_of_its_own(tiny_dir: Path, tmp_path: Path) -> None:
+def test_the_whole_loop_with_a_server_of_its_own_and_shards(tiny_dir: Path, tmp_path: Path) -> None:
     python = str(sglang_python())
-    done = run(tmp_path / "out", MODEL=str(tiny_dir), ENGINE="sglang", SGLANG_PYTHON=python, START_S="500")
+    changes = {"MODEL": str(tiny_dir), "ENGINE": "sglang", "SGLANG_PYTHON": python, "SHARDS": "2", "START_S": "500"}
+    done = run(tmp_path / "out", "shards.num_cpus=0.5", **changes)
     whole(tmp_path / "out", done)
     assert "the project's own problems" in done.stdout
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout

@@ -81,14 +81,20 @@ def test_a_run_that_is_killed_again_and_again_is_the_run_that_was_not(tiny_dir: 
     same(whole, parts)
 
 
-def test_a_run_over_shards_is_that_too_and_leaves_no_process(tiny_dir: Path, tmp_path: Path) -> None:
+def test_a_run_over_shards_is_that_too_and_leaves_none_of_them(tiny_dir: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert started(tiny_dir, whole, *SHARDS).wait(300) == 0
-    killed_after(tiny_dir, parts, 3, 0.2, *SHARDS)
+    killed_after(tiny_dir, parts, 2, 0.0, *SHARDS)
     until = time.monotonic() + 60
-    while left := processes(parts):
-        assert time.monotonic() < until, f"{left} outlive the trainer that was killed"
+    while shards(parts):
+        assert time.monotonic() < until, "shards outlive the trainer that was killed"
         time.sleep(0.2)
+    process = started(tiny_dir, parts, *SHARDS)
+    while not any(line["step"] >= 4 for line in lines(parts)):
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(shards(parts)[0], signal.SIGKILL)
+    assert process.wait(60) == 1
     assert started(tiny_dir, parts, *SHARDS).wait(300) == 0
     same(whole, parts)
     # And as far as rounding goes it is the run of one process.
@@ -99,13 +105,13 @@ def test_a_run_over_shards_is_that_too_and_leaves_no_process(tiny_dir: Path, tmp
     assert lines(alone)[1] == pytest.approx(first, rel=1e-4, abs=1e-5)
 
 
-def processes(out: Path) -> list[str]:
-    """Those of runs in `out`: what a trainer starts has its environment."""
+def shards(out: Path) -> list[int]:
+    """The processes that hold parts of a model of runs in `out`: they have the environment of their trainer."""
     mark, found = f"RUN_OF={out}\0".encode(), []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
-            if mark in (path / "environ").read_bytes():
-                found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:60])
+            if (path / "cmdline").read_bytes().startswith(b"ray::Shard") and mark in (path / "environ").read_bytes():
+                found.append(int(path.name))
     return found
 
 

@@ -147,21 +147,14 @@ async def test_a_checkpoint_goes_on_with_any_number_of_shards(
         torch.testing.assert_close(one, other, rtol=0, atol=CLOSE)
 
 
-def shard_processes() -> list[int]:
-    """Ray names its workers after what they run."""
-    names = {}
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            names[int(path.parent.name)] = path.read_bytes()
-        except OSError:
-            continue  # it has ended
-    return sorted(pid for pid, name in names.items() if name.startswith(b"ray::Shard"))
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
-async def none_left() -> None:
-    """Returns when no shard lives: Ray ends them a moment after it is told to."""
+async def ended(*pids: int) -> None:
+    """Returns when none of them lives: Ray ends them a moment after it is told to."""
     async with asyncio.timeout(30):
-        while shard_processes():
+        while any(map(alive, pids)):
             await asyncio.sleep(0.1)
 
 
@@ -171,14 +164,17 @@ async def test_a_shard_that_dies_ends_the_run_with_a_sentence_and_leaves_the_che
     async with open_shards(plan(mini_dir), SHARDS, address="auto", out=tmp_path) as split:
         split.step(sampled_batch)
         state = saved(split, tmp_path, 1)
-        _, victim = shard_processes()
-        os.kill(victim, signal.SIGKILL)
+        before = split.statistics()
+        assert (len(before.places), before.calls, before.lost) == (2, 2, "")
+        pids = [pid for _, pid in before.places]
+        os.kill(pids[1], signal.SIGKILL)
         with pytest.raises(FairboxError, match=r"shard \d of the model was lost: .*; resume=true goes on") as error:
             split.step(sampled_batch)
         assert len(str(error.value)) < 300
         with pytest.raises(FairboxError, match="was lost"):
             split.write(tmp_path / "model")
-    await none_left()
+        assert "was lost" in split.statistics().lost
+    await ended(*pids)
     found = CheckpointStore(tmp_path, keep=9).latest()
     assert found is not None
     assert all(torch.equal(one, other) for one, other in zip(tensors(found.state), tensors(state), strict=True))
@@ -203,10 +199,11 @@ async def test_what_can_not_be_done_is_said_and_nothing_is_left(
         taken.touch()  # a file where the folder is to be
         with pytest.raises(FairboxError, match="taken: the weights can't be written: "):
             split.write(taken)
+        pids = [pid for _, pid in split.statistics().places]
         found = split.step(sampled_batch)  # nobody waits for what could not be written
     wanted = alone_of(half).step(sampled_batch)
     assert found["updates"] == wanted["updates"] == 4
     for name in ("policy_loss", "grad_norm", "entropy"):  # three digits of bfloat16
         assert found[name] == pytest.approx(wanted[name], rel=0.05)
-    await none_left()
+    await ended(*pids)
     assert not any(name.startswith(".shards") for name in os.listdir(tmp_path))  # noqa: PTH208 - names alone
