@@ -42,7 +42,7 @@ QUEUE_ALLOWANCE_S = 600.0
 _ASSUMED_WALL_S = 600.0
 """The program's time where the request leaves it to the server: the server's default is not above its usual maximum."""
 _ATTEMPTS = 3
-"""The third is for one who finds two servers that are ending, as in an update of all."""
+"""The third is for one who finds two servers that are ending or new, as in an update of all."""
 _PREPARE_S = 900.0
 """A preparation, and those before it."""
 _OVERHEAD_S = 30.0
@@ -341,7 +341,7 @@ class ExecutorClient(SessionCalls):
                     member.refused(error)
                     # A server that has drained cancels what comes after; nothing else of ours answers with that.
                     ending = error_reason(error)[0] == DRAINING or error.code() is grpc.StatusCode.CANCELLED
-                    last = attempt == _ATTEMPTS or (attempt > 1 and not ending)
+                    last = attempt == _ATTEMPTS or (attempt > 1 and not (ending or moves))
                     if last or not (ending or error.code() is grpc.StatusCode.UNAVAILABLE):
                         raise
                     span.set(repeated=True)

@@ -68,6 +68,9 @@ _SPARE_BOXES = 4
 """Beyond those: some are being cleared or made while others run."""
 _GARBAGE = 10_000
 """Objects between two collections: a run makes some hundred, and nearly all of them go by themselves."""
+_LIMITER_WITHIN_S = 15.0
+"""How long readiness waits for the limiter at start. Less than startup probes allow."""
+_LIMITER_LOOK_S = 0.02
 _LAST_CALLS_S = 2.0
 """After the last run has ended, calls get so long to take their answers."""
 
@@ -123,9 +126,8 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         server = await stack.enter_async_context(grpc_server(config, service, guard))
         if config.gateway_listen:
             await stack.enter_async_context(open_gateway(config, runs, capabilities.installed, name))
-        gc.collect()
-        gc.freeze()  # what a server holds for good is nothing that collections have to look at, run after run
-        gc.set_threshold(_GARBAGE, *gc.get_threshold()[1:])
+        settle_memory()
+        await reached(gate, stop)
         await health.set_ready(True)
         _LOG.info("listening on %s, limiter %s", server.address, config.limiter)
         await stop.wait()
@@ -137,6 +139,24 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
 def health_server(config: ExecutorConfig, security: ServerSecurity) -> HealthServer:
     """Where probes come in."""
     return HealthServer(config.health_listen, insecure=config.insecure, beside_guarded=security.guarded)
+
+
+def settle_memory() -> None:
+    """What a server holds for good is nothing that collections have to look at, run after run."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GARBAGE, *gc.get_threshold()[1:])
+
+
+async def reached(gate: LeaseGate, stop: asyncio.Event) -> None:
+    """Returns when the limiter has welcomed this server, so that no call comes before it can be served: a new pod may
+    have to wait until the network lets it through. Not for ever: where the limiter is down, calls are told so."""
+    deadline = asyncio.get_running_loop().time() + _LIMITER_WITHIN_S
+    while not gate.status().valid and not stop.is_set():
+        if asyncio.get_running_loop().time() > deadline:
+            _LOG.warning("the limiter was not reached within %g s; ready all the same", _LIMITER_WITHIN_S)
+            return
+        await asyncio.sleep(_LIMITER_LOOK_S)
 
 
 def grpc_server(config: ExecutorConfig, service: ExecutorService, guard: PortGuard) -> GrpcServer:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2
 
 from executor_service import Cause, ExecutorClient, ExecutorUnavailable, LeaseRefused, Limits, Outcome, Overloaded
 from fairbox.ports import free_port
 from limiter import Lease, LimiterClient
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
-from tests.executor.servers import ROOT, Server, processes_with, running, wait_for
+from tests.executor.servers import ROOT, Server, command, processes_with, running, wait_for
 
 LIMIT = 2
 SLEEP = "import time; print('started', flush=True); time.sleep(600)"
@@ -220,3 +221,24 @@ async def test_without_its_limiter_programs_are_killed_and_nothing_starts() -> N
             with pytest.raises(ExecutorUnavailable, match=own.target):
                 await executor.execute("1", timeout=60)
             assert server.readiness() == 1
+
+
+def test_a_server_is_ready_when_it_has_reached_its_limiter() -> None:
+    limiter = f"127.0.0.1:{free_port()}"
+    words, target, health = command(f"limiter={limiter}", "languages=bash,python")
+    with subprocess.Popen(words, cwd=ROOT, text=True) as process:
+        server = Server(process, target, health)
+        try:
+            wait_for(lambda: server.readiness() is not None and _answers(server), 60)
+            assert server.readiness() == health_pb2.HealthCheckResponse.NOT_SERVING
+            with limiter_running(f"listen={limiter}"):
+                wait_for(lambda: server.readiness() == health_pb2.HealthCheckResponse.SERVING)
+        finally:
+            process.kill()
+
+
+def _answers(server: Server) -> bool:
+    try:
+        return server.status().max_running > 0
+    except grpc.RpcError:
+        return False
