@@ -9,19 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import trustme
 
-from executor_service.config import ExecutorConfig
 from fairbox.ports import free_port
 from tests.k8s.manifests import ROOT, Document, Workload, kustomized, of_kind, workload
 
 STARTS_S = 60.0
-GUARDED = "tls_client_ca" in {field.name for field in fields(ExecutorConfig)}
-pytestmark = pytest.mark.skipif(not GUARDED, reason="the services have no settings of TLS and tokens")
 
 
 def _secrets(folder: Path, documents: list[Document]) -> None:
