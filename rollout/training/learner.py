@@ -74,7 +74,8 @@ class Learner:
         self.steps_done = 0
         self._settings = settings
         self._parameters = list(policy.named_parameters().values())
-        self._optimizer = make_optimizer(self._parameters, settings.update)
+        head = () if policy.value_head is None else policy.value_head.parameters()
+        self._optimizer = make_optimizer(self._parameters, settings.update, head=head)
         self._schedule = make_schedule(self._optimizer, settings.update, steps=settings.steps)
 
     def step(self, batch: RolloutBatch) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -13,6 +14,8 @@ from fairbox.errors import ConfigError
 
 __all__ = ["UpdateSettings", "make_optimizer", "make_schedule"]
 
+_HEAD_FACTOR = 10
+"""Critics of published PPO runs learn about so many times faster than their policies: 1e-5 and 1e-6 in verl."""
 _SCHEDULES = ("constant", "linear", "cosine")
 
 
@@ -21,6 +24,9 @@ class UpdateSettings:
     """How weights move."""
 
     lr: float = setting(1e-6, help="Learning rate of AdamW after its warm-up; usual with LoRA is 10 to 100 times more.")
+    value_lr: float | None = setting(
+        None, help="gae: that of the value head, which begins at 0 and has to follow the policy; none: 10 times lr."
+    )
     warmup_steps: int = setting(0, help="Steps over which it rises to that.")
     schedule: str = setting("constant", help="Then constant, or linear or cosine down to 0 at the last of steps.")
     beta1: float = setting(0.9, help="AdamW: decay of the mean of gradients.")
@@ -32,9 +38,10 @@ class UpdateSettings:
 
     def validate(self) -> None:
         """ConfigError naming the setting that is wrong."""
-        for name in ("lr", "max_grad_norm"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"update.{name} is {getattr(self, name)}, must be positive")
+        for name in ("lr", "value_lr", "max_grad_norm"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"update.{name} is {value}, must be positive")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"update.{name} is {getattr(self, name)}, must be from 0 to below 1")
@@ -45,10 +52,16 @@ class UpdateSettings:
             raise ConfigError(f"update.schedule is {self.schedule!r}, must be one of: {', '.join(_SCHEDULES)}")
 
 
-def make_optimizer(parameters: Iterable[torch.nn.Parameter], settings: UpdateSettings) -> torch.optim.Optimizer:
-    """AdamW."""
-    betas = (settings.beta1, settings.beta2)
-    return torch.optim.AdamW(parameters, lr=settings.lr, betas=betas, weight_decay=settings.weight_decay)
+def make_optimizer(
+    parameters: Iterable[torch.nn.Parameter], settings: UpdateSettings, *, head: Iterable[torch.nn.Parameter] = ()
+) -> torch.optim.Optimizer:
+    """AdamW. Those of `head`, a value head, learn at a rate of their own."""
+    betas, apart = (settings.beta1, settings.beta2), list(head)
+    others = [each for each in parameters if all(each is not one for one in apart)]
+    groups: list[dict[str, Any]] = [{"params": others}]
+    if apart:
+        groups.append({"params": apart, "lr": settings.value_lr or _HEAD_FACTOR * settings.lr})
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=betas, weight_decay=settings.weight_decay)
 
 
 def make_schedule(

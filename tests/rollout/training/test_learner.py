@@ -175,3 +175,26 @@ def test_schedules_have_the_known_values(settings: UpdateSettings, wanted: list[
         optimizer.step()
         schedule.step()
     assert found == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(("value_lr", "rate"), [(None, 1e-2), (0.05, 0.05)])
+def test_the_value_head_learns_at_a_rate_of_its_own(
+    mini_dir: Path, sampled_batch: RolloutBatch, value_lr: float | None, rate: float
+) -> None:
+    update = UpdateSettings(lr=1e-3, value_lr=value_lr)
+    trained, start = (learner(mini_dir, advantage=AdvantageSettings("gae"), update=update) for _ in range(2))
+    trained.step(sampled_batch)
+    far = {"head": 0.0, "model": 0.0}
+    for name, before in start.policy.trained_state().items():
+        part = "head" if name.startswith("value_head.") else "model"
+        far[part] = max(far[part], float((trained.policy.trained_state()[name] - before).abs().max()))
+    # The first step of Adam moves a weight by the learning rate.
+    assert far == pytest.approx({"head": rate, "model": 1e-3}, rel=1e-2)
+    again = learner(mini_dir, advantage=AdvantageSettings("gae"), update=update)
+    file = io.BytesIO()
+    torch.save(trained.state(), file)
+    file.seek(0)
+    again.load_state(torch.load(file))
+    for each in (trained, again):
+        each.step(sampled_batch)
+    assert moved(trained, again) == 0
