@@ -1,7 +1,7 @@
-"""Problems that a small model can't solve without a tool: products of three digits each, modulo a prime. Pure.
+"""Problems that a small model can't solve without a tool: products of two digits each, modulo a prime. Pure.
 
-The answer is a number below 997, so a guess is right once in about a thousand times, and no model of a few million
-weights learns to multiply while it learns to call the tool.
+The answer is a number below 97, so a guess is right once in a hundred times, and no model of a few million weights
+learns to multiply while it learns to call the tool. Longer numbers would only be more to copy without a mistake.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Any
 
 __all__ = ["MODULUS", "Problem", "draw", "held_out", "row_of"]
 
-MODULUS = 997
-"""The largest prime of three digits: every remainder is about as likely as any other."""
-_LEAST, _MOST = 100, 999
+MODULUS = 97
+"""The largest prime of two digits: every remainder is about as likely as any other."""
+_LEAST, _MOST = 10, 96
+"""Factors below the modulus: no product is a multiple of it, so 0 is no better a guess than others."""
 _HELD_OUT = 10
 """One of so many problems is never trained on, neither in the warm-up nor by reinforcement learning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem. Both factors have three digits."""
+    """One problem. Both factors have two digits."""
 
     left: int
     right: int
@@ -48,8 +49,8 @@ def held_out(problem: Problem) -> bool:
 
 
 def draw(count: int, generator: random.Random, *, held: bool = False) -> list[Problem]:
-    """`count` problems, in an order of the generator's; `held` says of which part. The same one may come twice, which
-    is rare among 810,000."""
+    """`count` problems, in an order of the generator's; `held` says of which part. The same one may come twice:
+    there are 7,569."""
     found: list[Problem] = []
     while len(found) < count:
         problem = Problem(generator.randint(_LEAST, _MOST), generator.randint(_LEAST, _MOST))

@@ -41,9 +41,9 @@ def chat(practice: Path) -> ChatTemplate:
 
 
 def test_a_problem_is_what_its_program_prints() -> None:
-    assert Problem(483, 926).question == "483 * 926 % 997 = ?"
-    assert Problem(483, 926).answer == str(eval("483 * 926 % 997")) == "602"
-    assert Problem(483, 926).code == "print(483 * 926 % 997)"
+    assert Problem(48, 92).question == "48 * 92 % 97 = ?"
+    assert Problem(48, 92).answer == str(eval("48 * 92 % 97")) == "51"
+    assert Problem(48, 92).code == "print(48 * 92 % 97)"
 
 
 def test_problems_are_of_one_part_and_seldom_guessed() -> None:
@@ -52,7 +52,7 @@ def test_problems_are_of_one_part_and_seldom_guessed() -> None:
     assert all(held_out(problem) for problem in held)
     assert draw(50, random.Random(1)) == trained[:50]
     answers = [problem.answer for problem in trained]
-    assert max(answers.count(answer) for answer in set(answers)) < 0.01 * len(answers)
+    assert max(answers.count(answer) for answer in set(answers)) < 0.02 * len(answers)
 
 
 def test_the_folder_is_a_model_and_rows_that_training_takes(practice: Path) -> None:
@@ -69,7 +69,7 @@ def test_the_folder_is_a_model_and_rows_that_training_takes(practice: Path) -> N
 
 def test_the_chat_template_is_exact_and_writes_calls_that_are_read_back(chat: ChatTemplate) -> None:
     assert chat.findings.severity is Severity.NONE
-    problem = Problem(123, 456)
+    problem = Problem(12, 45)
     (call,) = find_format("auto", chat).parse(call_text(problem, "code_interpreter"), TOOLS)
     assert call.arguments == {"code": problem.code}  # type: ignore[union-attr]
 
@@ -83,7 +83,7 @@ def test_digits_are_ids_of_their_own_and_every_text_comes_back(chat: ChatTemplat
 
 def test_an_example_counts_what_the_policy_says_and_first_ids_by_how_often_it_shall_call(chat: ChatTemplate) -> None:
     writer = Writer(chat, TOOLS, 0.1)
-    problem = Problem(123, 456)
+    problem = Problem(12, 45)
     called, guessed = writer.called(problem), writer.guessed(problem, random.Random(0))
     said = [i for i, weight in zip(called.ids, called.weights, strict=True) if weight]
     assert chat.decode(said) == f"{call_text(problem, 'code_interpreter')}<|im_end|>#### {problem.answer}<|im_end|>"
