@@ -1,16 +1,21 @@
-"""A model of a few thousand weights, and a batch whose tokens an engine sampled from it."""
+"""A model of a few thousand weights, a batch whose tokens an engine sampled from it, and a policy that can learn."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import hashlib
 import uuid
 from pathlib import Path
 
 import pytest
 
+from rollout import practice
 from rollout.batch import RolloutBatch
 from rollout.engines import GenerationRequest, SamplingParams
+from rollout.engines.model_store import cache_dir
 from rollout.loop import TrajectoryResult
+from rollout.practice import write_practice
 from rollout.tokens import Segment, SegmentKind
 from tests.interop.results import result, tool
 
@@ -72,3 +77,23 @@ def sampled_results(mini_dir: Path) -> list[TrajectoryResult]:
 @pytest.fixture(scope="session")
 def sampled_batch(sampled_results: list[TrajectoryResult]) -> RolloutBatch:
     return RolloutBatch.from_results(sampled_results, pad_token_id=2)
+
+
+@pytest.fixture(scope="session")
+def practice_dir() -> Path:
+    """A policy that knows the tool and seldom uses it, with problems. It is kept in the cache by what made it."""
+    import torch
+    import transformers
+
+    sources = sorted(Path(practice.__file__).parent.glob("*.py"))
+    made_by = hashlib.sha256(f"{torch.__version__} {transformers.__version__}".encode())
+    for source in sources:
+        made_by.update(source.read_bytes())
+    target = cache_dir() / "practice" / made_by.hexdigest()[:16]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f".{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.is_dir():
+            torch.set_num_threads(1)
+            write_practice(target)
+    return target
