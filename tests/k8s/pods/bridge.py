@@ -25,6 +25,7 @@ class Bridge:
         self.node, self.nameserver = f"{net}1", f"{net}2"
         self._prefix, self._net = prefix, net
         self._used: set[int] = set()
+        self._last = 9
         assert len(f"{prefix}255p") <= _LENGTH, "a name that long is no device's"
 
     async def __aenter__(self) -> Bridge:
@@ -50,8 +51,10 @@ class Bridge:
             await run("ip", "link", "del", self.name)
 
     def take_address(self) -> str:
-        """One that no pod has. Give it back with `free`."""
-        number = next(number for number in range(10, 255) if number not in self._used)
+        """One that no pod has or had lately: others know that by the device of its former holder. Give it back with
+        `free`."""
+        order = [*range(self._last + 1, 255), *range(10, self._last + 1)]
+        number = self._last = next(number for number in order if number not in self._used)
         self._used.add(number)
         return f"{self._net}{number}"
 
