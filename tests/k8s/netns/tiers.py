@@ -119,7 +119,7 @@ async def tiers() -> AsyncIterator[Tiers]:
         listen = "insecure=true"
         await made.run(
             "limiter", "-m", "limiter", "listen=0.0.0.0:50052", "health_listen=0.0.0.0:50062",
-            "admin_listen=0.0.0.0:50053", f"buckets.code.max_in_flight={LIMIT}", listen,
+            "admin_listen=0.0.0.0:50053", f"buckets.code.max_in_flight={LIMIT}", "fresh=true", listen,
         )  # fmt: skip
         await made.up(f"{made.address['limiter']}:50052")
         lazy = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
