@@ -43,12 +43,19 @@ class Authority:
         self.ca = folder / f"{name}.pem"
         self.ca.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def sign(self, name: str, *, good_for: timedelta = _DAY, hosts: tuple[str, ...] = ("localhost",)) -> Files:
-        """A certificate for 127.0.0.1 and `hosts`, until `good_for` from now, which may be in the past."""
+    def sign(
+        self,
+        name: str,
+        *,
+        good_for: timedelta = _DAY,
+        hosts: tuple[str, ...] = ("localhost",),
+        addresses: tuple[str, ...] = ("127.0.0.1",),
+    ) -> Files:
+        """A certificate for `hosts` and `addresses`, until `good_for` from now, which may be in the past."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
-        names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+        names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
         builder = _builder(subject, self._name, key.public_key(), good_for)
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         signed = builder.sign(self._key, hashes.SHA256())

@@ -17,11 +17,12 @@ from executor_service import ExecutorClient, InvalidRequest, NotAllowed, Session
 from executor_service.errors import ExecutorUnavailable
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import ConfigError
-from fairbox.security import PLAINTEXT, Role
+from fairbox.security import PLAINTEXT, ClientSecurity, Role
 from limiter import LimiterClient
 from rollout.stack import LocalStack, StackPorts
 from tests.e2e.conftest import fairbox
 from tests.executor.servers import command, running
+from tests.security.authority import Authority
 from tests.security.services import TENANT_TOKEN, TOKENS, Secrets
 
 GRPCURL = shutil.which("grpcurl") or shutil.which("grpcurl", path=str(Path(sys.executable).parent))
@@ -260,3 +261,17 @@ async def test_a_token_that_would_go_out_in_the_clear_is_not_sent(secrets: Secre
         ExecutorClient("executor.example:50051", security=secrets.security(tls=False))
     with pytest.raises(ConfigError, match="in the clear"):
         LimiterClient("127.0.0.1:1,limiter.example:50052", security=secrets.security(tls=False))
+
+
+async def test_all_executors_of_a_name_are_reached_by_a_certificate_for_the_name(tmp_path: Path) -> None:
+    """A client that spreads its calls connects to addresses, which no certificate of a cluster has."""
+    authority = Authority(tmp_path)
+    server = authority.sign("named", addresses=())
+    with running("limiter=none", *server.settings()) as found:
+        port = found.target.rpartition(":")[2]
+        trusted = ClientSecurity(tls_ca=str(authority.ca))
+        async with ExecutorClient(f"dns:///localhost:{port}", security=trusted) as client:
+            assert (await client.execute("print(6 * 7)")).stdout.data == b"42\n"
+        async with ExecutorClient(found.target, security=trusted) as client:
+            with pytest.raises(ExecutorUnavailable):
+                await client.execute("print(6 * 7)", timeout=5)
