@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,14 +20,13 @@ from rollout.tools.registry import ToolSpec
 
 __all__ = ["Sums", "SumsConfig", "write_sums"]
 
-_EXAMPLES = (
+_BEFORE = (
     {"role": "system", "content": "Add. Answer with the number alone."},
-    {"role": "user", "content": "3 + 4"},
-    {"role": "assistant", "content": "7"},
     {"role": "user", "content": "12 + 9"},
     {"role": "assistant", "content": "21"},
 )
-"""Without them the model chats about the sum, and hardly any group has an answer to learn from."""
+"""Without an example the model chats about the sum, and hardly any group has an answer to learn from."""
+_NUMBER = re.compile(r"[0-9]{1,6}")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SumsConfig:
 
 @environment("sums", SumsConfig)
 class Sums:
-    """Of a file that `write_sums` wrote. 1 for the number alone, 0 for anything else."""
+    """Of a file that `write_sums` wrote."""
 
     def __init__(self, config: SumsConfig, setup: EnvironmentSetup) -> None:
         if setup.data is None:
@@ -49,7 +49,7 @@ class Sums:
         return [
             Task(
                 uid=f"{a}+{b}",
-                messages=(*_EXAMPLES, {"role": "user", "content": f"{a} + {b}"}),
+                messages=(*_BEFORE, {"role": "user", "content": f"{a} + {b}"}),
                 ground_truth=str(a + b),
                 data_source="sums",
                 where=f"the sum {a} + {b}",
@@ -62,8 +62,9 @@ class Sums:
         return ()
 
     async def score(self, task: Task, result: TrajectoryResult) -> Reward:
-        """Exact, but for space around it."""
-        return Reward(float(result.final_text.strip() == task.ground_truth))
+        """1 for the sum, less the further a number is from it, 0 for what is no number."""
+        found = _NUMBER.fullmatch(result.final_text.strip())
+        return Reward(1 / (1 + abs(int(found[0]) - int(task.ground_truth))) if found else 0.0)
 
 
 def write_sums(train: Path, held_out: Path, *, largest: int, count: int, seed: int) -> None:
