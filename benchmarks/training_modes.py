@@ -1,13 +1,19 @@
 """What asynchronous training gains over the synchronous loop where tools take as long as the model, and as unevenly as
 tools do.
 
-Both run `fairbox train`'s own loop on a practice policy (1.8 million weights) and the real limiter and executor, with
-the same settings and seeds for the same number of trajectories. Each call of the tool is held up by a draw from a
-log-normal distribution (sigma 1: one in a hundred takes 6 times the mean), whose mean is what a trajectory takes to
-generate, measured on the same machine before. Its draws come from one seeded generator, in the order of the calls. The
-policy is warmed up to call in half of its trajectories, so that there are delays from the first step on. Delays, not
-the CPU, decide then: a synchronous step waits for the longest of 64, and its update follows; an asynchronous one goes
-on with what has ended while 64 others are played.
+Both train the same practice policy (1.8 million weights) by the loop of `fairbox train`, with the real limiter and
+executor, the same settings and seeds, for the same number of trajectories. Two kinds of waiting are put in:
+
+- each turn takes as long as a served model would take for its tokens (`PACE` a second for each sequence). In earnest,
+  rollouts have GPUs of their own; here they share two cores with the update, which costs several times their CPU, and
+  nothing could be gained by overlapping the two but what the second core gives;
+- each call of the tool is held up by a draw from a log-normal distribution (sigma 1: one in a hundred takes 6 times the
+  mean) whose mean is what a trajectory takes to generate at that pace. Draws come from one seeded generator, in the
+  order of the calls.
+
+A synchronous step waits for the longest of 64 and then for its update; an asynchronous one takes what has ended while
+64 others are played. The policy is warmed up to call in half of its trajectories, so that there are delays from the
+first step on.
 """
 
 from __future__ import annotations
@@ -18,18 +24,22 @@ import json
 import math
 import random
 import tempfile
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from rich.console import Console
 
 from benchmarks.rows import Row, figure, median
 from fairbox.config import setting
+from rollout.build import open_loop
 from rollout.config import EngineSettings
 from rollout.dump import read_dump
+from rollout.engines import GenerationRequest, GenerationResult
+from rollout.engines.weights import WeightedEngine
 from rollout.envs.base import EnvironmentSetup
 from rollout.envs.gsm8k import Gsm8kConfig, open_gsm8k
 from rollout.loop import Limits
@@ -38,20 +48,28 @@ from rollout.stack import LocalStack
 from rollout.tools.base import ToolResponse
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
 from rollout.tools.registry import ToolSpec
+from rollout.training.checkpoints import CheckpointStore
 from rollout.training.config import TrainConfig, TrainSampling
 from rollout.training.correction import CorrectionSettings
-from rollout.training.metrics import METRICS
+from rollout.training.learner import Learner
+from rollout.training.metrics import METRICS, MetricLog
 from rollout.training.objective import ObjectiveSettings
-from rollout.training.run import TrainingRun, train
+from rollout.training.policy import Policy
+from rollout.training.source import StepRollouts, TrajectorySource
+from rollout.training.stream import RolloutStream
+from rollout.training.sync import WeightSync
+from rollout.training.trainer import Trainer
 from rollout.training.update import UpdateSettings
 
 __all__ = ["rows"]
 
-STEPS = 16
+STEPS = 20
 LAST = 4
 """Steps whose mean reward is that of the end: 256 trajectories."""
+PACE = 40.0
+"""Tokens a second of a sequence, as of a model of some billion weights on a busy GPU."""
 PER_STEP, SAMPLES = 8, 8
-SEEDS = (1, 2)
+SEEDS = (1,)
 SIGMA = 1.0
 LONGEST = 30.0
 """Means of the delay that one takes at most, so that a single draw decides nothing."""
@@ -87,6 +105,23 @@ class SlowInterpreter(CodeInterpreter):
         drawn = math.exp(self._draws.gauss(-SIGMA * SIGMA / 2, SIGMA))
         await asyncio.sleep(self._mean_s * min(drawn, LONGEST))
         return await super().execute(trajectory_id, arguments, time_limit_s=time_limit_s)
+
+
+class PacedEngine:
+    """The engine of a run, whose turns take at least as long as `PACE` says. Everything else is the engine's own."""
+
+    def __init__(self, engine: WeightedEngine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def generate(self, request: GenerationRequest) -> GenerationResult:
+        began = time.monotonic()
+        result = await self._engine.generate(request)
+        await asyncio.sleep(len(result.ids) / PACE - (time.monotonic() - began))
+        took = time.monotonic() - began - result.queue_s
+        return replace(result, run_s=took)
 
 
 @dataclass(frozen=True)
@@ -125,23 +160,34 @@ def _config(practice: Path, out: Path, mode: str, seed: int, steps: int) -> Trai
 
 async def _run(stack: LocalStack, practice: Path, mode: str, *, seed: int, steps: int, delay_s: float) -> Ran:
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
+        out = Path(folder)
         config = _config(practice, out, mode, seed, steps)
         config.validate()
-        settings = Gsm8kConfig(prompt="data")
-        environment = open_gsm8k(settings, EnvironmentSetup(data=practice / "train.jsonl"))
+        environment = open_gsm8k(Gsm8kConfig(prompt="data"), EnvironmentSetup(data=practice / "train.jsonl"))
         tool = SlowInterpreterConfig(num_workers=64, rate_limit=LIMIT, delay_s=delay_s, delay_seed=seed)
         specs = (ToolSpec("tool", SlowInterpreter, tool),)
-        run = TrainingRun(config, settings, environment, None, specs, practice / "model", out)
-        console = Console(file=io.StringIO())
-        ports = stack.ports
-        assert await train(run, executor=ports.executor, limiter=ports.limiter, console=console, stop=asyncio.Event())
+        policy = await asyncio.to_thread(Policy.load, practice / "model", config.policy, seed=seed)
+        learner, ports = Learner(policy, config.learner()), stack.ports
+        model, to = practice / "model", {"executor": ports.executor, "limiter": ports.limiter}
+        async with open_loop(config, model, specs=specs, **to) as loop:
+            engine = cast("WeightedEngine", PacedEngine(cast("WeightedEngine", loop.engine)))
+            loop, sync = replace(loop, engine=engine), WeightSync(engine, policy, folder=None)
+            source: TrajectorySource = StepRollouts(config, loop, environment, sync, out=out)
+            if mode == "async":
+                source = RolloutStream(config, loop, environment, sync, out=out, steps_done=0)
+            checkpoints = CheckpointStore(out / "checkpoints", keep=1)
+            with MetricLog(out, Console(file=io.StringIO()), after=-1) as log:
+                trainer = Trainer(
+                    config, learner, loop, source, sync, out=out, checkpoints=checkpoints, log=log, settings={}
+                )
+                assert await trainer.run(asyncio.Event())
         return _read(out, steps)
 
 
 def _read(out: Path, steps: int) -> Ran:
     lines = [json.loads(line) for line in (out / METRICS).read_text(encoding="utf-8").splitlines()]
     first, last = ([*read_dump(out / "rollouts" / f"{step}.jsonl")] for step in (1, steps))
+    # The dump's clock and the file's are the same; the checkpoint behind the last step is no part of it.
     spent = (out / METRICS).stat().st_mtime - min(record["started_at"] for record in first)
     assert not any(line["masked"] for line in lines)
     ends = lines[-min(LAST, steps) :]
@@ -171,7 +217,7 @@ async def rows() -> list[Row]:
 
 
 def _rows(sync: list[Ran], asynchronous: list[Ran], delay_s: float) -> list[Row]:
-    delays = f"tool delays of {delay_s:.2f} s in the mean, sigma {SIGMA:g}"
+    delays = f"a turn's tokens at {PACE:g}/s, tool delays of {delay_s:.2f} s in the mean, sigma {SIGMA:g}"
     load = f"{STEPS} steps of {PER_STEP * SAMPLES} trajectories, {delays}"
     ratio = median([fast.per_min / slow.per_min for slow, fast in zip(sync, asynchronous, strict=True)])
     gain = median([fast.reward - slow.reward for slow, fast in zip(sync, asynchronous, strict=True)])
