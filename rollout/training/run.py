@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from prometheus_client.metrics_core import Metric
 from rich.console import Console
 
 from executor_service import ExecutorClient
@@ -18,6 +21,7 @@ from rollout.build import check_prompts, longest_context, open_loop
 from rollout.engines.weights import WeightedEngine
 from rollout.envs.base import Environment, EnvironmentWithServices
 from rollout.figures import open_figures, service_metrics
+from rollout.loop.agent_loop import AgentLoop
 from rollout.rewards import RewardServices
 from rollout.tools.registry import ToolSpec
 from rollout.training.boards import WandbSettings
@@ -26,6 +30,7 @@ from rollout.training.config import TrainConfig, changed_settings, flat_settings
 from rollout.training.learners import open_learner
 from rollout.training.metrics import METRICS, MetricLog
 from rollout.training.model_folder import export_model
+from rollout.training.prometheus import trainer_metrics
 from rollout.training.source import StepRollouts, TrajectorySource
 from rollout.training.stream import RolloutStream
 from rollout.training.sync import WeightSync
@@ -67,8 +72,6 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
         loop = await stack.enter_async_context(
             open_loop(config, run.model_dir, executor=executor, limiter=limiter, specs=run.specs)
         )
-        figures = open_figures(config, lambda: service_metrics(loop.engine.statistics(), loop.tools.statistics()))
-        await stack.enter_async_context(figures)
         client = await stack.enter_async_context(ExecutorClient(executor))
         held_out = run.held_out
         environments: list[Environment] = [run.environment, *([] if held_out is None else [held_out])]
@@ -102,10 +105,16 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
             settings=run.settings(),
             evaluation=None if held_out is None else Evaluation(held_out, list(held_out.tasks())),
         )
+        await stack.enter_async_context(open_figures(config, partial(_metrics, trainer, loop)))
         complete = await trainer.run(stop)
         if complete:
             await asyncio.to_thread(export_model, learner.policy, run.model_dir, run.out / "model")
         return complete
+
+
+def _metrics(trainer: Trainer, loop: AgentLoop) -> Iterator[Metric]:
+    yield from trainer_metrics(trainer.statistics())
+    yield from service_metrics(loop.engine.statistics(), loop.tools.statistics())
 
 
 def newest(run: TrainingRun, checkpoints: CheckpointStore) -> Checkpoint | None:

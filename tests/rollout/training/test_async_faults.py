@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
+import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from executor_service import Cause, ExecutorUnavailable, Overloaded, RunLost
 from fairbox.errors import FairboxError
+from fairbox.ports import free_port
 from rollout.envs.base import EnvironmentSetup
 from rollout.loop import Task, TrajectoryResult
 from rollout.rewards import NotScored, Reward, RewardServices
@@ -175,3 +179,36 @@ async def test_statistics_show_a_run_that_goes_on(
         assert {one.version for one in seen} >= {"step-0", "step-1", "step-2"}
         during = [one.rollouts.trajectories for one in seen if one.phase is TrainerPhase.UPDATE]
         assert (max(during) > 0) == (mode == "async")  # rollouts go on while the weights move
+
+
+async def test_a_run_serves_the_figures_that_the_documentation_names(tiny_dir: Path, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+    address = f"127.0.0.1:{free_port()}"
+
+    def scraped() -> dict[str, dict[str, float]]:
+        """Name -> value of its label, empty where it has none -> value; nothing while nothing is served."""
+        try:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
+                text = str(answer.read(), "utf-8")
+        except OSError:  # not there yet, or not any more
+            return {}
+        found: dict[str, dict[str, float]] = {}
+        for sample in (each for family in text_string_to_metric_families(text) for each in family.samples):
+            if sample.name.startswith("fairbox_training_") and not sample.name.endswith("_created"):
+                found.setdefault(sample.name, {})["".join(sample.labels.values())] = sample.value
+        return found
+
+    work = asyncio.ensure_future(trained(run_of(tiny_dir, tmp_path, mode="async", steps=3, metrics_listen=address)))
+    seen: list[dict[str, dict[str, float]]] = []
+    while not work.done():
+        seen += [now] if (now := await asyncio.to_thread(scraped)) else []
+        await asyncio.sleep(0.005)
+    assert await work
+    table = page.partition("### Training")[2].partition("## Faults")[0]
+    assert seen[-1].keys() == set(re.findall(r"`(fairbox_training_[a-z_]+)`", table))
+    phases = [name for now in seen for name, value in now["fairbox_training_phase"].items() if value]
+    assert len(phases) == len(seen)
+    assert set(phases) >= {TrainerPhase.ROLLOUTS, TrainerPhase.UPDATE}
+    assert max(now["fairbox_training_trajectories"][""] for now in seen) > 0
+    assert {now["fairbox_training_step"][""] for now in seen} >= {0, 1, 2}
+    assert {"reward", "masked", "grad_norm", "async/engine_idle"} <= seen[-1]["fairbox_training_figure"].keys()

@@ -33,7 +33,7 @@ LIMIT = 4
 """Programs that run at once."""
 ESTIMATORS = {
     "grpo": ("advantage.estimator=grpo",),
-    # The value head begins at 0, so with lam below 1 what succeeds would be worth less at its first tokens. Its loss has
+    # The value head begins at 0, so with lam below 1 what succeeds is worth less at its first tokens. Its loss has
     # a small weight because the model under it is small: with 0.5 most of the gradient is that of the values, and the
     # policy forgets what it could do. Whitened, near success, errors of the values would be all that is left.
     "ppo": ("advantage.estimator=gae", "advantage.lam=1", "advantage.whiten=false", "loss.value_coef=0.01"),
