@@ -7,7 +7,7 @@ import contextlib
 import gc
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -53,7 +53,7 @@ from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.metrics import MetricsServer
-from fairbox.security import PortGuard, Role, ServerSecurity
+from fairbox.security import PortGuard, Role, ServerSecurity, security_metrics
 from fairbox.serving import GrpcServer, HealthServer
 from fairbox.version import installed_version
 from limiter import ExecutorSession
@@ -177,8 +177,13 @@ def metrics_server(
     config: ExecutorConfig, figures: Callable[[], Iterable[Metric]], security: ServerSecurity
 ) -> MetricsServer:
     """Where Prometheus comes in."""
-    insecure = config.insecure or security.guarded
-    return MetricsServer(config.metrics_listen, figures, prefix="fairbox_executor", insecure=insecure)
+    prefix, insecure = "fairbox_executor", config.insecure or security.guarded
+
+    def collect() -> Iterator[Metric]:
+        yield from figures()
+        yield from security_metrics(prefix, security.facts())
+
+    return MetricsServer(config.metrics_listen, collect, prefix=prefix, insecure=insecure)
 
 
 def open_router(here: Here, hold: Hold, clock: Clock, name: str, sessions: Sessions) -> Router:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NoReturn
 
 import grpc.aio
+from prometheus_client.metrics_core import Metric
 
 from fairbox.clock import MonotonicClock
 from fairbox.errors import FairboxError
 from fairbox.metrics import MetricsServer
-from fairbox.security import Role, ServerSecurity
+from fairbox.security import Role, ServerSecurity, security_metrics
 from fairbox.serving import GrpcServer, HealthServer
 from fairbox.version import installed_version
 from limiter.config import LimiterConfig
@@ -99,7 +101,7 @@ class LimiterServer:
             if config.metrics_listen:
                 metrics = MetricsServer(
                     config.metrics_listen,
-                    lambda: limiter_metrics(self._seat),
+                    self._figures,
                     prefix="fairbox_limiter",
                     insecure=config.insecure or beside_guarded,
                 )
@@ -177,6 +179,10 @@ class LimiterServer:
         """Where clients reach it; empty where its address does not say."""
         host = self.address.rpartition(":")[0]
         return self._config.advertise or ("" if host in _ANYWHERE else self.address)
+
+    def _figures(self) -> Iterator[Metric]:
+        yield from limiter_metrics(self._seat)
+        yield from security_metrics("fairbox_limiter", self._security.facts())
 
     def _take_seat(self, hub: Hub) -> None:
         self._seat.hub = hub
