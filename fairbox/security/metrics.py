@@ -23,8 +23,8 @@ def security_metrics(prefix: str, facts: SecurityFacts) -> Iterator[Metric]:
     denied = CounterMetricFamily(
         f"{prefix}_calls_denied", "Calls refused for their token, since the start.", labels=["reason"]
     )
-    denied.add_metric([Denial.UNAUTHENTICATED.value], facts.unauthenticated)
-    denied.add_metric([Denial.PERMISSION_DENIED.value], facts.denied)
+    denied.add_metric([Denial.UNAUTHENTICATED.name.lower()], facts.unauthenticated)
+    denied.add_metric([Denial.PERMISSION_DENIED.name.lower()], facts.denied)
     yield denied
     yield GaugeMetricFamily(
         f"{prefix}_security_problems",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import grpc.aio
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from fairbox.channels import open_channel
 from fairbox.security import ClientSecurity
@@ -107,6 +110,31 @@ async def test_a_bad_file_keeps_the_old_certificate_and_is_told(
         await asyncio.sleep(_LOOK_S)
         assert await name(server.address, secrets) == ("second" if spoiled == "half a certificate" else "server")
         assert await problems(server.admin_address, admin) == []
+
+
+async def test_prometheus_sees_the_end_of_the_certificate_denied_calls_and_bad_files(secrets: Secrets) -> None:
+    admin = secrets.security("admin")
+    async with guarded_limiter(secrets, metrics_listen="127.0.0.1:0") as server:
+
+        def scraped() -> dict[str, float]:
+            with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=20) as answer:
+                text = str(answer.read(), "utf-8")
+            samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+            return {"".join([one.name, *one.labels.values()]): one.value for one in samples}
+
+        async with open_channel(server.admin_address, security=admin) as channel:
+            stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+            told = (await stub.GetStatus(pb.GetStatusRequest(), timeout=10)).security.certificate_expires_at_s
+        with pytest.raises(grpc.aio.AioRpcError, match="PERMISSION_DENIED"):
+            await problems(server.admin_address, secrets.security("client"))
+        before = await asyncio.to_thread(scraped)
+        secrets.server.key.unlink()
+        await asyncio.sleep(_LOOK_S)
+        after = await asyncio.to_thread(scraped)
+    assert before["fairbox_limiter_certificate_expires_timestamp_seconds"] == told > time.time()
+    assert before["fairbox_limiter_calls_denied_totalpermission_denied"] == 1
+    assert before["fairbox_limiter_calls_denied_totalunauthenticated"] == 0
+    assert (before["fairbox_limiter_security_problems"], after["fairbox_limiter_security_problems"]) == (0, 1)
 
 
 def _of(files: Files, path: Path, secrets: Secrets) -> Path:
