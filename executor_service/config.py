@@ -82,6 +82,7 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
     gateway_listen: str = setting(
         "", help="Address of the SandboxFusion gateway (HTTP), e.g. 127.0.0.1:8080; empty: there is none."
     )
+    gateway_tls: bool = setting(False, help="The gateway speaks HTTPS, with tls_cert and tls_key.")
     gateway_token_file: str = setting("", help="File with the token that its clients must give; empty: none.")
     gateway_queue_timeout_s: float = setting(
         18.0, help="Longest wait in the queues of its requests, seconds; less where their timeouts leave less."
@@ -187,6 +188,8 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
             raise ConfigError(
                 f"sandbox_fusion_url is {self.sandbox_fusion_url!r}, which is {problem} by backend={self.backend}"
             )
+        if self.gateway_tls and not (self.tls_cert and self.gateway_listen):
+            raise ConfigError("gateway_tls is true, which needs tls_cert and gateway_listen")
         for name in ("max_concurrent", "dedup_max_ids", "dedup_max_bytes", "gateway_max_body_bytes"):
             _from(name, getattr(self, name), 1)
         unknown = sorted(self._named() - LANGUAGES.keys())

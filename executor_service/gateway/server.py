@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import uuid
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -39,11 +40,19 @@ class Gateway:
     """`async with Gateway(...)`: listens. `address` says where, also for port 0."""
 
     def __init__(
-        self, listen: str, handlers: Handlers, *, token: str, max_body_bytes: int, insecure: bool = False
+        self,
+        listen: str,
+        handlers: Handlers,
+        *,
+        token: str,
+        max_body_bytes: int,
+        insecure: bool = False,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         check_address(listen, insecure=insecure or bool(token), setting="gateway_listen")
         self._listen = listen
         self._token = token
+        self._tls = tls
         self._max_body_bytes = max_body_bytes
         self._room = max_body_bytes * _BODIES_AT_ONCE
         self.address = listen
@@ -60,7 +69,7 @@ class Gateway:
     async def __aenter__(self) -> Gateway:
         host, _, port = self._listen.rpartition(":")
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host.strip("[]"), int(port), backlog=1024)
+        site = web.TCPSite(self._runner, host.strip("[]"), int(port), backlog=1024, ssl_context=self._tls)
         try:
             await site.start()
         except OSError as error:

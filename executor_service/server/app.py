@@ -125,7 +125,8 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             await stack.enter_async_context(metrics_server(config, figures, security))
         server = await stack.enter_async_context(grpc_server(config, service, guard))
         if config.gateway_listen:
-            await stack.enter_async_context(open_gateway(config, runs, capabilities.installed, name))
+            tls = security.https() if config.gateway_tls else None
+            await stack.enter_async_context(open_gateway(config, runs, capabilities.installed, name, tls))
         settle_memory()
         await reached(gate, stop)
         await health.set_ready(True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import ssl
 from collections.abc import AsyncIterator
 
 from executor_service.config import ExecutorConfig
@@ -25,8 +26,10 @@ _LOG = logging.getLogger("executor_service")
 
 
 @contextlib.asynccontextmanager
-async def open_gateway(config: ExecutorConfig, runs: Runs, installed: frozenset[str], name: str) -> AsyncIterator[None]:
-    """Listens for SandboxFusion's clients. `name` is this server's in replies."""
+async def open_gateway(
+    config: ExecutorConfig, runs: Runs, installed: frozenset[str], name: str, tls: ssl.SSLContext | None
+) -> AsyncIterator[None]:
+    """Listens for SandboxFusion's clients. `name` is this server's in replies. `tls` None: it speaks plain HTTP."""
     try:
         # Here, because aiohttp and pydantic are needed by no other part of the executor.
         from executor_service.gateway import Executions, Gateway
@@ -44,6 +47,7 @@ async def open_gateway(config: ExecutorConfig, runs: Runs, installed: frozenset[
         token=token,
         max_body_bytes=config.gateway_max_body_bytes,
         insecure=config.insecure,
+        tls=tls,
     )
     async with executions, gateway:
         _LOG.info("gateway on %s", gateway.address)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from ssl import SSLContext
 
 import grpc
 import grpc.aio
@@ -123,6 +124,11 @@ class ServerSecurity:
         guard = PortGuard(self._tls, access, self._settings.max_connections)
         self._guards.append(guard)
         return guard
+
+    def https(self) -> SSLContext:
+        """For a port that speaks HTTPS with the same certificate. There must be one."""
+        assert self._tls is not None
+        return self._tls.https()
 
     @property
     def guarded(self) -> bool:

@@ -2,12 +2,16 @@
 
 Invariants: a new certificate is used for connections that are made after the change, and those that are open go on; a
 file that can't be read, a half-written one, or a key that is another's leaves everything as it is, and is told in the
-log and in `problem`. gRPC asks for the certificate in threads of its own, once for each connection.
+log and in `problem`. gRPC asks for the certificate in threads of its own, once for each connection; a port that speaks
+HTTPS in the event loop, where looking costs a read of small files, at most once a second.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -65,6 +69,35 @@ class ServerTls:
 
         make: Callable[..., grpc.ServerCredentials] = grpc.dynamic_ssl_server_credentials
         return make(self._configuration(), fetch, require_client_authentication=self.mutual)
+
+    def https(self) -> ssl.SSLContext:
+        """For ports that speak HTTPS. Clients are asked for no certificate, whatever `client_ca` says."""
+        self._renew()
+        with self._lock:
+            version, current = self._version, self._context()
+        door = self._context()
+
+        def choose(connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext) -> None:
+            """Once for each connection, with the first thing that it says."""
+            nonlocal version, current
+            self._renew()
+            with self._lock:
+                if version != self._version:
+                    version, current = self._version, self._context()
+            connection.context = current
+
+        door.sni_callback = choose
+        return door
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # What was checked, and not what the files hold by now; the key is in no other file for that.
+        with contextlib.ExitStack() as stack:
+            held = os.memfd_create("certificate")
+            stack.callback(os.close, held)
+            os.write(held, self._pair.chain + b"\n" + self._pair.key)
+            context.load_cert_chain(f"/proc/self/fd/{held}")
+        return context
 
     def _renew(self) -> None:
         with self._lock:

@@ -113,6 +113,7 @@ class CaptureGateway:
         self._flights: dict[Entry, set[asyncio.Task[Answer]]] = {}
         self._server = CaptureServer(self, settings, token=token or read_token(settings.token_file, "token_file"))
         self._sweeper: asyncio.Task[None] | None = None
+        self._tls = bool(settings.tls_cert)
         self._turns = self._branches = self._failures = 0
 
     @property
@@ -122,7 +123,8 @@ class CaptureGateway:
 
     def base_url(self, trajectory_id: str) -> str:
         """What an agent's client gets as its base URL."""
-        return f"http://{self.address}/t/{trajectory_id}/v1"
+        scheme = "https" if self._tls else "http"
+        return f"{scheme}://{self.address}/t/{trajectory_id}/v1"
 
     async def __aenter__(self) -> Self:
         await self._server.start()

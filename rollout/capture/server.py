@@ -18,6 +18,7 @@ from aiohttp import web
 
 from fairbox import logs, tracing
 from fairbox.errors import FairboxError, FieldErrors
+from fairbox.security.tls import ServerTls
 from fairbox.serving import check_address
 from fairbox.tokens import matches
 from rollout.capture.errors import ApiError, bad_parameter, engine_failed, not_found, unauthorized
@@ -72,10 +73,12 @@ class CaptureServer:
         )
 
     async def start(self) -> None:
-        """Listens. Raises FairboxError for an address that can't be had."""
+        """Listens. Raises FairboxError for an address or a certificate that can't be had."""
         host, _, port = self._settings.listen.rpartition(":")
+        settings = self._settings
+        tls = ServerTls(settings.tls_cert, settings.tls_key).https() if settings.tls_cert else None
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host.strip("[]"), int(port), backlog=1024)
+        site = web.TCPSite(self._runner, host.strip("[]"), int(port), backlog=1024, ssl_context=tls)
         try:
             await site.start()
         except OSError as error:

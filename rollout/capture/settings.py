@@ -34,6 +34,8 @@ class CaptureSettings:
 
     listen: str = setting("127.0.0.1:8081", help="Address of the OpenAI-compatible endpoint; port 0 takes a free one.")
     token_file: str = setting("", help="File with the bearer token that clients send as their api_key; empty: none.")
+    tls_cert: str = setting("", help="File with the certificate and its chain (PEM): the endpoint speaks HTTPS.")
+    tls_key: str = setting("", help="File with its key (PEM).")
     insecure: bool = setting(False, help="Listen on other addresses than loopback without a token.")
     models: str = setting("", help="Further names of the model that requests may use, with commas between them.")
     any_model: bool = setting(False, help="Accept every name of a model, for agents that have one written into them.")
@@ -53,6 +55,8 @@ class CaptureSettings:
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""
+        if bool(self.tls_cert) is not bool(self.tls_key):
+            raise ConfigError("tls_cert and tls_key go together: set both, or none")
         names = ("max_turn_tokens", "max_trajectory_tokens", "max_trajectories", "max_concurrent", "max_body_bytes")
         for name in names:
             if getattr(self, name) < 1:
