@@ -34,7 +34,7 @@ class SumsConfig:
     """Nothing to set."""
 
 
-@environment("sums", SumsConfig)
+@environment("train-demo", SumsConfig)
 class Sums:
     """Of a file that `write_sums` wrote."""
 
