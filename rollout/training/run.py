@@ -87,6 +87,7 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
         engine = cast("WeightedEngine", loop.engine)
         in_process = config.engine.kind == "transformers" and config.shards.count == 1
         sync = WeightSync(engine, learner.policy, folder=None if in_process else run.out / "weights")
+        stack.push_async_callback(sync.close)
         source: TrajectorySource
         if config.mode == "async":
             begun = None if found is None else found.rollouts

@@ -29,12 +29,15 @@ def steps_of(version: str) -> int:
 class WeightSync:
     """`folder` None is for an engine in this process, which copies the weights of a `Policy` in it; servers, and the
     weights of a policy elsewhere, take the way over a folder below `folder`, which must be at the same path on all of
-    their machines."""
+    their machines. That of the weights of now stays until others are in its place: a server that is started again is
+    given it. `close` removes it."""
 
     def __init__(self, engine: WeightedEngine, policy: WritableModel, *, folder: Path | None) -> None:
         self._engine = engine
         self._policy = policy
         self._folder = folder
+        self._kept: Path | None = None
+        """The folder of the weights of now."""
 
     @property
     def version(self) -> str:
@@ -57,10 +60,22 @@ class WeightSync:
             await self._engine.update_weights(StateWeights(self._policy.state()), version=version)
             return version
         path = (self._folder / version).absolute()
+        of_before = self._kept
         try:
-            # Off the loop: the turns and tool calls of trajectories go on while gigabytes are written.
-            await asyncio.to_thread(self._policy.write, path)
+            if path != of_before:
+                # Off the loop: the turns and tool calls of trajectories go on while gigabytes are written.
+                await asyncio.to_thread(self._policy.write, path)
             await self._engine.update_weights(DiskWeights(path), version=version)
+            self._kept = path
         finally:
-            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+            await self._remove(of_before if self._kept == path else path)
         return version
+
+    async def close(self) -> None:
+        """Removes the folder of the weights of now, which no server is given any more."""
+        kept, self._kept = self._kept, None
+        await self._remove(kept)
+
+    async def _remove(self, path: Path | None) -> None:
+        if path is not None and path != self._kept:
+            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)

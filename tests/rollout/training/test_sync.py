@@ -1,0 +1,74 @@
+"""Weights on their way to the engine: which folders are there when, and who may still read them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rollout.engines import BalancerConfig, EngineUnavailable, ReplicatedEngine
+
+torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
+
+from rollout.engines.transformers import TransformersEngine  # noqa: E402 - needs torch
+from rollout.engines.weights import DiskWeights  # noqa: E402
+from rollout.training import Policy, PolicySettings  # noqa: E402
+from rollout.training.sync import WeightSync, version_name  # noqa: E402
+
+PROBES = BalancerConfig(probe_every_s=0.1, probe_backoff_s=0.05, probe_backoff_max_s=0.2)
+
+
+def engine(model_dir: Path) -> TransformersEngine:
+    return TransformersEngine(model_dir, max_batch=1, max_model_tokens=64, threads=1)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def test_a_server_that_was_started_again_gets_the_weights_of_now(mini_dir: Path, tmp_path: Path) -> None:
+    servers = {"a": engine(mini_dir), "b": engine(mini_dir)}
+    async with ReplicatedEngine(servers, balancer=PROBES) as both:
+        sync = WeightSync(both, Policy.load(mini_dir, PolicySettings()), folder=tmp_path / "weights")
+        for steps in (0, 1):
+            await sync.push(steps)
+        await servers["b"].update_weights(DiskWeights(mini_dir), version="initial")  # as one that is started has
+        async with asyncio.timeout(60):
+            while servers["b"].weight_version != version_name(1):
+                await asyncio.sleep(0.01)
+        assert names(tmp_path / "weights") == [version_name(1)]
+        await sync.push(1)  # again, for its caches
+        await sync.close()
+        assert not names(tmp_path / "weights")
+
+
+class Copied:
+    """A trained model whose weights are those of a folder, or half of them."""
+
+    def __init__(self, model_dir: Path) -> None:
+        self.model_dir = model_dir
+        self.whole = True
+
+    def write(self, folder: Path) -> None:
+        shutil.copytree(self.model_dir, folder)
+        if not self.whole:
+            (folder / "model.safetensors").unlink()
+
+
+async def test_weights_that_can_not_be_taken_leave_those_of_before(mini_dir: Path, tmp_path: Path) -> None:
+    model = Copied(mini_dir)
+    async with engine(mini_dir) as one:
+        sync = WeightSync(one, model, folder=tmp_path)
+        await sync.push(1)
+        model.whole = False
+        with pytest.raises(EngineUnavailable):
+            await sync.push(2)
+        assert sync.version == version_name(1)
+        assert names(tmp_path) == [version_name(1)]
+        model.whole = True
+        await sync.push(2)
+        assert names(tmp_path) == [version_name(2)]
+        await sync.close()
+        assert not names(tmp_path)
