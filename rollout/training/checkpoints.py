@@ -100,7 +100,8 @@ class CheckpointStore:
                 shutil.rmtree(beside, ignore_errors=True)
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
             raise CheckpointError(f"{target}: the checkpoint can't be written: {reason}") from None
-        self._thin()
+        if name == "step":
+            self._thin(step)
         return target
 
     def latest(self) -> Checkpoint | None:
@@ -118,8 +119,11 @@ class CheckpointStore:
         found = ((_NAME.match(path.name), path) for path in self._folder.glob("step-*"))
         return sorted((int(match[1]), path) for match, path in found if match)
 
-    def _thin(self) -> None:
-        for _, path in self._all()[: -self._keep]:
+    def _thin(self, newest: int) -> None:
+        """Of a run that went on from before a damaged one, what comes behind `newest` is of no use any more."""
+        every = self._all()
+        past = [path for step, path in every if step <= newest]
+        for path in [*past[: -self._keep], *(path for step, path in every if step > newest)]:
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -226,6 +226,17 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: str) -> Non
     assert store.latest() is None
 
 
+def test_what_is_written_after_a_damaged_checkpoint_is_the_newest(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=1)
+    store.save(1, {"step": 1}, {})
+    CheckpointStore(tmp_path, keep=2).save(9, {"step": 9}, {})
+    (tmp_path / "step-000009" / "checksum.json").rename(tmp_path / "away")  # it can't be read, for a while
+    assert [found.step for found in [store.latest()] if found] == [1]
+    store.save(2, {"step": 2}, {})
+    assert [found.step for found in [store.latest()] if found] == [2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["away", "step-000002"]
+
+
 def test_a_step_takes_each_problem_once_and_a_pass_all_of_them() -> None:
     steps = [step_tasks(step, tasks=7, per_step=2, seed=1) for step in range(1, 7)]
     for first in (0, 3):
