@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -56,9 +56,7 @@ class MetricLog:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             kept = [line for line in _lines(self._path) if json.loads(line)["step"] <= self._after]
-            beside = self._path.with_suffix(".part")
-            beside.write_text("".join(kept), encoding="utf-8")
-            beside.replace(self._path)
+            self._replace(kept)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FairboxError(f"{self._path}: can't be used: {error}") from None
         self._boards = open_boards(self._folder, after=self._after, wandb=self._wandb)
@@ -70,14 +68,37 @@ class MetricLog:
         for board in self._boards:
             board.close(failed=error is not None)
 
+    def lacks(self, step: int, name: str) -> bool:
+        """Whether the last line is that of `step` and has no such figure."""
+        last = json.loads((_lines(self._path) or ["{}"])[-1])
+        return last.get("step") == step and name not in last
+
     def write(self, step: int, figures: Mapping[str, float]) -> None:
         """One step. Raises FairboxError when the file can't be written."""
-        plain = {name: value if math.isfinite(value) else None for name, value in figures.items()}
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": step, **plain}) + "\n")
+                file.write(json.dumps({"step": step, **_plain(figures)}) + "\n")
         except OSError as error:
             raise FairboxError(f"{self._path}: can't be written: {error.strerror or error}") from None
+        self._tell(step, figures)
+
+    def add(self, figures: Mapping[str, float]) -> None:
+        """More figures of the step that the last line is of. Raises FairboxError as `write`."""
+        *before, last = _lines(self._path)
+        found = json.loads(last) | _plain(figures)
+        try:
+            self._replace([*before, json.dumps(found) + "\n"])
+        except OSError as error:
+            raise FairboxError(f"{self._path}: can't be written: {error.strerror or error}") from None
+        self._tell(found["step"], figures)
+
+    def _replace(self, lines: Sequence[str]) -> None:
+        beside = self._path.with_suffix(".part")
+        beside.write_text("".join(lines), encoding="utf-8")
+        beside.replace(self._path)
+
+    def _tell(self, step: int, figures: Mapping[str, float]) -> None:
+        """Boards and people."""
         grouped = {name if "/" in name else f"train/{name}": value for name, value in figures.items()}
         for board in self._boards:
             board.write(step, grouped)
@@ -92,6 +113,10 @@ class MetricLog:
             f"{format(figures[name], form) if name in figures else '-':>{width}}" for _, name, width, form in _COLUMNS
         )
         self._console.print("".join(cells), highlight=False, soft_wrap=True)
+
+
+def _plain(figures: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
 def _lines(path: Path) -> list[str]:

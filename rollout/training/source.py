@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 
 from fairbox.errors import FairboxError
 from fairbox.serving import until_stopped
-from rollout.dump import DumpWriter, record_of
+from rollout.dump import DumpError, DumpWriter, record_of
 from rollout.envs.base import Environment
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.groups import RetryBudget, Schedule
@@ -156,7 +156,8 @@ async def play(
     schedule: Schedule,
     started: Callable[[RolloutRunner], None] = lambda runner: None,
 ) -> list[TrajectoryResult] | None:
-    """Every trajectory of the tasks, in order, dumped into `folder` as they end; None when `stop` came before."""
+    """Every trajectory of the tasks, in order, dumped into `folder` as they end; None when `stop` came before.
+    Raises DumpError."""
     results: list[TrajectoryResult] = []
     with DumpWriter(folder, step) as dump:
 
@@ -174,8 +175,14 @@ async def play(
             score_timeout_s=config.score_timeout_s,
         )
         started(runner)
-        if not await until_stopped(stop, runner.run(tasks)):
-            return None
+        try:
+            if not await until_stopped(stop, runner.run(tasks)):
+                return None
+        except ExceptionGroup as group:
+            ours, others = group.split(DumpError)
+            if ours is None or others is not None:
+                raise
+            raise ours.exceptions[0] from None
     return sorted(results, key=lambda result: result.index)
 
 

@@ -142,16 +142,31 @@ class Trainer:
                 self._phase = TrainerPhase.ENDED
 
     async def _run(self, stop: asyncio.Event) -> bool:
-        if self._learner.steps_done == 0 and self._evaluation is not None:
-            figures = await self._evaluate(self._evaluation, stop)
-            if figures is None:
-                return False
-            self._write(0, figures)
+        if self._evaluation is not None and not await self._evaluate_first(self._evaluation, stop):
+            return False
         while self._learner.steps_done < self._config.steps:
             if not await self._step(stop):
                 await self._save_if_new()
                 return False
         await self._save_if_new()
+        return True
+
+    async def _evaluate_first(self, evaluation: Evaluation, stop: asyncio.Event) -> bool:
+        """The evaluation before training, or the one of the last step where that was cut off; False when `stop` came
+        before its end."""
+        step = self._learner.steps_done
+        if step and (step % self._config.eval_every or not self._log.lacks(step, "eval/reward")):
+            return True
+        if step:
+            (self._out / "evaluations" / f"{step}.jsonl").unlink(missing_ok=True)  # what it had played
+        figures = await self._evaluate(evaluation, stop)
+        if figures is None:
+            return False
+        if step:
+            self._figures = figures
+            self._log.add(figures)
+        else:
+            self._write(step, figures)
         return True
 
     async def _step(self, stop: asyncio.Event) -> bool:
@@ -164,11 +179,13 @@ class Trainer:
         self._phase, rolled = TrainerPhase.UPDATE, time.monotonic()
         figures = await self._update(batch.results)
         figures |= {**batch.figures, "time/update_s": time.monotonic() - rolled}
-        self._phase = TrainerPhase.SYNC
-        await self._source.trained(step)
-        if self._evaluation is not None and step % self._config.eval_every == 0:
-            figures |= await self._evaluate(self._evaluation, stop) or {}
-        self._write(step, figures)
+        try:
+            self._phase = TrainerPhase.SYNC
+            await self._source.trained(step)
+            if self._evaluation is not None and step % self._config.eval_every == 0:
+                figures |= await self._evaluate(self._evaluation, stop) or {}
+        finally:
+            self._write(step, figures)  # it is done, whatever became of what comes behind it
         if self._saved < step - step % self._config.save_every:
             await self._save_or_warn()
         self._watch(figures, batch.results)

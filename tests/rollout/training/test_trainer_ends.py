@@ -1,0 +1,110 @@
+"""Runs that end between a step's update and its line: in an evaluation, or because something can't be written."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import resource
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rollout.dump import DumpError, read_dump
+from rollout.envs.base import EnvironmentSetup
+from rollout.loop import Task, TrajectoryResult
+from rollout.rewards import Reward
+from tests.rollout.training.vowels import Vowels, VowelsConfig
+
+torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
+
+from rollout.training.checkpoints import CheckpointStore  # noqa: E402 - needs torch
+from rollout.training.run import TrainingRun, train  # noqa: E402
+from tests.rollout.training.test_trainer import lines, run_of, trained, untimed  # noqa: E402
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Watched(Vowels):
+    """Vowels whose score waits for `before` first."""
+
+    def __init__(self, before: Callable[[], Awaitable[None]], limit: int | None = None) -> None:
+        super().__init__(VowelsConfig(), EnvironmentSetup(limit=limit))
+        self._before = before
+
+    async def score(self, task: Task, result: TrajectoryResult) -> Reward:
+        await self._before()
+        return await super().score(task, result)
+
+
+async def stopped(run: TrainingRun, stop: asyncio.Event | None = None) -> bool:
+    nowhere, console = "127.0.0.1:9", Console(file=io.StringIO())
+    return await train(run, executor=nowhere, limiter=nowhere, console=console, stop=stop or asyncio.Event())
+
+
+def saved(out: Path) -> int:
+    found = CheckpointStore(out / "checkpoints", keep=9).latest()
+    return 0 if found is None else found.step
+
+
+def same_as_one_that_was_not(tiny_dir: Path, tmp_path: Path, parts: Path) -> None:
+    assert trained(run_of(tiny_dir, parts, resume=True))
+    assert trained(run_of(tiny_dir, tmp_path / "whole"))
+    assert untimed(parts) == untimed(tmp_path / "whole")
+    assert ["eval/reward" in line for line in lines(parts)] == [True, False, True, False, True]
+    for step in (0, 2, 4):
+        assert len([*read_dump(parts / "evaluations" / f"{step}.jsonl")]) == 1
+
+
+def test_an_evaluation_that_was_interrupted_is_made_up_for(tiny_dir: Path, tmp_path: Path) -> None:
+    stop, out = asyncio.Event(), tmp_path / "parts"
+
+    async def before() -> None:
+        if len(lines(out)) == 2:
+            stop.set()
+            await asyncio.sleep(600)
+
+    assert not asyncio.run(stopped(replace(run_of(tiny_dir, out), held_out=Watched(before, 1)), stop))
+    assert ([line["step"] for line in lines(out)], saved(out)) == ([0, 1, 2], 2)
+    same_as_one_that_was_not(tiny_dir, tmp_path, out)
+
+
+def test_a_step_has_its_line_also_where_its_evaluation_fails(tiny_dir: Path, tmp_path: Path) -> None:
+    out = tmp_path / "parts"
+    (out / "evaluations").mkdir(parents=True)
+    (out / "evaluations" / "2.jsonl").touch()
+    with pytest.raises(DumpError, match=r"2\.jsonl: exists, and dumps are not overwritten"):
+        trained(run_of(tiny_dir, out))
+    assert ([line["step"] for line in lines(out)], saved(out)) == ([0, 1, 2], 2)
+    same_as_one_that_was_not(tiny_dir, tmp_path, out)
+
+
+def test_a_dump_that_can_not_be_written_ends_a_run_with_what_was_learned(tiny_dir: Path, tmp_path: Path) -> None:
+    """A file may not grow while the second step's first trajectory is dumped, and may again when the others end."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    begun: list[int] = []
+
+    async def before() -> None:
+        if len(lines(tmp_path)) < 2:
+            return
+        begun.append(1)
+        if len(begun) == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+            return
+        try:
+            await asyncio.sleep(600)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    run = run_of(tiny_dir, tmp_path, save_every=100, concurrency=2)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with pytest.raises(DumpError, match=r"2\.jsonl: can't be written: File too large"):
+            asyncio.run(stopped(replace(run, environment=Watched(before))))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert saved(tmp_path) == 1
