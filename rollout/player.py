@@ -76,7 +76,7 @@ async def _over_ray(
 
     try:
         ray.init(address=config.ray_address, configure_logging=False, log_to_driver=False)
-    except ConnectionError as error:
+    except (ConnectionError, ValueError) as error:
         problem = f"no Ray cluster at ray_address={config.ray_address}: {error}"
         raise FairboxError(f"{problem}; ray_address=local starts one on this machine") from None
     try:

@@ -56,7 +56,7 @@ async def open_shards(
     try:
         if ours:
             await asyncio.to_thread(ray.init, address=address, configure_logging=False, log_to_driver=False)
-    except ConnectionError as error:
+    except (ConnectionError, ValueError) as error:
         problem = f"no Ray cluster at ray_address={address}: {error}"
         raise FairboxError(f"{problem}; ray_address=local starts one on this machine") from None
     shards = _Shards(settings)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +147,23 @@ async def test_a_checkpoint_goes_on_with_any_number_of_shards(
         state = saved(split, tmp_path, 3)
     for one, other in zip(tensors(state["parameters"]), tensors(alone.state()["parameters"]), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=CLOSE)
+
+
+def test_an_address_that_is_none_is_named(mini_dir: Path, tmp_path: Path) -> None:
+    """In a process of its own, which is in no cluster yet."""
+    code = (
+        "import asyncio, sys; from pathlib import Path; from fairbox.errors import FairboxError\n"
+        "from tests.rollout.training.test_sharded import SHARDS, open_shards, plan\n"
+        "async def main():\n"
+        f"    made, out = plan(Path({str(mini_dir)!r})), Path({str(tmp_path)!r})\n"
+        "    async with open_shards(made, SHARDS, address='here', out=out):\n"
+        "        pass\n"
+        "try:\n    asyncio.run(main())\nexcept FairboxError as error:\n    sys.exit(str(error))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert ran.stderr.strip().endswith(
+        "no Ray cluster at ray_address=here: Invalid address format: here; ray_address=local starts one on this machine"
+    )
 
 
 def alive(pid: int) -> bool:

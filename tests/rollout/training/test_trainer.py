@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (extra `engi
 
 from rollout.engines.decoder import load_model  # noqa: E402 - needs torch
 from rollout.training.checkpoints import CheckpointError, CheckpointStore  # noqa: E402
-from rollout.training.config import TrainConfig, changed_settings  # noqa: E402
+from rollout.training.config import TrainConfig, changed_settings, flat_settings  # noqa: E402
 from rollout.training.learner import Diverged, Learner  # noqa: E402
 from rollout.training.order import step_tasks  # noqa: E402
 from rollout.training.policy import PolicySettings  # noqa: E402
@@ -160,6 +160,14 @@ def test_settings_that_changed_are_named(tiny_dir: Path, tmp_path: Path) -> None
     constant, falling = {"steps": 5, "update.schedule": "constant"}, {"steps": 5, "update.schedule": "cosine"}
     assert changed_settings(constant, constant | {"steps": 9, "keep": 3}) == []
     assert changed_settings(falling, falling | {"steps": 9}) == ["steps is 9, was 5"]
+
+
+def test_a_run_goes_on_where_its_servers_are_elsewhere() -> None:
+    before = replace(CONFIG, engine=EngineSettings(kind="sglang", urls=["http://a"]))
+    engine = EngineSettings(
+        kind="sglang", urls=["http://b"], router_url="http://r", api_key_file="key", turn_timeout_s=60.0
+    )
+    assert changed_settings(flat_settings(before), flat_settings(replace(before, engine=engine))) == []
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_what_was_learned(
