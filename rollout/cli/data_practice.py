@@ -26,6 +26,8 @@ class PracticeDataConfig:
         """ConfigError for what types can't say."""
         if self.threads < 1:
             raise ConfigError(f"threads is {self.threads}, must be at least 1")
+        if not -(2**63) <= self.seed < 2**64:
+            raise ConfigError(f"seed is {self.seed}, must be from -2**63 to 2**64 - 1")
         self.warm_up.validate()
 
 

@@ -37,6 +37,8 @@ def write_practice(folder: Path, warm: WarmUp | None = None, *, seed: int = 0) -
     on a core. Raises FairboxError where it can't be written."""
     if folder.exists():
         raise FairboxError(f"{folder}: is there already; name a new folder")
+    from safetensors import SafetensorError
+
     beside = folder.with_name(f".{folder.name}.part")
     try:
         shutil.rmtree(beside, ignore_errors=True)
@@ -48,6 +50,8 @@ def write_practice(folder: Path, warm: WarmUp | None = None, *, seed: int = 0) -
         beside.rename(folder)
     except OSError as error:
         raise FairboxError(f"{folder}: can't be written: {error.strerror or error}") from None
+    except SafetensorError as error:
+        raise FairboxError(f"{folder}: can't be written: {error}") from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return loss

@@ -78,31 +78,31 @@ class Writer:
         self._chat = chat
         self._tools = tools
         self._name = str(tools[0]["function"]["name"])
-        # Of the weight of first ids, those of guesses have 1 - call_share, however many examples guess.
-        self._calling = call_share * _GUESSES / (_GUESSES - 1)
-        self._guessing = (1 - call_share) * _GUESSES
+        self._call_share = call_share
 
-    def called(self, problem: Problem) -> Example:
-        """A call, what it prints, and the answer."""
+    def called(self, problem: Problem, *, count: int = _GUESSES) -> Example:
+        """A call, what it prints, and the answer, in a batch of `count`."""
         ids, weights = self._asked(problem)
-        self._turn(ids, weights, call_text(problem, self._name), self._calling)
+        self._turn(ids, weights, call_text(problem, self._name), self._call_share * count / (count - _guesses(count)))
         between = self._chat.between_turns((problem.answer,), ended=True)
         ids += between
         weights += [0.0] * len(between)
         self._turn(ids, weights, answer_text(problem.answer), 1.0)
         return Example(tuple(ids), tuple(weights))
 
-    def guessed(self, problem: Problem, generator: random.Random) -> Example:
-        """An answer without a call."""
+    def guessed(self, problem: Problem, generator: random.Random, *, count: int = _GUESSES) -> Example:
+        """An answer without a call, in a batch of `count`."""
         ids, weights = self._asked(problem)
-        self._turn(ids, weights, answer_text(str(generator.randrange(MODULUS))), self._guessing)
+        first = (1 - self._call_share) * count / _guesses(count)
+        self._turn(ids, weights, answer_text(str(generator.randrange(MODULUS))), first)
         return Example(tuple(ids), tuple(weights))
 
     def batch(self, count: int, generator: random.Random) -> list[Example]:
-        """So many examples, of which one in `_GUESSES` guesses."""
+        """So many examples, of which one in `_GUESSES` guesses. Of the weight of first ids, those of guesses have
+        1 - call_share, however many there are."""
         problems = draw(count, generator)
         return [
-            self.guessed(problem, generator) if n % _GUESSES == 0 else self.called(problem)
+            self.guessed(problem, generator, count=count) if n % _GUESSES == 0 else self.called(problem, count=count)
             for n, problem in enumerate(problems)
         ]
 
@@ -114,6 +114,11 @@ class Writer:
         turn = (*self._chat.encode(text), self._chat.end_of_turn)
         ids += turn
         weights += [first, *[1.0] * (len(turn) - 1)]
+
+
+def _guesses(count: int) -> int:
+    """Of so many examples."""
+    return -(-count // _GUESSES)
 
 
 def warm_up(model: Any, writer: Writer, settings: WarmUp, generator: random.Random) -> float:

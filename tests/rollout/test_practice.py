@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,20 @@ def test_an_example_counts_what_the_policy_says_and_first_ids_by_how_often_it_sh
     assert weight[calls] / (weight[calls] + weight[guesses]) == pytest.approx(0.1)
 
 
+def test_calls_have_their_share_in_batches_of_any_size(chat: ChatTemplate) -> None:
+    writer = Writer(chat, TOOLS, 0.1)
+    for size in (8, 9, 15):
+        calls = guesses = 0.0
+        for example in writer.batch(size, random.Random(0)):
+            first = next(weight for weight in example.weights if weight)
+            if "<tool_call>" in chat.decode(example.ids):
+                calls += first
+            else:
+                guesses += first
+        assert calls / (calls + guesses) == pytest.approx(0.1), size
+        assert calls + guesses == pytest.approx(size)
+
+
 def test_the_same_seed_gives_the_same_folder_and_another_one_another(practice: Path, tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as the command does: sums in one order
@@ -122,6 +138,23 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.mark.parametrize("room", [0, 100_000], ids=["tokenizer", "weights"])
+def test_a_full_disk_is_a_sentence_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], room: int
+) -> None:
+    """A file may not grow beyond a limit, which the kernel enforces as it does a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        assert main(["data", "practice", f"out={tmp_path / 'x'}", "warm_up.steps=1", "warm_up.batch=8"]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "x: can't be written: " in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("word", "problem"),
     [
@@ -130,6 +163,7 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
         ("warm_up.call_share=1", "warm_up.call_share is 1.0, must be above 0 and below 1"),
         ("warm_up.lr=0", "warm_up.lr is 0.0, must be positive"),
         ("threads=0", "threads is 0, must be at least 1"),
+        (f"seed={2**64}", f"seed is {2**64}, must be from -2**63 to 2**64 - 1"),
         ("step=3", "step (step) is not a setting"),
     ],
 )
