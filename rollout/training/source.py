@@ -124,6 +124,9 @@ class StepRollouts:
         self._runner = None
         if results is None:
             return None
+        if not results:
+            within = f"time_limit_s is {config.time_limit_s}"
+            raise FairboxError(f"{within}, in which no trajectory of step {step} ended; it must be longer, or none")
         return StepBatch(results, {"time/rollouts_s": time.monotonic() - began})
 
     def _started(self, runner: RolloutRunner) -> None:

@@ -202,9 +202,7 @@ class Trainer:
             return await asyncio.to_thread(self._learner.step, batch)
         except Diverged as error:
             try:
-                path = self._checkpoints.save(
-                    self._learner.steps_done, self._learner.state(), self._settings, name="diverged"
-                )
+                path = await asyncio.to_thread(self._save_diverged)
                 kept = f"the weights before that are in {path}"
             except CheckpointError as failed:
                 kept = str(failed)
@@ -212,6 +210,10 @@ class Trainer:
                 f"{error}; {kept}; to go on from step {self._saved}, change what made it so (update.lr, "
                 "loss.policy.clip_high, update.max_grad_norm) in a new run"
             ) from None
+
+    def _save_diverged(self) -> Path:
+        learner = self._learner
+        return self._checkpoints.save(learner.steps_done, learner.state(), self._settings, name="diverged")
 
     async def _evaluate(self, evaluation: Evaluation, stop: asyncio.Event) -> dict[str, float] | None:
         """Plays the held-out tasks with the weights of now: its figures, or None when `stop` came before its end."""

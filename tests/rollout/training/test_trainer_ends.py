@@ -6,13 +6,16 @@ import asyncio
 import io
 import resource
 import signal
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from fairbox.errors import FairboxError
 from rollout.dump import DumpError, read_dump
 from rollout.envs.base import EnvironmentSetup
 from rollout.loop import Task, TrajectoryResult
@@ -22,6 +25,7 @@ from tests.rollout.training.vowels import Vowels, VowelsConfig
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
 from rollout.training.checkpoints import CheckpointStore  # noqa: E402 - needs torch
+from rollout.training.learner import Diverged, Learner  # noqa: E402
 from rollout.training.run import TrainingRun, train  # noqa: E402
 from tests.rollout.training.test_trainer import lines, run_of, trained, untimed  # noqa: E402
 
@@ -108,3 +112,30 @@ def test_a_dump_that_can_not_be_written_ends_a_run_with_what_was_learned(tiny_di
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
     assert saved(tmp_path) == 1
+
+
+def test_a_time_in_which_no_trajectory_ends_is_named(tiny_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(FairboxError, match="time_limit_s is 1e-06, in which no trajectory of step 1 ended"):
+        trained(run_of(tiny_dir, tmp_path, time_limit_s=1e-6))
+
+
+def test_what_diverged_is_written_off_the_loop_as_other_checkpoints_are(
+    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of gigabytes takes minutes to write, in which a signal is to be heard and figures are to be served."""
+    step, save, written = Learner.step, CheckpointStore.save, []
+
+    def poisoned(self: Learner, batch: Any) -> dict[str, float]:
+        if self.steps_done == 1:
+            batch = replace(batch, rewards=batch.rewards * float("nan"))
+        return step(self, batch)
+
+    def watched(self: CheckpointStore, *words: Any, **options: Any) -> Path:
+        written.append((options.get("name", "step"), threading.current_thread() is threading.main_thread()))
+        return save(self, *words, **options)
+
+    monkeypatch.setattr(Learner, "step", poisoned)
+    monkeypatch.setattr(CheckpointStore, "save", watched)
+    with pytest.raises(Diverged):
+        trained(run_of(tiny_dir, tmp_path))
+    assert written == [("step", False), ("diverged", False)]
