@@ -1,7 +1,7 @@
 """The HTTP server: routes, statuses, sizes and tokens. A thin shell; what an answer says is made elsewhere.
 
 Invariants: `/v1/ping` waits for nothing; a body is refused by its size before it is read; a client that goes away takes
-its run with it; no answer holds a traceback; no path is logged, because paths can hold the token.
+its run with it; no answer holds a traceback; nothing of a request is logged, because its path can hold the token.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from aiohttp import web
 from executor_service.gateway.errors import BadRequest, Unacceptable, Unavailable, encode
 from fairbox import tracing
 from fairbox.errors import FairboxError
+from fairbox.http_log import http_logger
 from fairbox.serving import check_address
 from fairbox.tokens import matches
 
@@ -63,7 +64,11 @@ class Gateway:
                     application.router.add_route(method, prefix + route, _answered(handler, f"{method} {path}"))
         # Handlers are cancelled when their client goes away, and their runs with them.
         self._runner = web.AppRunner(
-            application, handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_CALLS_S
+            application,
+            handler_cancellation=True,
+            access_log=None,
+            logger=http_logger(_LOG.name),
+            shutdown_timeout=_LAST_CALLS_S,
         )
 
     async def __aenter__(self) -> Gateway:
@@ -103,10 +108,11 @@ class Gateway:
 
     @web.middleware
     async def _bound(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Holds room for the body until it is answered; one of unknown size counts as the largest."""
+        """Holds room for the body until it is answered; one of unknown size, or compressed, counts as the largest."""
         size = 0
         if request.body_exists:
-            size = self._max_body_bytes if request.content_length is None else request.content_length
+            told = None if "Content-Encoding" in request.headers else request.content_length
+            size = self._max_body_bytes if told is None else told
         if size > self._max_body_bytes:
             raise web.HTTPRequestEntityTooLarge(self._max_body_bytes, size)
         if size > self._room:

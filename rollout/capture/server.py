@@ -18,6 +18,7 @@ from aiohttp import web
 
 from fairbox import logs, tracing
 from fairbox.errors import FairboxError, FieldErrors
+from fairbox.http_log import http_logger
 from fairbox.security.tls import ServerTls
 from fairbox.serving import check_address
 from fairbox.tokens import matches
@@ -69,7 +70,11 @@ class CaptureServer:
                 application.router.add_route(method, prefix + path, handler)
         # Handlers are cancelled when their client goes away, and their turns with them.
         self._runner = web.AppRunner(
-            application, handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_CALLS_S
+            application,
+            handler_cancellation=True,
+            access_log=None,
+            logger=http_logger(_LOG.name),
+            shutdown_timeout=_LAST_CALLS_S,
         )
 
     async def start(self) -> None:

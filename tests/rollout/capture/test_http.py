@@ -114,6 +114,20 @@ async def test_token_guards_everything_but_health(chat: ChatTemplate, tokenizer:
             gateway.set_reward("t", float("nan"))
 
 
+async def test_a_request_that_is_no_http_is_not_repeated_in_the_log(
+    chat: ChatTemplate, tokenizer: HubTokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = "a-token-of-some-length"
+    async with scripted(tokenizer, chat, [], token=token) as (gateway, _):
+        host, _, port = gateway.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\x01\r\n\r\n".encode())
+        assert b" 400 " in await asyncio.wait_for(reader.readline(), 20)
+        writer.close()
+    assert "sent what is no HTTP" in caplog.text
+    assert token not in caplog.text
+
+
 async def test_idle_trajectories_are_given_up(chat: ChatTemplate, tokenizer: HubTokenizer) -> None:
     async with scripted(tokenizer, chat, ["Hi."], idle_ttl_s=0.2) as (gateway, _), client(gateway) as openai:
         await openai.chat.completions.create(model="scripted", messages=QUESTION)

@@ -1,0 +1,84 @@
+"""The HTTP server of the gateway by itself: what can't be read as HTTP, and room for bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from executor_service.gateway.server import Gateway
+
+TOKEN = "gateway-token-0123456789"
+MOST = 100_000
+
+
+@contextlib.asynccontextmanager
+async def serving(waiting: asyncio.Event | None = None) -> AsyncIterator[Gateway]:
+    """A gateway whose only path reads the body, and answers when nobody has to wait."""
+
+    async def answer(request: web.Request) -> object:
+        size = len(await request.read())
+        if waiting is not None:
+            await waiting.wait()
+        return size
+
+    async with Gateway("127.0.0.1:0", {("POST", "/run_code"): answer}, token=TOKEN, max_body_bytes=MOST) as gateway:
+        yield gateway
+
+
+async def sent(gateway: Gateway, *lines: str, body: bytes = b"") -> str:
+    """The status line that answers the first line and the headers."""
+    host, _, port = gateway.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+        return (await asyncio.wait_for(reader.readline(), 20)).decode().strip()
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (f"POST /k/{TOKEN}/run code HTTP/1.1", "Host: x"),
+        (f"POST /k/{TOKEN}/{'x' * 10_000} HTTP/1.1", "Host: x"),
+        ("POST /run_code HTTP/1.1", "Host: x", f"Authorization: Bearer {TOKEN}\x01"),
+        (f"P@ST /k/{TOKEN}/run_code HTTP/1.1", "Host: x"),
+    ],
+)
+async def test_what_is_no_http_is_told_without_its_bytes(
+    lines: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with serving() as gateway:
+        assert " 400 " in await sent(gateway, *lines)
+    assert "sent what is no HTTP" in caplog.text
+    assert TOKEN not in caplog.text
+
+
+async def test_a_flood_of_what_is_no_http_is_no_flood_of_lines(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as gateway:
+        for _ in range(20):
+            await sent(gateway, "POST /run code HTTP/1.1", "Host: x")
+    assert len(caplog.records) == 1
+
+
+async def test_a_compressed_body_holds_the_room_that_it_may_unfold_to() -> None:
+    waiting = asyncio.Event()
+    headers = ("POST /run_code HTTP/1.1", "Host: x", f"Authorization: Bearer {TOKEN}", "Content-Encoding: deflate")
+    body = zlib.compress(bytes(MOST - 1))
+    async with serving(waiting) as gateway, asyncio.TaskGroup() as tasks:
+        calls = [
+            tasks.create_task(sent(gateway, *headers, f"Content-Length: {len(body)}", body=body)) for _ in range(20)
+        ]
+        while not any(call.done() for call in calls):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        waiting.set()
+    answers = [call.result().split()[1] for call in calls]
+    assert (answers.count("200"), answers.count("504")) == (16, 4)
