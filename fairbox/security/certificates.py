@@ -32,15 +32,20 @@ class Pair:
 def check_pair(chain: bytes, key: bytes, cert_setting: str, key_setting: str) -> Pair:
     """ConfigError unless `chain` begins with the certificate of `key`, both PEM, the key without a password. The
     settings are what errors name."""
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
     own = _certificates(chain, cert_setting)[0]
-    try:
-        private = load_pem_private_key(key, None)
-    except (ValueError, TypeError):  # TypeError: it has a password
-        raise ConfigError(f"{key_setting}: must be a private key in PEM without a password") from None
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if private.public_key().public_bytes(*form) != own.public_key().public_bytes(*form):
+    try:
+        private = load_pem_private_key(key, None).public_key().public_bytes(*form)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
+        raise ConfigError(f"{key_setting}: must be a private key in PEM without a password, of a usual kind") from None
+    try:
+        public = own.public_key().public_bytes(*form)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"{cert_setting}: must have a public key of a usual kind") from None
+    if private != public:
         raise ConfigError(f"{key_setting}: is not the key of the certificate in {cert_setting}")
     return Pair(chain, key, own.not_valid_after_utc.timestamp())
 

@@ -39,6 +39,8 @@ class ServerTls:
         self._lock = threading.Lock()
         self._pair: Pair
         self._roots: bytes | None = None
+        self._https: ssl.SSLContext | None = None
+        """With the certificate in use, once a port speaks HTTPS."""
         self._version = 0
         self.mutual = bool(client_ca)
         """Whether clients must show a certificate."""
@@ -71,32 +73,34 @@ class ServerTls:
         return make(self._configuration(), fetch, require_client_authentication=self.mutual)
 
     def https(self) -> ssl.SSLContext:
-        """For ports that speak HTTPS. Clients are asked for no certificate, whatever `client_ca` says."""
+        """For ports that speak HTTPS. Clients are asked for no certificate, whatever `client_ca` says. ConfigError for
+        a certificate that OpenSSL does not serve."""
         self._renew()
         with self._lock:
-            version, current = self._version, self._context()
-        door = self._context()
+            self._https = self._context(self._pair)
+            door = self._context(self._pair)
 
         def choose(connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext) -> None:
             """Once for each connection, with the first thing that it says."""
-            nonlocal version, current
             self._renew()
             with self._lock:
-                if version != self._version:
-                    version, current = self._version, self._context()
-            connection.context = current
+                assert self._https is not None
+                connection.context = self._https
 
         door.sni_callback = choose
         return door
 
-    def _context(self) -> ssl.SSLContext:
+    def _context(self, pair: Pair) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # What was checked, and not what the files hold by now; the key is in no other file for that.
         with contextlib.ExitStack() as stack:
             held = os.memfd_create("certificate")
             stack.callback(os.close, held)
-            os.write(held, self._pair.chain + b"\n" + self._pair.key)
-            context.load_cert_chain(f"/proc/self/fd/{held}")
+            os.write(held, pair.chain + b"\n" + pair.key)
+            try:
+                context.load_cert_chain(f"/proc/self/fd/{held}")
+            except ssl.SSLError as error:
+                raise ConfigError(f"{self._where[0]}, which can't be served: {error.reason or error}") from None
         return context
 
     def _renew(self) -> None:
@@ -116,8 +120,10 @@ class ServerTls:
             return False
         chain, key, *roots = contents
         pair = check_pair(chain, key, self._where[0], self._where[1])
-        self._roots = check_roots(roots[0], self._where[2]) if roots else None
-        self._pair = pair
+        trusted = check_roots(roots[0], self._where[2]) if roots else None
+        if self._https is not None:  # OpenSSL refuses some that gRPC would serve; all ports have the same one
+            self._https = self._context(pair)
+        self._pair, self._roots = pair, trusted
         self._version += 1
         self.problem = ""
         return True

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 _DAY = timedelta(days=1)
@@ -50,9 +50,11 @@ class Authority:
         good_for: timedelta = _DAY,
         hosts: tuple[str, ...] = ("localhost",),
         addresses: tuple[str, ...] = ("127.0.0.1",),
+        key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | None = None,
     ) -> Files:
-        """A certificate for `hosts` and `addresses`, until `good_for` from now, which may be in the past."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        """A certificate for `hosts` and `addresses`, until `good_for` from now, which may be in the past. `key` None: a
+        new one."""
+        key = key or ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
         names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
@@ -70,7 +72,7 @@ class Authority:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, good_for: timedelta
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey, good_for: timedelta
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
