@@ -7,6 +7,7 @@ ExecutorError and says that there is no result. One client serves any number of 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -264,7 +265,7 @@ class ExecutorClient(SessionCalls):
         it go there; where that one is gone, they get NotFound, and preparing again finds another. `timeout` (seconds)
         bounds the call. Raises InvalidRequest, Overloaded (workspaces in use leave no room) or ExecutorUnavailable.
         """
-        sources = {
+        sources: dict[str, str | bytes] = {
             "local_path": local_path,
             "bundle": bundle,
             "volume_path": volume_path,
@@ -285,9 +286,9 @@ class ExecutorClient(SessionCalls):
             raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
         # One source has one home, so that its runs share what was prepared. Safe to repeat, anywhere: what was prepared
         # is found again, and the same preparation is never done twice at once.
-        home = preferred(self._connected().addresses, f"{given} {commit} {mount_path}")
+        home = preferred(self._connected().addresses, f"{_named(given)} {commit} {mount_path}")
         seconds = _PREPARE_S if timeout is None else timeout
-        response, address = await self._ask("PrepareWorkspace", request, seconds, among=home, moves=True)
+        response, address = await self._ask("PrepareWorkspace", request, seconds, among=home, moves=True, anywhere=True)
         workspace = workspace_from_proto(response)
         self._homes.add(workspace.workspace_id, address)
         return workspace
@@ -300,20 +301,22 @@ class ExecutorClient(SessionCalls):
         *,
         among: frozenset[str] | None = None,
         moves: bool = False,
+        anywhere: bool = False,
     ) -> tuple[Any, str]:
         """Calls a method, again where the connection may have been closed under the call; the answer, and who gave it.
 
-        `among`: the servers that may be asked; None: all. Another attempt is made at another server where `moves` says
+        `among`: the servers that may be asked; None: all. With `anywhere` all others may be asked as well, when those
+        are not reached or are ending. Another attempt is made at another server where `moves` says
         that a second one can't run what the first one may run, or where the first was not reached, or is ending.
         """
         with tracing.span(
             f"executor.{name}", request_id=getattr(request, "request_id", ""), target=self.target
         ) as span:
             try:
-                return await self._attempts(span, name, request, timeout, among=among, moves=moves)
+                return await self._attempts(span, name, request, timeout, among=among, moves=moves, anywhere=anywhere)
             except grpc.aio.AioRpcError as error:
                 span.set(status=error.code().name)
-                raise self._error(error, among) from error
+                raise self._error(error, None if anywhere else among) from error
 
     async def _attempts(
         self,
@@ -324,13 +327,14 @@ class ExecutorClient(SessionCalls):
         *,
         among: frozenset[str] | None,
         moves: bool,
+        anywhere: bool,
     ) -> tuple[Any, str]:
         loop = asyncio.get_running_loop()
         deadline, fleet, avoid, metadata = loop.time() + timeout, self._connected(), "", tracing.carried()
         for attempt in range(1, _ATTEMPTS + 1):
             with fleet.take(among=among, avoid=avoid) as member:
-                if not await member.connected() and attempt < _ATTEMPTS:
-                    avoid = member.address
+                if not await member.connected(deadline) and attempt < _ATTEMPTS:
+                    among, avoid = (None if anywhere else among), member.address
                     continue
                 call = getattr(member.stub, name)(request, timeout=deadline - loop.time(), metadata=metadata)
                 try:
@@ -346,7 +350,7 @@ class ExecutorClient(SessionCalls):
                         raise
                     span.set(repeated=True)
                 if moves or ending:
-                    avoid = member.address
+                    among, avoid = (None if anywhere and ending else among), member.address
                 else:
                     among, avoid = frozenset({member.address}), ""
         raise AssertionError("the last attempt returns or raises")
@@ -367,6 +371,13 @@ class ExecutorClient(SessionCalls):
 def _may_move(request: pb.ExecuteCodeRequest) -> bool:
     """Whether another server may be asked while one may be running it: only one of them can bind its lease."""
     return request.HasField("lease") and not request.session_id
+
+
+def _named(source: Mapping[str, str | bytes]) -> dict[str, str]:
+    """A workspace's source in a few words: a bundle, which can have many megabytes, by its hash."""
+    return {
+        name: hashlib.sha256(said).hexdigest() if isinstance(said, bytes) else said for name, said in source.items()
+    }
 
 
 def _program(program: Program | str) -> Program:

@@ -5,7 +5,8 @@ opens channels, and says who takes a call. Whoever has
 state for a caller (a session, a workspace) is asked again by its address.
 
 Invariants: a resolution that fails or finds nobody changes nothing; a channel is closed when its server is listed no
-more and nothing is under way there; every wait is bounded.
+more and nothing is under way there; certificates and tokens that can't be read any more keep new channels from being
+opened, and nothing else; every wait is bounded.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import random
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,6 +27,7 @@ from executor_service.balance import LOAD_KEY, Balance, Load, ServerFacts
 from executor_service.errors import ExecutorUnavailable
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
+from fairbox.errors import ConfigError
 
 if TYPE_CHECKING:
     from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
@@ -58,14 +61,15 @@ class Member:
         self._channel = channel
         self._alone = alone
 
-    async def connected(self) -> bool:
-        """Whether a call can be sent. Where it can't, none was, and another server may be asked whatever the call does.
+    async def connected(self, deadline: float) -> bool:
+        """Whether a call can be sent before `deadline` (the loop's time). Where it can't, none was, and another server
+        may be asked whatever the call does.
 
         True where there is no other: gRPC then says what is wrong."""
         if self._alone:
             return True
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _CONNECT_WITHIN_S
+        deadline = min(deadline, loop.time() + _CONNECT_WITHIN_S)
         state = self._channel.get_state(try_to_connect=True)
         while state is not grpc.ChannelConnectivity.READY:
             if state in _NO_WAY or loop.time() >= deadline:
@@ -99,16 +103,26 @@ class Fleet:
             self._host, _, self._port = target.removeprefix(_DNS).rpartition(":")
         self._task: asyncio.Task[None] | None = None
         self._again = asyncio.Event()
+        self._lookup: asyncio.Future[Sequence[tuple[Any, ...]]] | None = None
 
     async def __aenter__(self) -> Fleet:
+        try:
+            await self._begin()
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def _begin(self) -> None:
         if self._host and self._port.isdigit():
             await self._resolve()
         else:
             self._list([each.strip() for each in self._target.split(",")])
         if self._host or len(self.addresses) > 1:
+            for address in self.addresses[:1]:
+                self._channel(address)  # files that can't be used are named at once
             await self.ask()
             self._task = asyncio.create_task(self._follow(), name=f"executors on {self._target}")
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -117,6 +131,8 @@ class Fleet:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        if self._lookup is not None:
+            self._lookup.cancel()
         channels, self._channels = self._channels, {}
         await asyncio.gather(*(channel.close() for channel, _ in channels.values()))
 
@@ -135,11 +151,7 @@ class Fleet:
         that is not ready still has its sessions. ExecutorUnavailable: nobody is known by that name."""
         loop = asyncio.get_running_loop()
         self._balance.remember(among or ())
-        address = self._balance.pick(loop.time(), among=among, avoid=avoid)
-        if address is None:
-            self._again.set()
-            raise ExecutorUnavailable(f"executor on {self._target}: no address is known")
-        channel, stub = self._channel(address)
+        address, (channel, stub) = self._pick(loop.time(), among, avoid)
         member = Member(address, channel, stub, alone=len(self._balance.statistics()) == 1)
         self._balance.began(address)
         try:
@@ -148,6 +160,26 @@ class Fleet:
             self._balance.ended(address, loop.time(), load=member.load, failed=member.failed)
             if member.failed:
                 self._again.set()
+
+    def _pick(
+        self, now: float, among: Collection[str] | None, avoid: str
+    ) -> tuple[str, tuple[grpc.aio.Channel, ExecutorServiceAsyncStub]]:
+        """An address and its channel. Where a new one can't be opened, because of files that have turned bad, one that
+        is open is taken."""
+        address = self._balance.pick(now, among=among, avoid=avoid)
+        if address is None:
+            self._again.set()
+            raise ExecutorUnavailable(f"executor on {self._target}: no address is known")
+        try:
+            return address, self._channel(address)
+        except ConfigError as error:
+            if not self._channels:
+                raise  # they were never good
+            opened = [each for each in self.addresses if each in self._channels] if among is None else []
+            other = self._balance.pick(now, among=opened, avoid=avoid)
+            if other is None:
+                raise ExecutorUnavailable(f"executor on {self._target}: {error}") from error
+            return other, self._channels[other]
 
     def _channel(self, address: str) -> tuple[grpc.aio.Channel, ExecutorServiceAsyncStub]:
         if address not in self._channels:
@@ -183,20 +215,30 @@ class Fleet:
         stale = self.addresses if everybody else self._balance.stale(loop.time())
         if len(self.addresses) < 2:
             return
-        calls = (self._channel(each)[1].GetStatus(pb.GetStatusRequest(), timeout=_STATUS_WITHIN_S) for each in stale)
+        calls = {}
+        for address in stale:
+            with contextlib.suppress(ConfigError):  # a call says so
+                calls[address] = self._channel(address)[1].GetStatus(pb.GetStatusRequest(), timeout=_STATUS_WITHIN_S)
         # Who does not answer is found out by a call.
-        for address, status in zip(stale, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+        answers = await asyncio.gather(*calls.values(), return_exceptions=True)
+        for address, status in zip(calls, answers, strict=True):
             if isinstance(status, pb.GetStatusResponse) and status.max_running:
                 load = Load(status.running, status.queued, status.max_running)
                 self._balance.told(address, load, loop.time())
 
     async def _resolve(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(_RESOLVE_WITHIN_S):
-                found = await loop.getaddrinfo(self._host, int(self._port), type=socket.SOCK_STREAM)
-        except (OSError, TimeoutError):
+        # One look-up at a time: each holds a thread until the resolver answers, and programs have few of them.
+        if self._lookup is None:
+            look = partial(socket.getaddrinfo, self._host.strip("[]"), int(self._port), type=socket.SOCK_STREAM)
+            self._lookup = asyncio.get_running_loop().run_in_executor(None, look)
+        await asyncio.wait({self._lookup}, timeout=_RESOLVE_WITHIN_S)
+        if not self._lookup.done():
             return  # whoever is known may still be there
+        lookup, self._lookup = self._lookup, None
+        try:
+            found = lookup.result()
+        except (OSError, UnicodeError):  # UnicodeError: no name can be like this
+            return
         for channel in self._list(_addresses(found)):
             await channel.close()
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from executor_service.convert import limits_to_proto, session_from_proto
-from executor_service.errors import InvalidRequest
+from executor_service.errors import InvalidRequest, NotFound
 from executor_service.fleet import Fleet
 from executor_service.homes import Homes
 from executor_service.model import ExecutionResult, InputFile, Limits, SessionInfo
@@ -188,9 +188,14 @@ class SessionCalls:
         return sessions
 
     async def delete_session(self, session_id: str, *, timeout: float = _CALL_S) -> bool:
-        """Ends a session, and a cell that runs in it. False: there was none. To be called as often as one likes."""
+        """Ends a session, and a cell that runs in it. False: there was none, or it has gone with its server. To be
+        called as often as one likes."""
         request = _message(pb.DeleteSessionRequest, session_id=session_id)
-        response, _ = await self._ask("DeleteSession", request, timeout, among=self._homes.of(session_id))
+        try:
+            response, _ = await self._ask("DeleteSession", request, timeout, among=self._homes.of(session_id))
+        except NotFound:
+            self._homes.remove(session_id)
+            return False
         self._homes.remove(session_id)
         return bool(response.deleted)
 

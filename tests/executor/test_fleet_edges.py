@@ -1,0 +1,169 @@
+"""A client of several executors when files, names and servers fail: what others need goes on, and nobody waits long."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor_service import ExecutorClient, ExecutorUnavailable, fleet
+from executor_service.fleet import Fleet, OpenChannel
+from fairbox.channels import open_channel
+from fairbox.errors import ConfigError
+from fairbox.ports import free_ports
+from fairbox.security import PLAINTEXT, ClientSecurity
+from tests.executor import repositories
+from tests.executor.servers import running
+from tests.security.services import Secrets
+
+
+def opens(security: ClientSecurity = PLAINTEXT) -> OpenChannel:
+    return lambda address, options: open_channel(address, options, security)
+
+
+def absent(count: int) -> list[str]:
+    """Addresses at which nobody listens."""
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]
+
+
+@pytest.fixture
+def mute() -> Iterator[list[str]]:
+    """Two addresses that take connections and never say a word."""
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    try:
+        yield [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Secrets:
+    return Secrets.make(tmp_path)
+
+
+async def test_files_that_turn_bad_end_neither_calls_nor_the_search_for_servers(
+    secrets: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "RESOLVE_EVERY_S", 0.05)
+    known, new = absent(2), absent(1)
+    async with Fleet(",".join(known), opens(secrets.security())) as made:
+        kept = secrets.client.cert.read_bytes()
+        secrets.client.cert.write_text("half")
+        made._list([*known, *new])
+        await asyncio.sleep(0.5)
+        assert made._task is not None
+        assert not made._task.done()
+        for _ in range(40):
+            with made.take() as member:
+                assert member.address in known
+        with pytest.raises(ExecutorUnavailable, match="tls_cert is"), made.take(among=new):
+            pass
+        secrets.client.cert.write_bytes(kept)
+        with made.take(among=new) as member:
+            assert member.address == new[0]
+
+
+async def entered(made: Fleet) -> None:
+    """Takes a server for nothing."""
+    async with made:
+        with made.take():
+            return
+
+
+async def test_files_that_are_bad_from_the_beginning_are_named(secrets: Secrets) -> None:
+    secrets.client.cert.write_text("half")
+    for target in (absent(1), absent(2)):
+        with pytest.raises(ConfigError, match="tls_cert is"):
+            await entered(Fleet(",".join(target), opens(secrets.security())))
+
+
+async def test_entering_leaves_no_channel_behind_when_it_is_cancelled(mute: list[str]) -> None:
+    made = Fleet(",".join(mute), opens())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await made.__aenter__()
+    assert not made._channels
+
+
+async def test_a_call_does_not_take_longer_than_it_may(mute: list[str]) -> None:
+    async with ExecutorClient(",".join(mute)) as executor:
+        began = time.monotonic()
+        with pytest.raises(ExecutorUnavailable):
+            await executor.execute("print(1)", timeout=0.3)
+        assert time.monotonic() - began < 1.5
+
+
+async def test_a_name_may_be_an_address_of_version_6() -> None:
+    async with Fleet("dns:///[::1]:50051", opens()) as made:
+        assert made.addresses == ["[::1]:50051"]
+
+
+@pytest.mark.parametrize("name", ["a..b", "nobody.invalid"])
+async def test_a_name_that_means_nobody_is_no_crash(name: str) -> None:
+    async with ExecutorClient(f"dns:///{name}:50051") as executor:
+        with pytest.raises(ExecutorUnavailable, match="no address is known"):
+            await executor.execute("print(1)")
+
+
+async def test_a_resolver_that_hangs_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads are few, and others need them."""
+    asked, answer = [], threading.Event()
+
+    def slow(*_: Any, **__: Any) -> list[Any]:
+        asked.append(1)
+        answer.wait(30)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 50051))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    monkeypatch.setattr(fleet, "_RESOLVE_WITHIN_S", 0.05)
+    async with Fleet("dns:///slow.example:50051", opens()) as made:
+        for _ in range(5):
+            await made._resolve()
+        assert len(asked) == 1
+        answer.set()
+        async with asyncio.timeout(20):
+            while not made.addresses:
+                await made._resolve()
+    assert made.addresses == ["127.0.0.1:50051"]
+
+
+async def test_a_session_whose_server_is_gone_has_ended() -> None:
+    (gone,) = absent(1)
+    async with ExecutorClient(",".join(absent(2))) as executor:
+        executor._homes.add("lost", gone)
+        assert await executor.delete_session("lost") is False
+        assert len(executor._homes) == 0
+
+
+async def test_a_workspace_is_prepared_elsewhere_while_its_usual_server_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, commit = repositories.project(tmp_path / "project")
+    (dead,) = absent(1)
+    monkeypatch.setattr("executor_service.client.preferred", lambda addresses, key: frozenset({dead}))
+    with running("name=here") as server:
+        async with ExecutorClient(f"{dead},{server.target}") as executor:
+            workspace = await executor.prepare_workspace(bundle=repositories.bundle(folder), commit=commit)
+            result = await executor.execute("print(1)", workspace_id=workspace.workspace_id)
+            assert (result.stdout.text, result.served_by) == ("1\n", "here")
+
+
+async def test_a_large_bundle_does_not_stop_the_loop() -> None:
+    """With many servers, of which one is chosen by what the source is."""
+    bundle, longest = bytes(48 << 20), 0.0
+    async with ExecutorClient(",".join(absent(64))) as executor:
+        task = asyncio.create_task(executor.prepare_workspace(bundle=bundle, commit="0" * 40, timeout=1.0))
+        while not task.done():
+            began = time.monotonic()
+            await asyncio.sleep(0)
+            longest = max(longest, time.monotonic() - began)
+        with pytest.raises(ExecutorUnavailable):
+            task.result()
+    assert longest < 3.0
