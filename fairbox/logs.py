@@ -78,7 +78,8 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Time, logger, level, message, and the facts that are bound, in brackets."""
+    """Time, logger, level, message, and the facts that are bound, in brackets. Clients choose some of them: what could
+    end a line, or move a cursor, is escaped."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT)
@@ -87,7 +88,7 @@ class TextFormatter(logging.Formatter):
         """The line, without a traceback."""
         line = super().formatMessage(record)
         facts = _FACTS.get()
-        return f"{line} [{' '.join(f'{name}={fact}' for name, fact in facts.items())}]" if facts else line
+        return f"{line} [{' '.join(f'{name}={_visible(fact)}' for name, fact in facts.items())}]" if facts else line
 
 
 def configure(log_format: str = "text", log_level: str = "info", *, service: str = "") -> None:
@@ -120,6 +121,10 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
 def _uncaught_in_thread(args: Any) -> None:
     if args.exc_value is not None:
         _uncaught(args.exc_type, args.exc_value, args.exc_traceback)
+
+
+def _visible(text: str) -> str:
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
 def _cut(text: str, most: int) -> str:

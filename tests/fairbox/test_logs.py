@@ -91,6 +91,14 @@ def test_text_has_the_facts_in_brackets() -> None:
     assert told(logs.TextFormatter(), "hello").endswith(" a.b INFO hello")
 
 
+@pytest.mark.parametrize("text", ["a\n2026 root ERROR forged", "a\r\x1b[2J", "a\u2028b", "a\ud800"])
+def test_a_fact_is_never_a_line_of_its_own(text: str) -> None:
+    with logs.bound(request_id=text, tenant="größe"):
+        line = told(logs.TextFormatter(), "hello")
+    assert line.isprintable()
+    assert line.endswith(" tenant=größe]")
+
+
 def test_long_messages_are_cut_and_say_so() -> None:
     record = json.loads(told(logs.JsonFormatter(), "x" * 100_000))
     assert len(record["message"]) < 9_000
