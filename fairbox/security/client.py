@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fairbox.errors import ConfigError
 from fairbox.settings import setting
 
-__all__ = ["PLAINTEXT", "ClientSecurity", "client_security"]
+__all__ = ["PLAINTEXT", "ClientSecurity", "client_security", "is_local"]
 
 SYSTEM = "system"
 """As `tls_ca`: the authorities that gRPC itself trusts."""
@@ -50,7 +50,7 @@ class ClientSecurity:
 
     def check_target(self, target: str) -> None:
         """ConfigError where the token would cross a network in the clear."""
-        if self.token_file and not self.tls_ca and not self.plaintext_token and not _is_local(target):
+        if self.token_file and not self.tls_ca and not self.plaintext_token and not is_local(target):
             raise ConfigError(
                 f"token_file is set, and the token would go to {target} in the clear: set tls_ca, or "
                 "plaintext_token=true where something else protects the connection"
@@ -83,7 +83,7 @@ def _named(prefix: str, name: str) -> str:
     return prefix + (name.upper() if prefix.isupper() else name)
 
 
-def _is_local(target: str) -> bool:
+def is_local(target: str) -> bool:
     """Whether what is sent there stays on this machine."""
     if target.startswith("unix:"):
         return True

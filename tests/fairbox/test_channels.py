@@ -1,15 +1,19 @@
-"""Channels reach servers that are far away or slow to greet."""
+"""Channels reach servers that are far away or slow to greet, and those of this machine through no proxy."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc.aio
+import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from fairbox.channels import open_channel, server_options
+from fairbox.ports import free_port
+from fairbox.security import ClientSecurity
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first_after_s: float) -> None:
@@ -44,6 +48,29 @@ async def slow_to_greet(port: int, seconds: float) -> AsyncIterator[str]:
         for pump in pumps:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
+
+
+@pytest.mark.parametrize("target", ["127.0.0.1", "localhost", "dns:///localhost"])
+async def test_what_is_for_this_machine_goes_through_no_proxy(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(await reader.readline())
+        writer.close()
+
+    (tmp_path / "token").write_text("a-token-of-some-length")
+    security = ClientSecurity(token_file=str(tmp_path / "token"))
+    async with await asyncio.start_server(proxy, "127.0.0.1", 0) as listening:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+        for name in ("no_grpc_proxy", "no_proxy", "grpc_proxy", "https_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        for shown in (security, ClientSecurity()):
+            async with open_channel(f"{target}:{free_port()}", security=shown) as channel:
+                with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
+                    await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
+    assert came == []
 
 
 async def test_a_server_that_takes_its_time_to_greet_is_reached() -> None:
