@@ -1,7 +1,7 @@
 """A Prometheus endpoint on a port of its own, `/metrics`, for figures that belong to an event loop.
 
 Invariants: figures are taken inside the loop, so that what is read is consistent; text is made and sent by threads of
-prometheus-client, so that a slow reader costs the loop nothing; a loop that does not answer is reported as `up 0`.
+its own, so that a slow reader costs the loop nothing; a loop that does not answer is reported as `up 0`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from fairbox import tracing
 from fairbox.errors import FairboxError
+from fairbox.metrics_http import ScrapeServer
 from fairbox.serving import check_address
 
 __all__ = ["MetricsServer", "tracing_metrics"]
@@ -52,7 +52,7 @@ class MetricsServer:
         self._collect = collect
         self._prefix = prefix
         self._setting = setting
-        self._server: tuple[WSGIServer, threading.Thread] | None = None
+        self._server: tuple[ScrapeServer, threading.Thread] | None = None
 
     async def __aenter__(self) -> MetricsServer:
         registry = CollectorRegistry()
@@ -60,11 +60,13 @@ class MetricsServer:
         ProcessCollector(registry=registry)
         host, _, port = self.address.rpartition(":")
         try:
-            self._server = await asyncio.to_thread(start_http_server, int(port), host.strip("[]"), registry)
+            server = ScrapeServer(host.strip("[]"), int(port), make_wsgi_app(registry))
         except OSError as error:
             text = f"{self._setting}: can't listen on {self.address}: {error.strerror or error}"
             raise FairboxError(text) from None
-        self.address = f"{host}:{self._server[0].server_port}"
+        self._server = server, threading.Thread(target=server.serve_forever, name="figures", daemon=True)
+        self._server[1].start()
+        self.address = f"{host}:{server.server_port}"
         return self
 
     async def __aexit__(
@@ -86,7 +88,7 @@ def tracing_metrics(prefix: str) -> Iterator[Metric]:
     yield spans
 
 
-def _close(server: WSGIServer, thread: threading.Thread) -> None:
+def _close(server: ScrapeServer, thread: threading.Thread) -> None:
     server.shutdown()
     server.server_close()
     thread.join(_ANSWER_WITHIN_S)
