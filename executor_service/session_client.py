@@ -5,13 +5,15 @@ Invariants: every call has a deadline and can be repeated safely; leaving the bl
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Any
 
 from executor_service.convert import limits_to_proto, session_from_proto
-from executor_service.errors import InvalidRequest, NotFound
+from executor_service.errors import ExecutorError, InvalidRequest, NotFound
 from executor_service.fleet import Fleet
 from executor_service.homes import Homes
 from executor_service.model import ExecutionResult, InputFile, Limits, SessionInfo
@@ -20,8 +22,11 @@ from limiter import LeaseLike
 
 __all__ = ["Session", "SessionCalls"]
 
+_log = logging.getLogger(__name__)
 _CALL_S = 120.0
 """Making or ending a session takes milliseconds; this is for machines in trouble."""
+_LAST_CALL_S = 5.0
+"""Of that, what an error or a cancellation waits for."""
 
 
 class Session:
@@ -80,8 +85,16 @@ class Session:
     async def __aenter__(self) -> Session:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.delete()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.delete()
+            return
+        try:  # what ended the block is what its caller has to see, a cancellation above all
+            await self._calls.delete_session(self.session_id, timeout=_LAST_CALL_S)
+        except ExecutorError as late:
+            _log.warning("session %s could not be ended, and lives for its idle time: %s", self.session_id, late)
 
 
 class SessionCalls:

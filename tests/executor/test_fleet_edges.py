@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from executor_service import ExecutorClient, ExecutorUnavailable, fleet
+from executor_service import ExecutorClient, ExecutorUnavailable, Session, SessionInfo, fleet
 from executor_service.fleet import Fleet, OpenChannel
 from fairbox.channels import open_channel
 from fairbox.errors import ConfigError
@@ -140,6 +140,20 @@ async def test_a_session_whose_server_is_gone_has_ended() -> None:
         executor._homes.add("lost", gone)
         assert await executor.delete_session("lost") is False
         assert len(executor._homes) == 0
+
+
+async def test_a_session_that_cannot_be_ended_hides_no_error_and_no_cancellation(
+    mute: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor_service.session_client._LAST_CALL_S", 0.3)
+    async with ExecutorClient(mute[0]) as executor:
+        session = Session(executor, SessionInfo("there"))
+        with pytest.raises(ZeroDivisionError):
+            async with session:
+                raise ZeroDivisionError
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1), session:
+                await asyncio.sleep(60)
 
 
 async def test_a_workspace_is_prepared_elsewhere_while_its_usual_server_is_away(
