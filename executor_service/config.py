@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from executor_service.languages import LANGUAGES, PYTHON_BASE, PYTHON_SCIENCE, LanguageSpec
+from executor_service.languages import LANGUAGES, PYTHON_BASE, PYTHON_LEAN, PYTHON_SCIENCE, LanguageSpec
 from executor_service.model import IsolationLevel, Limits
 from executor_service.sandbox.template import Profile
 from executor_service.validation import LimitPolicy
@@ -58,6 +58,9 @@ class ProfileSettings:
     """What Python programs find loaded."""
 
     packages: list[str] = setting(factory=list, help="Packages that are imported and used once, ahead of programs.")
+    lean: bool = setting(
+        False, help="No modules at all: for programs that import nothing, and for what is no Python; no sessions."
+    )
     ahead: bool = setting(True, help="Load it when the server starts; false: when it is first wanted.")
 
 
@@ -65,6 +68,7 @@ def _default_profiles() -> dict[str, ProfileSettings]:
     # A program costs what its profile has loaded: twice as much for numpy with everything beside it as for numpy alone.
     return {
         PYTHON_BASE: ProfileSettings(),
+        PYTHON_LEAN: ProfileSettings(lean=True),
         "python-numpy": ProfileSettings(packages=["numpy"]),
         "python-sympy": ProfileSettings(packages=["sympy"]),
         "python-pandas": ProfileSettings(packages=["numpy", "pandas"]),
@@ -229,6 +233,9 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
             if getattr(self, name) > most:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at most {most}")
         self._validate_limits()
+        for name, profile in self.profiles.items():
+            if profile.lean and (profile.packages or name == PYTHON_BASE):
+                raise ConfigError(f"profiles.{name}.lean is true, which {PYTHON_BASE} and one with packages can't be")
 
     def _validate_limits(self) -> None:
         for field in fields(LimitDefaults):
@@ -282,7 +289,7 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
     def runtime_profiles(self) -> list[Profile]:
         """All profiles, the one that every program can run in first."""
         settings = {PYTHON_BASE: ProfileSettings(), **self.profiles}
-        return [Profile(name, tuple(each.packages), each.ahead) for name, each in settings.items()]
+        return [Profile(name, tuple(each.packages), each.lean, each.ahead) for name, each in settings.items()]
 
 
 def _from(name: str, value: float, least: int) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from executor_service.languages.jvm import JVM
 from executor_service.languages.native import NATIVE
 from executor_service.languages.scripting import SCRIPTING
-from executor_service.languages.spec import PYTHON_BASE, PYTHON_SCIENCE, LanguageSpec, Needs
+from executor_service.languages.spec import PYTHON_BASE, PYTHON_LEAN, PYTHON_SCIENCE, LanguageSpec, Needs
 from executor_service.languages.suites import SUITES
 from executor_service.languages.web import WEB
 
-__all__ = ["LANGUAGES", "PYTHON_BASE", "PYTHON_SCIENCE", "LanguageSpec", "Needs"]
+__all__ = ["LANGUAGES", "PYTHON_BASE", "PYTHON_LEAN", "PYTHON_SCIENCE", "LanguageSpec", "Needs"]
 
 LANGUAGES: dict[str, LanguageSpec] = {
     spec.name: spec

@@ -41,6 +41,8 @@ class Profile:
 
     name: str
     packages: tuple[str, ...] = ()
+    lean: bool = False
+    """Whether not even the common modules of the standard library are loaded, nor what serves cells."""
     ahead: bool = True
     """Whether it is loaded when the server starts, or when it is first wanted."""
 
@@ -113,6 +115,7 @@ class Template:
         with tempfile.TemporaryDirectory(prefix="fairbox-template-", ignore_cleanup_errors=True) as folder:
             head = {
                 "packages": list(self.profile.packages),
+                "lean": self.profile.lean,
                 "folder": folder,
                 "work": WORK_FOLDER,
                 "main": MAIN_FILE,

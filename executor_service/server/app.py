@@ -211,7 +211,7 @@ def session_calls(config: ExecutorConfig, here: Here, sessions: Sessions, capabi
         MonotonicClock(),
         policy=config.policy(),
         installed=capabilities.installed,
-        profiles=frozenset(here.boxes.profiles),
+        profiles=frozenset(name for name, profile in here.boxes.profiles.items() if not profile.lean),
         table=open_table(config),
     )
 

@@ -21,6 +21,8 @@ __all__ = ["Planner", "minimal_environment", "mounted"]
 _TMP = "/tmp"  # noqa: S108 - the sandbox's own
 CELLS = "cells"
 """What serves cells in a worker."""
+_IMPORT = b"import"
+"""What a program holds that imports anything: the statement, `__import__`, or `importlib`."""
 _NO_LIMIT_S = 1e9
 _ONE_THREAD = dict.fromkeys(THREADS, "1")
 """A library that starts threads when it is imported would keep its session from being branched."""
@@ -53,7 +55,10 @@ class Planner:
         self._loaded = loaded
         self._env = minimal_environment(host)
         # The profile with the fewest packages that has all that a program seems to need; the largest where none has.
-        self._profiles = sorted(profiles.values(), key=lambda profile: len(profile.packages))
+        self._profiles = sorted(
+            (each for each in profiles.values() if not each.lean), key=lambda profile: len(profile.packages)
+        )
+        self._lean = next((each.name for each in profiles.values() if each.lean and each.ahead), None)
         self._words = sorted({package for profile in self._profiles for package in profile.packages})
 
     def plan(self, request: RunRequest, made: tuple[InputFile, ...] = ()) -> Plan:
@@ -64,7 +69,7 @@ class Planner:
                 argv=(language.file_name, *request.args),
                 env=self._env | dict(request.env),
                 limits=request.limits,
-                profile=request.profile or self.profile_for(request.code),
+                profile=request.profile or self._program_profile(request.code),
                 mode=Mode.MAIN,
                 files=(InputFile(language.file_name, request.code), *request.files),
                 stdin=request.stdin,
@@ -76,7 +81,7 @@ class Planner:
             argv=(*(fill(word, values) for word in language.run), *request.args),
             env=self._environment(language, values) | dict(request.env),
             limits=_with_room(request, files),
-            profile=PYTHON_BASE,
+            profile=self._lean_or_base(),
             files=files,
             stdin=request.stdin,
             return_paths=request.return_paths,
@@ -91,7 +96,7 @@ class Planner:
             argv=tuple(fill(word, values) for word in language.compile),
             env=self._environment(language, values),
             limits=limits,
-            profile=PYTHON_BASE,
+            profile=self._lean_or_base(),
             files=_files(request),
             return_paths=language.makes,
             reserves=language.reserves,
@@ -101,7 +106,7 @@ class Planner:
         """What tells whether a language is installed."""
         values = {**self._host.tools, "memory": str(limits.memory_bytes), "tmp": _TMP}
         argv = tuple(fill(word, values) for word in language.probe)
-        return Plan(argv, self._environment(language, values), limits, PYTHON_BASE, reserves=language.reserves)
+        return Plan(argv, self._environment(language, values), limits, self._lean_or_base(), reserves=language.reserves)
 
     def _values(self, request: RunRequest, limits: Limits) -> dict[str, str]:
         """What `{...}` stands for in the entry of the request's language."""
@@ -125,12 +130,21 @@ class Planner:
 
     def cell_plan(self, request: RunRequest) -> Plan:
         """The program of a request, served as a cell."""
-        return replace(self.plan(request), mode=Mode.SERVE, entry=CELLS, stdin=b"", return_paths=())
+        plan = self.plan(request)
+        profile = self.profile_for(request.code) if plan.profile == self._lean else plan.profile
+        return replace(plan, profile=profile, mode=Mode.SERVE, entry=CELLS, stdin=b"", return_paths=())
 
     def session_profile(self) -> str:
         """For sessions whose code is not known yet: the one with the most packages of those that are always loaded."""
         ahead = [profile.name for profile in reversed(self._profiles) if profile.ahead and self._loaded(profile.name)]
         return ahead[0] if ahead else PYTHON_BASE
+
+    def _program_profile(self, code: bytes) -> str:
+        return self._lean_or_base() if _IMPORT not in code else self.profile_for(code)
+
+    def _lean_or_base(self) -> str:
+        """For what needs no modules: what is forked from less costs less."""
+        return self._lean if self._lean is not None and self._loaded(self._lean) else PYTHON_BASE
 
     def profile_for(self, code: bytes) -> str:
         """By the names of packages that the text holds. A wrong guess costs time and nothing else: what a profile has

@@ -228,7 +228,7 @@ async def test_status_shows_what_the_server_is_and_does(executor: ExecutorClient
     assert languages["python"].installed
     assert languages["python"].version.startswith("Python 3.")
     assert "bash" in languages["bash"].version
-    names = ("base", "numpy", "pandas", "science", "sympy")
+    names = ("base", "lean", "numpy", "pandas", "science", "sympy")
     assert sorted(profile.name for profile in status.profiles) == [f"python-{name}" for name in names]
     assert (status.max_running, status.max_queued, status.limiter.target) == (4, 500, "none")
     assert status.default_limits.wall_time_s == 30
@@ -283,10 +283,12 @@ async def test_a_killed_template_is_started_again_and_programs_go_on() -> None:
     with running() as server:
         async with ExecutorClient(server.target) as executor:
             assert (await executor.execute("print(1)")).ok
-            template = max(pid for pid in children(server.pid) if parent(pid) == server.pid)
             marker, args = marked()
             caught = asyncio.create_task(executor.execute("import time; time.sleep(60)", args=args))
             await asyncio.to_thread(wait_for, lambda: processes_with(marker))
+            (template,) = processes_with(marker)
+            while parent(template) != server.pid:
+                template = parent(template)
             os.kill(template, signal.SIGKILL)
             result = await caught
             assert (result.outcome, result.cause) == (Outcome.SANDBOX_ERROR, Cause.INFRA)

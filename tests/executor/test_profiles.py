@@ -28,7 +28,7 @@ def ready(server: Server) -> set[str]:
 def science() -> Iterator[Server]:
     ahead = [f"profiles.python-{name}.ahead=true" for name in ("numpy", "sympy", "pandas", "science")]
     with running(f"python={sys.executable}", *ahead) as server:
-        wait_for(lambda: len(ready(server)) == 1 + len(ahead), within_s=60)
+        wait_for(lambda: len(ready(server)) == 2 + len(ahead), within_s=60)
         yield server
 
 
@@ -83,6 +83,43 @@ async def test_a_request_may_name_its_profile(executor: ExecutorClient) -> None:
     assert (lazily.profile, lazily.stdout.text) == ("python-base", "3\n")
     with pytest.raises(InvalidRequest, match="profile is 'python-magic', must be empty or 'python-base' or"):
         await executor.execute("print(1)", profile="python-magic")
+
+
+async def test_a_program_that_imports_nothing_runs_in_the_lean_profile(executor: ExecutorClient) -> None:
+    result = await executor.execute("print(sorted({3: 'a', 1: 'b'}), f'{2 / 3:.3f}', sum(range(4)))")
+    assert (result.profile, result.stdout.text) == ("python-lean", "[1, 3] 0.667 6\n")
+    modules = "len(vars(__builtins__)['__im' + 'port__']('sys').modules)"
+    lean = await executor.execute(f"print({modules})")
+    base = await executor.execute(f"print({modules})", profile="python-base")
+    assert (lean.profile, base.profile) == ("python-lean", "python-base")
+    assert int(lean.stdout.data) < int(base.stdout.data)
+    for code in ("print(__import__('sys').argv[0])", "# import\nprint('main.py')"):
+        assert (await executor.execute(code)).profile == "python-base"
+
+
+async def test_the_lean_profile_imports_from_disk(executor: ExecutorClient) -> None:
+    hidden = "exec('im' + 'port json, dataclasses, decimal; print(json.dumps([1]), decimal.Decimal(1))')"
+    result = await executor.execute(hidden)
+    assert (result.profile, result.stdout.text) == ("python-lean", "[1] 1\n")
+    named = await executor.execute("import statistics; print(statistics.mean([1, 3]))", profile="python-lean")
+    assert (named.profile, named.stdout.text) == ("python-lean", "2\n")
+
+
+async def test_the_lean_profile_serves_no_cells(executor: ExecutorClient) -> None:
+    shown = await executor.execute("1 + 1", display=True)
+    assert (shown.profile, shown.displays[0].data["text/plain"]) == ("python-base", b"2")
+    with pytest.raises(InvalidRequest, match="profile is 'python-lean', must be empty or 'python-base' or"):
+        async with executor.session(profile="python-lean"):
+            pass
+
+
+@pytest.mark.parametrize("name", ["python-base", "mine"])
+def test_a_lean_profile_has_no_packages(name: str) -> None:
+    packages = "" if name == "python-base" else "numpy"
+    words, _, _ = command(f"profiles.{name}.lean=true", f"profiles.{name}.packages=[{packages}]")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 2
+    assert f"profiles.{name}.lean is true, which python-base and one with packages can't be" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ async def test_a_program_prints_and_finishes(executor: ExecutorClient, server: S
     assert result.stderr.data == b""
     assert result.ok
     assert result.isolation_level is IsolationLevel.NAMESPACES
-    assert (result.profile, result.request_id, result.deduplicated) == ("python-base", "hello", False)
+    assert (result.profile, result.request_id, result.deduplicated) == ("python-lean", "hello", False)
     assert result.served_by == server.status().served_by
     assert result.setup_time_s > 0
     assert result.cpu_time_s > 0

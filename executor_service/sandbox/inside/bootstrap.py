@@ -18,7 +18,6 @@ if __name__ == "__main__":
         _module = type(sys)(_name)
         _module.__path__ = [_folder]
         sys.modules[_name] = _module
-    import executor_service.sandbox.inside.forks  # noqa: F401 - before anything imports threading
     from executor_service.sandbox.inside.template import main
 
     _program = main(int(sys.argv[1]), privileged=sys.argv[2].endswith("root"), bare=sys.argv[2].startswith("bare-"))

@@ -1,8 +1,8 @@
 """Spares workers what `threading` does in a forked child.
 
 It forgets the threads of the parent; inits and templates have none, and it is a twentieth of what a worker costs. From
-`as_usual()` on, in a worker that is about to be a program, it is done as ever. To be imported before `threading`; where
-something else has imported that first, nothing is spared.
+`as_usual()` on, in a worker that is about to be a program, it is done as ever. `spare()` comes before anything imports
+`threading`; where something has imported that first, nothing is spared.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ def _register_sparing(*, after_in_child: Callable[[], object]) -> None:
     _register(after_in_child=lambda: None if _sparing else after_in_child())
 
 
-os.register_at_fork = _register_sparing  # type: ignore[assignment]
-import threading  # noqa: E402, F401
+def spare() -> None:
+    """Imports `threading`."""
+    os.register_at_fork = _register_sparing  # type: ignore[assignment]
+    import threading  # noqa: F401
 
-os.register_at_fork = _register
+    os.register_at_fork = _register
 
 
 def as_usual() -> None:

@@ -11,16 +11,13 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, which cost more than the calls
 import builtins
 import gc
-import importlib.machinery
-import linecache
 import os
 import resource
 import sys
-import threading
 import time
-import traceback
 import types
-import weakref
+from _frozen_importlib_external import SourceFileLoader
+from _weakref import ref
 
 from executor_service.sandbox.inside import syscalls as sys_
 
@@ -63,7 +60,7 @@ def prepare_interpreter(folder: str, name: str) -> None:
         __file__=path,
         __builtins__=builtins,
         __cached__=None,
-        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+        __loader__=SourceFileLoader("__main__", path),
         __annotations__={},
     )
     for each in [each for each in sys.modules if each.partition(".")[0] == _OURS]:
@@ -73,7 +70,8 @@ def prepare_interpreter(folder: str, name: str) -> None:
     sys.orig_argv[:] = [sys.executable, name]
     sys.path[0] = folder
     sys.path_importer_cache.clear()
-    linecache.clearcache()
+    if (linecache := sys.modules.get("linecache")) is not None:
+        linecache.clearcache()
     show_as(sys.orig_argv)
     _environment.update(os.environ)
 
@@ -82,7 +80,8 @@ def restore_interpreter() -> None:
     """Undoes what template and init did to this interpreter. Part of the set-up, ahead of the request."""
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
-    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
+    if (threading := sys.modules.get("threading")) is not None:
+        threading.main_thread()._set_native_id()
     reseed()
 
 
@@ -123,7 +122,7 @@ class Program:
     def move(self, folder: str) -> None:
         """Where the work folder is not the one that the template was prepared for."""
         path = os.path.join(folder, os.path.basename(self.names["__file__"]))
-        self.names.update(__file__=path, __loader__=importlib.machinery.SourceFileLoader("__main__", path))
+        self.names.update(__file__=path, __loader__=SourceFileLoader("__main__", path))
         sys.path[0] = folder
 
     def load(self) -> CodeType:
@@ -154,8 +153,8 @@ class Program:
             except SystemExit as second:  # by the program's excepthook
                 code = _system_exit(second)
             self._leave(self._finalize(code, error))
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as failed:
+            sys.__excepthook__(type(failed), failed, failed.__traceback__)
             sys.stderr.flush()
         os._exit(1)  # ending failed itself: the program has taken something away that it needs
 
@@ -172,9 +171,10 @@ class Program:
     def _finalize(self, code: int, error: BaseException | None) -> int:
         """Threads, exit functions, the streams, `__main__` and what it holds; in CPython's order."""
         try:
-            threading._shutdown()  # type: ignore[attr-defined]
-        except BaseException:
-            traceback.print_exc()
+            if (threading := sys.modules.get("threading")) is not None:
+                threading._shutdown()
+        except BaseException as failed:
+            sys.__excepthook__(type(failed), failed, failed.__traceback__)
         _run_exit_functions()
         code = _flush(code)
         while error is not None:  # frames of the program hang on it
@@ -183,7 +183,7 @@ class Program:
         for name in ("stdout", "stderr"):
             setattr(sys, name, getattr(sys, f"__{name}__"))
         module, names, self.names = sys.modules.pop("__main__", None), self.names, {}
-        held = weakref.ref(module) if module is not None else _nobody
+        held = ref(module) if module is not None else _nobody
         del module
         if held() is None:
             del names  # functions may hold it in a cycle: finalizers then find their globals as they were
@@ -286,6 +286,8 @@ def _ignored(stream: Any, error: BaseException) -> None:
     trace = error.__traceback__.tb_next if error.__traceback__ else None
     try:
         sys.stderr.write(f"Exception ignored in: {stream!r}\n")
+        import traceback  # here, because few programs need it
+
         traceback.print_exception(type(error), error.with_traceback(trace), trace, chain=False)
     except BaseException:  # noqa: S110 - nobody is left to be told
         pass

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 
-from executor_service.sandbox.inside import box, confine, entries, tree
+from executor_service.sandbox.inside import box, confine, entries, forks, tree
 from executor_service.sandbox.inside import syscalls as sys_
 from executor_service.sandbox.inside.bare import sweep
 from executor_service.sandbox.inside.program import prepare_interpreter
@@ -97,8 +97,10 @@ def _inner(control: socket.socket, *, privileged: bool, bare: bool) -> Program:
         os.dup2(null, 0)  # standard input of programs that are given none: to be read and nothing else
         os.close(null)
         head = json.loads(control.recv(MAX_MESSAGE))
-        entries.load()  # their files are not in the sandbox
-        missing = warm(head["packages"], head["folder"])
+        if not head["lean"]:
+            forks.spare()
+            entries.load()  # their files are not in the sandbox
+        missing = warm(head["packages"], head["folder"], lean=head["lean"])
         prepare_interpreter(head["work"], head["main"])
         rehearse(head["folder"])
         threads = len(os.listdir("/proc/self/task"))

@@ -22,8 +22,8 @@ _LARGE = 32 << 20
 """Private memory from which on a profile gets huge pages; below, there is nothing to gain."""
 
 
-def warm(packages: list[str], folder: str) -> list[str]:
-    """Loads and exercises `packages`; returns those that are not installed."""
+def warm(packages: list[str], folder: str, *, lean: bool) -> list[str]:
+    """Loads and exercises `packages`, and common modules unless `lean`; returns those that are not installed."""
     before = dict(os.environ)
     os.environ.update(dict.fromkeys(THREADS, "1"), TMPDIR=folder, MPLCONFIGDIR=folder, **_NO_BACKGROUND)
     missing = []
@@ -35,7 +35,8 @@ def warm(packages: list[str], folder: str) -> list[str]:
                 if (error.name or "").partition(".")[0] != package.partition(".")[0]:
                     raise
                 missing.append(package)
-        exec(BASE, {"__name__": "__main__"})  # noqa: S102 - our own text
+        if not lean:
+            exec(BASE, {"__name__": "__main__"})  # noqa: S102 - our own text
         for package in packages:
             if package in EXERCISES and package not in missing:
                 exec(EXERCISES[package], {"__name__": "__main__"})  # noqa: S102 - our own text
