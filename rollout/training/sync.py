@@ -36,6 +36,8 @@ class WeightSync:
         self._engine = engine
         self._policy = policy
         self._folder = folder
+        self._pushed = ""
+        """Version of the weights that were pushed last."""
         self._kept: Path | None = None
         """The folder of the weights of now."""
 
@@ -45,8 +47,8 @@ class WeightSync:
         return self._engine.weight_version
 
     async def ensure(self, steps_done: int) -> None:
-        """`push`, unless the engine has these weights."""
-        if self._engine.weight_version != version_name(steps_done):
+        """`push`, unless the engine has these weights, of this run and not of one before by the same name."""
+        if not self._pushed == self._engine.weight_version == version_name(steps_done):
             await self.push(steps_done)
 
     async def push(self, steps_done: int) -> str:
@@ -58,6 +60,7 @@ class WeightSync:
         if self._folder is None:
             assert isinstance(self._policy, Policy)
             await self._engine.update_weights(StateWeights(self._policy.state()), version=version)
+            self._pushed = version
             return version
         path = (self._folder / version).absolute()
         of_before = self._kept
@@ -66,7 +69,7 @@ class WeightSync:
                 # Off the loop: the turns and tool calls of trajectories go on while gigabytes are written.
                 await asyncio.to_thread(self._policy.write, path)
             await self._engine.update_weights(DiskWeights(path), version=version)
-            self._kept = path
+            self._kept, self._pushed = path, version
         finally:
             await self._remove(of_before if self._kept == path else path)
         return version

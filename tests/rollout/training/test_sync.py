@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import uuid
 from pathlib import Path
 
 import pytest
 
-from rollout.engines import BalancerConfig, EngineUnavailable, ReplicatedEngine
+from rollout.engines import BalancerConfig, EngineUnavailable, GenerationRequest, ReplicatedEngine, SamplingParams
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
@@ -42,6 +43,19 @@ async def test_a_server_that_was_started_again_gets_the_weights_of_now(mini_dir:
         await sync.push(1)  # again, for its caches
         await sync.close()
         assert not names(tmp_path / "weights")
+
+
+async def test_weights_of_another_run_are_not_taken_for_those_of_this_one(tiny_dir: Path, other_tiny_dir: Path) -> None:
+    """A server that was there before has some by the same name."""
+    params, found = SamplingParams(temperature=0, max_new_tokens=4), []
+    async with TransformersEngine(other_tiny_dir, max_model_tokens=64, weight_version=version_name(0)) as one:
+        sync = WeightSync(one, Policy.load(tiny_dir, PolicySettings()), folder=None)
+        for _ in range(2):
+            found.append(await one.generate(GenerationRequest(uuid.uuid4().hex, "t", (1, 2, 3), params)))
+            await sync.ensure(0)
+    async with TransformersEngine(tiny_dir, max_model_tokens=64) as one:
+        wanted = await one.generate(GenerationRequest(uuid.uuid4().hex, "t", (1, 2, 3), params))
+    assert found[0].ids != found[1].ids == wanted.ids
 
 
 class Copied:
