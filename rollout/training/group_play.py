@@ -14,10 +14,11 @@ from rollout.envs.base import Environment
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.groups import RetryBudget, Schedule
 from rollout.loop.results import TrajectoryResult
-from rollout.loop.runner import RolloutRunner
+from rollout.loop.runner import Loop, RolloutRunner
 from rollout.loop.task import Task
 from rollout.training.config import TrainConfig
 from rollout.training.order import play_seed
+from rollout.training.own_weights import OwnWeights
 
 __all__ = ["GroupPlayer"]
 
@@ -26,7 +27,7 @@ __all__ = ["GroupPlayer"]
 class _Numbered:
     """A loop whose trajectories are counted over the whole run, and that tells when one has ended."""
 
-    loop: AgentLoop
+    loop: Loop
     first: int
     ended: Callable[[], None]
 
@@ -60,7 +61,7 @@ class GroupPlayer:
         """`keep` is called for each trajectory of the group, and `ended` for each that was played, kept or not."""
         config = self._config
         return RolloutRunner(
-            _Numbered(self._loop, number * self.each, ended),
+            _Numbered(OwnWeights(self._loop), number * self.each, ended),
             self._environment.score,
             lambda result, task: keep(result),
             schedule=Schedule(self.each, config.samples_per_prompt, config.extra_samples),

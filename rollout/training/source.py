@@ -23,6 +23,7 @@ from rollout.loop.runner import RolloutRunner
 from rollout.loop.task import Task
 from rollout.training.config import TrainConfig
 from rollout.training.order import play_seed, step_tasks
+from rollout.training.own_weights import OwnWeights
 from rollout.training.sync import WeightSync
 
 __all__ = ["SourceStatistics", "StepBatch", "StepRollouts", "TrajectorySource", "dump_into", "play", "step_problems"]
@@ -169,7 +170,7 @@ async def play(
             results.append(result)
 
         runner = RolloutRunner(
-            loop,
+            OwnWeights(loop),
             environment.score,
             sink,
             schedule=schedule,

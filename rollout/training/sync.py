@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from rollout.engines.weights import DiskWeights, StateWeights, WeightedEngine
 from rollout.training.model_folder import WritableModel
 from rollout.training.policy import Policy
 
-__all__ = ["WeightSync", "steps_of", "version_name"]
+__all__ = ["WeightSync", "is_version", "steps_of", "version_name"]
+
+_VERSION = re.compile(r"step-[0-9]+")
 
 
 def version_name(steps_done: int) -> str:
@@ -18,12 +21,16 @@ def version_name(steps_done: int) -> str:
     return f"step-{steps_done}"
 
 
+def is_version(name: str) -> bool:
+    """Whether `version_name` made it."""
+    return _VERSION.fullmatch(name) is not None
+
+
 def steps_of(version: str) -> int:
     """After how many steps the weights are from that `version_name` called so. ValueError for other names."""
-    name, _, number = version.rpartition("-")
-    if name != "step":
+    if not is_version(version):
         raise ValueError(f"{version!r} is no version of a training run")
-    return int(number)
+    return int(version.rpartition("-")[2])
 
 
 class WeightSync:
