@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from rollout.envs.base import Environment
 from rollout.loop.agent_loop import AgentLoop
@@ -38,6 +39,21 @@ class _Numbered:
             self.ended()
 
 
+class _Places(asyncio.Semaphore):
+    """Places of trajectories, and how many are taken."""
+
+    taken = 0
+
+    async def acquire(self) -> Literal[True]:
+        got = await super().acquire()
+        self.taken += 1
+        return got
+
+    def release(self) -> None:
+        self.taken -= 1
+        super().release()
+
+
 class GroupPlayer:
     """`player.runner(number, keep, ended).run([task])` plays one group."""
 
@@ -46,12 +62,17 @@ class GroupPlayer:
         self._loop = loop
         self._environment = environment
         self._retries = RetryBudget(config.infra_retries, config.infra_retries_total)
-        self._slots = asyncio.Semaphore(config.concurrency)
+        self._places = _Places(config.concurrency)
 
     @property
     def each(self) -> int:
         """Trajectories of a group that are begun."""
         return self._config.samples_per_prompt + self._config.extra_samples
+
+    @property
+    def playing(self) -> int:
+        """Trajectories of all groups that are played or scored."""
+        return self._places.taken
 
     def new_step(self) -> None:
         """Each step has its budget of retries, as where steps are synchronous."""
@@ -68,5 +89,5 @@ class GroupPlayer:
             retries=self._retries,
             seed=play_seed(config.sampling.seed, number),
             score_timeout_s=config.score_timeout_s,
-            slots=self._slots,
+            slots=self._places,
         )

@@ -26,7 +26,6 @@ from rollout.dump import DumpWriter
 from rollout.envs.base import Environment
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.results import TrajectoryResult
-from rollout.loop.runner import RolloutRunner
 from rollout.loop.task import Task
 from rollout.training.config import TrainConfig
 from rollout.training.group_play import GroupPlayer
@@ -78,7 +77,6 @@ class RolloutStream:
         self._playing: dict[int, asyncio.Task[None]] = {}
         self._results: dict[int, list[TrajectoryResult]] = {}
         """Of groups that wait for a step."""
-        self._runners: dict[int, RolloutRunner] = {}
         self._news = asyncio.Event()
         self._problem: Exception | None = None
         """What ends the run, for whoever waits for a batch."""
@@ -107,9 +105,11 @@ class RolloutStream:
             self._figures.begin(now=time.monotonic(), engine_busy_s=self._busy_s())
             self._fill()
         began = time.monotonic()
-        while (taken := self._ledger.take()) is None:
+        while True:
             if self._problem is not None:
                 raise self._problem
+            if (taken := self._ledger.take()) is not None:
+                break
             self._news.clear()
             if not await until_stopped(stop, self._wait()):
                 return None
@@ -144,7 +144,7 @@ class RolloutStream:
         return SourceStatistics(
             running=found.running,
             waiting=found.waiting,
-            trajectories=sum(runner.statistics().running for runner in self._runners.values()),
+            trajectories=self._player.playing,
             dropped=found.dropped,
             lost=found.lost,
         )
@@ -173,7 +173,6 @@ class RolloutStream:
         """One group to its end."""
         results: list[TrajectoryResult] = []
         runner = self._player.runner(number, results.append, partial(self._trajectory_ended, number))
-        self._runners[number] = runner
         try:
             await runner.run([self._task(number)])
             self._keep(number, results)
@@ -184,7 +183,7 @@ class RolloutStream:
         except Exception as error:  # the boundary of a group: no failure of a trajectory, but a defect, ends the run
             self._problem = self._problem or error
         finally:
-            del self._playing[number], self._left[number], self._runners[number]
+            del self._playing[number], self._left[number]
             self._news.set()
             self._fill()
 

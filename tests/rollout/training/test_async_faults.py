@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from executor_service import Cause, ExecutorUnavailable, Overloaded, RunLost
 from fairbox.errors import FairboxError
 from fairbox.ports import free_port
 from rollout.envs.base import EnvironmentSetup
-from rollout.loop import Task, TrajectoryResult
+from rollout.loop import AgentLoop, Task, TrajectoryResult
 from rollout.rewards import NotScored, Reward, RewardServices
 from rollout.stack import LocalStack, StackPorts
 from tests.rollout.training.vowels import Vowels, VowelsConfig
@@ -30,6 +31,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (extra `engi
 import rollout.training.run as training_run  # noqa: E402 - needs torch
 from rollout.training.checkpoints import CheckpointStore  # noqa: E402
 from rollout.training.config import FullyAsyncSettings  # noqa: E402
+from rollout.training.learner import Learner  # noqa: E402
 from rollout.training.trainer import Trainer, TrainerPhase, TrainerStatistics  # noqa: E402
 from tests.rollout.training.test_async import each_problem_once_a_pass, lines, played, run_of, trained  # noqa: E402
 
@@ -150,6 +152,32 @@ async def test_services_that_stay_away_end_the_run_with_what_was_learned(tiny_di
     assert found.step == lines(tmp_path)[-1]["step"] >= 2
 
 
+async def test_a_defect_in_one_group_ends_the_run_also_where_others_wait_for_a_step(
+    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play, step = AgentLoop.run, Learner.step
+    when: list[int] = []
+
+    async def broken(self: AgentLoop, task: Task, *, index: int, **options: Any) -> TrajectoryResult:
+        if lines(tmp_path) and not when:
+            when.append(len(lines(tmp_path)))
+            raise ZeroDivisionError("a defect")
+        return await play(self, task, index=index, **options)
+
+    def slow(self: Learner, batch: Any) -> dict[str, float]:
+        time.sleep(0.5)  # so that a group has always ended when the next step asks
+        return step(self, batch)
+
+    monkeypatch.setattr(AgentLoop, "run", broken)
+    monkeypatch.setattr(Learner, "step", slow)
+    rules = FullyAsyncSettings(max_staleness=2, stale="drop")
+    run = run_of(tiny_dir, tmp_path, fully_async=rules, prompts_per_step=1, concurrency=12)
+    with pytest.raises(ExceptionGroup) as found:
+        await trained(replace(run, held_out=None))
+    assert found.value.subgroup(ZeroDivisionError) is not None
+    assert len(lines(tmp_path)) <= when[0] + 1
+
+
 async def test_statistics_show_a_run_that_goes_on(
     tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +202,7 @@ async def test_statistics_show_a_run_that_goes_on(
         assert last.figures["grad_norm"] > 0
         assert (last.rollouts.running, last.rollouts.waiting, last.rollouts.trajectories) == (0, 0, 0)
         assert {one.phase for one in seen} >= {TrainerPhase.ROLLOUTS, TrainerPhase.UPDATE, TrainerPhase.EVALUATION}
-        assert max(one.rollouts.trajectories for one in seen) > 0
+        assert 0 < max(one.rollouts.trajectories for one in seen) <= 6  # what waits for a place is not played
         assert 2 <= max(one.rollouts.running for one in seen) <= (4 if mode == "async" else 2)
         assert {one.version for one in seen} >= {"step-0", "step-1", "step-2"}
         during = [one.rollouts.trajectories for one in seen if one.phase is TrainerPhase.UPDATE]
