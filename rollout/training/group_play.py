@@ -26,17 +26,23 @@ __all__ = ["GroupPlayer"]
 
 @dataclass(frozen=True, slots=True)
 class _Numbered:
-    """A loop whose trajectories are counted over the whole run, and that tells when one has ended."""
+    """A loop whose trajectories are counted over the whole run, and that tells when one has ended: not when it has
+    failed and is to be run again."""
 
     loop: Loop
     first: int
+    retries: RetryBudget
     ended: Callable[[], None]
 
     async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
+        again = False
         try:
-            return await self.loop.run(task, index=self.first + index, seed=seed, attempt=attempt)
+            result = await self.loop.run(task, index=self.first + index, seed=seed, attempt=attempt)
+            again = result.masked and attempt <= self.retries.per_trajectory and self.retries.total > 0
+            return result
         finally:
-            self.ended()
+            if not again:
+                self.ended()
 
 
 class _Places(asyncio.Semaphore):
@@ -79,10 +85,11 @@ class GroupPlayer:
         self._retries.total = self._config.infra_retries_total
 
     def runner(self, number: int, keep: Callable[[TrajectoryResult], None], ended: Callable[[], None]) -> RolloutRunner:
-        """`keep` is called for each trajectory of the group, and `ended` for each that was played, kept or not."""
+        """`keep` is called for each trajectory of the group, and `ended` for each that was played, kept or
+        not, when it has ended."""
         config = self._config
         return RolloutRunner(
-            _Numbered(OwnWeights(self._loop), number * self.each, ended),
+            _Numbered(OwnWeights(self._loop), number * self.each, self._retries, ended),
             self._environment.score,
             lambda result, task: keep(result),
             schedule=Schedule(self.each, config.samples_per_prompt, config.extra_samples),

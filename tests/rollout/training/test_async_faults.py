@@ -178,6 +178,24 @@ async def test_a_defect_in_one_group_ends_the_run_also_where_others_wait_for_a_s
     assert len(lines(tmp_path)) <= when[0] + 1
 
 
+async def test_what_is_played_again_keeps_others_from_being_begun(
+    tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two groups of three have all six places; the third one waits until one has ended, and not until all fail."""
+    play, tries = AgentLoop.run, []
+
+    async def failed_once(self: AgentLoop, task: Task, *, attempt: int = 1, **options: Any) -> TrajectoryResult:
+        tries.append((options["index"] // 3, attempt))
+        result = await play(self, task, attempt=attempt, **options)
+        return replace(result, cause=Cause.INFRA, error="lost") if attempt == 1 else result
+
+    monkeypatch.setattr(AgentLoop, "run", failed_once)
+    run = run_of(tiny_dir, tmp_path, steps=2, infra_retries=1, infra_retries_total=1000)
+    assert await trained(replace(run, held_out=None))
+    first = tries.index((2, 1))
+    assert [attempt for group, attempt in tries[:first] if group < 2].count(2) >= 1
+
+
 async def test_statistics_show_a_run_that_goes_on(
     tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
