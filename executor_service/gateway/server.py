@@ -18,6 +18,7 @@ from aiohttp import web
 from executor_service.gateway.errors import BadRequest, Unacceptable, Unavailable, encode
 from fairbox import tracing
 from fairbox.errors import FairboxError
+from fairbox.http_listener import KEPT_S, HttpListener
 from fairbox.http_log import http_logger
 from fairbox.serving import check_address
 from fairbox.tokens import matches
@@ -69,24 +70,26 @@ class Gateway:
             access_log=None,
             logger=http_logger(_LOG.name),
             shutdown_timeout=_LAST_CALLS_S,
+            keepalive_timeout=KEPT_S,
         )
+        self._listener = HttpListener(self._runner)
 
     async def __aenter__(self) -> Gateway:
         host, _, port = self._listen.rpartition(":")
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host.strip("[]"), int(port), backlog=1024, ssl_context=self._tls)
         try:
-            await site.start()
+            bound = await self._listener.start(host.strip("[]"), int(port), self._tls)
         except OSError as error:
             await self._runner.cleanup()
             problem = error.strerror or error
             raise FairboxError(f"gateway_listen: can't listen on {self._listen}: {problem}") from None
-        self.address = f"{host}:{self._runner.addresses[0][1]}"
+        self.address = f"{host}:{bound}"
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._listener.close()
         await self._runner.cleanup()
 
     @web.middleware

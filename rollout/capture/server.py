@@ -18,6 +18,7 @@ from aiohttp import web
 
 from fairbox import logs, tracing
 from fairbox.errors import FairboxError, FieldErrors
+from fairbox.http_listener import KEPT_S, HttpListener
 from fairbox.http_log import http_logger
 from fairbox.security.tls import ServerTls
 from fairbox.serving import check_address
@@ -75,7 +76,9 @@ class CaptureServer:
             access_log=None,
             logger=http_logger(_LOG.name),
             shutdown_timeout=_LAST_CALLS_S,
+            keepalive_timeout=KEPT_S,
         )
+        self._listener = HttpListener(self._runner)
 
     async def start(self) -> None:
         """Listens. Raises FairboxError for an address or a certificate that can't be had."""
@@ -83,17 +86,17 @@ class CaptureServer:
         settings = self._settings
         tls = ServerTls(settings.tls_cert, settings.tls_key).https() if settings.tls_cert else None
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host.strip("[]"), int(port), backlog=1024, ssl_context=tls)
         try:
-            await site.start()
+            bound = await self._listener.start(host.strip("[]"), int(port), tls)
         except OSError as error:
             await self._runner.cleanup()
             problem = error.strerror or error
             raise FairboxError(f"listen: can't listen on {self._settings.listen}: {problem}") from None
-        self.address = f"{host}:{self._runner.addresses[0][1]}"
+        self.address = f"{host}:{bound}"
 
     async def stop(self) -> None:
         """Ends every request. Idempotent."""
+        self._listener.close()
         await self._runner.cleanup()
 
     async def _health(self, _: web.Request) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""The HTTP server of the gateway by itself: what can't be read as HTTP, and room for bodies."""
+"""The HTTP server of the gateway by itself: what can't be read as HTTP, silent connections, and room for bodies."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import logging
 import zlib
 from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 from aiohttp import web
 
 from executor_service.gateway.server import Gateway
+from tests.security import wire
 
 TOKEN = "gateway-token-0123456789"
 MOST = 100_000
@@ -66,6 +68,33 @@ async def test_a_flood_of_what_is_no_http_is_no_flood_of_lines(caplog: pytest.Lo
         for _ in range(20):
             await sent(gateway, "POST /run code HTTP/1.1", "Host: x")
     assert len(caplog.records) == 1
+
+
+async def test_silent_connections_are_few_and_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairbox.http_listener._FIRST_S", 1.0)
+    monkeypatch.setattr("fairbox.http_listener._MOST", 50)
+    request = ("POST /run_code HTTP/1.1", "Host: x", f"Authorization: Bearer {TOKEN}", "Content-Length: 0")
+    async with serving() as gateway, contextlib.AsyncExitStack() as stack:
+        beginning = b"POST /run_code HTTP/1.1\r\nHost: x\r\n"
+        silent = await asyncio.to_thread(stack.enter_context, wire.many(gateway.address, 60, beginning))
+        async with asyncio.timeout(20):
+            while sum(wire.cut_off(connection) for connection in silent) < 10:  # too many
+                await asyncio.sleep(0.05)
+            while not all(wire.cut_off(connection) for connection in silent):  # too late
+                await asyncio.sleep(0.05)
+        assert " 200 " in await sent(gateway, *request)
+
+
+async def test_a_connection_that_has_spoken_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairbox.http_listener._FIRST_S", 0.3)
+    waiting = asyncio.Event()
+    async with serving(waiting) as gateway, aiohttp.ClientSession() as session:
+        url, headers = f"http://{gateway.address}/run_code", {"Authorization": f"Bearer {TOKEN}"}
+        asyncio.get_running_loop().call_later(1.0, waiting.set)
+        for _ in range(3):
+            async with session.post(url, data=b"x", headers=headers) as answer:
+                assert await answer.json() == 1
+            await asyncio.sleep(0.5)
 
 
 async def test_a_compressed_body_holds_the_room_that_it_may_unfold_to() -> None:
