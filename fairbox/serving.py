@@ -38,6 +38,9 @@ _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compare
 _LOG = logging.getLogger("fairbox.serving")
 _PROBES = 256
 """Connections at once to a health port."""
+_WATCHES = 16
+"""Calls at once on one of them: a probe makes one, and this port knows no strangers, whose watches would each take
+memory for as long as they like."""
 _DESCRIPTORS = 16_384
 """What a service asks for, where the machine lets it: connections, and what it works with."""
 _PR_SET_PDEATHSIG = 1
@@ -63,7 +66,7 @@ class GrpcServer:
         guard: PortGuard | None = None,
         options: Sequence[tuple[str, int]] = (),
     ) -> None:
-        """`options` are added to those that all servers have."""
+        """`options` are added to those that all servers have, or replace them."""
         self._guard = guard or PortGuard()
         check_address(listen, insecure=insecure or self._guard.guarded, setting=setting)
         self._listen = listen
@@ -75,8 +78,9 @@ class GrpcServer:
         self.address = listen
 
     async def __aenter__(self) -> GrpcServer:
-        options = [*server_options(_connections(self._guard.max_connections, self._setting)), *self._options]
-        server = grpc.aio.server(options=options, interceptors=[*self._guard.interceptors(), *server_interceptors()])
+        options = dict(server_options(_connections(self._guard.max_connections, self._setting))) | dict(self._options)
+        interceptors = [*self._guard.interceptors(), *server_interceptors()]
+        server = grpc.aio.server(options=list(options.items()), interceptors=interceptors)
         self._add(server)
         reflection.enable_server_reflection([*self._services, reflection.SERVICE_NAME], server)
         _try_port(self._listen, self._setting)
@@ -130,6 +134,7 @@ class HealthServer:
             insecure=insecure,
             setting="health_listen",
             guard=PortGuard(max_connections=_PROBES, harmless=beside_guarded),
+            options=[("grpc.max_concurrent_streams", _WATCHES)],
         )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -76,6 +77,22 @@ async def test_readiness_follows_the_service_and_liveness_does_not() -> None:
         assert [await check(n) for n in ("", "readiness", "liveness")] == [serving] * 3
         with pytest.raises(grpc.aio.AioRpcError):
             await check("unknown")
+
+
+async def test_whoever_watches_health_takes_little() -> None:
+    """Anybody may, and each watch is memory."""
+    async with HealthServer("127.0.0.1:0") as health, open_channel(health.address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        watches = [stub.Watch(health_pb2.HealthCheckRequest(service="liveness")) for _ in range(100)]
+        reading = [asyncio.ensure_future(watch.read()) for watch in watches]
+        done, waiting = await asyncio.wait(reading, timeout=3)
+        assert len(done) == 16
+        async with open_channel(health.address) as other:
+            request = health_pb2.HealthCheckRequest(service="liveness")
+            assert (await health_pb2_grpc.HealthStub(other).Check(request, timeout=20)).status == 1
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
