@@ -286,5 +286,14 @@ async def test_a_flood_that_is_renewed_shuts_no_newcomers_out(kept: Secrets) -> 
                     await target.serve_one(new)
 
 
-def test_no_token_is_left_in_a_refusal(kept: Secrets) -> None:
+async def test_no_token_is_left_in_a_refusal(target: Target, kept: Secrets) -> None:
+    async with open_channel(target.address) as channel:
+        call: Any = channel.unary_unary(target.path, request_serializer=bytes)
+        for given in (TOKENS[Role.ADMIN], TOKENS[Role.EXECUTOR], f"{TOKENS[Role.CLIENT]}x"):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await call(b"", metadata=(("authorization", f"Bearer {given}"),), timeout=_DEADLINE_S)
+            refusal = error.value
+            assert "role client" in (refusal.details() or "")
+            said = f"{refusal!r} {refusal.initial_metadata()} {refusal.trailing_metadata()}"
+            assert not any(token in said for token in (given, *TOKENS.values()))
     assert not any(token in repr(kept.security()) for token in TOKENS.values())
