@@ -22,7 +22,7 @@ from executor_service.client_errors import error_of_call
 from executor_service.client_streams import OutputChunk, execute_batch, stream_execution
 from executor_service.convert import result_from_proto, workspace_from_proto
 from executor_service.errors import DRAINING, ExecutorError, InvalidRequest, NotFound
-from executor_service.fleet import Fleet
+from executor_service.fleet import Fleet, told_when_closed
 from executor_service.grading.convert import verify_from_proto, verify_request
 from executor_service.grading.model import Case, Checker, Comparison, Tolerance, VerifyResult
 from executor_service.homes import preferred
@@ -336,10 +336,12 @@ class ExecutorClient(SessionCalls):
                 if not await member.connected(deadline) and attempt < _ATTEMPTS:
                     among, avoid = (None if anywhere else among), member.address
                     continue
+                fleet.check_open()
                 call = getattr(member.stub, name)(request, timeout=deadline - loop.time(), metadata=metadata)
                 try:
-                    response = await call
-                    member.answered(await call.trailing_metadata())
+                    with told_when_closed(call, self.target):
+                        response = await call
+                        member.answered(await call.trailing_metadata())
                     return response, member.address
                 except grpc.aio.AioRpcError as error:
                     member.refused(error)

@@ -16,7 +16,7 @@ import grpc.aio
 from executor_service.client_errors import error_of_call, error_of_item
 from executor_service.convert import result_from_proto
 from executor_service.errors import ExecutorError, ExecutorUnavailable
-from executor_service.fleet import Member
+from executor_service.fleet import Member, told_when_closed
 from executor_service.model import ExecutionResult
 from executor_service.sandbox.report import Stream
 from executor_service.v1 import executor_pb2 as pb
@@ -48,19 +48,20 @@ async def stream_execution(
             pb.StreamExecutionRequest(execution=request), timeout=left, metadata=carried()
         )
         try:
-            async for response in call:
-                if response.HasField("result"):
-                    yield result_from_proto(response.result)
-                    return
-                stream = _STREAMS.get(response.chunk.stream)
-                if stream is None:
-                    continue  # a stream that this version does not know
-                # The server begins again at the first byte; what was passed on before is not passed on twice.
-                data = response.chunk.data[to_skip[stream] :]
-                to_skip[stream] -= len(response.chunk.data) - len(data)
-                if data:
-                    passed_on[stream] += len(data)
-                    yield OutputChunk(stream, data)
+            with told_when_closed(call, target):
+                async for response in call:
+                    if response.HasField("result"):
+                        yield result_from_proto(response.result)
+                        return
+                    stream = _STREAMS.get(response.chunk.stream)
+                    if stream is None:
+                        continue  # a stream that this version does not know
+                    # The server begins again at the first byte; what was passed on before is not passed on twice.
+                    data = response.chunk.data[to_skip[stream] :]
+                    to_skip[stream] -= len(response.chunk.data) - len(data)
+                    if data:
+                        passed_on[stream] += len(data)
+                        yield OutputChunk(stream, data)
             raise ExecutorUnavailable(f"executor on {target}: the stream ended without a result")
         except grpc.aio.AioRpcError as error:
             member.refused(error)
@@ -87,13 +88,14 @@ async def execute_batch(
         )
         call = member.stub.ExecuteBatch(rest, timeout=left, metadata=carried())
         try:
-            async for response in call:
-                index = asked[response.index]
-                answered.add(index)
-                if response.HasField("error"):
-                    yield index, error_of_item(response.error, target)
-                else:
-                    yield index, result_from_proto(response.result)
+            with told_when_closed(call, target):
+                async for response in call:
+                    index = asked[response.index]
+                    answered.add(index)
+                    if response.HasField("error"):
+                        yield index, error_of_item(response.error, target)
+                    else:
+                        yield index, result_from_proto(response.result)
             missing = [index for index in asked if index not in answered]
             if missing:
                 raise ExecutorUnavailable(f"executor on {target}: the batch ended without {len(missing)} results")

@@ -32,7 +32,7 @@ from fairbox.errors import ConfigError
 if TYPE_CHECKING:
     from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
 
-__all__ = ["Fleet", "Member", "OpenChannel"]
+__all__ = ["Fleet", "Member", "OpenChannel", "told_when_closed"]
 
 OpenChannel = Callable[[str, list[tuple[str, Any]]], grpc.aio.Channel]
 """Opens a channel to an address, with options beyond the usual ones."""
@@ -90,6 +90,23 @@ class Member:
         self.failed = error.code() in REFUSALS
 
 
+@contextlib.contextmanager
+def told_when_closed(call: grpc.aio.Call, target: str) -> Iterator[None]:
+    """Around what awaits a call: ExecutorUnavailable where its channel was closed. grpc.aio raises CancelledError then,
+    as if somebody had cancelled the task."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if not call.cancelled() or task is None or task.cancelling():
+            raise
+        raise _left(target) from None
+
+
+def _left(target: str) -> ExecutorUnavailable:
+    return ExecutorUnavailable(f"executor on {target}: this client was closed")
+
+
 class Fleet:
     """`async with Fleet(target, open_channel) as fleet: with fleet.take() as member: await member.stub...`."""
 
@@ -104,6 +121,7 @@ class Fleet:
         self._task: asyncio.Task[None] | None = None
         self._again = asyncio.Event()
         self._lookup: asyncio.Future[Sequence[tuple[Any, ...]]] | None = None
+        self._closed = False
 
     async def __aenter__(self) -> Fleet:
         try:
@@ -127,6 +145,7 @@ class Fleet:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._closed = True
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -148,7 +167,9 @@ class Fleet:
     @contextlib.contextmanager
     def take(self, *, among: Collection[str] | None = None, avoid: str = "") -> Iterator[Member]:
         """The server for one call, by `Balance.pick`. One of `among` that is not listed is asked all the same: a server
-        that is not ready still has its sessions. ExecutorUnavailable: nobody is known by that name."""
+        that is not ready still has its sessions. ExecutorUnavailable: nobody is known by that name, or the block was
+        left."""
+        self.check_open()
         loop = asyncio.get_running_loop()
         self._balance.remember(among or ())
         address, (channel, stub) = self._pick(loop.time(), among, avoid)
@@ -160,6 +181,11 @@ class Fleet:
             self._balance.ended(address, loop.time(), load=member.load, failed=member.failed)
             if member.failed:
                 self._again.set()
+
+    def check_open(self) -> None:
+        """Raises ExecutorUnavailable when the block was left."""
+        if self._closed:
+            raise _left(self._target)
 
     def _pick(
         self, now: float, among: Collection[str] | None, avoid: str

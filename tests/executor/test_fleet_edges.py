@@ -134,6 +134,24 @@ async def test_a_resolver_that_hangs_is_asked_once(monkeypatch: pytest.MonkeyPat
     assert made.addresses == ["127.0.0.1:50051"]
 
 
+@pytest.mark.parametrize("several", [False, True])
+async def test_calls_are_told_that_their_client_was_closed(mute: list[str], several: bool) -> None:
+    """They were not cancelled, and must not look as if they were."""
+    async with ExecutorClient(",".join(mute) if several else mute[0]) as executor:
+        made = executor._connected()
+        calls: list[asyncio.Task[Any]] = [asyncio.create_task(executor.execute("print(1)")) for _ in range(3)]
+        calls += [asyncio.create_task(executor.execute_all(["print(1)"])), asyncio.create_task(streamed(executor))]
+        await asyncio.sleep(0.1)
+    async with asyncio.timeout(20):
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(each, ExecutorUnavailable) and "was closed" in str(each) for each in ended), ended
+    assert not made._channels
+
+
+async def streamed(executor: ExecutorClient) -> Any:
+    return [item async for item in executor.stream("print(1)")]
+
+
 async def test_a_session_whose_server_is_gone_has_ended() -> None:
     (gone,) = absent(1)
     async with ExecutorClient(",".join(absent(2))) as executor:
