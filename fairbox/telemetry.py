@@ -80,7 +80,7 @@ async def open_traces(settings: TelemetrySettings, *, service: str, instance: st
     """Traces alone; nothing where none are asked for, or this process has them already. ConfigError without the extra
     `otel`, where the settings ask for them."""
     endpoint = settings.otlp_endpoint
-    if tracing.enabled() or not (endpoint or _by_environment()):
+    if tracing.enabled() or _disabled() or not (endpoint or _by_environment()):
         yield
         return
     try:
@@ -108,5 +108,9 @@ async def open_traces(settings: TelemetrySettings, *, service: str, instance: st
 def _by_environment() -> bool:
     """Whether OpenTelemetry's own variables ask for traces."""
     asked = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-    disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    return bool(asked) and not disabled and os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "none"
+    return bool(asked) and os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "none"
+
+
+def _disabled() -> bool:
+    """Whether they turn the SDK off: it then makes no spans, and gives all the same empty ids."""
+    return os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"

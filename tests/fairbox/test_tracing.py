@@ -81,6 +81,13 @@ async def test_the_standard_variables_turn_traces_on_and_off(
         assert not tracing.enabled()
 
 
+async def test_a_disabled_sdk_is_no_tracing_whoever_names_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    async with open_traces(TelemetrySettings(otlp_endpoint="http://127.0.0.1:9"), service="x", instance="y"):
+        with tracing.trajectory_span("rollout.trajectory", "a" * 32):
+            assert (tracing.carried(), tracing.current_ids()) == ((), None)
+
+
 async def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fairbox.otel", None)
     with pytest.raises(ConfigError, match=r"otlp_endpoint is set, which needs the extra `otel`: .*fairbox\[otel\]"):
