@@ -220,8 +220,10 @@ class Fleet:
         return self._channels[address]
 
     def _list(self, addresses: Sequence[str]) -> list[grpc.aio.Channel]:
-        """Takes these for all that there are; the channels to close."""
-        gone = self._balance.update(addresses[:_MAX_SERVERS])
+        """Takes these for all that there are; the channels to close. Of more than can be, those that are known stay:
+        resolvers give a name's addresses in another order each time."""
+        known = set(self.addresses)
+        gone = self._balance.update(sorted(addresses, key=lambda each: each not in known)[:_MAX_SERVERS])
         return [self._channels.pop(address)[0] for address in gone if address in self._channels]
 
     async def _follow(self) -> None:

@@ -134,6 +134,18 @@ async def test_a_resolver_that_hangs_is_asked_once(monkeypatch: pytest.MonkeyPat
     assert made.addresses == ["127.0.0.1:50051"]
 
 
+async def test_of_more_servers_than_can_be_the_same_ones_stay() -> None:
+    many = [f"127.0.0.1:{number}" for number in range(1, 400)]
+    async with Fleet("127.0.0.1:1", opens()) as made:
+        made._list(many)
+        before = set(made.addresses)
+        made._list(many[::-1])
+        assert set(made.addresses) == before
+        made._list(many[100:])
+        assert before & set(many[100:]) <= set(made.addresses)
+        assert len(made.addresses) == 256
+
+
 @pytest.mark.parametrize("several", [False, True])
 async def test_calls_are_told_that_their_client_was_closed(mute: list[str], several: bool) -> None:
     """They were not cancelled, and must not look as if they were."""
