@@ -6,6 +6,7 @@ clients, are left out. What clients send is W3C trace context, in the metadata `
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,19 @@ if TYPE_CHECKING:
 _OURS = ("limiter.v1.", "executor_service.v1.")
 
 _STATUS = {status.value[0]: status.name for status in grpc.StatusCode}
+_CALLERS = frozenset(
+    {
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "UNAUTHENTICATED",
+        "FAILED_PRECONDITION",
+        "OUT_OF_RANGE",
+        "CANCELLED",
+    }
+)
+"""Statuses with which a service has done its job."""
 
 
 def server_interceptors() -> list[grpc.aio.ServerInterceptor]:
@@ -51,6 +65,12 @@ class _Traced(grpc.aio.ServerInterceptor):
         return _with_span(handler, f"rpc {service.rpartition('.')[2]}/{method}", traceparent, f"{self._calls}")
 
 
+def _status(context: Any) -> str:
+    """By its name. The context has a number until somebody has set it."""
+    code = context.code()
+    return code.name if isinstance(code, grpc.StatusCode) else _STATUS.get(code or 0, "OK")
+
+
 def _with_span(handler: Handler, name: str, traceparent: str, call_id: str) -> Handler:
     """The handler with a span around it; the handlers here answer through the context where they stream."""
     kinds = [
@@ -64,10 +84,19 @@ def _with_span(handler: Handler, name: str, traceparent: str, call_id: str) -> H
         async def traced(request: Any, context: Any, behaviour: Any = behaviour) -> Any:
             with tracing.call_span(name, traceparent, call_id) as span:
                 try:
-                    return await behaviour(request, context)
-                finally:
-                    code = context.code()  # a number until somebody has set it
-                    span.set(status=code.name if isinstance(code, grpc.StatusCode) else _STATUS.get(code or 0, "OK"))
+                    response = await behaviour(request, context)
+                    span.set(status=_status(context))
+                    return response
+                except grpc.aio.AbortError as error:
+                    status = _status(context)
+                    span.set(status=status)
+                    if status not in _CALLERS:
+                        raise
+                    refused = error  # the span ends as one that went well: its caller was told what is wrong
+                except BaseException as error:  # which gRPC answers so
+                    span.set(status="CANCELLED" if isinstance(error, asyncio.CancelledError) else "UNKNOWN")
+                    raise
+            raise refused
 
         return make(traced, handler.request_deserializer, handler.response_serializer)
     return handler
