@@ -34,6 +34,8 @@ SCRIPTS = {
     "sympy": "import sympy as sp; x = sp.Symbol('x'); print(sp.integrate(sp.sin(x), x))",
 }
 """Packages whose import costs far more than what is done with them."""
+PACKAGES = {"numpy": ["numpy"], "pandas": ["numpy", "pandas"], "sympy": ["sympy"]}
+"""What a script's profile has loaded."""
 THROUGHPUT_BARS = {"numpy": 15.0, "pandas": 30.0, "sympy": 45.0}
 _SLOTS = 36
 """As many as the server of the executor has boxes."""
@@ -244,6 +246,7 @@ def _beside(name: str, floors: list[Measured], mine: list[Measured], *, paced: b
 async def scripts(client: ExecutorClient, runs: int) -> list[Figure]:
     found: list[Figure] = []
     for package, code in SCRIPTS.items():
+        floor = await executor_floors.script_floor(PACKAGES[package], code, runs)
         found += await latency(package, client, code, max(40, runs // 4), most=1 / 40)
         for concurrency in (1, 8):
             peer = await measure(plain(code), runs=max(8, runs // 20), concurrency=concurrency)
@@ -254,6 +257,10 @@ async def scripts(client: ExecutorClient, runs: int) -> list[Figure]:
                 found.append(figure(f"{name}: p50 ratio", mine.p50_ms / peer.p50_ms, "x", against, most=1 / 40))
             bar = THROUGHPUT_BARS[package]
             found.append(figure(f"{name}: throughput ratio", mine.per_s / peer.per_s, "x", against, least=bar))
+        # The peer of the last round, in which processors are what is short.
+        most = f"a plain one takes {peer.cpu_ms / floor.cpu_ms:.1f} times its CPU time"
+        found.append(figure(f"{package}, floor: fork, the script, exit: p50", floor.p50_ms, "ms", "no service"))
+        found.append(figure(f"{package}, floor: fork, the script, exit: CPU", floor.cpu_ms, "ms", most))
     return found
 
 
