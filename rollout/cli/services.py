@@ -62,13 +62,18 @@ def refuse_foreign_security() -> None:
 
 
 async def _probe(target: str) -> None:
-    """Raises FairboxError when no executor answers, before the model is loaded."""
-    async with open_channel(target, security=client_security()) as channel:
-        stub = cast("ExecutorServiceAsyncStub", executor_pb2_grpc.ExecutorServiceStub(channel))
-        try:
-            await stub.GetStatus(executor_pb2.GetStatusRequest(), timeout=_PROBE_S)
-        except grpc.aio.AioRpcError as error:
-            raise FairboxError(
-                f"no executor on {target}: {error.details()}; start one with `fairbox up`, or add --up to have "
-                "limiter and executor started for this run"
-            ) from None
+    """Raises FairboxError when no executor answers, before the model is loaded. Of several, with commas, one is enough:
+    the client finds those that are there."""
+    problem: str | None = ""
+    for address in target.split(","):
+        async with open_channel(address.strip(), security=client_security()) as channel:
+            stub = cast("ExecutorServiceAsyncStub", executor_pb2_grpc.ExecutorServiceStub(channel))
+            try:
+                await stub.GetStatus(executor_pb2.GetStatusRequest(), timeout=_PROBE_S)
+                return
+            except grpc.aio.AioRpcError as error:
+                problem = error.details()
+    raise FairboxError(
+        f"no executor on {target}: {problem}; start one with `fairbox up`, or add --up to have limiter and executor "
+        "started for this run"
+    )
