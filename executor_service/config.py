@@ -177,21 +177,8 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         self.validate_telemetry()
         self.validate_security()
         self.limiter_security().validate("limiter_")
-        levels = [level.value for level in IsolationLevel if level is not IsolationLevel.NONE]
-        if self.min_isolation not in levels:
-            raise ConfigError(f"min_isolation is {self.min_isolation!r}, must be one of {', '.join(levels)}")
-        offered = ("auto", IsolationLevel.NAMESPACES.value, IsolationLevel.LANDLOCK.value)
-        if self.isolation not in offered:
-            raise ConfigError(f"isolation is {self.isolation!r}, must be one of {', '.join(offered)}")
-        if self.isolation in levels and levels.index(self.isolation) < levels.index(self.min_isolation):
-            raise ConfigError(f"isolation is {self.isolation!r}, must be at least min_isolation ({self.min_isolation})")
-        if self.backend not in ("sandbox", "remote"):
-            raise ConfigError(f"backend is {self.backend!r}, must be sandbox or remote")
-        if (self.backend == "remote") is not bool(self.sandbox_fusion_url):
-            problem = "needed" if self.backend == "remote" else "not used"
-            raise ConfigError(
-                f"sandbox_fusion_url is {self.sandbox_fusion_url!r}, which is {problem} by backend={self.backend}"
-            )
+        self._validate_isolation()
+        self._validate_backend()
         if self.gateway_tls and not (self.tls_cert and self.gateway_listen):
             raise ConfigError("gateway_tls is true, which needs tls_cert and gateway_listen")
         for name in ("max_concurrent", "dedup_max_ids", "dedup_max_bytes", "gateway_max_body_bytes"):
@@ -233,9 +220,31 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
             if getattr(self, name) > most:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at most {most}")
         self._validate_limits()
+        self._validate_profiles()
+
+    def _validate_profiles(self) -> None:
         for name, profile in self.profiles.items():
             if profile.lean and (profile.packages or name == PYTHON_BASE):
                 raise ConfigError(f"profiles.{name}.lean is true, which {PYTHON_BASE} and one with packages can't be")
+
+    def _validate_isolation(self) -> None:
+        levels = [level.value for level in IsolationLevel if level is not IsolationLevel.NONE]
+        if self.min_isolation not in levels:
+            raise ConfigError(f"min_isolation is {self.min_isolation!r}, must be one of {', '.join(levels)}")
+        offered = ("auto", IsolationLevel.NAMESPACES.value, IsolationLevel.LANDLOCK.value)
+        if self.isolation not in offered:
+            raise ConfigError(f"isolation is {self.isolation!r}, must be one of {', '.join(offered)}")
+        if self.isolation in levels and levels.index(self.isolation) < levels.index(self.min_isolation):
+            raise ConfigError(f"isolation is {self.isolation!r}, must be at least min_isolation ({self.min_isolation})")
+
+    def _validate_backend(self) -> None:
+        if self.backend not in ("sandbox", "remote"):
+            raise ConfigError(f"backend is {self.backend!r}, must be sandbox or remote")
+        if (self.backend == "remote") is not bool(self.sandbox_fusion_url):
+            problem = "needed" if self.backend == "remote" else "not used"
+            raise ConfigError(
+                f"sandbox_fusion_url is {self.sandbox_fusion_url!r}, which is {problem} by backend={self.backend}"
+            )
 
     def _validate_limits(self) -> None:
         for field in fields(LimitDefaults):
