@@ -142,16 +142,16 @@ class Balance:
         if address in self._servers:
             self._servers[address].tell(load, now)
 
-    def ended(self, address: str, now: float, *, load: Load | None, failed: bool) -> None:
-        """It has ended. `failed`: the server could not be reached, or takes nothing; calls that were under way together
-        count as one failure."""
+    def ended(self, address: str, now: float, *, load: Load | None, failed: bool | None) -> None:
+        """It has ended. `failed`: the server could not be reached, or takes nothing; None: nothing was heard of it.
+        Calls that were under way together count as one failure."""
         server = self._servers[address]
         server.in_flight -= 1
         if load is not None:
             server.tell(load, now)
-        if not failed:
+        if failed is False:
             server.failures = 0
-        elif server.paused_until <= now:
+        elif failed and server.paused_until <= now:
             server.paused_until = now + min(LAST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(server.failures, 30))
             server.failures += 1
 

@@ -163,7 +163,8 @@ class ExecutorClient(SessionCalls):
 
         With `stop_on_failure` none starts after one that did not finish with exit code 0; those are CANCELLED.
         Leaving the loop early kills what runs when the iterator is closed. `timeout` bounds the whole call; by default
-        the time of all programs one after the other. Raises as `execute` does for the batch as a whole.
+        the time of all programs one after the other. Raises as `execute`; InvalidRequest for sessions and workspaces
+        that are on different servers.
         """
         executions = [program_to_proto(_program(program)) for program in programs]
         try:
@@ -173,10 +174,10 @@ class ExecutorClient(SessionCalls):
         except ValueError as error:
             raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
         seconds = _time_for(executions) if timeout is None else timeout
-        workspaces = {execution.workspace_id for execution in executions if execution.workspace_id}
-        homes = [self._homes.of(workspace) or frozenset() for workspace in workspaces]
-        where = frozenset.intersection(*homes) if homes else frozenset[str]()
-        with self._connected().take(among=where or None) as member:
+        where = self._homes.common(name for each in executions for name in (each.session_id, each.workspace_id))
+        if where == frozenset():
+            raise InvalidRequest("the batch's sessions and workspaces are on several servers: make one for each", ())
+        with self._connected().take(among=where) as member:
             async for item in execute_batch(member, request, timeout=seconds, target=self.target):
                 yield item
 

@@ -50,6 +50,7 @@ async def stream_execution(
         try:
             with told_when_closed(call, target):
                 async for response in call:
+                    member.failed = False
                     if response.HasField("result"):
                         yield result_from_proto(response.result)
                         return
@@ -90,6 +91,7 @@ async def execute_batch(
         try:
             with told_when_closed(call, target):
                 async for response in call:
+                    member.failed = False
                     index = asked[response.index]
                     answered.add(index)
                     if response.HasField("error"):

@@ -57,7 +57,8 @@ class Member:
     def __init__(self, address: str, channel: grpc.aio.Channel, stub: ExecutorServiceAsyncStub, alone: bool) -> None:
         self.address, self.stub = address, stub
         self.load: Load | None = None
-        self.failed = False
+        self.failed: bool | None = None
+        """Whether it could not be reached, or takes nothing; None: nothing was heard of it."""
         self._channel = channel
         self._alone = alone
 
@@ -82,6 +83,7 @@ class Member:
 
     def answered(self, trailing: Iterable[tuple[str, str | bytes]] | None) -> None:
         """The call has a result, and this metadata behind it."""
+        self.failed = False
         text = next((value for key, value in trailing or () if key == LOAD_KEY), "")
         self.load = Load.parse(text) if isinstance(text, str) else None
 

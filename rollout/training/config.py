@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from rollout.training.shard_settings import ShardSettings
 from rollout.training.staleness import Stale
 from rollout.training.update import UpdateSettings
 
-__all__ = ["FullyAsyncSettings", "TrainConfig", "TrainSampling", "changed_settings", "flat_settings"]
+__all__ = ["FullyAsyncSettings", "TrainConfig", "TrainSampling", "changed_settings", "flat_settings", "plain"]
 
 _GROUPED = ("grpo", "rloo")
 _ENGINES = ("transformers", "sglang")
@@ -207,8 +208,16 @@ def flat_settings(config: Any, prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """As a checkpoint gives them back."""
+    found: dict[str, Any] = json.loads(json.dumps(settings, default=str))
+    return found
+
+
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What must not differ when a run goes on, and does: one sentence each."""
+    """What must not differ when a run goes on, and does: one sentence each. What was no setting yet had its default."""
+    defaults = plain(flat_settings(TrainConfig()))
+    before = {name: value for name, value in defaults.items() if name in now} | dict(before)
     fixed = {name for name in {**before, **now} if name not in _FREE}
     if now.get("update.schedule") != "constant":
         fixed.add("steps")  # the learning rate falls towards the last one

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from rollout.rewards import RewardServices
 from rollout.tools.registry import ToolSpec
 from rollout.training.boards import WandbSettings
 from rollout.training.checkpoints import Checkpoint, CheckpointStore
-from rollout.training.config import TrainConfig, changed_settings, flat_settings
+from rollout.training.config import TrainConfig, changed_settings, flat_settings, plain
 from rollout.training.learners import open_learner
 from rollout.training.metrics import METRICS, MetricLog
 from rollout.training.model_folder import export_model
@@ -55,8 +54,7 @@ class TrainingRun:
     def settings(self) -> dict[str, Any]:
         """Of everything, as a checkpoint keeps them."""
         found = flat_settings(self.config) | flat_settings(self.env_settings, "env_config.")
-        plain: dict[str, Any] = json.loads(json.dumps(found, default=str))
-        return plain
+        return plain(found)
 
 
 async def train(run: TrainingRun, *, executor: str, limiter: str, console: Console, stop: asyncio.Event) -> bool:

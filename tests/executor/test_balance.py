@@ -23,7 +23,7 @@ def picks(made: Balance, now: float, count: int = 400, **options: object) -> Cou
     return Counter(made.pick(now, **options) for _ in range(count))  # type: ignore[arg-type]
 
 
-def answer(made: Balance, address: str, now: float, load: Load | None = None, *, failed: bool = False) -> None:
+def answer(made: Balance, address: str, now: float, load: Load | None = None, *, failed: bool | None = False) -> None:
     made.began(address)
     made.ended(address, now, load=load, failed=failed)
 
@@ -91,6 +91,14 @@ def test_a_server_that_failed_is_left_alone_for_longer_and_longer() -> None:
     assert picks(made, now + FIRST_PAUSE_S)["bad"] > 0
 
 
+def test_a_call_that_its_caller_left_says_nothing_of_the_server() -> None:
+    made = balance("hangs", "good")
+    answer(made, "hangs", 0.0, failed=True)
+    answer(made, "hangs", 1.0, failed=None)
+    answer(made, "hangs", 2.0, failed=True)
+    assert [facts.failures for facts in made.statistics() if facts.address == "hangs"] == [2]
+
+
 def test_calls_that_fail_together_count_once() -> None:
     made = balance("bad", "good")
     for _ in range(20):
@@ -156,6 +164,16 @@ def test_homes_are_bounded_and_forget_the_oldest() -> None:
     homes.remove("x")
     homes.remove("x")
     assert homes.of("x") is None
+
+
+def test_what_is_in_one_place_has_a_common_home() -> None:
+    homes = Homes()
+    for name, address in (("x", "1"), ("y", "1"), ("z", "2")):
+        homes.add(name, address)
+    assert homes.common([]) is None
+    assert homes.common(["unknown", ""]) is None
+    assert homes.common(["x", "y", "unknown"]) == frozenset({"1"})
+    assert homes.common(["x", "z"]) == frozenset()
 
 
 def test_a_key_keeps_its_server_when_others_come_and_go() -> None:

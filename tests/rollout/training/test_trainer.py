@@ -160,6 +160,11 @@ def test_settings_that_changed_are_named(tiny_dir: Path, tmp_path: Path) -> None
     constant, falling = {"steps": 5, "update.schedule": "constant"}, {"steps": 5, "update.schedule": "cosine"}
     assert changed_settings(constant, constant | {"steps": 9, "keep": 3}) == []
     assert changed_settings(falling, falling | {"steps": 9}) == ["steps is 9, was 5"]
+    # Of a version that did not have the setting yet, and did what its default does.
+    new = {"update.lr": TrainConfig().update.lr}
+    assert changed_settings(constant, constant | new) == []
+    assert changed_settings(constant, constant | {"update.lr": 0.5}) == [f"update.lr is 0.5, was {new['update.lr']}"]
+    assert changed_settings(constant | new, constant) == [f"update.lr is 'not a setting', was {new['update.lr']}"]
 
 
 def test_a_run_goes_on_where_its_servers_are_elsewhere() -> None:
