@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 from executor_service import Cause, ExecutorClient
-from tests.executor.servers import ROOT, children, command, parent, processes_with, wait_for
+from tests.executor.servers import ROOT, command, parent, processes_with, wait_for
 
 SECRET = "the_code_of_a_model"
 
@@ -23,11 +23,13 @@ async def test_lines_about_a_run_say_whose_and_hold_no_code(tmp_path: Path) -> N
     try:
         await asyncio.to_thread(wait_for, lambda: process.poll() is not None or "listening" in log.read_text(), 60)
         async with ExecutorClient(target) as executor:
-            template = max(pid for pid in children(process.pid) if parent(pid) == process.pid)
             code, marker = f"{SECRET} = 1\nimport time; time.sleep(60)", f"marker-{os.getpid()}"
             program = executor.execute(code, args=[marker], request_id="the-run", tenant="somebody")
             lost = asyncio.create_task(program)
             await asyncio.to_thread(wait_for, lambda: processes_with(marker))
+            (template,) = processes_with(marker)
+            while parent(template) != process.pid:
+                template = parent(template)
             os.kill(template, signal.SIGKILL)  # the sandbox is lost: our failure, and logged
             assert (await lost).cause is Cause.INFRA
             await asyncio.to_thread(wait_for, lambda: "has died" in log.read_text())

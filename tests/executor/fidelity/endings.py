@@ -165,9 +165,10 @@ threading.Thread(target=_thread.interrupt_main).start()
 time.sleep(5)
 === executor_left_open
 from concurrent.futures import ThreadPoolExecutor
-import time
-p = ThreadPoolExecutor(); p.submit(lambda: (time.sleep(0.2), print('done')))
-print('main')
+import threading, time
+said = threading.Event()
+p = ThreadPoolExecutor(); p.submit(lambda: (said.wait(), time.sleep(0.2), print('done')))
+print('main'); said.set()
 === async_generator_at_exit
 import asyncio
 async def g():
