@@ -15,6 +15,7 @@ import sys
 import threading
 
 from executor_service.sandbox.inside import landlock
+from executor_service.sandbox.inside.program import reseed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def settle(channel: int, handles: Sequence[int], folders: Folders, workspace: st
     os.setsid()
     if landlock.abi() >= landlock.NEEDED_ABI:
         landlock.scope_signals()
-    _reseed()
+    reseed()
     here = os.getcwd()
     own = _copied(folders.work, folders.temporary)
     moved = {folders.work: own}
@@ -154,10 +155,3 @@ def flush() -> None:
             stream.flush()
         except Exception:  # noqa: S110 - the code has taken it away; then nothing of ours is in it
             pass
-
-
-def _reseed() -> None:
-    """`random` does so by itself when a process is forked."""
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
