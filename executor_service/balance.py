@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 __all__ = ["LOAD_KEY", "Balance", "Load", "ServerFacts"]
 
@@ -35,6 +36,7 @@ class Load:
     """Programs that it runs at once; from 1."""
 
     @classmethod
+    @lru_cache(maxsize=256)  # servers say the same again and again
     def parse(cls, text: str) -> Load | None:
         """None: it is of a version that says something else."""
         try:
@@ -115,9 +117,9 @@ class Balance:
             candidates = [address for address in self._servers if address in among]
         else:
             candidates = [address for address, server in self._servers.items() if server.listed]
-        candidates = [each for each in candidates if each != avoid] or candidates
-        if not candidates:
-            return None
+        if len(candidates) < 2:
+            return candidates[0] if candidates else None
+        candidates = [each for each in candidates if each != avoid]
         able = [each for each in candidates if self._servers[each].paused_until <= now]
         # Where all have failed lately, the one whose pause is over first.
         able = able or [min(candidates, key=lambda each: self._servers[each].paused_until)]
@@ -154,6 +156,9 @@ class Balance:
         elif failed and server.paused_until <= now:
             server.paused_until = now + min(LAST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(server.failures, 30))
             server.failures += 1
+
+    def __len__(self) -> int:
+        return len(self._servers)
 
     def statistics(self) -> list[ServerFacts]:
         return [

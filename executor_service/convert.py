@@ -41,6 +41,10 @@ _OUTCOMES = {each: pb.Outcome.Value(f"OUTCOME_{each.name}") for each in Outcome}
 _CAUSES = {each: pb.Cause.Value(f"CAUSE_{each.name}") for each in Cause}
 _LEVELS = {each: pb.IsolationLevel.Value(f"ISOLATION_LEVEL_{each.name}") for each in IsolationLevel}
 _STATUSES = {each: pb.FileStatus.Value(f"FILE_STATUS_{each.name}") for each in FileStatus}
+_OUTCOME_OF: dict[int, Outcome] = {number: each for each, number in _OUTCOMES.items()}
+_CAUSE_OF: dict[int, Cause] = {number: each for each, number in _CAUSES.items()}
+_LEVEL_OF: dict[int, IsolationLevel] = {number: each for each, number in _LEVELS.items()}
+_STATUS_OF: dict[int, FileStatus] = {number: each for each, number in _STATUSES.items()}
 _LIMITS = tuple(field.name for field in fields(Limits))
 
 
@@ -93,8 +97,8 @@ def result_to_proto(result: ExecutionResult) -> pb.ExecutionResult:
 def result_from_proto(message: pb.ExecutionResult) -> ExecutionResult:
     """ValueError for an outcome, cause or status that this version does not know."""
     return ExecutionResult(
-        outcome=_member(_OUTCOMES, message.outcome),
-        cause=_member(_CAUSES, message.cause),
+        outcome=_member(_OUTCOME_OF, message.outcome),
+        cause=_member(_CAUSE_OF, message.cause),
         exit_code=message.exit_code,
         signal=message.signal,
         stdout=_output_from_proto(message.stdout),
@@ -102,7 +106,7 @@ def result_from_proto(message: pb.ExecutionResult) -> ExecutionResult:
         files=tuple(
             OutputFile(
                 path=file.path,
-                status=_member(_STATUSES, file.status),
+                status=_member(_STATUS_OF, file.status),
                 content=file.content,
                 size_bytes=file.size_bytes,
             )
@@ -114,7 +118,7 @@ def result_from_proto(message: pb.ExecutionResult) -> ExecutionResult:
         wall_time_s=message.wall_time_s,
         cpu_time_s=message.cpu_time_s,
         peak_memory_bytes=message.peak_memory_bytes,
-        isolation_level=_member(_LEVELS, message.isolation_level),
+        isolation_level=_member(_LEVEL_OF, message.isolation_level),
         profile=message.profile,
         served_by=message.served_by,
         request_id=message.request_id,
@@ -166,7 +170,7 @@ def compilation_to_proto(compilation: Compilation | None) -> pb.Compilation | No
 
 def compilation_from_proto(message: pb.Compilation) -> Compilation:
     return Compilation(
-        outcome=_member(_OUTCOMES, message.outcome),
+        outcome=_member(_OUTCOME_OF, message.outcome),
         exit_code=message.exit_code,
         stdout=_output_from_proto(message.stdout),
         stderr=_output_from_proto(message.stderr),
@@ -175,9 +179,9 @@ def compilation_from_proto(message: pb.Compilation) -> Compilation:
     )
 
 
-def _member(table: Mapping[E, int], number: int) -> E:
-    for member, known in table.items():
-        if known == number:
-            return member
-    kind = type(next(iter(table))).__name__
-    raise ValueError(f"the executor answered with {kind} {number}, which this client does not know")
+def _member(table: Mapping[int, E], number: int) -> E:
+    member = table.get(number)
+    if member is None:
+        kind = type(next(iter(table.values()))).__name__
+        raise ValueError(f"the executor answered with {kind} {number}, which this client does not know")
+    return member

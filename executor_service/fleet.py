@@ -175,7 +175,7 @@ class Fleet:
         loop = asyncio.get_running_loop()
         self._balance.remember(among or ())
         address, (channel, stub) = self._pick(loop.time(), among, avoid)
-        member = Member(address, channel, stub, alone=len(self._balance.statistics()) == 1)
+        member = Member(address, channel, stub, alone=len(self._balance) == 1)
         self._balance.began(address)
         try:
             yield member

@@ -57,7 +57,7 @@ def program_to_proto(program: Program) -> pb.ExecuteCodeRequest:
             files=[pb.InputFile(path=file.path, content=file.content, mode=file.mode) for file in program.files],
             return_paths=program.return_paths,
             env=program.env or {},
-            limits=limits_to_proto(program.limits or Limits()),
+            limits=None if program.limits is None else limits_to_proto(program.limits),
             workspace_id=program.workspace_id,
             workspace_read_only=program.workspace_read_only,
             profile=program.profile,

@@ -152,6 +152,8 @@ def _most(found: list[FieldError], field: str, value: int, most: int, unit: str)
 
 
 def _args(found: list[FieldError], args: Collection[str]) -> None:
+    if not args:
+        return
     _most(found, "args", len(args), MAX_ARGS, "entries")
     _most(found, "args", sum(len(arg.encode()) + 1 for arg in args), MAX_ARGS_BYTES, "bytes")
     found += [FieldError(f"args[{i}]", "has a NUL character") for i, arg in enumerate(args) if "\0" in arg]
@@ -190,6 +192,8 @@ def _cell(found: list[FieldError], request: pb.ExecuteCodeRequest, maxima: Limit
     text = "must be unset in a session, whose limit it is"
     found += [FieldError(f"limits.{name}", text) for name in _OF_SESSIONS if getattr(request.limits, name)]
     limits = _policy_of_cells(maxima).resolve(request.limits, found)
+    if limits.cpu_time_s == request.limits.cpu_time_s:
+        return limits
     return replace(limits, cpu_time_s=request.limits.cpu_time_s)
 
 
@@ -203,6 +207,8 @@ def check_files(
     found: list[FieldError], sent: Sequence[pb.InputFile], program: str = "", made: Collection[str] = ()
 ) -> tuple[InputFile, ...]:
     """The files of a request. `program` and `made`: what is there without them."""
+    if not sent:
+        return ()
     _most(found, "files", len(sent), MAX_FILES, "entries")
     _most(found, "files", sum(len(file.content) for file in sent), MAX_FILES_BYTES, "bytes")
     files, seen, folders = [], {program}, set()
@@ -236,6 +242,8 @@ def check_room(found: list[FieldError], files: Sequence[InputFile], limits: Limi
 
 
 def _return_paths(found: list[FieldError], paths: Collection[str]) -> None:
+    if not paths:
+        return
     _most(found, "return_paths", len(paths), MAX_RETURN_PATHS, "entries")
     seen: set[str] = set()
     for i, path in enumerate(paths):
@@ -250,6 +258,8 @@ def _return_paths(found: list[FieldError], paths: Collection[str]) -> None:
 def check_environment(found: list[FieldError], env: object) -> None:
     """Names and values of environment variables."""
     items = dict(env).items()  # type: ignore[call-overload]
+    if not items:
+        return
     _most(found, "env", len(items), MAX_ENV, "entries")
     _most(found, "env", sum(len(k.encode()) + len(v.encode()) + 2 for k, v in items), MAX_ENV_BYTES, "bytes")
     for name, value in items:

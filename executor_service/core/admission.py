@@ -59,6 +59,11 @@ class Admission:
         self._running: dict[Hashable, tuple[int, float]] = {}
         self._mean_s = 1.0
 
+    @property
+    def has_room(self) -> bool:
+        """Whether whoever becomes eligible now starts at once: among those who may start nobody waits then."""
+        return bool(self._free)
+
     def enter(self, key: Hashable, now: float, *, eligible: bool) -> list[Started]:
         """Takes a request in. Raises QueueFull. Returns whoever starts, which may be `key`."""
         starts_now = eligible and self._free and not self._next_eligible()

@@ -76,6 +76,8 @@ class _Entry:
     info: SessionInfo
     limits: Limits
     idle_since: float
+    cells: int = 0
+    memory_bytes: int = 0
     turn: Hashable | None = None
     waiting: deque[Hashable] = field(default_factory=deque)
 
@@ -110,7 +112,8 @@ class SessionTable:
         """A session lives, in room that was reserved. `limits` are those of its cells that name none."""
         self._reserved -= 1
         self._made += 1
-        self._live[info.session_id] = _Entry(next(self._numbers), info, limits, idle_since=now)
+        entry = _Entry(next(self._numbers), info, limits, now, info.cells, info.memory_bytes)
+        self._live[info.session_id] = entry
 
     def limits(self, session_id: str) -> Limits:
         """Raises SessionNotFound."""
@@ -119,6 +122,10 @@ class SessionTable:
     def info(self, session_id: str, now: float) -> SessionInfo:
         """The session at this moment. Raises SessionNotFound."""
         return _seen(self._find(session_id), now)
+
+    def made(self, session_id: str) -> SessionInfo:
+        """The session as it was when it was made, which costs nothing to say. Raises SessionNotFound."""
+        return self._find(session_id).info
 
     def permit(self, session_id: str, tenant: str) -> None:
         """Raises SessionNotFound for a live session that is another tenant's, as for one that never was."""
@@ -143,6 +150,11 @@ class SessionTable:
             raise SessionBusy(f"session {session_id!r} runs a cell")
         self.enter(session_id, key)
 
+    def taken(self, session_id: str) -> bool:
+        """Whether one who enters now has to wait. False for a session that does not live."""
+        entry = self._live.get(session_id)
+        return entry is not None and entry.turn is not None
+
     def leave(self, session_id: str, key: Hashable, now: float) -> Hashable | None:
         """`key` has had its turn, or gave up. Returns who has the turn instead. Idempotent."""
         entry = self._live.get(session_id)
@@ -159,13 +171,13 @@ class SessionTable:
     def count_cell(self, session_id: str) -> int:
         """A cell begins: its number, from 1. Raises SessionNotFound."""
         entry = self._find(session_id)
-        entry.info = replace(entry.info, cells=entry.info.cells + 1)
-        return entry.info.cells
+        entry.cells += 1
+        return entry.cells
 
     def note_memory(self, session_id: str, memory_bytes: int) -> None:
         """What its interpreter holds. Without effect for an ended session."""
         if entry := self._live.get(session_id):
-            entry.info = replace(entry.info, memory_bytes=memory_bytes)
+            entry.memory_bytes = memory_bytes
 
     def end(self, session_id: str, ended: Ended) -> tuple[Hashable, ...]:
         """The session is no more. Returns who waits for a turn in vain. The first reason stays."""
@@ -215,7 +227,7 @@ class SessionTable:
             branches=sum(bool(entry.info.parent_session_id) for entry in entries),
             busy=sum(entry.turn is not None for entry in entries),
             waiting=sum(len(entry.waiting) for entry in entries),
-            memory_bytes=sum(entry.info.memory_bytes for entry in entries),
+            memory_bytes=sum(entry.memory_bytes for entry in entries),
             made_total=self._made,
         )
 
@@ -237,4 +249,5 @@ class SessionTable:
 
 def _seen(entry: _Entry, now: float) -> SessionInfo:
     busy = entry.turn is not None
-    return replace(entry.info, busy=busy, idle_s=0.0 if busy else max(0.0, now - entry.idle_since))
+    idle_s = 0.0 if busy else max(0.0, now - entry.idle_since)
+    return replace(entry.info, busy=busy, idle_s=idle_s, cells=entry.cells, memory_bytes=entry.memory_bytes)

@@ -68,11 +68,14 @@ class Streams:
 
     def limit(self, limit: int, observe: Callable[[Stream, bytes], None] | None) -> None:
         """Other bounds and another observer for what comes, and for what has come since the last `take()`."""
-        self.observe, self._limit = observe, limit
-        for stream, before in self._captures.items():
-            self._captures[stream] = capture = Capture(limit, before.output())
-            if observe is not None and (kept := capture.output().data):
-                observe(stream, kept)
+        self.observe, before = observe, self._limit
+        if limit != before:
+            self._limit = limit
+            self._captures = {stream: Capture(limit, each.output()) for stream, each in self._captures.items()}
+        if observe is not None:
+            for stream, capture in self._captures.items():
+                if kept := capture.output().data:
+                    observe(stream, kept)
 
     def close(self) -> None:
         """Idempotent."""

@@ -41,12 +41,12 @@ from executor_service.server.runs import Runs
 from executor_service.server.served import BoxWorkers
 from executor_service.server.service import SERVICE_NAME, ExecutorService
 from executor_service.server.session_service import SessionService
-from executor_service.server.sessions import Sessions, no_sessions
+from executor_service.server.sessions import NoSessions, Sessions
 from executor_service.server.status import status
 from executor_service.server.toolchains import find_toolchains
 from executor_service.server.verify import Verifier
 from executor_service.server.verify_cases import Grader
-from executor_service.server.work import Turn, Work
+from executor_service.server.work import Turns, Work
 from executor_service.server.workspace_calls import Hold, WorkspaceCalls
 from executor_service.server.workspaces import Workspaces, open_workspaces
 from executor_service.v1 import executor_pb2 as pb
@@ -97,8 +97,8 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             sessions = await stack.enter_async_context(open_sessions(config, here, calls.hold, clock, name))
             work = open_router(here, calls.hold, clock, name, sessions)
             session_service = await stack.enter_async_context(session_calls(config, here, sessions, capabilities))
-        turn = sessions.turn if sessions is not None else no_sessions
-        runs = await stack.enter_async_context(open_runs(config, work, gate, clock, name, turn=turn))
+        turns = sessions if sessions is not None else NoSessions()
+        runs = await stack.enter_async_context(open_runs(config, work, gate, clock, name, turns=turns))
         if here is not None:
             verifier = await stack.enter_async_context(open_verifier(config, runs, here, calls.hold, clock, name))
         started, version = clock.now(), installed_version()
@@ -311,7 +311,7 @@ def open_compiler(config: ExecutorConfig, planner: Planner, capabilities: Capabi
     )
 
 
-def open_runs(config: ExecutorConfig, work: Work, gate: LeaseGate, clock: Clock, name: str, *, turn: Turn) -> Runs:
+def open_runs(config: ExecutorConfig, work: Work, gate: LeaseGate, clock: Clock, name: str, *, turns: Turns) -> Runs:
     """The queue in front of `work`."""
     return Runs(
         work,
@@ -321,7 +321,7 @@ def open_runs(config: ExecutorConfig, work: Work, gate: LeaseGate, clock: Clock,
         admission=Admission(max_running=config.max_concurrent, max_queued=config.max_queued),
         table=open_table(config),
         queue_timeout_s=config.queue_timeout_s,
-        turn=turn,
+        turns=turns,
         tally=RunTally(config.metrics_tenants),
     )
 

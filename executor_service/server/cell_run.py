@@ -55,18 +55,26 @@ class CellRun:
     """`async with CellRun(...) as run: end = await run.end()`."""
 
     def __init__(
-        self, family: Family, member: Interpreter, request: RunRequest, *, cell: int, grace_s: float, clock: Clock
+        self,
+        family: Family,
+        member: Interpreter,
+        request: RunRequest,
+        limits: Limits,
+        *,
+        cell: int,
+        grace_s: float,
+        clock: Clock,
     ) -> None:
+        """`limits` are those of this cell, and not of its request, which names some of them."""
         self._family = family
         self._member = member
         self._request = request
-        self._limits = request.limits
+        self._limits = limits
         self._cell = cell
         self._grace_s = grace_s
         self._clock = clock
         self._began = 0.0
-        self._receiving: asyncio.Task[tuple[dict[str, Any], bytes] | None] | None = None
-        self._timed_out = self._output_taken = False
+        self._sent = self._over = self._timed_out = self._output_taken = False
 
     async def __aenter__(self) -> CellRun:
         self._family.begin(self._member, self._limits)
@@ -75,7 +83,7 @@ class CellRun:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._output_taken and self._receiving is not None and self._receiving.done():
+        if self._output_taken:
             self._family.rest(self._member)  # the usual end
         else:
             await to_the_end(self._leave())
@@ -84,8 +92,8 @@ class CellRun:
         """Runs it to its end. `name` stands for its file; empty: the program's own."""
         self._member.streams.limit(self._limits.output_bytes, observe)
         await self._send(name)
+        self._sent = True
         self._began = self._clock.now()
-        self._receiving = asyncio.create_task(self._member.channel.receive(), name="answer of a cell")
         if not await self._over_in_time():
             self._timed_out = True
             await self._stop()
@@ -112,8 +120,7 @@ class CellRun:
         }
         blob = b"".join((request.code, request.stdin, *(file.content for file in files)))
         try:
-            async with asyncio.timeout(_SEND_WITHIN_S):
-                await self._member.channel.send(head, blob)
+            await self._member.channel.send(head, blob, within_s=_SEND_WITHIN_S)
         except (OSError, TimeoutError):
             self._kill(Ended("was killed: its interpreter did not take a cell", Cause.POLICY), Killed.NOT)
 
@@ -134,12 +141,8 @@ class CellRun:
 
     async def _over_within(self, seconds: float) -> bool:
         """Whether it answers, or its interpreter ends, within that time."""
-        assert self._receiving is not None
-        if not self._receiving.done() and not self._member.gone.done():
-            first = asyncio.FIRST_COMPLETED
-            waiting: set[asyncio.Future[Any]] = {self._receiving, self._member.gone}
-            await asyncio.wait(waiting, timeout=seconds, return_when=first)
-        return self._receiving.done() or self._member.gone.done()
+        self._over = self._over or await self._member.heard(seconds)
+        return self._over
 
     async def _stop(self) -> None:
         """Interrupts it, and kills it where that does not help."""
@@ -156,8 +159,7 @@ class CellRun:
 
     def _answer(self) -> CellAnswer | None:
         """What it said; None: its interpreter has ended, or is killed for what it said."""
-        assert self._receiving is not None
-        frame = self._receiving.result() if self._receiving.done() else None
+        frame = self._member.channel.take()
         if frame is None:
             return None
         paths, most = self._request.return_paths, self._limits.return_bytes
@@ -189,11 +191,10 @@ class CellRun:
         return taken
 
     async def _leave(self) -> None:
-        if self._receiving is not None:
+        if self._sent:
             if not await self._over_within(0):
                 await self._stop()  # the caller has gone: what it began ends, and the state stays
-            self._receiving.cancel()
-            await asyncio.wait([self._receiving])
+            self._member.channel.take()  # what it answered is nobody's
         elif not self._member.gone.done():
             # Gone in the middle of the order: nobody can say how much of it was taken in.
             self._kill(Ended("was killed: its caller left while a cell was handed over"), Killed.NOT)

@@ -53,7 +53,8 @@ class DisplayedPrograms:
                 attempt.started = True
                 setup_s = self._clock.now() - admitted
                 # Nothing is kept, so at its time limit it is killed and not interrupted.
-                async with CellRun(family, family.root, request, cell=_ONCE, grace_s=0.0, clock=self._clock) as run:
+                run = CellRun(family, family.root, request, request.limits, cell=_ONCE, grace_s=0.0, clock=self._clock)
+                async with run:
                     end = await run.end("", attempt.observe)
         except SandboxFailure as failure:
             attempt.started = failure.started

@@ -69,6 +69,9 @@ class Family:
         """CPU seconds of the cells that run."""
         self._counting = False
         """Whether the init counts CPU time against a limit."""
+        self._to_count: dict[Interpreter, asyncio.TimerHandle] = {}
+        """When it begins to, for cells that are not over by then."""
+        self._to_rest: asyncio.TimerHandle | None = None
         self._layers: dict[int, asyncio.Future[int]] = {}
         """Those that were asked for, until they are there or have failed with an error number."""
         self._layers_made = 0
@@ -103,10 +106,11 @@ class Family:
             self._count(member)
         else:
             # The init need not be woken for a cell that ends before it could have met a limit.
-            asyncio.get_running_loop().call_later(_SHORT_S, self._count, member)
+            self._to_count[member] = asyncio.get_running_loop().call_later(_SHORT_S, self._count, member)
 
     def _count(self, member: Interpreter) -> None:
         """From here on the init counts CPU time."""
+        self._forget_to_count(member)
         if member in self._cells and self._sandbox is not None:
             self._counting = True
             limits = replace(self._plan.limits, cpu_time_s=sum(self._cells.values()))
@@ -127,12 +131,18 @@ class Family:
     def rest(self, member: Interpreter) -> None:
         """Its cell has ended, and its output was taken."""
         self._cells.pop(member, None)
+        self._forget_to_count(member)
         if member.gone.done():
             self._dispose(member)
-        if not self._cells and self._counting:
-            asyncio.get_running_loop().call_later(_REST_AFTER_S, self._rest)
+        if not self._cells and self._counting and self._to_rest is None:
+            self._to_rest = asyncio.get_running_loop().call_later(_REST_AFTER_S, self._rest)
+
+    def _forget_to_count(self, member: Interpreter) -> None:
+        if waiting := self._to_count.pop(member, None):
+            waiting.cancel()
 
     def _rest(self) -> None:
+        self._to_rest = None
         if not self._cells and self._members and self._counting:
             self._counting = False
             self._box.rest()
@@ -245,8 +255,8 @@ class Family:
         member = Interpreter(session_id, Channel(socket.socket(fileno=data)), streams, False, gone, layer=layer)
         self._branches.append(member)
         try:
-            async with asyncio.timeout(_ANSWER_WITHIN_S):
-                await parent.channel.send({"type": "branch", "workspace": workspace}, handles=theirs)
+            order = {"type": "branch", "workspace": workspace}
+            await parent.channel.send(order, handles=theirs, within_s=_ANSWER_WITHIN_S)
         except (OSError, TimeoutError):
             pass  # it has ended, or is silent: seen below
         finally:

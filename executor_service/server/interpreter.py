@@ -61,16 +61,31 @@ class Interpreter:
     doom: Death | None = None
     """Why it is being killed."""
 
+    async def heard(self, within_s: float) -> bool:
+        """Whether its channel has something to say, or it has ended; waits for so long."""
+        if not self.channel.ready and not self.gone.done():
+            loop = asyncio.get_running_loop()
+            waiter = loop.create_future()
+
+            def wake(_: object = None) -> None:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+            timer = loop.call_later(within_s, wake)
+            self.gone.add_done_callback(wake)
+            self.channel.listen(wake)
+            try:
+                await waiter
+            finally:
+                self.channel.ignore()
+                self.gone.remove_done_callback(wake)
+                timer.cancel()
+        return self.channel.ready or self.gone.done()
+
     async def expect(self, within_s: float) -> tuple[dict[str, Any], bytes] | None:
         """The next frame; None: it has ended, or is silent for so long."""
-        receiving = asyncio.ensure_future(self.channel.receive())
-        waiting: set[asyncio.Future[Any]] = {receiving, self.gone}
-        try:
-            await asyncio.wait(waiting, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-            return receiving.result() if receiving.done() else None
-        finally:
-            receiving.cancel()
-            await asyncio.wait([receiving])
+        await self.heard(within_s)
+        return self.channel.take()
 
     @property
     def number(self) -> int:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from itertools import count
 from types import TracebackType
 
+from executor_service.balance import Load
 from executor_service.cleanup import leave
 from executor_service.core.admission import Admission, AdmissionStatistics, QueueFull, Started
 from executor_service.core.dedup import DedupTable, Done, Gone, Join
@@ -24,9 +25,9 @@ from executor_service.core.output import OutputLog
 from executor_service.core.tally import Refusal, RunTally
 from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
 from executor_service.sandbox.report import Stream
-from executor_service.server.leases import LeaseGate, LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
+from executor_service.server.leases import Claim, LeaseGate, LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
 from executor_service.server.run_traces import record_run
-from executor_service.server.work import Attempt, Turn, Work
+from executor_service.server.work import Attempt, Turns, Work
 from fairbox import logs, tracing
 from fairbox.clock import Clock
 
@@ -83,6 +84,9 @@ class _Run:
     attempt: Attempt | None = None
     """Set when it has a slot and a lease."""
     task: asyncio.Task[None] | None = None
+    begun: bool = False
+    """The task has come to its first line. Before that it can't be cancelled: it would end without a word."""
+    given_up: bool = False
 
     @property
     def started(self) -> bool:
@@ -109,7 +113,7 @@ class Runs:
         admission: Admission,
         table: DedupTable[_Run, ExecutionResult],
         queue_timeout_s: float,
-        turn: Turn,
+        turns: Turns,
         tally: RunTally | None = None,
     ) -> None:
         self._work = work
@@ -118,10 +122,12 @@ class Runs:
         self._name = name
         self._admission = admission
         self._table = table
-        self._turn = turn
+        self._turns = turns
         self._queue_timeout_s = queue_timeout_s
         self._numbers = count(1)
         self._runs: dict[int, _Run] = {}
+        self._answered = 0
+        """Of those, the ones whose callers have their answer, and what ran is taken apart."""
         self._tasks = asyncio.TaskGroup()
         self.draining = False
         self.tally = tally or RunTally()
@@ -204,6 +210,11 @@ class Runs:
     def statistics(self) -> AdmissionStatistics:
         return self._admission.statistics(self._clock.now())
 
+    def load(self) -> Load:
+        """What whoever has the next program should know: without those that are answered, and soon out of the way."""
+        now = self.statistics()
+        return Load(now.running - min(self._answered, now.running), now.queued, now.max_running)
+
     def knows(self, request_id: str) -> bool:
         """Whether a run with this id is in flight, or has ended and is remembered."""
         return bool(request_id) and self._table.knows(request_id)
@@ -244,7 +255,10 @@ class Runs:
     async def _drive(self, run: _Run) -> None:
         """Runs it, whatever happens, to an ending that every waiting call gets."""
         ending: ExecutionResult | Exception
+        run.begun = True
         try:
+            if run.given_up:
+                raise asyncio.CancelledError
             with logs.bound(**_facts(run.request)):
                 ending = await self._in_queue(run)
         except asyncio.CancelledError:
@@ -257,6 +271,7 @@ class Runs:
         except Exception as error:  # the boundary: the service names it, waiting calls get it
             ending = error
         self._end(run, ending)
+        self._answered -= 1
         del self._runs[run.number]
         self._start(self._admission.leave(run.number, self._clock.now()))
 
@@ -265,6 +280,7 @@ class Runs:
         if run.done.is_set():
             return
         run.ending = ending
+        self._answered += 1
         self._settle(run, self._clock.now())
         run.done.set()
 
@@ -287,29 +303,50 @@ class Runs:
             self._table.abandon(run.request.request_id)
 
     async def _in_queue(self, run: _Run) -> ExecutionResult:
-        request = run.request
-        # Where nothing can make it wait, no time is needed to bound the wait.
-        waits = request.session_id or request.lease is not None or self._gate.needs_queue or not run.slot.done()
         async with AsyncExitStack() as stack:
-            try:
-                async with asyncio.timeout(self._queue_timeout_s) if waits else nullcontext():
-                    if request.session_id:
-                        await stack.enter_async_context(self._turn(request))
-                    run_id = request.request_id or f"{self._name}/{run.number}"
-                    claim = self._gate.claim(request.lease, run_id=run_id, tenant=request.tenant)
-                    held = await stack.enter_async_context(claim)
-                    if not run.slot.done():
-                        self._start(self._admission.eligible(run.number, self._clock.now()))
-                    slot = await run.slot
-            except TimeoutError:
-                raise QueueTimeout from None
+            if self._may_wait(run):
+                try:
+                    async with asyncio.timeout(self._queue_timeout_s):
+                        held = await self._admitted(run, stack)
+                except TimeoutError:
+                    raise QueueTimeout from None
+            else:
+                held = await self._admitted(run, stack)
             queue_s = self._clock.now() - run.arrived
             run.attempt = Attempt(
-                request, run.number, slot, held, queue_s, run.observe, answer=lambda result: self._end(run, result)
+                run.request,
+                run.number,
+                run.slot.result(),
+                held,
+                queue_s,
+                run.observe,
+                answer=lambda result: self._end(run, result),
             )
             if run.on_start is not None:
                 run.on_start()
             return await run.work.perform(run.attempt)
+
+    def _may_wait(self, run: _Run) -> bool:
+        """Where nothing can make it wait, no time is set to bound the wait."""
+        request = run.request
+        if request.lease is not None or self._gate.needs_queue:
+            return True
+        if request.session_id and self._turns.taken(request.session_id):
+            return True
+        return not run.slot.done() and not self._admission.has_room
+
+    async def _admitted(self, run: _Run, stack: AsyncExitStack) -> Claim:
+        """Waits for the turn in its session, for its lease, and for its slot; `stack` gives the first two back."""
+        request = run.request
+        if request.session_id:
+            await stack.enter_async_context(self._turns.turn(request))
+        run_id = request.request_id or f"{self._name}/{run.number}"
+        claim = self._gate.claim(request.lease, run_id=run_id, tenant=request.tenant)
+        held = await stack.enter_async_context(claim)
+        if not run.slot.done():
+            self._start(self._admission.eligible(run.number, self._clock.now()))
+        await run.slot
+        return held
 
     def _start(self, started: list[Started]) -> None:
         for each in started:
@@ -330,5 +367,6 @@ def _facts(request: RunRequest) -> dict[str, str]:
 
 
 def _cancel(run: _Run) -> None:
-    if run.task is not None:
+    run.given_up = True
+    if run.begun and run.task is not None:
         run.task.cancel()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 import grpc.aio
 
-from executor_service.balance import LOAD_KEY, Load
+from executor_service.balance import LOAD_KEY
 from executor_service.convert import result_to_proto
 from executor_service.grading.convert import verify_to_proto
 from executor_service.grading.validation import validate_verify
@@ -149,8 +149,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
 
     def _tell_load(self, context: Context) -> None:
         """Behind the answer, for clients that have several executors to choose from."""
-        now = self._runs.statistics()
-        context.set_trailing_metadata(((LOAD_KEY, str(Load(now.running, now.queued, now.max_running))),))
+        context.set_trailing_metadata(((LOAD_KEY, str(self._runs.load())),))
 
     def _check(self, request: pb.ExecuteCodeRequest) -> BatchItem:
         valid = validate(own(request), installed=self._installed, policy=self._policy, profiles=self._profiles)

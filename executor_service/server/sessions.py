@@ -12,6 +12,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import fields, replace
+from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
@@ -31,7 +32,7 @@ from executor_service.session_request import BranchRequest, SessionRequest
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 
-__all__ = ["SessionFailed", "Sessions", "SessionsNotOffered", "no_sessions"]
+__all__ = ["NoSessions", "SessionFailed", "Sessions", "SessionsNotOffered"]
 
 _log = logging.getLogger(__name__)
 _SWEEP_S = 1.0
@@ -49,9 +50,14 @@ class SessionsNotOffered(Exception):  # noqa: N818 - a fact about this server
         return "sessions and displays need a sandbox of this server's own; it runs programs elsewhere (backend)"
 
 
-def no_sessions(request: RunRequest) -> AbstractAsyncContextManager[None]:
-    """The turn in a session of a server that has none."""
-    raise SessionsNotOffered
+class NoSessions:
+    """The `Turns` of a server that has no sessions."""
+
+    def taken(self, session_id: str) -> bool:
+        raise SessionsNotOffered
+
+    def turn(self, request: RunRequest) -> AbstractAsyncContextManager[None]:
+        raise SessionsNotOffered
 
 
 class Sessions:
@@ -179,11 +185,15 @@ class Sessions:
     def statistics(self) -> SessionStatistics:
         return self._table.statistics()
 
+    def taken(self, session_id: str) -> bool:
+        """See `SessionTable.taken`."""
+        return self._table.taken(session_id)
+
     @asynccontextmanager
     async def turn(self, request: RunRequest) -> AsyncIterator[None]:
         """Waits until the cells before it have ended. Raises SessionNotFound, SessionBusy and FieldErrors."""
         session_id, key = request.session_id, object()
-        held = self._table.info(session_id, self._clock.now()).workspace_id
+        held = self._table.made(session_id).workspace_id
         if request.workspace_id not in ("", held):
             allowed = f"empty or the session's, {held!r}" if held else "empty: the session has none"
             raise FieldErrors([FieldError("workspace_id", f"is {request.workspace_id!r}, must be {allowed}")])
@@ -200,20 +210,21 @@ class Sessions:
     async def perform(self, attempt: Attempt) -> ExecutionResult:
         admitted = self._clock.now()
         session_id, claim = attempt.request.session_id, attempt.claim
-        request = replace(attempt.request, limits=_merged(attempt.request.limits, self._table.limits(session_id)))
+        limits = _merged(attempt.request.limits, self._table.limits(session_id))
         family, member = self._live[session_id]
-        profile = self._table.info(session_id, admitted).profile
+        profile = self._table.made(session_id).profile
         await claim.confirmed()
         claim.when_lost(lambda: family.kill(member, LAPSED))
         claim.check()
         cell = self._table.count_cell(session_id)
         attempt.started = True
-        async with CellRun(family, member, request, cell=cell, grace_s=self._grace_s, clock=self._clock) as run:
+        run = CellRun(family, member, attempt.request, limits, cell=cell, grace_s=self._grace_s, clock=self._clock)
+        async with run:
             setup_s = self._clock.now() - admitted
             end = await run.end(f"<cell {cell}>", attempt.observe)
         if end.answer is not None:
             self._table.note_memory(session_id, end.answer.resident_bytes)
-        facts = facts_of(end, request.limits, kept=True)
+        facts = facts_of(end, limits, kept=True)
         return self._result(attempt, setup_time_s=setup_s, cell=cell, profile=profile, **facts)
 
     def result(self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str) -> ExecutionResult:
@@ -281,10 +292,11 @@ class Sessions:
         while True:
             await asyncio.sleep(_SWEEP_S)
             for session_id in self._table.expired(self._clock.now()):
-                ttl_s = self._table.info(session_id, self._clock.now()).idle_ttl_s
+                ttl_s = self._table.made(session_id).idle_ttl_s
                 self._end(session_id, Ended(f"was deleted after {ttl_s:g} s without a cell"))
 
 
+@lru_cache(maxsize=256)
 def _merged(asked: Limits, session: Limits) -> Limits:
     """What a cell names, else what its session has; one that names a longer time may use the CPU for as long."""
     limits = replace(session, **{each.name: value for each in fields(Limits) if (value := getattr(asked, each.name))})

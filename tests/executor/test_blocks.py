@@ -15,8 +15,8 @@ from executor_service.config import ExecutorConfig
 from executor_service.model import ExecutionResult, RunRequest
 from executor_service.server import app
 from executor_service.server.leases import NoLimiter
-from executor_service.server.runs import Runs
-from executor_service.server.sessions import Sessions, no_sessions
+from executor_service.server.runs import Draining, Runs
+from executor_service.server.sessions import NoSessions, Sessions
 from executor_service.server.workspaces import open_workspaces
 from executor_service.session_request import SessionRequest
 from fairbox.clock import MonotonicClock
@@ -46,7 +46,7 @@ async def parts() -> AsyncIterator[tuple[Runs, Sessions]]:
         sessions = await stack.enter_async_context(app.open_sessions(CONFIG, here, hold, clock, "blocks"))
         work = app.open_router(here, hold, clock, "blocks", sessions)
         runs = await stack.enter_async_context(
-            app.open_runs(CONFIG, work, NoLimiter(), clock, "blocks", turn=no_sessions)
+            app.open_runs(CONFIG, work, NoLimiter(), clock, "blocks", turns=NoSessions())
         )
         await stack.enter_async_context(app.open_verifier(CONFIG, runs, here, hold, clock, "blocks"))
         yield runs, sessions
@@ -106,3 +106,14 @@ async def test_an_error_of_a_task_is_told_whatever_the_block_raises(caplog: pyte
     with pytest.raises(ExceptionGroup) as caught:
         await leave(tasks, None)
     assert [str(error) for error in caught.value.exceptions] == ["a task's own"]
+
+
+async def test_a_run_that_came_in_the_last_moment_gets_its_refusal() -> None:
+    """The server begins to end after it has taken a request in, and before anything is done for it."""
+    async with parts() as (runs, _):
+        call = asyncio.create_task(runs.execute(program("0"), b""))
+        await asyncio.sleep(0)
+        await runs.drain(0.0)
+        with pytest.raises(Draining):
+            await asyncio.wait_for(call, 10)
+        assert runs.statistics().running == 0

@@ -13,6 +13,7 @@ from executor_service import (
     CannotBranch,
     Cause,
     ExecutorClient,
+    FileStatus,
     InputFile,
     InvalidRequest,
     Limits,
@@ -112,6 +113,14 @@ async def test_a_work_folder_is_copied_and_then_private(session: Session) -> Non
         assert await value(session, "open('d/e/f').read(), sorted(os.listdir())") == "('root', ['d', 'link', 'pipe'])"
         home = await value(session, "os.environ['HOME']")
         assert await value(branch, f"os.getcwd() == os.environ['HOME'] != {home}") == "True"
+
+
+async def test_a_branch_that_removes_its_work_folder_goes_on_without(session: Session) -> None:
+    async with branched(session) as (branch,):
+        result = await branch.run("import os; os.rmdir(os.getcwd()); print('gone')", return_paths=["f"])
+        assert result.stdout.data == b"gone\n"
+        assert [file.status for file in result.files] == [FileStatus.MISSING]
+        assert (await branch.run("print(1)")).ok
 
 
 async def test_the_current_folder_is_the_same_one_of_the_copy(session: Session) -> None:
