@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _ARG_START = 45
 """Position of the address in /proc/PID/stat, counted from the state."""
 _OURS = "executor_service"
+_KEY_BYTES = 624 * 4
+"""State of a Mersenne Twister."""
 _INTERRUPTED = -2
 _FLUSH_FAILED = 120
 """CPython's exit code where standard output can't be flushed at the end."""
@@ -87,9 +89,17 @@ def restore_interpreter() -> None:
 
 def reseed() -> None:
     """What has a state of its own, and is not reseeded by a fork."""
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
+    random = sys.modules.get("numpy.random")
+    if random is None:
+        return
+    numpy = sys.modules["numpy"]
+    try:
+        # A state like those that `seed()` makes. Drawn whole it takes a third of the pages, for each of which a worker
+        # has to have a copy.
+        key = numpy.frombuffer(os.urandom(_KEY_BYTES), numpy.uint32)
+        random.set_state(("MT19937", key, len(key)))
+    except (TypeError, ValueError):  # the code of a session has taken another generator
+        random.set_bit_generator(type(random.get_bit_generator())())
 
 
 class Program:
