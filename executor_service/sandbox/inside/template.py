@@ -17,6 +17,7 @@ import sys
 
 from executor_service.sandbox.inside import box, confine, entries, forks, tree
 from executor_service.sandbox.inside import syscalls as sys_
+from executor_service.sandbox.inside.arenas import gathered
 from executor_service.sandbox.inside.bare import sweep
 from executor_service.sandbox.inside.program import prepare_interpreter
 from executor_service.sandbox.inside.rehearsal import learn, rehearse
@@ -97,12 +98,13 @@ def _inner(control: socket.socket, *, privileged: bool, bare: bool) -> Program:
         os.dup2(null, 0)  # standard input of programs that are given none: to be read and nothing else
         os.close(null)
         head = json.loads(control.recv(MAX_MESSAGE))
-        if not head["lean"]:
-            forks.spare()
-            entries.load()  # their files are not in the sandbox
-        missing = warm(head["packages"], head["folder"], lean=head["lean"])
-        prepare_interpreter(head["work"], head["main"])
-        rehearse(head["folder"])
+        with gathered():
+            if not head["lean"]:
+                forks.spare()
+                entries.load()  # their files are not in the sandbox
+            missing = warm(head["packages"], head["folder"], lean=head["lean"])
+            prepare_interpreter(head["work"], head["main"])
+            rehearse(head["folder"])
         threads = len(os.listdir("/proc/self/task"))
         if threads > 1:
             raise RuntimeError(f"{threads} threads run after {', '.join(head['packages'])} were loaded; must be one")

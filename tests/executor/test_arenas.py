@@ -1,0 +1,43 @@
+"""Where the objects of a template lie, in an interpreter of its own."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+_CODE = """
+import gc, sys
+from executor_service.sandbox.inside.arenas import gathered
+
+def heap():
+    lines = [line.split() for line in open("/proc/self/maps") if line.rstrip().endswith("[heap]")]
+    return int(lines[0][0].split("-")[0], 16), int(lines[-1][0].split("-")[1], 16)
+
+def within(objects):
+    start, end = heap()
+    return sum(start <= id(each) < end for each in objects) / len(objects)
+
+with gathered():
+    inside = [[i] for i in range(300_000)]
+outside = [[i] for i in range(300_000)]
+print(within(inside[100_000:]) == 1.0, within(outside[100_000:]) == 0.0)
+text = [bytes(1000 + i % 3000) for i in range(20_000)]  # from the same heap, between what was gathered
+for _ in range(3):
+    del inside[:], outside[:]
+    gc.collect()
+    inside = [[i] for i in range(400_000)]
+    text = [bytes(1000 + i % 3000) for i in range(20_000)] + [bytearray(4 << 20)]
+    outside = [{i: i} for i in range(100_000)]
+    assert [each[0] for each in inside] == list(range(400_000))
+    assert all(not any(each[:1]) for each in text)
+print("whole")
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="elsewhere nothing is gathered")
+def test_objects_of_a_template_lie_together_and_others_do_not() -> None:
+    done = subprocess.run([sys.executable, "-c", _CODE], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("True True\nwhole\n", 0), done.stderr
