@@ -149,6 +149,22 @@ async def test_random_numbers_of_numpy_differ_between_runs(executor: ExecutorCli
     assert first[1] != second[1]
 
 
+@pytest.mark.parametrize("kind", ["MT19937", "PCG64"])
+async def test_random_numbers_of_numpy_differ_between_branches(executor: ExecutorClient, kind: str) -> None:
+    """The second one of two normal numbers is made with the first, and kept."""
+    before = f"import numpy as np; np.random.set_bit_generator(np.random.{kind}(1)); np.random.normal()"
+    async with executor.session(profile="python-numpy") as session:
+        assert (await session.run(before)).ok
+        drawn = set()
+        for branch in await session.branch(3):
+            async with branch:
+                result = await branch.run("print(np.random.normal(), type(np.random.get_bit_generator()).__name__)")
+                number, name = result.stdout.text.split()
+                assert name == kind
+                drawn.add(number)
+        assert len(drawn) == 3
+
+
 async def test_what_one_run_does_to_a_package_is_gone_in_the_next(executor: ExecutorClient) -> None:
     await executor.execute("import numpy as np; np.pi = 3; np.set_printoptions(precision=1)")
     result = await executor.execute("import numpy as np; print(np.pi, np.array([1.2345]))")

@@ -1,8 +1,8 @@
 """Lays the objects of a template side by side, so that huge pages can hold them.
 
 CPython asks the kernel for 1 MiB at a time, wherever that finds room between the libraries, and a huge page is 2 MiB.
-Within the block what it asks for comes from the heap of C, which grows in one piece. Only where things lie changes: what
-programs ask for afterwards comes from the kernel as ever.
+Within the block what it asks for comes from the heap of C, which grows in one piece. Only where things lie changes:
+what programs ask for afterwards comes from the kernel as ever.
 """
 
 from __future__ import annotations
