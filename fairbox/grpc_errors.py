@@ -8,13 +8,13 @@ and google.rpc.QuotaFailure; a status with several meanings carries google.rpc.E
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -22,6 +22,7 @@ from fairbox.errors import FieldError, FieldErrors
 
 __all__ = ["abort_exhausted", "abort_fields", "abort_reason", "error_reason", "field_errors", "retry_after"]
 
+D = TypeVar("D", bound=Message)
 DOMAIN = "fairbox.dev"
 """Of the reasons in google.rpc.ErrorInfo."""
 
@@ -70,36 +71,41 @@ async def _abort(context: Context, code: int, message: str, details: list[Messag
 
 def retry_after(error: grpc.aio.AioRpcError) -> float | None:
     """Seconds after which the server wants to be asked again, or None when it did not say."""
-    for detail in _details(error):
-        info = error_details_pb2.RetryInfo()
-        if detail.Unpack(info):
-            return float(info.retry_delay.ToMilliseconds()) / 1000
+    for info in _details(error, error_details_pb2.RetryInfo):
+        return float(info.retry_delay.ToMilliseconds()) / 1000
     return None
 
 
 def error_reason(error: grpc.aio.AioRpcError) -> tuple[str, dict[str, str]]:
     """Reason and facts as `abort_reason` gave them; empty when the server gave none."""
-    for detail in _details(error):
-        info = error_details_pb2.ErrorInfo()
-        if detail.Unpack(info) and info.domain == DOMAIN:
+    for info in _details(error, error_details_pb2.ErrorInfo):
+        if info.domain == DOMAIN:
             return info.reason, dict(info.metadata)
     return "", {}
 
 
 def field_errors(error: grpc.aio.AioRpcError) -> list[FieldError]:
     """The fields that the server refused; empty when it refused none."""
+    return [
+        FieldError(violation.field, violation.description)
+        for bad in _details(error, error_details_pb2.BadRequest)
+        for violation in bad.field_violations
+    ]
+
+
+def _details(error: grpc.aio.AioRpcError, kind: type[D]) -> list[D]:
+    """Those of one kind. None where they can't be read: whatever stands between here and the server may have put them
+    there, and the status says enough."""
     found = []
-    for detail in _details(error):
-        bad = error_details_pb2.BadRequest()
-        if detail.Unpack(bad):
-            found += [FieldError(violation.field, violation.description) for violation in bad.field_violations]
+    try:
+        for key, value in error.trailing_metadata() or ():
+            if key == "grpc-status-details-bin":
+                status = status_pb2.Status()
+                status.ParseFromString(value if isinstance(value, bytes) else value.encode())
+                for detail in status.details:
+                    message = kind()
+                    if detail.Unpack(message):
+                        found.append(message)
+    except DecodeError:
+        return []
     return found
-
-
-def _details(error: grpc.aio.AioRpcError) -> list[AnyMessage]:
-    for key, value in error.trailing_metadata() or ():
-        if key == "grpc-status-details-bin":
-            status = status_pb2.Status()
-            status.ParseFromString(value if isinstance(value, bytes) else value.encode())
-            return list(status.details)
-    return []

@@ -29,6 +29,7 @@ from rollout.training.config import TrainConfig, changed_settings, flat_settings
 from rollout.training.learners import open_learner
 from rollout.training.metrics import METRICS, MetricLog
 from rollout.training.model_folder import export_model
+from rollout.training.only_run import only_run
 from rollout.training.prometheus import trainer_metrics
 from rollout.training.source import StepRollouts, TrajectorySource
 from rollout.training.stream import RolloutStream
@@ -60,9 +61,10 @@ class TrainingRun:
 async def train(run: TrainingRun, *, executor: str, limiter: str, console: Console, stop: asyncio.Event) -> bool:
     """Whether the last step was reached. The services are `host:port`. Raises FairboxError."""
     config = run.config
-    checkpoints = CheckpointStore(run.out / "checkpoints", keep=config.keep)
-    found = await asyncio.to_thread(newest, run, checkpoints)
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(only_run(run.out))
+        checkpoints = CheckpointStore(run.out / "checkpoints", keep=config.keep)
+        found = await asyncio.to_thread(newest, run, checkpoints)
         learner = await stack.enter_async_context(open_learner(config, run.model_dir, found, out=run.out))
         after = learner.steps_done
         if found is not None:

@@ -64,9 +64,11 @@ async def open_shards(
         steps_done = await asyncio.to_thread(shards.start, plan, out)
         yield ShardedLearner(shards, steps_done)
     finally:
-        await asyncio.shield(asyncio.to_thread(shards.close))
-        if ours:
-            await asyncio.shield(asyncio.to_thread(ray.shutdown))
+        try:
+            await asyncio.shield(asyncio.to_thread(shards.close))
+        finally:
+            if ours:
+                await asyncio.shield(asyncio.to_thread(ray.shutdown))
 
 
 class ShardedLearner:

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fairbox.channels import open_channel
 from fairbox.errors import FieldError, FieldErrors
-from fairbox.grpc_errors import abort_exhausted, abort_fields, field_errors, retry_after
+from fairbox.grpc_errors import abort_exhausted, abort_fields, error_reason, field_errors, retry_after
 from fairbox.serving import GrpcServer
 
 FIELDS = [FieldError("limits.wall_time_s", "is -1, must be positive"), FieldError("code", "is empty")]
@@ -22,6 +22,9 @@ class Refusing(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Check(self, request: Any, context: Any) -> Any:
         if request.service == "fields":
             await abort_fields(context, FieldErrors(FIELDS))
+        if request.service == "junk":
+            context.set_trailing_metadata((("grpc-status-details-bin", b"\xff\xff junk"),))
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "a proxy's own")
         await abort_exhausted(context, "the queue is full", retry_after_s=1.5, subject="bucket:code")
 
 
@@ -52,3 +55,12 @@ async def test_a_full_queue_says_when_to_come_back(stub: Any) -> None:
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert retry_after(caught.value) == 1.5
     assert field_errors(caught.value) == []
+
+
+async def test_details_that_nobody_can_read_are_none(stub: Any) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Check(health_pb2.HealthCheckRequest(service="junk"), timeout=10)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert retry_after(caught.value) is None
+    assert field_errors(caught.value) == []
+    assert error_reason(caught.value) == ("", {})

@@ -28,24 +28,24 @@ class _Allocator(ctypes.Structure):
 
 @contextlib.contextmanager
 def gathered() -> Iterator[None]:
-    """Where the C library is not glibc, nothing is different."""
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "gnu_get_libc_version"):
+    """Where the C library is not glibc, or the interpreter asks in another way, nothing is different."""
+    libc, python = ctypes.CDLL(None), ctypes.pythonapi
+    if not (hasattr(libc, "gnu_get_libc_version") and hasattr(python, "PyObject_SetArenaAllocator")):
         yield
         return
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.free.restype, libc.free.argtypes = None, (ctypes.c_void_p,)
     libc.free(libc.malloc(_ABOVE))
     usual = _Allocator()
-    ctypes.pythonapi.PyObject_GetArenaAllocator(ctypes.byref(usual))
+    python.PyObject_GetArenaAllocator(ctypes.byref(usual))
     # allocate(context, size) is aligned_alloc(alignment, size). What is freed within the block is lost: a function that
     # looks at no argument stands for free(context, address, size). What is freed later is given back to the kernel.
     ours = _Allocator(_POOL, _address(libc.aligned_alloc), _address(libc.getpid))
-    ctypes.pythonapi.PyObject_SetArenaAllocator(ctypes.byref(ours))
+    python.PyObject_SetArenaAllocator(ctypes.byref(ours))
     try:
         yield
     finally:
-        ctypes.pythonapi.PyObject_SetArenaAllocator(ctypes.byref(usual))
+        python.PyObject_SetArenaAllocator(ctypes.byref(usual))
 
 
 def _address(function: ctypes._NamedFuncPointer) -> int | None:
