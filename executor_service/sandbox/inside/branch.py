@@ -15,7 +15,7 @@ import sys
 import threading
 
 from executor_service.sandbox.inside import landlock
-from executor_service.sandbox.inside.program import reseed
+from executor_service.sandbox.inside.seeds import reseed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

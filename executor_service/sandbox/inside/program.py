@@ -19,6 +19,7 @@ import types
 from _frozen_importlib_external import SourceFileLoader
 from _weakref import ref
 
+from executor_service.sandbox.inside import seeds
 from executor_service.sandbox.inside import syscalls as sys_
 
 TYPE_CHECKING = False
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 _ARG_START = 45
 """Position of the address in /proc/PID/stat, counted from the state."""
 _OURS = "executor_service"
-_KEY_BYTES = 624 * 4
-"""State of a Mersenne Twister."""
 _INTERRUPTED = -2
 _FLUSH_FAILED = 120
 """CPython's exit code where standard output can't be flushed at the end."""
@@ -84,22 +83,7 @@ def restore_interpreter() -> None:
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     if (threading := sys.modules.get("threading")) is not None:
         threading.main_thread()._set_native_id()
-    reseed()
-
-
-def reseed() -> None:
-    """What has a state of its own, and is not reseeded by a fork."""
-    random = sys.modules.get("numpy.random")
-    if random is None:
-        return
-    numpy = sys.modules["numpy"]
-    try:
-        # A state like those that `seed()` makes. Drawn whole it takes a third of the pages, for each of which a worker
-        # has to have a copy.
-        key = numpy.frombuffer(os.urandom(_KEY_BYTES), numpy.uint32)
-        random.set_state(("MT19937", key, len(key)))
-    except (TypeError, ValueError):  # the code of a session has taken another generator
-        random.set_bit_generator(type(random.get_bit_generator())())
+    seeds.fresh()
 
 
 class Program:

@@ -12,7 +12,7 @@ import resource
 import socket
 import sys
 
-from executor_service.sandbox.inside import ahead, confine, files, program, wire
+from executor_service.sandbox.inside import ahead, confine, files, program, seeds, wire
 from executor_service.sandbox.inside.ending import Pages
 
 _FILE = "main.py"
@@ -44,7 +44,7 @@ def _play(folder: str, times: int) -> None:
             files.write_files(work, task["files"], memoryview(blob))
             os.unlink(_FILE, dir_fd=work)
             confine.limit(resource.RLIMIT_CORE, 0)
-            program.reseed()
+            seeds.fresh()
             pages.clear()
             played = program.Program(task["argv"], task["env"], blob, pages)
             played.rehearse()

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 
-from executor_service.sandbox.inside import box, confine, entries, forks, tree
+from executor_service.sandbox.inside import box, confine, entries, forks, seeds, tree
 from executor_service.sandbox.inside import syscalls as sys_
 from executor_service.sandbox.inside.arenas import gathered
 from executor_service.sandbox.inside.bare import sweep
@@ -103,6 +103,7 @@ def _inner(control: socket.socket, *, privileged: bool, bare: bool) -> Program:
                 forks.spare()
                 entries.load()  # their files are not in the sandbox
             missing = warm(head["packages"], head["folder"], lean=head["lean"])
+            seeds.learn()
             prepare_interpreter(head["work"], head["main"])
             rehearse(head["folder"])
         threads = len(os.listdir("/proc/self/task"))
