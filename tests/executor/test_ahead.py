@@ -80,3 +80,14 @@ def test_learning_leaves_nothing_and_copying_changes_nothing(memory: mmap.mmap, 
 def test_a_page_that_nobody_writes_to_is_left_alone(memory: mmap.mmap) -> None:
     count = ahead.learn(lambda: memory[0])
     assert count < PAGES
+
+
+def test_of_several_programs_it_is_what_all_of_them_write_to(memory: mmap.mmap, learned: int) -> None:
+    assert learned
+
+    def half() -> None:
+        for i in range(0, len(memory) // 2, mmap.PAGESIZE):
+            memory[i] = ord("z")
+
+    assert PAGES // 2 <= ahead.learn(half, lambda: write(memory)) < PAGES
+    assert PAGES // 2 <= faults_of(memory, ahead.copy) < PAGES

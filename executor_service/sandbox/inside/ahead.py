@@ -35,12 +35,12 @@ _spans = ctypes.create_string_buffer(0)
 _address = _count = 0
 
 
-def learn(play: Callable[[], object]) -> int:
-    """In the template: `play` does what programs do, in a child, and leaves nothing in this process.
+def learn(*plays: Callable[[], object]) -> int:
+    """In the template: `plays` do what programs do, each in a child, and leave nothing in this process.
 
-    Returns the number of pages; 0: this kernel does not tell, or can't copy them at once.
+    Returns the number of pages that all of them write to; 0: this kernel does not tell, or can't copy them at once.
     """
-    pages = sorted(_written(play) - _written(_nothing))
+    pages = sorted(set.intersection(*map(_written, plays)) - _written(_nothing))
     spans: list[list[int]] = []
     for page in pages:
         if spans and page == sum(spans[-1]):

@@ -68,3 +68,19 @@ plt.close(figure)
 """,
 }
 """Package -> source. The sources may assume that the package is there."""
+
+TYPICAL = {
+    "numpy": (
+        "import numpy as np\nprint(np.arange(4).sum())\n",
+        "import numpy as np\na = np.array([1.0, 2.0, 3.0])\nprint((a * 2).mean(), a[1:].max())\n",
+    ),
+    "pandas": (
+        "import pandas as pd\ndf = pd.DataFrame({'a': [1, 2], 'b': ['x', 'y']})\nprint(df.a.sum(), df.shape)\n",
+        "import pandas as pd\ndf = pd.DataFrame([[1, 2.0], [3, 4.0]], columns=['c', 'd'])\nprint(df['d'].mean())\n",
+    ),
+    "sympy": (
+        "import sympy as sp\nx = sp.Symbol('x')\nprint(sp.diff(sp.sin(x) * x, x), sp.simplify(x + x))\n",
+        "from sympy import symbols, solve\ny, z = symbols('y z')\nprint(solve([y + z - 2, y - z], [y, z]))\n",
+    ),
+}
+"""Package -> two small programs of the usual kind. What both write to in memory, workers have copied ahead."""

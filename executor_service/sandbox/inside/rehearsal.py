@@ -11,29 +11,42 @@ import os
 import resource
 import socket
 import sys
+from functools import partial
 
 from executor_service.sandbox.inside import ahead, confine, files, program, seeds, wire
 from executor_service.sandbox.inside.ending import Pages
+from executor_service.sandbox.inside.exercises import TYPICAL
 
 _FILE = "main.py"
 _TIMES = 40
 """Calls after which CPython has nothing more to rewrite."""
 
 
+_PROGRAM = "print(1)\n"
+"""What other programs do as well."""
+
+
 def rehearse(folder: str) -> None:
     """Leaves nothing behind, in `folder` or elsewhere."""
-    _play(folder, _TIMES)
+    _play(folder, _TIMES, _PROGRAM)
 
 
-def learn(folder: str) -> None:
-    """Once everything is as workers will find it."""
-    ahead.learn(lambda: _play(folder, 1))
+def learn(folder: str, packages: list[str]) -> None:
+    """Once everything is as workers will find it: what is written to by every program that is typical for the packages
+    of the profile. Those of numpy don't count where pandas is, which uses it."""
+    programs = [
+        program
+        for package in packages
+        if package in sys.modules and not (package == "numpy" and "pandas" in packages)
+        for program in TYPICAL.get(package, (_PROGRAM,))
+    ]
+    ahead.learn(*(partial(_play, folder, 1, each) for each in programs or [_PROGRAM]))
 
 
-def _play(folder: str, times: int) -> None:
+def _play(folder: str, times: int, text: str) -> None:
     ours, theirs = socket.socketpair()
     main, pages = sys.modules["__main__"], Pages()
-    source = b"print(1)\n"
+    source = text.encode()
     entries = [{"path": _FILE, "size": len(source), "mode": 0o644}]
     head = {"type": "task", "argv": list(sys.argv), "env": dict(os.environ), "files": entries}
     work = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

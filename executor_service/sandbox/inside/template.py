@@ -112,7 +112,7 @@ def _inner(control: socket.socket, *, privileged: bool, bare: bool) -> Program:
         template = _Template(control, privileged=privileged, bare=bare, seccomp=bytes.fromhex(head["seccomp"]))
         gc.collect()
         gc.freeze()
-        learn(head["folder"])
+        learn(head["folder"], head["packages"])
         control.send(json.dumps({"type": "warm", "missing": missing}).encode())
         return template.serve()
     except EOFError:
