@@ -97,7 +97,7 @@ class Use:
             timeout = _IDLE_S if self._begin is None else _START_S
         ready = [handle for handle, _ in self._poll.poll(timeout * 1000 + 1)]
         if self._control.fileno() in ready:
-            self._obey()
+            self._listen()
         if self._wakeup in ready:
             if signal.SIGTERM in os.read(self._wakeup, 4096):
                 raise EOFError  # the box is to end
@@ -142,13 +142,20 @@ class Use:
             tick_s=tick_s,
         )
 
-    def _obey(self) -> None:
-        data = self._control.recv(_MAX_MESSAGE)
-        if not data:
-            raise EOFError
-        order: dict[str, Any] = json.loads(data)
-        if order["use"] != self._number:
-            return  # about a use that has ended meanwhile
+    def _listen(self) -> None:
+        """Takes in all that the server has said so far: what an end means depends on what was to be done."""
+        while True:
+            try:
+                data = self._control.recv(_MAX_MESSAGE, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            if not data:
+                raise EOFError
+            order: dict[str, Any] = json.loads(data)
+            if order["use"] == self._number:  # and not about a use that has ended meanwhile
+                self._obey(order)
+
+    def _obey(self, order: dict[str, Any]) -> None:
         match order["type"]:
             case "begin":
                 self._begin = order  # type: ignore[assignment]
