@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+from collections import deque
+from itertools import islice
 from pathlib import Path
 
 __all__ = ["free_port", "free_ports"]
@@ -14,6 +16,8 @@ _WIDTH = 12_000
 _LOWEST = 10_000
 """Below it are the ports of well-known services, ours too."""
 _TRIES = 1_000
+_given: deque[int] = deque(maxlen=1_000)
+"""What this process was given last: whoever asks twice, for two servers, must not get one port for both."""
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
@@ -29,11 +33,14 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
         for _ in range(_TRIES):
             if len(found) == count:
                 return found
-            probe = held.enter_context(socket.socket())
             port = random.choice(choices) if choices else 0  # noqa: S311 - no secret
+            if port in islice(reversed(_given), len(choices) // 2):
+                continue
+            probe = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 probe.bind((host, port))
                 found.append(probe.getsockname()[1])
+                _given.append(found[-1])
     raise OSError(f"no {count} free ports on {host}")
 
 

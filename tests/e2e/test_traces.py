@@ -96,7 +96,8 @@ async def test_one_trajectory_is_one_trace_through_all_tiers(collector: Collecto
     assert abs(phases[2].ended_s - phases[2].began_s - run.attributes["fairbox.wall_s"]) < 1e-3
     for parent, child in ((root, first), (first, call), (call, execute), (execute, handled), (handled, run)):
         assert parent.began_s - 0.01 <= child.began_s <= child.ended_s <= parent.ended_s + 0.01
-    assert not any("1234" in str(span.attributes) or "print" in str(span.attributes) for span in collector.spans)
+    told = [str(span.attributes) for span in collector.spans]
+    assert not [each for each in told if any(secret in each for secret in ("1234500", "1234542", "print"))]
 
 
 async def test_whole_trajectories_are_left_out(collector: Collector) -> None:

@@ -18,6 +18,18 @@ def test_they_differ_and_can_be_bound() -> None:
             server.bind(("127.0.0.1", port))
 
 
+def test_whoever_asks_again_gets_another() -> None:
+    assert len({ports.free_port() for _ in range(400)}) == 400
+
+
+@pytest.mark.parametrize("first", [10_003, 10_040])
+def test_where_there_are_few_they_come_again(first: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told = tmp_path / "range"
+    told.write_text(f"{first} 60999\n")
+    monkeypatch.setattr(ports, "_RANGE", told)
+    assert all(10_000 <= ports.free_port() < first for _ in range(200))
+
+
 def test_no_connection_gets_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = tmp_path / "range"
     told.write_text("32768\t60999\n")
