@@ -33,7 +33,7 @@ def only_run(out: Path) -> Iterator[None]:
             raise ConfigError(f"out is {str(out)!r}, to which another run writes ({who})") from None
         except OSError:
             pass  # no locks here
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
+        with contextlib.suppress(OSError):  # a disk that is full: who holds it is a help, and not the lock
+            os.truncate(file.fileno(), 0)
+            os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from executor_service.sandbox.inside import arenas
+
 _CODE = """
 import gc, sys
 from executor_service.sandbox.inside.arenas import gathered
@@ -41,3 +43,9 @@ print("whole")
 def test_objects_of_a_template_lie_together_and_others_do_not() -> None:
     done = subprocess.run([sys.executable, "-c", _CODE], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.returncode) == ("True True\nwhole\n", 0), done.stderr
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("executor_service.sandbox.inside.arenas.ctypes.CDLL", lambda _: object())
+    with arenas.gathered():
+        assert [[i] for i in range(100_000)][-1] == [99_999]

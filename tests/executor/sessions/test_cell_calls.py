@@ -179,17 +179,3 @@ async def test_a_lease_that_lapses_while_a_cell_runs_ends_its_session() -> None:
                 async with executor.session() as another:
                     assert (await another.run("1")).ok
                 await asyncio.to_thread(wait_for, limiter.idle)
-
-
-async def test_how_an_interpreter_ended_is_known_however_soon_it_does(executor: ExecutorClient) -> None:
-    """Its init may hear of the end together with what was to be done, and with orders about the program before."""
-
-    async def some() -> set[tuple[Cause, int]]:
-        found = set()
-        for _ in range(6):
-            async with executor.session() as session:
-                result = await session.run("import os; os._exit(3)")
-                found.add((result.cause, result.exit_code))
-        return found
-
-    assert set.union(*await asyncio.gather(*(some() for _ in range(6)))) == {(Cause.POLICY, 3)}

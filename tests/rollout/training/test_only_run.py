@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import signal
 import subprocess
 import sys
@@ -38,4 +40,13 @@ def test_a_folder_has_one_run_until_that_ends_however_it_ends(tmp_path: Path) ->
     with only_run(out):
         pass
     with only_run(out):
+        pass
+
+
+def test_a_file_system_without_locks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with only_run(tmp_path), only_run(tmp_path):
         pass
