@@ -8,8 +8,9 @@ is copied changes, not what is in it: where the kernel can't do this at once, no
 from __future__ import annotations
 
 import ctypes
-import os
 import struct
+
+from executor_service.sandbox.inside import plays
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,10 +21,6 @@ _PROCESS_MADVISE = 440
 _MYSELF = -10000
 """PIDFD_SELF_THREAD."""
 _MADV_POPULATE_WRITE = 23
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_ENTRY = struct.Struct("=Q")
-_PRESENT, _EXCLUSIVE = 1 << 63, 1 << 56
-"""In /proc/PID/pagemap: the page is there; nobody else maps it, so it was copied."""
 _SPAN = struct.Struct("@PN")
 """struct iovec."""
 _MOST_SPANS = 1024
@@ -35,18 +32,18 @@ _spans = ctypes.create_string_buffer(0)
 _address = _count = 0
 
 
-def learn(*plays: Callable[[], object]) -> int:
-    """In the template: `plays` do what programs do, each in a child, and leave nothing in this process.
+def learn(*programs: Callable[[], object]) -> int:
+    """In the template: `programs` do what programs do, each in a child, and leave nothing in this process.
 
     Returns the number of pages that all of them write to; 0: this kernel does not tell, or can't copy them at once.
     """
-    pages = sorted(set.intersection(*map(_written, plays)) - _written(_nothing))
+    pages = sorted(set.intersection(*map(_written, programs)) - _written(_nothing))
     spans: list[list[int]] = []
     for page in pages:
         if spans and page == sum(spans[-1]):
-            spans[-1][1] += _PAGE
+            spans[-1][1] += plays.PAGE
         else:
-            spans.append([page, _PAGE])
+            spans.append([page, plays.PAGE])
     _keep(spans[:_MOST_SPANS])
     if spans and copy() < 0:
         _keep([])
@@ -72,35 +69,8 @@ def _nothing() -> None:
 
 def _written(play: Callable[[], object]) -> set[int]:
     """Addresses of the private pages that a child writes to while it plays."""
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    child = os.fork()
-    if child == 0:
-        try:
-            play()
-            with open(writer, "wb") as told:
-                told.writelines(map(_ENTRY.pack, _copied()))
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as heard:
-        found = {page for (page,) in _ENTRY.iter_unpack(heard.read())}
-    os.waitpid(child, 0)
-    return found
+    return plays.after(play, lambda: list(plays.pages(_writable, plays.PRESENT | plays.EXCLUSIVE)))
 
 
-def _copied() -> list[int]:
-    found: list[int] = []
-    try:
-        with open("/proc/self/maps", "rb") as maps, open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
-            for line in maps.read().splitlines():
-                where, rights = line.split()[:2]
-                if rights != b"rw-p":
-                    continue
-                start, end = (int(word, 16) for word in where.split(b"-"))
-                pagemap.seek(start // _PAGE * _ENTRY.size)
-                entries = _ENTRY.iter_unpack(pagemap.read((end - start) // _PAGE * _ENTRY.size))
-                copied = (i for i, (entry,) in enumerate(entries) if entry & _PRESENT and entry & _EXCLUSIVE)
-                found += [start + i * _PAGE for i in copied]
-    except OSError:
-        return []  # there is no /proc, or it does not tell
-    return found
+def _writable(mapping: plays.Mapping) -> bool:
+    return mapping.rights == b"rw-p"

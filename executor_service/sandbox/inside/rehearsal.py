@@ -1,7 +1,7 @@
 """Runs, in the template, what every worker will run: an interpreter is faster, and writes less, the second time.
 
 CPython rewrites the code of a function as it is called, and makes some objects at first use: here once for all workers.
-What is written to in memory each time is learned as well; see `ahead`.
+What is run and written to in memory each time is learned as well; see `machine_code` and `ahead`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import sys
 from functools import partial
 
-from executor_service.sandbox.inside import ahead, confine, files, program, seeds, wire
+from executor_service.sandbox.inside import ahead, confine, files, machine_code, program, seeds, wire
 from executor_service.sandbox.inside.ending import Pages
 from executor_service.sandbox.inside.exercises import TYPICAL
 
@@ -32,15 +32,17 @@ def rehearse(folder: str) -> None:
 
 
 def learn(folder: str, packages: list[str]) -> None:
-    """Once everything is as workers will find it: what is written to by every program that is typical for the packages
-    of the profile. Those of numpy don't count where pandas is, which uses it."""
-    programs = [
+    """Once everything is as workers will find it: what is run by any program that is typical for the packages of the
+    profile, and what is written to by all. Those of numpy don't count where pandas is, which uses it."""
+    texts = [
         program
         for package in packages
         if package in sys.modules and not (package == "numpy" and "pandas" in packages)
         for program in TYPICAL.get(package, (_PROGRAM,))
     ]
-    ahead.learn(*(partial(_play, folder, 1, each) for each in programs or [_PROGRAM]))
+    programs = [partial(_play, folder, 1, each) for each in texts or [_PROGRAM]]
+    machine_code.enlarge(*programs)
+    ahead.learn(*programs)
 
 
 def _play(folder: str, times: int, text: str) -> None:

@@ -241,14 +241,14 @@ def flush_c_streams() -> None:
 
 
 _MADV_COLLAPSE = 25
-_HUGE = 2 << 20
+HUGE = 2 << 20
 
 
 def collapse(start: int, end: int) -> int:
     """Asks for huge pages in [start, end) (Linux 6.1). Returns how many there are now; 0 where the kernel can't."""
     made = 0
-    for address in range((start + _HUGE - 1) & -_HUGE, end & -_HUGE, _HUGE):
-        result = _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(_HUGE), ctypes.c_int(_MADV_COLLAPSE))
+    for address in range((start + HUGE - 1) & -HUGE, end & -HUGE, HUGE):
+        result = _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(HUGE), ctypes.c_int(_MADV_COLLAPSE))
         made += result == 0
     return made
 
