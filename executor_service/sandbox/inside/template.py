@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 
-from executor_service.sandbox.inside import box, confine, entries, forks, seeds, tree
+from executor_service.sandbox.inside import box, confine, entries, forks, holes, seeds, tree
 from executor_service.sandbox.inside import syscalls as sys_
 from executor_service.sandbox.inside.arenas import gathered
 from executor_service.sandbox.inside.bare import sweep
@@ -111,6 +111,7 @@ def _inner(control: socket.socket, *, privileged: bool, bare: bool) -> Program:
             raise RuntimeError(f"{threads} threads run after {', '.join(head['packages'])} were loaded; must be one")
         template = _Template(control, privileged=privileged, bare=bare, seccomp=bytes.fromhex(head["seccomp"]))
         gc.collect()
+        holes.fill()
         gc.freeze()
         learn(head["folder"], head["packages"])
         control.send(json.dumps({"type": "warm", "missing": missing}).encode())
