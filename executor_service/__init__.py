@@ -4,6 +4,9 @@ This is its public surface for clients; importing it costs gRPC and nothing else
 `python -m executor_service`.
 """
 
+import fairbox.grpc_listener  # noqa: F401 - before gRPC is loaded
+
+# isort: split
 from executor_service.client import ExecutorClient
 from executor_service.client_streams import OutputChunk
 from executor_service.errors import (

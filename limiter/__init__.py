@@ -5,6 +5,9 @@ Ask with `LimiterClient`, run with `ExecutorSession`, serve with `python -m limi
 
 from __future__ import annotations
 
+import fairbox.grpc_listener  # noqa: F401 - before gRPC is loaded
+
+# isort: split
 from limiter.client import (
     BindOutcome,
     ExecutorSession,
