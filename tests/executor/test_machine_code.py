@@ -58,7 +58,7 @@ def done() -> dict[str, Any]:
     if not found["blocks"]:
         pytest.skip("no library of this interpreter has a whole huge page of code")
     if not found["moved"]:
-        pytest.skip("this kernel has no huge page to give, or cannot be asked: MADV_COLLAPSE, Linux 6.1")
+        pytest.skip("no x86-64, or this kernel has no huge page to give or can't be asked: MADV_COLLAPSE, Linux 6.1")
     return found
 
 
@@ -86,3 +86,8 @@ def test_where_there_is_no_huge_page_nothing_is_different(monkeypatch: pytest.Mo
 def test_code_that_hardly_anybody_runs_is_left_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_code, "_WORTH", HUGE // plays.PAGE + 1)
     assert machine_code.enlarge(lambda: sorted(map(str, range(100)))) == 0
+
+
+def test_another_processor_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_code, "_PROCESSOR", "none such")
+    assert machine_code.enlarge(lambda: pytest.fail("nothing is to be played")) == 0

@@ -3,8 +3,8 @@
 CPython gives new objects the places of those that were freed, which loading and exercising packages leaves all over its
 memory: each one that a program takes would be a page to be copied for it. With none left, programs get whole pages.
 
-Invariants: what fills a hole is never freed, and refers to nothing outside; of an interpreter that does not tell
-about its holes none is filled.
+Invariants: what fills a hole is never freed, and refers to nothing outside; of an interpreter that does not tell about
+its holes none is filled.
 """
 
 from __future__ import annotations

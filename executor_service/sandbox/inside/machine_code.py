@@ -2,14 +2,18 @@
 
 What is mapped from a file is not in the page tables of a fork: each 64 KiB that a program runs are a page fault of its
 own, and sixteen entries to be taken away in the end. Of a huge page a fork copies one entry, for 2 MiB. Addresses and
-bytes stay what they are. Where the kernel has no huge page, or lets nobody run what was written, nothing is different;
-else /proc/PID/maps shows memory where it showed the file, and what lay between its code can be run as well.
+bytes stay what they are.
+
+Nothing is different where the kernel has no huge page or lets nobody run what was written, and on processors other than
+x86-64, which may have to be told of code that was written. Else /proc/PID/maps shows memory where it showed the file,
+and what lay between its code can be run as well.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from collections import Counter
 
 from executor_service.sandbox.inside import plays
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 
 _WORTH = 64
 """Pages of a huge one that a program has to need: four page faults, as the kernel maps sixteen at a time."""
+_PROCESSOR = "x86_64"
 _RUN = mmap.PROT_READ | mmap.PROT_EXEC
 _MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
 _FAILED = ctypes.c_void_p(-1).value
@@ -41,7 +46,7 @@ def enlarge(*programs: Callable[[], object]) -> int:
     Returns how many huge pages hold what they run now; 0 where there are none to be had.
     """
     blocks: set[int] = set()
-    for program in programs:
+    for program in programs if os.uname().machine == _PROCESSOR else ():
         needed = Counter(page & -HUGE for page in plays.after(program, _mapped))
         blocks.update(block for block, count in needed.items() if count >= _WORTH)
     return sum(_move(block) for block in sorted(blocks & _movable())) if blocks else 0
