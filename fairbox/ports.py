@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import random
 import socket
 from collections import deque
@@ -18,13 +20,18 @@ _LOWEST = 10_000
 _TRIES = 1_000
 _given: deque[int] = deque(maxlen=1_000)
 """What this process was given last: whoever asks twice, for two servers, must not get one port for both."""
+_CLAIMS = 64
+"""Servers that a process starts at once, at most: of more, the first have taken their ports meanwhile."""
+_claims: dict[int, int] = {}
+"""Of the last ports that this process was given: the descriptor that keeps other processes from being given them."""
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Different ports of `host` on which nobody listens now.
 
     They are below those that the kernel takes for connections, where it can be told: a connection that somebody opens
-    meanwhile does not take one away. OSError where none are to be found.
+    meanwhile does not take one away. No other process that asks here is given one of the last that this one was given.
+    OSError where none are to be found.
     """
     below = _first_of_kernel()
     choices = range(max(_LOWEST, below - _WIDTH), below)
@@ -39,14 +46,34 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
             probe = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 probe.bind((host, port))
-                found.append(probe.getsockname()[1])
-                _given.append(found[-1])
+                taken: int = probe.getsockname()[1]
+                if _claim(taken):
+                    found.append(taken)
+                    _given.append(taken)
     raise OSError(f"no {count} free ports on {host}")
 
 
 def free_port(host: str = "127.0.0.1") -> int:
     """One of them."""
     return free_ports(1, host)[0]
+
+
+def _claim(port: int) -> bool:
+    """Whether no other process was given the port of late; from now on no other one is.
+
+    A claim is a name that the kernel knows, in the network that the port is in, until the process ends or forgets it.
+    """
+    if (handle := _claims.pop(port, None)) is None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim:
+            try:
+                claim.bind(f"\0fairbox/port/{port}")
+            except OSError as error:
+                return error.errno != errno.EADDRINUSE
+            handle = claim.detach()
+    _claims[port] = handle
+    if len(_claims) > _CLAIMS:
+        os.close(_claims.pop(next(iter(_claims))))
+    return True
 
 
 def _first_of_kernel() -> int:

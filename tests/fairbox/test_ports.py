@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,24 @@ def test_one_that_is_taken_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr("fairbox.ports.random.choice", lambda _: taken.getsockname()[1])
         with pytest.raises(OSError, match="no 1 free ports"):
             ports.free_port()
+
+
+def test_no_other_process_is_given_one_whose_server_has_yet_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from fairbox.ports import free_port; print(free_port(), flush=True); input()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout
+        theirs = int(other.stdout.readline())
+        monkeypatch.setattr("fairbox.ports.random.choice", lambda _: theirs)
+        with pytest.raises(OSError, match="no 1 free ports"):
+            ports.free_port()
+        other.communicate("\n", timeout=30)
+        assert ports.free_port() == theirs
+
+
+def test_what_it_keeps_is_bounded() -> None:
+    ports.free_ports(50)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(200):
+        ports.free_port()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 14
