@@ -91,3 +91,17 @@ def test_of_several_programs_it_is_what_all_of_them_write_to(memory: mmap.mmap, 
 
     assert PAGES // 2 <= ahead.learn(half, lambda: write(memory)) < PAGES
     assert PAGES // 2 <= faults_of(memory, ahead.copy) < PAGES
+
+
+def test_memory_that_only_the_child_has_is_not_learned(memory: mmap.mmap, learned: int) -> None:
+    assert learned
+    kept = []
+
+    def program() -> None:
+        kept.append(mmap.mmap(-1, 256 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))  # below all that there is
+        kept[0].madvise(mmap.MADV_NOHUGEPAGE)
+        kept[0][0] = kept[0][len(kept[0]) // 2] = 1
+        write(memory)
+
+    assert ahead.learn(program, program) >= PAGES
+    assert faults_of(memory, ahead.copy) <= FEW
