@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from executor_service.sandbox.inside import machine_code, plays
-from executor_service.sandbox.inside.syscalls import HUGE
-
 _CODE = """
 import ctypes, gc, json, os, re, resource, sys
 from executor_service.sandbox.inside import machine_code, plays
@@ -76,18 +73,27 @@ def test_only_what_is_run_is_moved_and_only_once(done: dict[str, Any]) -> None:
     assert done["again"] == 0
 
 
-def test_where_there_is_no_huge_page_nothing_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_code, "collapse", lambda _start, _end: 0)
-    before = [(each.start, each.end, each.rights, each.file) for each in plays.mappings() if each.file]
-    assert machine_code.enlarge(lambda: sorted(map(str, range(100)))) == 0
-    assert [(each.start, each.end, each.rights, each.file) for each in plays.mappings() if each.file] == before
+@pytest.mark.parametrize(
+    "without",
+    [
+        "machine_code.collapse = lambda start, end: asked.append(start) or 0",
+        "machine_code._mprotect = lambda *_: asked.append(0) or -1",
+        "machine_code._WORTH = HUGE // plays.PAGE + 1; asked.append(0)",
+        "machine_code._PROCESSOR = 'none such'; asked.append(0)",
+    ],
+    ids=["no huge page", "not to be run", "hardly anybody runs it", "another processor"],
+)
+def test_otherwise_nothing_is_different(without: str, done: dict[str, Any]) -> None:
+    assert done["moved"]  # so the same program has something to be moved
+    start = _CODE.index("blocks = sorted")
+    code = f"""{_CODE[:start]}
+def files():
+    return [(each.start, each.end, each.rights, each.file) for each in plays.mappings() if each.file]
 
-
-def test_code_that_hardly_anybody_runs_is_left_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_code, "_WORTH", HUGE // plays.PAGE + 1)
-    assert machine_code.enlarge(lambda: sorted(map(str, range(100)))) == 0
-
-
-def test_another_processor_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_code, "_PROCESSOR", "none such")
-    assert machine_code.enlarge(lambda: pytest.fail("nothing is to be played")) == 0
+asked = []
+{without}
+before = files()
+print(machine_code.enlarge(program), len(asked) > 0, files() == before)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.stdout, ran.stderr) == ("0 True True\n", "")

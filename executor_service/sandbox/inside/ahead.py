@@ -8,7 +8,6 @@ is copied changes, not what is in it: where the kernel can't do this at once, no
 from __future__ import annotations
 
 import ctypes
-import os
 import struct
 
 from executor_service.sandbox.inside import plays
@@ -39,7 +38,7 @@ def learn(*programs: Callable[[], object]) -> int:
     Returns the number of pages that all of them write to; 0: this kernel does not tell, or can't copy them at once.
     """
     # Memory that a child has asked for is not there in a worker, where it would keep what follows from being copied.
-    here = [each for each in plays.mappings() if _writable(each)] if os.path.exists("/proc/self/maps") else []
+    here = [each for each in plays.mappings() if _writable(each)]
     written = set.intersection(*map(_written, programs)) - _written(_nothing)
     pages = sorted(page for page in written if any(each.start <= page < each.end for each in here))
     spans: list[list[int]] = []

@@ -21,19 +21,23 @@ _ENTRY = struct.Struct("=Q")
 class Mapping:
     """One line of /proc/PID/maps."""
 
-    __slots__ = ("end", "file", "rights", "start")
+    __slots__ = ("end", "file", "name", "rights", "start")
 
     def __init__(self, line: bytes) -> None:
         where, self.rights, _, _, _, *name = line.split(maxsplit=5)
         self.start, self.end = (int(word, 16) for word in where.split(b"-"))
-        self.file = name[0] if name and name[0].startswith(b"/") else b""
+        self.name = name[0] if name else b""
+        self.file = self.name if self.name.startswith(b"/") else b""
         """Empty: memory that is no file's."""
 
 
 def mappings() -> list[Mapping]:
-    """Of this process, by address."""
-    with open("/proc/self/maps", "rb") as maps:
-        return [Mapping(line) for line in maps.read().splitlines()]
+    """Of this process, by address; none where there is no /proc."""
+    try:
+        with open("/proc/self/maps", "rb") as maps:
+            return [Mapping(line) for line in maps.read().splitlines()]
+    except OSError:
+        return []
 
 
 def pages(which: Callable[[Mapping], bool], bits: int) -> Iterator[int]:

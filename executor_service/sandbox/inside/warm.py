@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 
+from executor_service.sandbox.inside import plays
 from executor_service.sandbox.inside import syscalls as sys_
 from executor_service.sandbox.inside.exercises import BASE, EXERCISES
 
@@ -59,13 +60,9 @@ def warm(packages: list[str], folder: str, *, lean: bool) -> list[str]:
 
 def _collapse() -> None:
     """Huge pages for private memory: forking copies one entry for each instead of 512."""
-    spans = []
-    with open("/proc/self/maps", encoding="utf-8") as file:
-        for line in file:
-            words = line.split()
-            if "w" in words[1] and (len(words) == 5 or words[5] == "[heap]"):
-                start, end = (int(word, 16) for word in words[0].split("-"))
-                spans.append((start, end))
+    spans = [
+        (each.start, each.end) for each in plays.mappings() if b"w" in each.rights and each.name in (b"", b"[heap]")
+    ]
     if sum(end - start for start, end in spans) >= _LARGE:
         for start, end in spans:
             sys_.collapse(start, end)
