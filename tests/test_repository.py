@@ -95,6 +95,19 @@ def _docstring(path: Path) -> str | None:
     return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
 
+def test_nothing_is_raised_within_except_star() -> None:
+    """Before Python 3.11.4 it comes out in an ExceptionGroup, so that whoever waits for it does not catch it."""
+    wrong = []
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.TryStar):
+                raised = [
+                    each for handler in node.handlers for each in ast.walk(handler) if isinstance(each, ast.Raise)
+                ]
+                wrong += [f"{path.relative_to(ROOT)}:{each.lineno}" for each in raised]
+    assert not wrong
+
+
 def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()

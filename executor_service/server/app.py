@@ -71,7 +71,7 @@ _GARBAGE = 10_000
 _LIMITER_WITHIN_S = 15.0
 """How long readiness waits for the limiter at start. Less than startup probes allow."""
 _LIMITER_LOOK_S = 0.02
-_LAST_CALLS_S = 2.0
+_LAST_CALLS_S = 5.0
 """After the last run has ended, calls get so long to take their answers."""
 
 

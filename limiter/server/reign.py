@@ -77,6 +77,7 @@ class Reign:
             self.hub.close()
 
     async def _lead(self, hub: Hub) -> NoReturn:
+        reason = "leading ended without a reason"
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.leadership.hold(), name="leadership")
@@ -84,8 +85,9 @@ class Reign:
                 tasks.create_task(self._notice(), name="end of the term")
         except* LeadershipLost as lost:
             hub.close("another limiter leads", 0.1)
-            raise LeadershipLost(str(lost.exceptions[0])) from None
-        raise AssertionError("leading ends with LeadershipLost or a cancellation")
+            reason = str(lost.exceptions[0])
+        # Raised out here: what is raised within `except*` comes out in a group before Python 3.11.4.
+        raise LeadershipLost(reason)
 
     def _note_roster(self, changed: RosterChanged) -> None:
         self._roster = changed

@@ -171,11 +171,14 @@ class Toolbox:
             for index in order.start():
                 group.create_task(one(index))
 
+        failure: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 start()
         except* Exception as failures:
-            raise _first(failures) from None
+            failure = _first(failures)
+        if failure is not None:  # out here: what is raised within `except*` comes out in a group before Python 3.11.4
+            raise failure from None
         return {place: responses[index] for index, place in enumerate(places)}
 
     def charged_s(self, calls: Sequence[ToolCall | MalformedCall], responses: Sequence[ToolResponse]) -> float:

@@ -116,12 +116,20 @@ def test_a_missing_port_is_one_sentence(service: Service) -> None:
     assert "Traceback" not in done.stderr
 
 
+def until_gone(processes: list[int]) -> None:
+    """Until none is left; who is told to end is gone a moment after."""
+    deadline = time.monotonic() + 20
+    while left := [pid for pid in processes if alive(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     running = start(tmp_path)
     below = children(running.process.pid)
     assert len(below) >= 2
     assert stop(running) == 130
-    assert not [pid for pid in below if alive(pid)]
+    until_gone(below)
 
 
 def test_killing_the_command_ends_everything(tmp_path: Path) -> None:
@@ -129,10 +137,7 @@ def test_killing_the_command_ends_everything(tmp_path: Path) -> None:
     below = children(running.process.pid)
     running.process.kill()
     running.process.wait()
-    deadline = time.monotonic() + 20
-    while left := [pid for pid in below if alive(pid)]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    until_gone(below)
 
 
 @pytest.mark.parametrize(

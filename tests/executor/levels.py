@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
@@ -18,11 +20,22 @@ import pytest
 from executor_service.sandbox.inside import landlock
 from tests.executor.servers import ROOT, Server, running
 
-__all__ = ["ENV", "EXTREMES", "LEVELS", "PREFIX", "PYTHON", "Level"]
+__all__ = ["ENV", "EXTREMES", "HOME", "LEVELS", "PREFIX", "PYTHON", "Level"]
 
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-ENV = {"PYTHONPATH": f"{ROOT}:{sysconfig.get_paths()['purelib']}", "PYTHONDONTWRITEBYTECODE": "1"}
-"""Environment of a server whose interpreter does not know our packages."""
+TOO_LARGE = (
+    "torch*",
+    "ray*",
+    "triton*",
+    "nvidia*",
+    "transformers*",
+    "pyarrow*",
+    "wandb*",
+    "mypy*",
+    "*kubernetes*",
+    "llm_*",
+)
+"""Packages that no executor needs: they are not copied for ordinary users."""
 
 
 def foreign_python() -> str | None:
@@ -36,11 +49,49 @@ def foreign_python() -> str | None:
     return None
 
 
+def _may_read(folder: str | Path) -> bool:
+    """Whether an ordinary user may enter the folder: a clone in root's home, as a rule, may not be entered."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        return True
+    again = f"import os; os.execvp('ls', ['ls', {str(folder)!r}])"
+    words = [*NOBODY, shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable, "-c", again]
+    return subprocess.run(words, capture_output=True, timeout=30).returncode == 0
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+@functools.cache
+def reachable() -> tuple[Path, Path]:
+    """Folders of our packages and of the libraries that an ordinary user may read: copies, if those in use may not be
+    entered."""
+    libraries = Path(sysconfig.get_paths()["purelib"])
+    if _may_read(ROOT) and _may_read(libraries):
+        return ROOT, libraries
+    copies = Path(tempfile.mkdtemp(prefix="fairbox-tests-"))
+    atexit.register(shutil.rmtree, copies, ignore_errors=True)
+    copies.chmod(0o755)
+    for tier in ("fairbox", "limiter", "executor_service"):
+        shutil.copytree(ROOT / tier, copies / "here" / tier, ignore=shutil.ignore_patterns("__pycache__"))
+    skipped = shutil.ignore_patterns(*TOO_LARGE)
+    shutil.copytree(libraries, copies / "libraries", copy_function=_link, ignore=skipped, symlinks=True)
+    return copies / "here", copies / "libraries"
+
+
 if os.geteuid() != 0:
     PREFIX: list[str] = []
     PYTHON: str | None = sys.executable
 else:
     PREFIX, PYTHON = NOBODY, foreign_python() if shutil.which("setpriv") else None
+
+
+HOME, _LIBRARIES = reachable()
+ENV = {"PYTHONPATH": f"{HOME}:{_LIBRARIES}", "PYTHONDONTWRITEBYTECODE": "1"}
+"""Environment of a server whose interpreter does not know our packages."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +123,7 @@ class Level:
                 return
             assert PYTHON is not None
             more.append("cgroups=none")
-            command = running(*settings, *more, prefix=PREFIX, python=PYTHON, env=ENV | (env or {}))
+            command = running(*settings, *more, prefix=PREFIX, python=PYTHON, env=ENV | (env or {}), cwd=HOME)
             yield stack.enter_context(command)
 
 

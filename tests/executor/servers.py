@@ -71,7 +71,11 @@ def command(*settings: str, python: str = sys.executable) -> tuple[list[str], st
 
 @contextlib.contextmanager
 def running(
-    *settings: str, prefix: Sequence[str] = (), python: str = sys.executable, env: dict[str, str] | None = None
+    *settings: str,
+    prefix: Sequence[str] = (),
+    python: str = sys.executable,
+    env: dict[str, str] | None = None,
+    cwd: Path = ROOT,
 ) -> Iterator[Server]:
     """A server that is ready; killed at the end if the test did not end it. Most tests need no other languages."""
     if not any(setting.startswith("languages=") for setting in settings):
@@ -79,7 +83,7 @@ def running(
     words, target, health = command(
         f"cgroups={GROUPS}" if os.geteuid() == 0 else "cgroups=auto", *settings, python=python
     )
-    process = subprocess.Popen([*prefix, *words], cwd=ROOT, env=os.environ | (env or {}), text=True)
+    process = subprocess.Popen([*prefix, *words], cwd=cwd, env=os.environ | (env or {}), text=True)
     server = Server(process, target, health)
     try:
         wait_for(lambda: server.readiness() == 1 or process.poll() is not None, START_WITHIN_S)

@@ -14,7 +14,7 @@ import pytest
 
 from executor_service import Cause, ExecutorClient, Limits, Outcome
 from executor_service.v1 import executor_pb2 as pb
-from tests.executor.levels import ENV, LEVELS, PREFIX, PYTHON, Level
+from tests.executor.levels import ENV, HOME, LEVELS, PREFIX, PYTHON, Level
 from tests.executor.servers import ROOT, Server, children, command, processes_with, running, wait_for
 
 MARKER = "76543.21"
@@ -89,7 +89,7 @@ async def test_the_first_process_of_a_container_offers_the_same_levels() -> None
     """The server's number is then that of every sandbox's init, which a program may signal."""
     assert PYTHON is not None
     prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *PREFIX]
-    with running("cgroups=none", prefix=prefix, python=PYTHON, env=ENV) as server:
+    with running("cgroups=none", prefix=prefix, python=PYTHON, env=ENV, cwd=HOME) as server:
         status = server.status()
         async with ExecutorClient(server.target) as executor:
             assert (await executor.execute("import os; os.kill(1, 0)")).outcome is Outcome.FINISHED

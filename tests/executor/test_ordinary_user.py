@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits, Outcome
-from tests.executor.levels import ENV, PREFIX, PYTHON
+from tests.executor.levels import ENV, HOME, PREFIX, PYTHON
 from tests.executor.repositories import git, project
-from tests.executor.servers import ROOT, Server, command, idle, owner, running, wait_for
+from tests.executor.servers import Server, command, idle, owner, running, wait_for
 
 MIB = 1 << 20
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="no interpreter that an ordinary user may start, or no setpriv")
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(PYTHON is None, reason="no interpreter that an o
 def plain() -> Iterator[Server]:
     """A server without privileges."""
     assert PYTHON is not None
-    with running("cgroups=none", "max_concurrent=4", prefix=PREFIX, python=PYTHON, env=ENV) as server:
+    with running("cgroups=none", "max_concurrent=4", prefix=PREFIX, python=PYTHON, env=ENV, cwd=HOME) as server:
         assert owner(server.pid) != 0
         yield server
 
@@ -116,7 +116,7 @@ def test_without_user_namespaces_it_ends_with_one_sentence() -> None:
     words, _, _ = command("cgroups=none", python=PYTHON)
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     limited = [*PREFIX, "unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh", *words]
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=60, cwd=ROOT, env=os.environ | ENV)
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=60, cwd=HOME, env=os.environ | ENV)
     assert done.returncode == 1
     (sentence,) = done.stderr.strip().splitlines()
     assert sentence.startswith("executor: isolation level 'namespaces' does not work here")

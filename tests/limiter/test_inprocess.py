@@ -9,6 +9,7 @@ import pytest
 from limiter import LimiterUnavailable, QueueTimeout
 from limiter.core import Timing
 from limiter.inprocess import InProcessLimiter
+from tests.limiter.servers import until
 
 
 async def test_order_and_limit_hold_within_one_program() -> None:
@@ -27,8 +28,7 @@ async def test_order_and_limit_hold_within_one_program() -> None:
 
         await asyncio.gather(*(work(number) for number in range(40)))
         assert (order, most) == (list(range(40)), 2)
-        await asyncio.sleep(0.01)
-        assert (limiter.statistics().held, limiter.statistics().queued) == (0, 0)
+        await until(lambda: (limiter.statistics().held, limiter.statistics().queued) == (0, 0))
 
 
 async def test_bound_lease_is_freed_by_its_executor_alone() -> None:
@@ -43,8 +43,7 @@ async def test_bound_lease_is_freed_by_its_executor_alone() -> None:
         await asyncio.sleep(0.1)
         assert limiter.statistics().bound == 1
         executor.release(lease)
-        await asyncio.sleep(0.01)
-        assert limiter.statistics().held == 0
+        await until(lambda: limiter.statistics().held == 0)
 
 
 async def test_closed_limiter_is_unavailable() -> None:

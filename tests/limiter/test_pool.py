@@ -61,8 +61,7 @@ async def test_results_and_exceptions_reach_the_caller_as_themselves(kind: str) 
             await pool.run(lambda: next(iter(())))
         facts = pool.statistics()
         assert (facts.returned_total, facts.raised_total, facts.running, facts.queued) == (1, 3, 0, 0)
-        await asyncio.sleep(0.01)
-        assert limiter.statistics().held == 0
+        await until(lambda: limiter.statistics().held == 0)
 
 
 async def test_what_cannot_travel_is_told_as_text() -> None:

@@ -131,7 +131,7 @@ async def test_process_ends_with_its_context_and_everything_below_it(tmp_path: P
     async with KeptProcess(words, env=os.environ, log=tmp_path / "log") as process:
         started = await pids(tmp_path / "pids")
         assert not process.ended
-    assert not any(alive(pid) for pid in started)
+    await gone(*started)
 
 
 async def test_process_ends_with_an_owner_that_is_killed(tmp_path: Path) -> None:
@@ -150,13 +150,13 @@ async def test_process_that_ends_by_itself_is_started_again_so_many_times(tmp_pa
         first = await pids(tmp_path / "pids")
         os.kill(first[0], signal.SIGKILL)
         second = await pids(tmp_path / "pids", 2)
-        assert not alive(first[1])
+        await gone(first[1])
         os.kill(second[0], signal.SIGKILL)
         async with asyncio.timeout(30):
             while not process.ended:
                 await asyncio.sleep(0.02)
         assert "the server ended with -9; started again" in process.tail()
-    assert not any(alive(pid) for pid in (*first, *second))
+    await gone(*first, *second)
 
 
 def test_keeper_says_how_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:

