@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +18,7 @@ import grpc.aio
 
 from executor_service.balance import ServerFacts
 from executor_service.client_errors import error_of_call
-from executor_service.client_streams import OutputChunk, execute_batch, stream_execution
+from executor_service.client_streams import OutputChunk, stream_execution
 from executor_service.convert import result_from_proto, workspace_from_proto
 from executor_service.errors import DRAINING, ExecutorError, InvalidRequest, NotFound
 from executor_service.fleet import Fleet, told_when_closed
@@ -128,10 +127,13 @@ class ExecutorClient(SessionCalls):
                 display=display,
             )
         )
+        return await self._execute(request, timeout)
+
+    async def _execute(self, request: pb.ExecuteCodeRequest, timeout: float | None) -> ExecutionResult:
         # Safe to repeat: the request carries a request_id, so a server that ran it, or still runs it, answers from that
         # run; one that died took the program with it.
-        seconds = _time_for([request]) if timeout is None else timeout
-        where = self._homes.of(session_id) or self._homes.of(workspace_id)
+        seconds = _time_for(request) if timeout is None else timeout
+        where = self._homes.of(request.session_id) or self._homes.of(request.workspace_id)
         response, _ = await self._ask("ExecuteCode", request, seconds, among=where, moves=_may_move(request))
         return result_from_proto(response.result)
 
@@ -144,50 +146,34 @@ class ExecutorClient(SessionCalls):
         the program when the iterator is closed: use `contextlib.aclosing`. `timeout` and errors as in `execute`.
         """
         request = program_to_proto(_program(program))
-        seconds = _time_for([request]) if timeout is None else timeout
+        seconds = _time_for(request) if timeout is None else timeout
         where = self._homes.of(request.session_id) or self._homes.of(request.workspace_id)
         with self._connected().take(among=where) as member:
             async for event in stream_execution(member, request, timeout=seconds, target=self.target):
                 yield event
 
-    async def batch(
-        self,
-        programs: Sequence[Program | str],
-        *,
-        max_parallel: int = 0,
-        stop_on_failure: bool = False,
-        timeout: float | None = None,
-    ) -> AsyncGenerator[tuple[int, ExecutionResult | ExecutorError], None]:
-        """Runs up to 1,024 programs, at most `max_parallel` at once (0: as many as the server allows), and gives the
-        index and the result of each as it ends, or the error that kept it from running.
-
-        With `stop_on_failure` none starts after one that did not finish with exit code 0; those are CANCELLED.
-        Leaving the loop early kills what runs when the iterator is closed. `timeout` bounds the whole call; by default
-        the time of all programs one after the other. Raises as `execute`; InvalidRequest for sessions and workspaces
-        that are on different servers.
-        """
-        executions = [program_to_proto(_program(program)) for program in programs]
-        try:
-            request = pb.ExecuteBatchRequest(
-                executions=executions, max_parallel=max_parallel, stop_on_failure=stop_on_failure
-            )
-        except ValueError as error:
-            raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
-        seconds = _time_for(executions) if timeout is None else timeout
-        where = self._homes.common(name for each in executions for name in (each.session_id, each.workspace_id))
-        if where == frozenset():
-            raise InvalidRequest("the batch's sessions and workspaces are on several servers: make one for each", ())
-        with self._connected().take(among=where) as member:
-            async for item in execute_batch(member, request, timeout=seconds, target=self.target):
-                yield item
-
     async def execute_all(
-        self, programs: Sequence[Program | str], *, max_parallel: int = 0, timeout: float | None = None
+        self, programs: Sequence[Program | str], *, max_parallel: int = 64, timeout: float | None = None
     ) -> list[ExecutionResult | ExecutorError]:
-        """`batch`, as a list in the order of `programs`."""
-        async with aclosing(self.batch(programs, max_parallel=max_parallel, timeout=timeout)) as items:
-            found = {index: item async for index, item in items}
-        return [found[index] for index in range(len(programs))]
+        """Runs programs, each by a call of its own and so spread over all servers, at most `max_parallel` at once.
+
+        For each, in their order, its result or the error that kept it from running. `timeout` (seconds) bounds each
+        call, as in `execute`. Cancelling kills what runs.
+        """
+        if max_parallel < 1:
+            raise ValueError(f"max_parallel is {max_parallel}, must be at least 1")
+        room = asyncio.Semaphore(max_parallel)
+
+        async def one(program: Program | str) -> ExecutionResult | ExecutorError:
+            async with room:
+                try:
+                    return await self._execute(program_to_proto(_program(program)), timeout)
+                except ExecutorError as error:
+                    return error
+
+        async with asyncio.TaskGroup() as tasks:
+            calls = [tasks.create_task(one(program)) for program in programs]
+        return [call.result() for call in calls]
 
     async def verify(
         self,
@@ -204,7 +190,6 @@ class ExecutorClient(SessionCalls):
         tolerance: Tolerance | None = None,
         checker: Checker | None = None,
         stop_on_failure: bool = False,
-        trusted_candidate: bool = False,
         workspace_id: str = "",
         request_id: str = "",
         tenant: str = "",
@@ -231,7 +216,6 @@ class ExecutorClient(SessionCalls):
                 tolerance=tolerance,
                 checker=checker,
                 stop_on_failure=stop_on_failure,
-                trusted_candidate=trusted_candidate,
                 workspace_id=workspace_id,
                 request_id=request_id or uuid.uuid4().hex,
                 tenant=tenant,
@@ -387,7 +371,6 @@ def _program(program: Program | str) -> Program:
     return Program(code=program) if isinstance(program, str) else program
 
 
-def _time_for(requests: Sequence[pb.ExecuteCodeRequest]) -> float:
-    """Seconds that a call may take: its programs one after the other, the queues, and the way."""
-    programs = sum((request.limits.wall_time_s or _ASSUMED_WALL_S) + _OVERHEAD_S for request in requests)
-    return programs + QUEUE_ALLOWANCE_S
+def _time_for(request: pb.ExecuteCodeRequest) -> float:
+    """Seconds that a call may take: its program, the queues, and the way."""
+    return (request.limits.wall_time_s or _ASSUMED_WALL_S) + _OVERHEAD_S + QUEUE_ALLOWANCE_S

@@ -1,4 +1,4 @@
-"""From gRPC statuses, of calls and of items of a batch, to the errors of `executor_service.errors`."""
+"""From gRPC statuses of calls to the errors of `executor_service.errors`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ from executor_service.errors import (
     LeaseRefused,
     NotAllowed,
     NotFound,
-    NotOffered,
     Overloaded,
     RunLost,
 )
 from executor_service.model import Cause
-from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldError
 from fairbox.grpc_errors import error_reason, field_errors, retry_after
 
-__all__ = ["error_of_call", "error_of_item"]
+__all__ = ["error_of_call"]
 
 _RETRY_AFTER_S = 1.0
 """Where a server did not say when to ask again."""
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def error_of_call(error: grpc.aio.AioRpcError, target: str) -> ExecutorError:
@@ -36,14 +33,6 @@ def error_of_call(error: grpc.aio.AioRpcError, target: str) -> ExecutorError:
     message = f"executor on {target}: {error.details() or error.code().name}"
     found = _of_reason(*error_reason(error), message)
     return found or _typed(error.code(), message, tuple(field_errors(error)), retry_after(error))
-
-
-def error_of_item(error: pb.ItemError, target: str) -> ExecutorError:
-    """The typed error of an item of a batch."""
-    status = _CODES.get(error.code, grpc.StatusCode.UNKNOWN)
-    message = f"executor on {target}: {error.message or status.name}"
-    found = _of_reason(error.reason, error.metadata, message)
-    return found or _typed(status, message, retry_after_s=error.retry_after_s)
 
 
 def _of_reason(reason: str, facts: Mapping[str, str], message: str) -> ExecutorError | None:
@@ -76,7 +65,5 @@ def _typed(
             return RunLost(message)
         case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
             return NotAllowed(message)
-        case grpc.StatusCode.UNIMPLEMENTED:
-            return NotOffered(message)
         case _:
             return ExecutorUnavailable(message)

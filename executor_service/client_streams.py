@@ -1,28 +1,28 @@
-"""The client's side of StreamExecution and ExecuteBatch: repeated once when the connection breaks, without gaps.
+"""The client's side of StreamExecution: repeated once when the connection breaks, without gaps.
 
-Both are safe to repeat because every program carries a request_id: a server that ran it, or still runs it, answers from
+It is safe to repeat because every program carries a request_id: a server that ran it, or still runs it, answers from
 that run; one that died took the program with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 import grpc
 import grpc.aio
 
-from executor_service.client_errors import error_of_call, error_of_item
+from executor_service.client_errors import error_of_call
 from executor_service.convert import result_from_proto
-from executor_service.errors import ExecutorError, ExecutorUnavailable
+from executor_service.errors import ExecutorUnavailable
 from executor_service.fleet import Member, told_when_closed
 from executor_service.model import ExecutionResult
 from executor_service.sandbox.report import Stream
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.tracing import carried
 
-__all__ = ["OutputChunk", "execute_batch", "stream_execution"]
+__all__ = ["OutputChunk", "stream_execution"]
 
 _STREAMS = {pb.OUTPUT_STREAM_STDOUT: Stream.STDOUT, pb.OUTPUT_STREAM_STDERR: Stream.STDERR}
 
@@ -68,44 +68,5 @@ async def stream_execution(
             member.refused(error)
             if attempt == 2 or error.code() is not grpc.StatusCode.UNAVAILABLE:
                 raise error_of_call(error, target) from error
-        finally:
-            call.cancel()
-
-
-async def execute_batch(
-    member: Member, request: pb.ExecuteBatchRequest, *, timeout: float, target: str
-) -> AsyncGenerator[tuple[int, ExecutionResult | ExecutorError], None]:
-    """Index and result of each program as it ends, or the error that an item met."""
-    deadline = asyncio.get_running_loop().time() + timeout
-    missing: Sequence[int] = range(len(request.executions))
-    for attempt in (1, 2):
-        asked = list(missing)
-        answered: set[int] = set()
-        left = deadline - asyncio.get_running_loop().time()
-        rest = pb.ExecuteBatchRequest(
-            executions=[request.executions[index] for index in asked],
-            max_parallel=request.max_parallel,
-            stop_on_failure=request.stop_on_failure,
-        )
-        call = member.stub.ExecuteBatch(rest, timeout=left, metadata=carried())
-        try:
-            with told_when_closed(call, target):
-                async for response in call:
-                    member.failed = False
-                    index = asked[response.index]
-                    answered.add(index)
-                    if response.HasField("error"):
-                        yield index, error_of_item(response.error, target)
-                    else:
-                        yield index, result_from_proto(response.result)
-            missing = [index for index in asked if index not in answered]
-            if missing:
-                raise ExecutorUnavailable(f"executor on {target}: the batch ended without {len(missing)} results")
-            return
-        except grpc.aio.AioRpcError as error:
-            member.refused(error)
-            if attempt == 2 or error.code() is not grpc.StatusCode.UNAVAILABLE:
-                raise error_of_call(error, target) from error
-            missing = [index for index in asked if index not in answered]
         finally:
             call.cancel()

@@ -119,13 +119,7 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         help="Level landlock: existing folder below which programs get theirs; empty: the system's temporary folder.",
     )
     min_isolation: str = setting(
-        "namespaces", help="Level below which the server refuses to start: landlock, gvisor or namespaces."
-    )
-    backend: str = setting(
-        "sandbox", help="Where programs run: sandbox (here) or remote (at sandbox_fusion_url, whatever its isolation)."
-    )
-    sandbox_fusion_url: str = setting(
-        "", help="With backend=remote: URL of /run_code of a SandboxFusion or another service that speaks as it does."
+        "namespaces", help="Level below which the server refuses to start: landlock or namespaces."
     )
     python: str = setting("", help="Interpreter for programs; empty: this server's, without its virtual environment.")
     profiles: dict[str, ProfileSettings] = setting(
@@ -178,7 +172,6 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         self.validate_security()
         self.limiter_security().validate("limiter_")
         self._validate_isolation()
-        self._validate_backend()
         if self.gateway_tls and not (self.tls_cert and self.gateway_listen):
             raise ConfigError("gateway_tls is true, which needs tls_cert and gateway_listen")
         for name in ("max_concurrent", "dedup_max_ids", "dedup_max_bytes", "gateway_max_body_bytes"):
@@ -228,23 +221,14 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
                 raise ConfigError(f"profiles.{name}.lean is true, which {PYTHON_BASE} and one with packages can't be")
 
     def _validate_isolation(self) -> None:
-        levels = [level.value for level in IsolationLevel if level is not IsolationLevel.NONE]
+        levels = [level.value for level in IsolationLevel]
         if self.min_isolation not in levels:
             raise ConfigError(f"min_isolation is {self.min_isolation!r}, must be one of {', '.join(levels)}")
-        offered = ("auto", IsolationLevel.NAMESPACES.value, IsolationLevel.LANDLOCK.value)
+        offered = ("auto", *reversed(levels))
         if self.isolation not in offered:
             raise ConfigError(f"isolation is {self.isolation!r}, must be one of {', '.join(offered)}")
         if self.isolation in levels and levels.index(self.isolation) < levels.index(self.min_isolation):
             raise ConfigError(f"isolation is {self.isolation!r}, must be at least min_isolation ({self.min_isolation})")
-
-    def _validate_backend(self) -> None:
-        if self.backend not in ("sandbox", "remote"):
-            raise ConfigError(f"backend is {self.backend!r}, must be sandbox or remote")
-        if (self.backend == "remote") is not bool(self.sandbox_fusion_url):
-            problem = "needed" if self.backend == "remote" else "not used"
-            raise ConfigError(
-                f"sandbox_fusion_url is {self.sandbox_fusion_url!r}, which is {problem} by backend={self.backend}"
-            )
 
     def _validate_limits(self) -> None:
         for field in fields(LimitDefaults):

@@ -13,7 +13,6 @@ __all__ = [
     "LeaseRefused",
     "NotAllowed",
     "NotFound",
-    "NotOffered",
     "Overloaded",
     "RunLost",
     "SessionBusy",
@@ -61,10 +60,6 @@ class Overloaded(ExecutorError):  # noqa: N818
 
 class NotAllowed(ExecutorError):  # noqa: N818
     """The call had no token that is good there, or one that is for something else: another role, another tenant."""
-
-
-class NotOffered(ExecutorError):  # noqa: N818
-    """This server does not do that, now or later: it has no sandboxes of its own, or is of another version."""
 
 
 class NotFound(ExecutorError):  # noqa: N818

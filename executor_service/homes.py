@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 __all__ = ["Homes", "preferred"]
 
@@ -29,11 +29,6 @@ class Homes:
             return None
         self._known.move_to_end(name)
         return self._known[name]
-
-    def common(self, names: Iterable[str]) -> frozenset[str] | None:
-        """The servers that have all of these, none where they are apart; None: none of them is known."""
-        homes = [home for name in names if (home := self.of(name)) is not None]
-        return frozenset.intersection(*homes) if homes else None
 
     def add(self, name: str, address: str) -> None:
         """That server has it. A workspace that was prepared again has moved: its former home may have removed it."""

@@ -71,12 +71,8 @@ class Cause(StrEnum):
 class IsolationLevel(StrEnum):
     """What separates a program from the server and from other programs."""
 
-    NONE = "none"
-    """Nothing."""
     LANDLOCK = "landlock"
     """Landlock, seccomp and resource limits."""
-    GVISOR = "gvisor"
-    """The server itself runs inside gVisor."""
     NAMESPACES = "namespaces"
     """Namespaces of its own, no capabilities, seccomp and resource limits."""
 

@@ -49,7 +49,7 @@ def handlers(executions: Executions, *, languages: Collection[str], name: str, q
         for seconds, compiling in ((request.compile_timeout, True), (request.run_timeout, False)):
             if seconds <= 0 and (not compiling or compiles(request.language)):
                 return at_once_too_late(compiling=compiling, served_by=name)
-        result = await executions.run(execution, budget_of(request, queue_s), keep_place=request.keep_place)
+        result = await executions.run(execution, budget_of(request, queue_s))
         return run_code_reply(result, request.fetch_files, fetched(request.fetch_files)[1])
 
     async def run_jupyter(request: schemas.RunJupyterRequest) -> Any:

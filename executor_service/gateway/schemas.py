@@ -82,7 +82,6 @@ class RunCodeRequest(_Request):
         {}, description="Path in the work folder -> content in base64."
     )
     fetch_files: Annotated[list[Text], Few] = Field([], description="Paths of files to return.")
-    keep_place: bool = Field(True, description="After a 504 the same body takes over the place in the queue.")
 
 
 class RunJupyterRequest(_Request):

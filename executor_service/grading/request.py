@@ -39,7 +39,6 @@ class VerifyRequest:
     test_files: tuple[InputFile, ...] = ()
     setup_code: str = ""
     stop_on_failure: bool = False
-    trusted_candidate: bool = False
     tolerance: Tolerance = TOLERANCE
     """For Comparison.FLOAT."""
     checker: RunRequest | None = None

@@ -40,7 +40,6 @@ _ONLY_FOR = {
     "entry_point": (VerifyStyle.FUNCTION,),
     "setup_code": (VerifyStyle.ASSERT,),
     "test_files": (VerifyStyle.ASSERT, VerifyStyle.PYTEST),
-    "trusted_candidate": (VerifyStyle.PYTEST,),
     "comparison": (VerifyStyle.STDIO, VerifyStyle.FUNCTION),
 }
 """Fields that other styles have no use for."""
@@ -71,7 +70,6 @@ def validate_verify(request: pb.VerifyCodeRequest, *, installed: Collection[str]
         test_files=test_files,
         setup_code=request.setup_code,
         stop_on_failure=request.stop_on_failure,
-        trusted_candidate=request.trusted_candidate,
         tolerance=tolerance,
         checker=checker,
     )
@@ -151,10 +149,8 @@ def _fields_of(found: list[FieldError], request: pb.VerifyCodeRequest, style: Ve
 def _test_files(
     found: list[FieldError], request: pb.VerifyCodeRequest, limits: Limits, policy: LimitPolicy
 ) -> tuple[InputFile, ...]:
-    """Checked as the files of any program. A trusted candidate is there with its own files."""
+    """Checked as the files of any program."""
     own = [pb.InputFile(path=MODULE_FILE)]
-    if request.trusted_candidate:
-        own += request.files
     execution = pb.ExecuteCodeRequest(code="-", language="-", files=[*own, *request.test_files], limits=request.limits)
     try:
         validate(execution, installed=(), policy=policy)

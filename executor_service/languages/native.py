@@ -123,15 +123,4 @@ NATIVE = (
         tools={"iverilog": ("iverilog",), "vvp": ("vvp",)},
         install="iverilog",
     ),
-    LanguageSpec(
-        "cuda",
-        "main.cu",
-        compile=("{nvcc}", "-o", "main", "main.cu"),
-        makes=("main",),
-        run=("./main",),
-        # A compiler alone does not run anything: the probe asks for a GPU that programs can see.
-        probe=("{nvidia_smi}", "-L"),
-        tools={"nvcc": ("nvcc",), "nvidia_smi": ("nvidia-smi",)},
-        install="the CUDA toolkit, and a GPU that sandboxes can see",
-    ),
 )

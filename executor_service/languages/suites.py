@@ -86,12 +86,4 @@ SUITES = (
         needs=Needs(processes=256),
         install="elan",
     ),
-    LanguageSpec(
-        "python_gpu",
-        "main.py",
-        run=("{python}", "main.py"),
-        probe=("{nvidia_smi}", "-L"),
-        tools={"nvidia_smi": ("nvidia-smi",)},
-        install="a GPU that sandboxes can see",
-    ),
 )

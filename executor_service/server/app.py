@@ -28,7 +28,7 @@ from executor_service.sandbox.seccomp import compile_filter
 from executor_service.server.access import ACCESS
 from executor_service.server.compiler import Compiler
 from executor_service.server.displayed import DisplayedPrograms
-from executor_service.server.http import open_gateway, open_remote
+from executor_service.server.http import open_gateway
 from executor_service.server.leases import LeaseGate, NoLimiter
 from executor_service.server.levels import OFFERED, LevelFacts, choose, no_longer, scratch_folder, try_level
 from executor_service.server.metrics import executor_metrics
@@ -41,7 +41,7 @@ from executor_service.server.runs import Runs
 from executor_service.server.served import BoxWorkers
 from executor_service.server.service import SERVICE_NAME, ExecutorService
 from executor_service.server.session_service import SessionService
-from executor_service.server.sessions import NoSessions, Sessions
+from executor_service.server.sessions import Sessions
 from executor_service.server.status import status
 from executor_service.server.toolchains import find_toolchains
 from executor_service.server.verify import Verifier
@@ -84,25 +84,16 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         clock = MonotonicClock()
         workspaces = await stack.enter_async_context(open_workspaces(config, clock))
         name = config.name or f"{socket.gethostname()}:{config.listen.rpartition(':')[2]}"
-        here: Here | None = None
-        work: Work
-        if config.backend == "remote":
-            work, capabilities = await stack.enter_async_context(open_remote(config, clock, name))
-        else:
-            here, capabilities = await open_here(stack, config, clock, workspaces.stores)
+        here, capabilities = await open_here(stack, config, clock, workspaces.stores)
         calls = workspace_calls(config, workspaces, here, name)
         gate = await stack.enter_async_context(open_gate(config, name))
-        sessions = session_service = verifier = None
-        if here is not None:
-            sessions = await stack.enter_async_context(open_sessions(config, here, calls.hold, clock, name))
-            work = open_router(here, calls.hold, clock, name, sessions)
-            session_service = await stack.enter_async_context(session_calls(config, here, sessions, capabilities))
-        turns = sessions if sessions is not None else NoSessions()
-        runs = await stack.enter_async_context(open_runs(config, work, gate, clock, name, turns=turns))
-        if here is not None:
-            verifier = await stack.enter_async_context(open_verifier(config, runs, here, calls.hold, clock, name))
+        sessions = await stack.enter_async_context(open_sessions(config, here, calls.hold, clock, name))
+        work = open_router(here, calls.hold, clock, name, sessions)
+        session_service = await stack.enter_async_context(session_calls(config, here, sessions, capabilities))
+        runs = await stack.enter_async_context(open_runs(config, work, gate, clock, name, turns=sessions))
+        verifier = await stack.enter_async_context(open_verifier(config, runs, here, calls.hold, clock, name))
         started, version = clock.now(), installed_version()
-        boxes, compiler = (here.boxes, here.compiler) if here else (None, None)
+        boxes, compiler = here.boxes, here.compiler
 
         def now() -> pb.GetStatusResponse:
             facts, uptime_s, prepared = security.facts(), clock.now() - started, calls.status()
@@ -116,7 +107,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             session_service,
             config.policy(),
             capabilities.installed,
-            frozenset(here.boxes.profiles if here else ()),
+            frozenset(here.boxes.profiles),
             calls,
             now,
         )
@@ -195,7 +186,7 @@ def open_router(here: Here, hold: Hold, clock: Clock, name: str, sessions: Sessi
     return Router(programs, displayed, sessions)
 
 
-async def drain(config: ExecutorConfig, runs: Runs, sessions: Sessions | None) -> None:
+async def drain(config: ExecutorConfig, runs: Runs, sessions: Sessions) -> None:
     """Makes nothing new, and lets what runs come to its end."""
     counts = runs.statistics()
     _LOG.info("ending: %d programs run, %d requests wait", counts.running, counts.queued)
@@ -216,18 +207,10 @@ def session_calls(config: ExecutorConfig, here: Here, sessions: Sessions, capabi
     )
 
 
-def workspace_calls(config: ExecutorConfig, workspaces: Workspaces, here: Here | None, name: str) -> WorkspaceCalls:
+def workspace_calls(config: ExecutorConfig, workspaces: Workspaces, here: Here, name: str) -> WorkspaceCalls:
     """What PrepareWorkspace needs."""
-    visible = here.host.binds if here else ()
-    copied = here is not None and here.host.bare
-    return WorkspaceCalls(
-        workspaces,
-        config.workspace_remotes,
-        visible,
-        name=name,
-        offered=here is not None,
-        copy_bytes=config.workspace_copy_bytes if copied else 0,
-    )
+    copy_bytes = config.workspace_copy_bytes if here.host.bare else 0
+    return WorkspaceCalls(workspaces, config.workspace_remotes, here.host.binds, name=name, copy_bytes=copy_bytes)
 
 
 class Here(NamedTuple):

@@ -25,7 +25,7 @@ _SHORTEST_S = 0.01
 _MAX_TESTS = 10_000
 """Tests of one pytest case."""
 MAX_MESSAGE, _MAX_NODE_ID = 2000, 500
-"""Characters that are kept of what a checker says: a trusted candidate can speak in its place."""
+"""Characters that are kept of what a checker says."""
 
 
 class Ended(Exception):  # noqa: N818 - a fact about one side

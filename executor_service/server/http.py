@@ -1,6 +1,6 @@
-"""The two ways in which HTTP comes in: the gateway for SandboxFusion's clients, and a remote sandbox in place of ours.
+"""Where SandboxFusion's clients come in.
 
-Both need the extra `gateway`, which is imported only where the configuration asks for one of them.
+Needs the extra `gateway`, which is imported only where the configuration asks for it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,11 @@ import ssl
 from collections.abc import AsyncIterator
 
 from executor_service.config import ExecutorConfig
-from executor_service.model import IsolationLevel
-from executor_service.server.levels import LevelFacts
-from executor_service.server.probe import Capabilities, LanguageFacts
 from executor_service.server.runs import Runs
-from executor_service.server.work import Work
 from executor_service.validation import validate
-from fairbox.clock import Clock
 from fairbox.errors import ConfigError
 
-__all__ = ["open_gateway", "open_remote"]
+__all__ = ["open_gateway"]
 
 _LOG = logging.getLogger("executor_service")
 
@@ -49,28 +44,6 @@ async def open_gateway(
         insecure=config.insecure,
         tls=tls,
     )
-    async with executions, gateway:
+    async with gateway:
         _LOG.info("gateway on %s", gateway.address)
         yield
-
-
-@contextlib.asynccontextmanager
-async def open_remote(config: ExecutorConfig, clock: Clock, name: str) -> AsyncIterator[tuple[Work, Capabilities]]:
-    """A sandbox elsewhere, after one program has run there. Which languages it has is not known: all are tried."""
-    try:
-        from executor_service.remote.backend import RemoteSandbox
-    except ImportError as error:
-        raise ConfigError(f"backend is remote, which needs the extra `gateway`: {error}") from None
-    sandbox = RemoteSandbox(config.sandbox_fusion_url, clock, name=name, policy=config.policy())
-    async with sandbox:
-        await sandbox.probe()
-        reason = f"programs run at {sandbox.place}"
-        offered = sorted(spec.name for spec in config.offered())
-        yield (
-            sandbox,
-            Capabilities(
-                tuple(LevelFacts(level, available=False, reason=reason) for level in reversed(IsolationLevel)),
-                tuple(LanguageFacts(language, installed=True, version=reason) for language in offered),
-                IsolationLevel.NONE,
-            ),
-        )

@@ -38,7 +38,7 @@ class HasPools(Protocol):
 
 
 def executor_metrics(
-    now: Callable[[], pb.GetStatusResponse], tally: RunTally, sessions: HasSessions | None, boxes: HasPools | None
+    now: Callable[[], pb.GetStatusResponse], tally: RunTally, sessions: HasSessions, boxes: HasPools
 ) -> Iterator[Metric]:
     """All figures of this moment; `now` answers GetStatus. Call it where the server lives."""
     status = now()
@@ -50,8 +50,8 @@ def executor_metrics(
     yield from _runs(tally)
     yield _counter("deduplicated", "Calls answered from the run of an earlier one.", status.deduplicated_total)
     yield from _limiter(status)
-    yield from _sessions(SessionStatistics() if sessions is None else sessions.statistics())
-    yield from _workers({} if boxes is None else boxes.statistics())
+    yield from _sessions(sessions.statistics())
+    yield from _workers(boxes.statistics())
     yield from _workspaces(status.workspaces)
     yield from _compiler(status.compile_cache)
     yield from tracing_metrics(_PREFIX)

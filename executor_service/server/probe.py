@@ -71,17 +71,12 @@ class Capabilities:
 async def probe(
     planner: Planner, boxes: Boxes, *, missing: Mapping[str, str], levels: Sequence[LevelFacts]
 ) -> Capabilities:
-    """`missing`: language -> why it is not even tried; `levels`: those that were tried.
+    """`missing`: language -> why it is not even tried; `levels`: those that were tried, the strongest first.
 
     Raises SandboxFailure where no sandbox works."""
     languages = [LanguageFacts(name, installed=False, reason=reason) for name, reason in missing.items()]
     languages += await _languages(planner, boxes, [spec for name, spec in LANGUAGES.items() if name not in missing])
-    known = {facts.level: facts for facts in levels}
-    every = [
-        known.get(level, LevelFacts(level, available=False, reason="not offered by this version"))
-        for level in reversed(list(IsolationLevel))
-    ]
-    return Capabilities(tuple(every), tuple(sorted(languages, key=lambda facts: facts.name)), boxes.level)
+    return Capabilities(tuple(levels), tuple(sorted(languages, key=lambda facts: facts.name)), boxes.level)
 
 
 async def _languages(planner: Planner, boxes: Boxes, specs: Sequence[LanguageSpec]) -> list[LanguageFacts]:

@@ -24,12 +24,11 @@ from executor_service.errors import (
     SESSION_NOT_FOUND,
     WORKSPACE_TOO_LARGE,
 )
-from executor_service.remote.errors import RemoteBusy, RemoteDown
 from executor_service.server.family import CannotBranch
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
 from executor_service.server.runs import Abandoned, Draining, QueueTimeout, ResultGone
-from executor_service.server.sessions import SessionFailed, SessionsNotOffered
-from executor_service.server.workspace_calls import WorkspacesNotOffered, WorkspaceTooLarge
+from executor_service.server.sessions import SessionFailed
+from executor_service.server.workspace_calls import WorkspaceTooLarge
 from executor_service.server.workspaces import (
     PreparationFailed,
     PreparationTimeout,
@@ -96,8 +95,6 @@ def problem_of(error: Exception) -> Problem:
             return Problem(grpc.StatusCode.UNAVAILABLE, message, reason=DRAINING)
         case TenantRefused():
             return Problem(grpc.StatusCode.PERMISSION_DENIED, str(error))
-        case WorkspacesNotOffered() | SessionsNotOffered():
-            return Problem(grpc.StatusCode.UNIMPLEMENTED, str(error))
         case WorkspaceTooLarge():
             return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error), reason=WORKSPACE_TOO_LARGE)
         case UnknownWorkspace():
@@ -108,9 +105,7 @@ def problem_of(error: Exception) -> Problem:
             return Problem(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
         case PreparationFailed():
             return Problem(grpc.StatusCode.INTERNAL, str(error))
-        case RemoteBusy():
-            return _exhausted(str(error), error.retry_after_s, "remote:sandbox")
-        case LimiterDown() | RemoteDown() | SourceUnreachable() | Abandoned():
+        case LimiterDown() | SourceUnreachable() | Abandoned():
             return Problem(grpc.StatusCode.UNAVAILABLE, str(error))
         case LeaseRefusal():
             return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error))

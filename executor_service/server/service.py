@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -16,17 +17,16 @@ from executor_service.grading.convert import verify_to_proto
 from executor_service.grading.validation import validate_verify
 from executor_service.model import ExecutionResult, RunRequest
 from executor_service.server.access import own
-from executor_service.server.batch import BatchItem, check_batch, check_prefixed, execute_batch
 from executor_service.server.problems import abort
 from executor_service.server.runs import Follower, Runs
 from executor_service.server.session_service import SessionService
-from executor_service.server.sessions import SessionsNotOffered
 from executor_service.server.stream import stream_execution
 from executor_service.server.verify import Verifier
 from executor_service.server.workspace_calls import WorkspaceCalls
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from executor_service.validation import LimitPolicy, validate
+from fairbox.errors import FieldError, FieldErrors
 
 __all__ = ["SERVICE_NAME", "ExecutorService"]
 
@@ -37,12 +37,20 @@ T = TypeVar("T")
 SERVICE_NAME = "executor_service.v1.ExecutorService"
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A request that was found valid, and what makes another one the same."""
+
+    request: RunRequest
+    fingerprint: bytes
+
+
 class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     def __init__(
         self,
         runs: Runs,
-        verifier: Verifier | None,
-        sessions: SessionService | None,
+        verifier: Verifier,
+        sessions: SessionService,
         policy: LimitPolicy,
         installed: frozenset[str],
         profiles: frozenset[str],
@@ -72,8 +80,6 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     async def VerifyCode(  # noqa: N802
         self, request: pb.VerifyCodeRequest, context: Context
     ) -> pb.VerifyCodeResponse:
-        if self._verifier is None:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "VerifyCode is not offered where programs run elsewhere")
         try:
             # In a thread: a request can hold megabytes of values to be parsed.
             valid = await asyncio.to_thread(
@@ -92,23 +98,8 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self, request: pb.StreamExecutionRequest, context: Context
     ) -> None:
         try:
-            item = check_prefixed("execution", request.execution, self._check)
+            item = self._check_streamed(request.execution)
             await stream_execution(self._execute, item.request, item.fingerprint, context.write)
-        except Exception as error:  # the boundary: each gets its status
-            await abort(context, error)
-
-    async def ExecuteBatch(  # type: ignore[override]  # noqa: N802
-        self, request: pb.ExecuteBatchRequest, context: Context
-    ) -> None:
-        most = self._runs.statistics().max_running
-        try:
-            await execute_batch(
-                check_batch(request, self._check),
-                self._execute,
-                context.write,
-                max_parallel=min(request.max_parallel or most, most),
-                stop_on_failure=request.stop_on_failure,
-            )
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
 
@@ -123,24 +114,24 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     async def CreateSession(  # noqa: N802
         self, request: pb.CreateSessionRequest, context: Context
     ) -> pb.CreateSessionResponse:
-        response = await _answered(context, lambda: self._offered.create(own(request)))
+        response = await _answered(context, lambda: self._sessions.create(own(request)))
         self._tell_load(context)
         return response
 
     async def BranchSession(  # noqa: N802
         self, request: pb.BranchSessionRequest, context: Context
     ) -> pb.BranchSessionResponse:
-        return await _answered(context, lambda: self._offered.branch(request))
+        return await _answered(context, lambda: self._sessions.branch(request))
 
     async def DeleteSession(  # noqa: N802
         self, request: pb.DeleteSessionRequest, context: Context
     ) -> pb.DeleteSessionResponse:
-        return await _answered(context, lambda: self._offered.delete(request))
+        return await _answered(context, lambda: self._sessions.delete(request))
 
     async def ListSessions(  # noqa: N802
         self, request: pb.ListSessionsRequest, context: Context
     ) -> pb.ListSessionsResponse:
-        return await _answered(context, lambda: self._offered.list(own(request)))
+        return await _answered(context, lambda: self._sessions.list(own(request)))
 
     async def GetStatus(  # noqa: N802
         self, request: pb.GetStatusRequest, context: Context
@@ -151,13 +142,19 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         """Behind the answer, for clients that have several executors to choose from."""
         context.set_trailing_metadata(((LOAD_KEY, str(self._runs.load())),))
 
-    def _check(self, request: pb.ExecuteCodeRequest) -> BatchItem:
+    def _check_streamed(self, execution: pb.ExecuteCodeRequest) -> Checked:
+        """A program that is a field of another message: FieldErrors name its fields so."""
+        try:
+            return self._check(execution)
+        except FieldErrors as errors:
+            named = [FieldError(f"execution.{error.field}", error.problem) for error in errors.errors]
+            raise FieldErrors(named) from None
+
+    def _check(self, request: pb.ExecuteCodeRequest) -> Checked:
         valid = validate(own(request), installed=self._installed, policy=self._policy, profiles=self._profiles)
-        if self._sessions is None and (valid.session_id or valid.display):
-            raise SessionsNotOffered
-        if self._sessions is not None and valid.session_id:
+        if valid.session_id:
             self._sessions.permit(valid.session_id)
-        return BatchItem(valid, fingerprint(request) if valid.request_id else b"")
+        return Checked(valid, fingerprint(request) if valid.request_id else b"")
 
     async def _execute(self, request: RunRequest, mark: bytes, follow: Follower | None = None) -> ExecutionResult:
         # A workspace is held from the first moment, so that it does not go while its run waits. A repeated request is
@@ -166,12 +163,6 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         known = request.session_id or self._runs.knows(request.request_id)
         with self._workspaces.hold("" if known else request.workspace_id, request.limits):
             return await self._runs.execute(request, mark, follow)
-
-    @property
-    def _offered(self) -> SessionService:
-        if self._sessions is None:
-            raise SessionsNotOffered
-        return self._sessions
 
 
 def fingerprint(request: pb.ExecuteCodeRequest | pb.VerifyCodeRequest) -> bytes:

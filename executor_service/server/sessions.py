@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
 from types import TracebackType
@@ -32,7 +32,7 @@ from executor_service.session_request import BranchRequest, SessionRequest
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 
-__all__ = ["NoSessions", "SessionFailed", "Sessions", "SessionsNotOffered"]
+__all__ = ["SessionFailed", "Sessions"]
 
 _log = logging.getLogger(__name__)
 _SWEEP_S = 1.0
@@ -41,23 +41,6 @@ _SWEEP_S = 1.0
 
 class SessionFailed(Exception):  # noqa: N818 - a fact about one session
     """The session could not be made; the text says at which step."""
-
-
-class SessionsNotOffered(Exception):  # noqa: N818 - a fact about this server
-    """This server runs programs elsewhere, where it can keep nothing."""
-
-    def __str__(self) -> str:
-        return "sessions and displays need a sandbox of this server's own; it runs programs elsewhere (backend)"
-
-
-class NoSessions:
-    """The `Turns` of a server that has no sessions."""
-
-    def taken(self, session_id: str) -> bool:
-        raise SessionsNotOffered
-
-    def turn(self, request: RunRequest) -> AbstractAsyncContextManager[None]:
-        raise SessionsNotOffered
 
 
 class Sessions:

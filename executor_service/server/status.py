@@ -23,12 +23,12 @@ def status(
     name: str,
     version: str,
     runs: Runs,
-    sessions: Sessions | None,
-    boxes: Boxes | None,
-    compiler: Compiler | None,
+    sessions: Sessions,
+    boxes: Boxes,
+    compiler: Compiler,
     gate: LeaseGate,
     capabilities: Capabilities,
-    workspaces: pb.WorkspaceStatus | None,
+    workspaces: pb.WorkspaceStatus,
     uptime_s: float,
     security: SecurityFacts,
 ) -> pb.GetStatusResponse:
@@ -48,7 +48,7 @@ def status(
             pb.LanguageStatus(name=facts.name, installed=facts.installed, version=facts.version, reason=facts.reason)
             for facts in capabilities.languages
         ],
-        profiles=[] if boxes is None else _profiles(boxes),
+        profiles=_profiles(boxes),
         max_running=counts.max_running,
         running=counts.running,
         max_queued=counts.max_queued,
@@ -64,11 +64,11 @@ def status(
         limiter=pb.LimiterStatus(
             target=standing.target, valid=standing.valid, epoch=standing.epoch, bound=standing.bound
         ),
-        sessions=len(sessions) if sessions is not None else 0,
+        sessions=len(sessions),
         draining=runs.draining,
         uptime_s=uptime_s,
         insecure=config.insecure,
-        compile_cache=None if compiler is None else _compile_cache(compiler.statistics()),
+        compile_cache=_compile_cache(compiler.statistics()),
         workspaces=workspaces,
         security=_security(security),
     )

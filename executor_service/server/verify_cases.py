@@ -59,24 +59,15 @@ class Grader:
     @asynccontextmanager
     async def take_candidate(self, request: VerifyRequest, name: str) -> AsyncIterator[Served]:
         """A worker for the candidate, with its workspace."""
-        async with self._take(self.candidate(request), request, name) as worker:
-            yield worker
+        with self.hold(request.program.workspace_id, request.program.limits) as workspace:
+            async with self.workers.take(mounted(self.candidate(request), workspace), name=name) as worker:
+                yield worker
 
     @asynccontextmanager
     async def take_checker(self, request: VerifyRequest, name: str) -> AsyncIterator[Served]:
-        """A worker for the checker; it has the workspace only where the candidate is inside it."""
-        if not request.trusted_candidate:
-            async with self.workers.take(self.checker(request), name=name) as worker:
-                yield worker
-            return
-        async with self._take(self.checker(request), request, name) as worker:
+        """A worker for the checker, without a workspace."""
+        async with self.workers.take(self.checker(request), name=name) as worker:
             yield worker
-
-    @asynccontextmanager
-    async def _take(self, plan: Plan, request: VerifyRequest, name: str) -> AsyncIterator[Served]:
-        with self.hold(request.program.workspace_id, request.program.limits) as workspace:
-            async with self.workers.take(mounted(plan, workspace), name=name) as worker:
-                yield worker
 
     def candidate(self, request: VerifyRequest) -> Plan:
         program = request.program
@@ -86,8 +77,6 @@ class Grader:
     def checker(self, request: VerifyRequest) -> Plan:
         program = request.program
         files = request.test_files
-        if request.trusted_candidate:
-            files = (InputFile(MODULE_FILE, program.code), *program.files, *files)
         sources = b"\n".join([request.setup_code.encode(), *(file.content for file in files)])
         return self._plan("checker", program.limits, files, sources)
 
@@ -229,36 +218,28 @@ class CheckWork(CaseWork):
         name = f"case-{attempt.number}"
         async with AsyncExitStack() as stack:
             checker = await stack.enter_async_context(self.grader.take_checker(self.request, f"{name}-check"))
-            if self.request.trusted_candidate:
-                candidate = None
-                await self._bind(attempt, checker)
-            else:
-                candidate = await stack.enter_async_context(self.grader.take_candidate(self.request, name))
-                await self._bind(attempt, candidate, checker)
+            candidate = await stack.enter_async_context(self.grader.take_candidate(self.request, name))
+            await self._bind(attempt, candidate, checker)
             return await self._talk(attempt, candidate, checker, self.grader.clock.now() - admitted)
 
-    async def _talk(
-        self, attempt: Attempt, candidate: Served | None, checker: Served, setup_s: float
-    ) -> ExecutionResult:
+    async def _talk(self, attempt: Attempt, candidate: Served, checker: Served, setup_s: float) -> ExecutionResult:
         limit_s = self.request.program.limits.wall_time_s
-        speaker = self._speaker(candidate, limit_s) if candidate else None
-        if speaker is not None and candidate is not None:
-            head = await _load(speaker, tests=True)
-            if head.get("type") != "loaded":
-                return await self._not_loaded(attempt, candidate, head, setup_s)
+        speaker = self._speaker(candidate, limit_s)
+        head = await _load(speaker, tests=True)
+        if head.get("type") != "loaded":
+            return await self._not_loaded(attempt, candidate, head, setup_s)
         dialogue = Dialogue(speaker, self._speaker(checker, limit_s + CHECKER_EXTRA_S))
         try:
             verdict: Head | None = await dialogue.check(self._question())
         except Ended:
             verdict = None
         checked = await checker.end()
-        report = await candidate.end() if candidate else checked
+        report = await candidate.end()
         result = self._answered(attempt, report, setup_s)
         taken_away = report.killed in (Killed.LAPSED, Killed.OUTPUT)  # it may have answered all that it was asked
-        if dialogue.gone or (candidate is None and verdict is None) or taken_away:
+        if dialogue.gone or taken_away:
             result = self._unanswered(attempt, report, setup_s)
-        if speaker is not None:
-            result = replace(result, wall_time_s=speaker.used_s)
+        result = replace(result, wall_time_s=speaker.used_s)
         self._find(dialogue, verdict, result, checked)
         return result
 
@@ -275,7 +256,6 @@ class CheckWork(CaseWork):
         case, request = self._case, self.request
         question = {
             "style": "pytest" if request.style is VerifyStyle.PYTEST else "assert",
-            "trusted": request.trusted_candidate,
             "setup": request.setup_code,
             "source": case.source if isinstance(case, AssertCase) else "",
             "node_id": case.node_id if isinstance(case, PytestCase) else "",
@@ -287,10 +267,9 @@ class CheckWork(CaseWork):
         if result.cause is Cause.INFRA:
             self.finding = unanswered(result)
             return
-        always = 1 if self.request.trusted_candidate else 0  # whatever happens there, the candidate can have caused
         gone = f"The candidate could not answer: {result.message or 'its process had ended'}" if dialogue.gone else ""
         for test, asked, was_gone in dialogue.tests:
-            finding = judge_check(test.status, test.message, asked=asked + always, gone=gone if was_gone else "")
+            finding = judge_check(test.status, test.message, asked=asked, gone=gone if was_gone else "")
             self.tests.append((test.node_id, finding))
         if verdict is None:
             outcome, cause, message = judge(checked, self.grader.checker(self.request).limits)
@@ -299,7 +278,7 @@ class CheckWork(CaseWork):
                 return
             # A slow check can be the doing of a candidate that has not been asked yet: it runs on the same machine.
             # What the check itself prints is the doing of nobody else.
-            asked = dialogue.asked + always + (checked.killed not in (Killed.NOT, Killed.OUTPUT))
+            asked = dialogue.asked + (checked.killed not in (Killed.NOT, Killed.OUTPUT))
             said = f"The check ended without a verdict ({outcome}). {message}".strip()
             self.finding = judge_check(Status.FAILED, said, asked=asked, gone=gone)
             return
@@ -307,8 +286,7 @@ class CheckWork(CaseWork):
         # A test of pytest may be about something else; an assertion that is not is a mistake, such as a function
         # that nothing calls.
         must_ask = isinstance(self._case, AssertCase)
-        asked = dialogue.asked + always
-        self.finding = judge_check(status, message, asked=asked, gone=gone, must_ask=must_ask)
+        self.finding = judge_check(status, message, asked=dialogue.asked, gone=gone, must_ask=must_ask)
 
 
 async def _load(speaker: Speaker, *, tests: bool) -> Head:

@@ -16,14 +16,10 @@ from executor_service.v1 import executor_pb2 as pb
 if TYPE_CHECKING:
     from executor_service.workspaces.spec import Facts
 
-__all__ = ["Hold", "WorkspaceCalls", "WorkspaceTooLarge", "WorkspacesNotOffered"]
+__all__ = ["Hold", "WorkspaceCalls", "WorkspaceTooLarge"]
 
 Hold = Callable[[str, Limits], AbstractContextManager[WorkspaceMount | None]]
 """Keeps the workspace of this name where it is, for something that has these limits; None for an empty name."""
-
-
-class WorkspacesNotOffered(Exception):  # noqa: N818 - a fact about this server
-    """Programs run elsewhere."""
 
 
 class WorkspaceTooLarge(Exception):  # noqa: N818 - a fact about a workspace
@@ -40,19 +36,16 @@ class WorkspaceCalls:
         visible: Sequence[str],
         *,
         name: str,
-        offered: bool,
         copy_bytes: int,
     ) -> None:
         self._workspaces = workspaces
         self._remotes = remotes
         self._visible = visible
         self._name = name
-        self._offered = offered
         self._copy_bytes = copy_bytes
 
     async def prepare(self, request: pb.PrepareWorkspaceRequest) -> pb.PrepareWorkspaceResponse:
-        """Raises WorkspacesNotOffered and what `check_prepare` and `Workspaces.prepare` raise."""
-        self._check_offered()
+        """Raises what `check_prepare` and `Workspaces.prepare` raise."""
         valid = check_prepare(request, remotes=self._remotes, visible=self._visible)
         prepared = await self._workspaces.prepare(valid)
         return pb.PrepareWorkspaceResponse(
@@ -64,19 +57,14 @@ class WorkspaceCalls:
         )
 
     def hold(self, workspace_id: str, limits: Limits) -> AbstractContextManager[WorkspaceMount | None]:
-        """See `Workspaces.hold`. Raises WorkspacesNotOffered too (workspaces of a former life may be there), and
-        WorkspaceTooLarge."""
+        """See `Workspaces.hold`. Raises WorkspaceTooLarge too."""
         most_bytes = min(self._copy_bytes, limits.disk_bytes)
-        if workspace_id:
-            self._check_offered()
-            if self._copy_bytes:
-                _check_copy(workspace_id, self._workspaces.facts(workspace_id), most_bytes)
+        if workspace_id and self._copy_bytes:
+            _check_copy(workspace_id, self._workspaces.facts(workspace_id), most_bytes)
         return self._workspaces.hold(workspace_id, most_bytes)
 
-    def status(self) -> pb.WorkspaceStatus | None:
-        """For GetStatus; None where there are none."""
-        if not self._offered:
-            return None
+    def status(self) -> pb.WorkspaceStatus:
+        """For GetStatus."""
         counts = self._workspaces.statistics()
         return pb.WorkspaceStatus(
             entries=counts.workspaces,
@@ -91,10 +79,6 @@ class WorkspaceCalls:
             max_copy_bytes=self._copy_bytes,
             max_copy_entries=MOST_ENTRIES if self._copy_bytes else 0,
         )
-
-    def _check_offered(self) -> None:
-        if not self._offered:
-            raise WorkspacesNotOffered("workspaces need programs that run here")
 
 
 def _check_copy(name: str, facts: Facts, most_bytes: int) -> None:

@@ -129,13 +129,9 @@ class _IsolationLevelEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper.
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     ISOLATION_LEVEL_UNSPECIFIED: _IsolationLevel.ValueType  # 0
     """Not known."""
-    ISOLATION_LEVEL_NONE: _IsolationLevel.ValueType  # 1
-    """Nothing: an explicitly unsafe mode."""
-    ISOLATION_LEVEL_LANDLOCK: _IsolationLevel.ValueType  # 2
+    ISOLATION_LEVEL_LANDLOCK: _IsolationLevel.ValueType  # 1
     """Landlock, seccomp and resource limits."""
-    ISOLATION_LEVEL_GVISOR: _IsolationLevel.ValueType  # 3
-    """The server itself runs inside gVisor; resource limits within."""
-    ISOLATION_LEVEL_NAMESPACES: _IsolationLevel.ValueType  # 4
+    ISOLATION_LEVEL_NAMESPACES: _IsolationLevel.ValueType  # 2
     """Mount, pid, net, ipc and uts namespaces (user namespaces where the server is not root), no capabilities, seccomp and
     resource limits.
     """
@@ -145,13 +141,9 @@ class IsolationLevel(_IsolationLevel, metaclass=_IsolationLevelEnumTypeWrapper):
 
 ISOLATION_LEVEL_UNSPECIFIED: IsolationLevel.ValueType  # 0
 """Not known."""
-ISOLATION_LEVEL_NONE: IsolationLevel.ValueType  # 1
-"""Nothing: an explicitly unsafe mode."""
-ISOLATION_LEVEL_LANDLOCK: IsolationLevel.ValueType  # 2
+ISOLATION_LEVEL_LANDLOCK: IsolationLevel.ValueType  # 1
 """Landlock, seccomp and resource limits."""
-ISOLATION_LEVEL_GVISOR: IsolationLevel.ValueType  # 3
-"""The server itself runs inside gVisor; resource limits within."""
-ISOLATION_LEVEL_NAMESPACES: IsolationLevel.ValueType  # 4
+ISOLATION_LEVEL_NAMESPACES: IsolationLevel.ValueType  # 2
 """Mount, pid, net, ipc and uts namespaces (user namespaces where the server is not root), no capabilities, seccomp and
 resource limits.
 """
@@ -911,120 +903,6 @@ class StreamExecutionResponse(google.protobuf.message.Message):
 global___StreamExecutionResponse = StreamExecutionResponse
 
 @typing.final
-class ExecuteBatchRequest(google.protobuf.message.Message):
-    """Programs to run. Each is queued, limited and leased by itself."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    EXECUTIONS_FIELD_NUMBER: builtins.int
-    MAX_PARALLEL_FIELD_NUMBER: builtins.int
-    STOP_ON_FAILURE_FIELD_NUMBER: builtins.int
-    max_parallel: builtins.int
-    """The most to run at once. 0: as many as the server allows."""
-    stop_on_failure: builtins.bool
-    """Do not start more after a result that is not FINISHED; those not started are CANCELLED, with the cause of the first."""
-    @property
-    def executions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ExecuteCodeRequest]:
-        """From 1 to 1,024 programs. Their request_ids, where set, must differ."""
-
-    def __init__(
-        self,
-        *,
-        executions: collections.abc.Iterable[global___ExecuteCodeRequest] | None = ...,
-        max_parallel: builtins.int = ...,
-        stop_on_failure: builtins.bool = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["executions", b"executions", "max_parallel", b"max_parallel", "stop_on_failure", b"stop_on_failure"]) -> None: ...
-
-global___ExecuteBatchRequest = ExecuteBatchRequest
-
-@typing.final
-class ItemError(google.protobuf.message.Message):
-    """An item that the service could not run."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    @typing.final
-    class MetadataEntry(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: builtins.int
-        VALUE_FIELD_NUMBER: builtins.int
-        key: builtins.str
-        value: builtins.str
-        def __init__(
-            self,
-            *,
-            key: builtins.str = ...,
-            value: builtins.str = ...,
-        ) -> None: ...
-        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
-
-    CODE_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    REASON_FIELD_NUMBER: builtins.int
-    METADATA_FIELD_NUMBER: builtins.int
-    RETRY_AFTER_S_FIELD_NUMBER: builtins.int
-    code: builtins.int
-    """gRPC status code."""
-    message: builtins.str
-    """One sentence for people."""
-    reason: builtins.str
-    """Which of the meanings of `code`, where it has several, e.g. SESSION_NOT_FOUND: the reason of google.rpc.ErrorInfo
-    where a call ends so.
-    """
-    retry_after_s: builtins.float
-    """With RESOURCE_EXHAUSTED: seconds after which to ask again."""
-    @property
-    def metadata(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """More about the reason, e.g. `cause`: the metadata of that ErrorInfo."""
-
-    def __init__(
-        self,
-        *,
-        code: builtins.int = ...,
-        message: builtins.str = ...,
-        reason: builtins.str = ...,
-        metadata: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
-        retry_after_s: builtins.float = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["code", b"code", "message", b"message", "metadata", b"metadata", "reason", b"reason", "retry_after_s", b"retry_after_s"]) -> None: ...
-
-global___ItemError = ItemError
-
-@typing.final
-class ExecuteBatchResponse(google.protobuf.message.Message):
-    """The result of one item."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    INDEX_FIELD_NUMBER: builtins.int
-    RESULT_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    index: builtins.int
-    """Its index in `executions`."""
-    @property
-    def result(self) -> global___ExecutionResult:
-        """Its result."""
-
-    @property
-    def error(self) -> global___ItemError:
-        """Why it could not be run."""
-
-    def __init__(
-        self,
-        *,
-        index: builtins.int = ...,
-        result: global___ExecutionResult | None = ...,
-        error: global___ItemError | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["error", b"error", "item", b"item", "result", b"result"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["error", b"error", "index", b"index", "item", b"item", "result", b"result"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["item", b"item"]) -> typing.Literal["result", "error"] | None: ...
-
-global___ExecuteBatchResponse = ExecuteBatchResponse
-
-@typing.final
 class Session(google.protobuf.message.Message):
     """An interpreter that keeps its state between cells."""
 
@@ -1699,7 +1577,6 @@ class VerifyCodeRequest(google.protobuf.message.Message):
     LIMITS_FIELD_NUMBER: builtins.int
     COMPARISON_FIELD_NUMBER: builtins.int
     STOP_ON_FAILURE_FIELD_NUMBER: builtins.int
-    TRUSTED_CANDIDATE_FIELD_NUMBER: builtins.int
     WORKSPACE_ID_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
     TENANT_FIELD_NUMBER: builtins.int
@@ -1719,12 +1596,8 @@ class VerifyCodeRequest(google.protobuf.message.Message):
     """How outputs are compared."""
     stop_on_failure: builtins.bool
     """Do not run the cases after the first that does not pass."""
-    trusted_candidate: builtins.bool
-    """For PYTEST: run the candidate inside the checker. Its verdict is then only as trustworthy as the candidate."""
     workspace_id: builtins.str
-    """As in ExecuteCodeRequest, for the candidate in each case; its checker does not have it. With `trusted_candidate` both
-    are in one sandbox, which has it.
-    """
+    """As in ExecuteCodeRequest, for the candidate in each case; its checker does not have it."""
     request_id: builtins.str
     """As in ExecuteCodeRequest."""
     tenant: builtins.str
@@ -1767,7 +1640,6 @@ class VerifyCodeRequest(google.protobuf.message.Message):
         limits: global___Limits | None = ...,
         comparison: global___Comparison.ValueType = ...,
         stop_on_failure: builtins.bool = ...,
-        trusted_candidate: builtins.bool = ...,
         workspace_id: builtins.str = ...,
         request_id: builtins.str = ...,
         tenant: builtins.str = ...,
@@ -1775,7 +1647,7 @@ class VerifyCodeRequest(google.protobuf.message.Message):
         checker: global___Checker | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["checker", b"checker", "limits", b"limits", "tolerance", b"tolerance"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cases", b"cases", "checker", b"checker", "code", b"code", "comparison", b"comparison", "entry_point", b"entry_point", "files", b"files", "language", b"language", "limits", b"limits", "request_id", b"request_id", "setup_code", b"setup_code", "stop_on_failure", b"stop_on_failure", "style", b"style", "tenant", b"tenant", "test_files", b"test_files", "tolerance", b"tolerance", "trusted_candidate", b"trusted_candidate", "workspace_id", b"workspace_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cases", b"cases", "checker", b"checker", "code", b"code", "comparison", b"comparison", "entry_point", b"entry_point", "files", b"files", "language", b"language", "limits", b"limits", "request_id", b"request_id", "setup_code", b"setup_code", "stop_on_failure", b"stop_on_failure", "style", b"style", "tenant", b"tenant", "test_files", b"test_files", "tolerance", b"tolerance", "workspace_id", b"workspace_id"]) -> None: ...
 
 global___VerifyCodeRequest = VerifyCodeRequest
 

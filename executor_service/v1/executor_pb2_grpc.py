@@ -12,7 +12,7 @@ class ExecutorServiceStub(object):
     google.rpc.RetryInfo when the queue is full, FAILED_PRECONDITION when the lease can't be bound (the message names the
     reason and the owner), ABORTED when the lease is bound to an earlier life of this server, so that the first run of the
     request is lost (a new attempt takes a new request_id and lease), UNAVAILABLE while draining or while the limiter can't
-    be reached, UNIMPLEMENTED for what this server does not have.
+    be reached.
     """
 
     def __init__(self, channel):
@@ -30,11 +30,6 @@ class ExecutorServiceStub(object):
                 '/executor_service.v1.ExecutorService/StreamExecution',
                 request_serializer=executor__service_dot_v1_dot_executor__pb2.StreamExecutionRequest.SerializeToString,
                 response_deserializer=executor__service_dot_v1_dot_executor__pb2.StreamExecutionResponse.FromString,
-                )
-        self.ExecuteBatch = channel.unary_stream(
-                '/executor_service.v1.ExecutorService/ExecuteBatch',
-                request_serializer=executor__service_dot_v1_dot_executor__pb2.ExecuteBatchRequest.SerializeToString,
-                response_deserializer=executor__service_dot_v1_dot_executor__pb2.ExecuteBatchResponse.FromString,
                 )
         self.CreateSession = channel.unary_unary(
                 '/executor_service.v1.ExecutorService/CreateSession',
@@ -80,7 +75,7 @@ class ExecutorServiceServicer(object):
     google.rpc.RetryInfo when the queue is full, FAILED_PRECONDITION when the lease can't be bound (the message names the
     reason and the owner), ABORTED when the lease is bound to an earlier life of this server, so that the first run of the
     request is lost (a new attempt takes a new request_id and lease), UNAVAILABLE while draining or while the limiter can't
-    be reached, UNIMPLEMENTED for what this server does not have.
+    be reached.
     """
 
     def ExecuteCode(self, request, context):
@@ -93,13 +88,6 @@ class ExecutorServiceServicer(object):
 
     def StreamExecution(self, request, context):
         """The same, with the output as it is written, then the result.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ExecuteBatch(self, request, context):
-        """Runs many programs; each result is returned as it ends, in any order, with its index.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -172,11 +160,6 @@ def add_ExecutorServiceServicer_to_server(servicer, server):
                     request_deserializer=executor__service_dot_v1_dot_executor__pb2.StreamExecutionRequest.FromString,
                     response_serializer=executor__service_dot_v1_dot_executor__pb2.StreamExecutionResponse.SerializeToString,
             ),
-            'ExecuteBatch': grpc.unary_stream_rpc_method_handler(
-                    servicer.ExecuteBatch,
-                    request_deserializer=executor__service_dot_v1_dot_executor__pb2.ExecuteBatchRequest.FromString,
-                    response_serializer=executor__service_dot_v1_dot_executor__pb2.ExecuteBatchResponse.SerializeToString,
-            ),
             'CreateSession': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateSession,
                     request_deserializer=executor__service_dot_v1_dot_executor__pb2.CreateSessionRequest.FromString,
@@ -226,7 +209,7 @@ class ExecutorService(object):
     google.rpc.RetryInfo when the queue is full, FAILED_PRECONDITION when the lease can't be bound (the message names the
     reason and the owner), ABORTED when the lease is bound to an earlier life of this server, so that the first run of the
     request is lost (a new attempt takes a new request_id and lease), UNAVAILABLE while draining or while the limiter can't
-    be reached, UNIMPLEMENTED for what this server does not have.
+    be reached.
     """
 
     @staticmethod
@@ -260,23 +243,6 @@ class ExecutorService(object):
         return grpc.experimental.unary_stream(request, target, '/executor_service.v1.ExecutorService/StreamExecution',
             executor__service_dot_v1_dot_executor__pb2.StreamExecutionRequest.SerializeToString,
             executor__service_dot_v1_dot_executor__pb2.StreamExecutionResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
-    @staticmethod
-    def ExecuteBatch(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(request, target, '/executor_service.v1.ExecutorService/ExecuteBatch',
-            executor__service_dot_v1_dot_executor__pb2.ExecuteBatchRequest.SerializeToString,
-            executor__service_dot_v1_dot_executor__pb2.ExecuteBatchResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -36,7 +36,7 @@ class ExecutorServiceStub:
     google.rpc.RetryInfo when the queue is full, FAILED_PRECONDITION when the lease can't be bound (the message names the
     reason and the owner), ABORTED when the lease is bound to an earlier life of this server, so that the first run of the
     request is lost (a new attempt takes a new request_id and lease), UNAVAILABLE while draining or while the limiter can't
-    be reached, UNIMPLEMENTED for what this server does not have.
+    be reached.
     """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
@@ -53,12 +53,6 @@ class ExecutorServiceStub:
         executor_service.v1.executor_pb2.StreamExecutionResponse,
     ]
     """The same, with the output as it is written, then the result."""
-
-    ExecuteBatch: grpc.UnaryStreamMultiCallable[
-        executor_service.v1.executor_pb2.ExecuteBatchRequest,
-        executor_service.v1.executor_pb2.ExecuteBatchResponse,
-    ]
-    """Runs many programs; each result is returned as it ends, in any order, with its index."""
 
     CreateSession: grpc.UnaryUnaryMultiCallable[
         executor_service.v1.executor_pb2.CreateSessionRequest,
@@ -117,7 +111,7 @@ class ExecutorServiceAsyncStub:
     google.rpc.RetryInfo when the queue is full, FAILED_PRECONDITION when the lease can't be bound (the message names the
     reason and the owner), ABORTED when the lease is bound to an earlier life of this server, so that the first run of the
     request is lost (a new attempt takes a new request_id and lease), UNAVAILABLE while draining or while the limiter can't
-    be reached, UNIMPLEMENTED for what this server does not have.
+    be reached.
     """
 
     ExecuteCode: grpc.aio.UnaryUnaryMultiCallable[
@@ -133,12 +127,6 @@ class ExecutorServiceAsyncStub:
         executor_service.v1.executor_pb2.StreamExecutionResponse,
     ]
     """The same, with the output as it is written, then the result."""
-
-    ExecuteBatch: grpc.aio.UnaryStreamMultiCallable[
-        executor_service.v1.executor_pb2.ExecuteBatchRequest,
-        executor_service.v1.executor_pb2.ExecuteBatchResponse,
-    ]
-    """Runs many programs; each result is returned as it ends, in any order, with its index."""
 
     CreateSession: grpc.aio.UnaryUnaryMultiCallable[
         executor_service.v1.executor_pb2.CreateSessionRequest,
@@ -197,7 +185,7 @@ class ExecutorServiceServicer(metaclass=abc.ABCMeta):
     google.rpc.RetryInfo when the queue is full, FAILED_PRECONDITION when the lease can't be bound (the message names the
     reason and the owner), ABORTED when the lease is bound to an earlier life of this server, so that the first run of the
     request is lost (a new attempt takes a new request_id and lease), UNAVAILABLE while draining or while the limiter can't
-    be reached, UNIMPLEMENTED for what this server does not have.
+    be reached.
     """
 
     @abc.abstractmethod
@@ -217,14 +205,6 @@ class ExecutorServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[executor_service.v1.executor_pb2.StreamExecutionResponse], collections.abc.AsyncIterator[executor_service.v1.executor_pb2.StreamExecutionResponse]]:
         """The same, with the output as it is written, then the result."""
-
-    @abc.abstractmethod
-    def ExecuteBatch(
-        self,
-        request: executor_service.v1.executor_pb2.ExecuteBatchRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[executor_service.v1.executor_pb2.ExecuteBatchResponse], collections.abc.AsyncIterator[executor_service.v1.executor_pb2.ExecuteBatchResponse]]:
-        """Runs many programs; each result is returned as it ends, in any order, with its index."""
 
     @abc.abstractmethod
     def CreateSession(

@@ -29,7 +29,9 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.workers = Workers(folder)
-        self.grader = Grader(self.workers, MonotonicClock(), "test", {}, lambda _: "python-base", IsolationLevel.NONE)
+        self.grader = Grader(
+            self.workers, MonotonicClock(), "test", {}, lambda _: "python-base", IsolationLevel.LANDLOCK
+        )
         self.tests: list[tuple[str, Finding]] = []
 
     async def grade(self, message: pb.VerifyCodeRequest) -> tuple[Finding, ExecutionResult]:

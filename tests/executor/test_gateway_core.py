@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import math
@@ -13,7 +12,6 @@ import pytest
 from executor_service.gateway.errors import Unacceptable, details_of, encode
 from executor_service.gateway.extraction import all_blocks, best_code, first_block
 from executor_service.gateway.judge import same_output, shortened
-from executor_service.gateway.places import Places, Ticket
 from executor_service.gateway.replies import command_result, run_code_reply
 from executor_service.gateway.requests import budget_of, execution_of, fetched, input_files
 from executor_service.gateway.schemas import RunCodeRequest, checked
@@ -156,24 +154,6 @@ def test_queueing_leaves_a_program_all_its_time_before_the_client_gives_up(compi
     gives_up = max(compile_s, 0) + max(run_s, 0) + 10
     assert 1.0 <= budget.queue_s <= 18.0
     assert budget.queue_s + max(run_s, 0) < budget.total_s < gives_up
-
-
-async def test_a_place_is_taken_once_and_in_order() -> None:
-    places, cancelled = Places(), []
-    tickets = [Ticket(cancel=lambda n=n: cancelled.append(n)) for n in range(2)]  # type: ignore[misc]
-    for ticket in tickets:
-        places.leave(b"same", ticket)
-    places.leave(b"other", Ticket())
-    assert [places.take(b"same"), places.take(b"same"), places.take(b"same")] == [*tickets, None]
-    assert (len(places), cancelled) == (1, [])
-
-
-async def test_a_place_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("executor_service.gateway.places.HOLD_S", 0.01)
-    places, given_up = Places(), asyncio.Event()
-    places.leave(b"x", Ticket(cancel=given_up.set))
-    await asyncio.wait_for(given_up.wait(), 30)
-    assert (places.take(b"x"), len(places)) == (None, 0)
 
 
 FENCED = "Sure:\n```python\nprint(1)\n```\nand\n```cpp\nint main() {}\n```\n"

@@ -267,12 +267,3 @@ async def test_pytest_by_node_id(bench: Bench, node: str, verdict: tuple[Verdict
 async def test_pytest_files_of_all_kinds(bench: Bench, test: str, verdict: tuple[Verdict, Cause]) -> None:
     finding, _ = await bench.grade(pytests("def f(): print('hi')\nclass C: pass\n", test))
     assert (finding.verdict, finding.cause) == verdict, finding
-
-
-async def test_a_trusted_candidate_runs_inside_the_checker(bench: Bench) -> None:
-    test = "import solution\nclass M(solution.C): pass\ndef test_a():\n    assert M() == 3 and solution.helper == 5\n"
-    code = "from helper import helper\nclass C:\n    def __eq__(self, other): return True\n"
-    files = [pb.InputFile(path="helper.py", content=b"helper = 5\n")]
-    finding, _ = await bench.grade(pytests(code, test, trusted_candidate=True, files=files))
-    assert finding.verdict is Verdict.PASSED, finding
-    assert len(bench.workers.taken) == 1

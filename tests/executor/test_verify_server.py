@@ -144,13 +144,6 @@ async def test_cancelling_the_call_ends_its_cases(executor: ExecutorClient, serv
             "test_files[0].path",
             "test_files[1].path",
         }),
-        ({
-            "cases": [PytestCase()],
-            "code": "x",
-            "files": [InputFile("a.py", b"")],
-            "test_files": [InputFile("a.py", b"")],
-            "trusted_candidate": True,
-        }, {"test_files[0].path"}),
         ({"cases": [PytestCase(), PytestCase()], "code": "x", "test_files": [InputFile("t.py", b"")]}, {"cases"}),
         ({"cases": [StdioCase(b"", b"", "i" * 200)], "code": "x", "test_files": [InputFile("x", b"")]}, {
             "cases[0].case_id",

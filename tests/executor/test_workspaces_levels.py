@@ -373,12 +373,8 @@ async def test_every_style_of_verification_gives_it_to_the_candidate_alone(
     tests = f"{seen}from solution import add, has\ndef test_add(): assert add(1, 2) == 3 and has()\n"
     files = [InputFile("test_add.py", tests.encode())]
     found = await executor.verify(code, [PytestCase()], test_files=files, workspace_id=name)
-    if "No module named 'pytest'" in found.cases[0].message:
-        return  # the interpreter of this level has none
-    assert [case.verdict for case in found.cases] == [Verdict.PASSED], found.cases
-    trusted = [InputFile("test_add.py", b"from solution import *\ndef test_add(): assert add(1, 2) == 3 and has()\n")]
-    found = await executor.verify(code, [PytestCase()], test_files=trusted, workspace_id=name, trusted_candidate=True)
-    assert [case.verdict for case in found.cases] == [Verdict.PASSED], found.cases
+    if "No module named 'pytest'" not in found.cases[0].message:  # which the interpreter of this level may lack
+        assert [case.verdict for case in found.cases] == [Verdict.PASSED], found.cases
 
 
 async def test_a_verification_with_an_unknown_workspace_is_not_found(executor: ExecutorClient) -> None:

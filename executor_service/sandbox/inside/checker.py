@@ -1,9 +1,9 @@
 """Serves the check: runs assertions or pytest with the candidate's names standing for objects in another sandbox.
 
-A `check` frame says what to do (its bytes are JSON: `style`, `setup`, `source`, `node_id`, `trusted`). While it is
+A `check` frame says what to do (its bytes are JSON: `style`, `setup`, `source`, `node_id`). While it is
 done, `ask` frames go out and `answer` frames come in. The end is a `verdict` frame: `status` (passed, wrong, failed,
 foreign, unavailable) and `message`; for pytest a `test` frame for each test before it, answered by `on`.
-Invariants: no code of the candidate runs here unless the request trusts it, and its values are plain data, so nothing
+Invariants: no code of the candidate runs here, and its values are plain data, so nothing
 that it does can change how the test decides.
 """
 
@@ -44,8 +44,7 @@ def serve(channel: Channel) -> None:
     peer = Peer(channel, _perform, References(), _kind_of, restore=False, show=_show)
     if sys.path[0] != os.getcwd():
         sys.path.insert(0, os.getcwd())
-    if not asked["trusted"]:
-        sys.modules[MODULE] = RemoteModule(peer)
+    sys.modules[MODULE] = RemoteModule(peer)
     if asked["style"] == "pytest":
         status, message = run_pytest(channel, asked["node_id"])
     else:

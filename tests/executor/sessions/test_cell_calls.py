@@ -120,7 +120,7 @@ async def test_cells_in_a_batch_run_one_after_the_other_among_programs(
     assert sorted(result.displays[0].text for result in results[:2]) == ["1", "2"]
 
 
-async def test_errors_of_sessions_in_a_batch_are_what_a_call_would_raise(
+async def test_errors_of_sessions_among_many_are_what_a_call_would_raise(
     executor: ExecutorClient, session: Session
 ) -> None:
     async with executor.session() as gone, executor.session() as dead:
@@ -137,7 +137,7 @@ async def test_errors_of_sessions_in_a_batch_are_what_a_call_would_raise(
     assert "belongs to server 'other-server'" in str(third)
 
 
-async def test_a_session_with_too_many_waiting_cells_is_busy_in_a_batch_too(
+async def test_a_session_with_too_many_waiting_cells_is_busy_among_many_too(
     executor: ExecutorClient, session: Session
 ) -> None:
     blocking = asyncio.create_task(session.run("import time; time.sleep(600)"))
