@@ -59,7 +59,7 @@ test-train: $(VENV)/.dev  ## Run the tests that train a model and kill the train
 	$(BIN)/python -m pytest tests/rollout/training tests/special_e2e -m train
 
 train-demo: $(VENV)/.dev  ## Train SmolLM2 on sums on the CPU, and draw its curve (ARGS="key=value ...")
-	$(BIN)/python -m benchmarks.train_demo $(ARGS)
+	$(BIN)/python -m examples.train_demo $(ARGS)
 
 test-sglang: $(VENV)/.dev $(SGLANG)/.done  ## Test the sglang engine at real servers on the CPU (installs 1.7 GB)
 	FAIRBOX_SGLANG_PYTHON=$(SGLANG)/bin/python $(BIN)/python -m pytest tests/rollout tests/special_e2e -m sglang

@@ -1,8 +1,7 @@
 """What a program costs through the executor, beside what it costs as a plain subprocess of this machine.
 
 `python -m benchmarks.bench_executor [N]` starts a server of its own, runs N programs (default 200) for each line,
-prints a table and writes benchmarks/out/executor.json. `print(1)` is measured beside the least that a program of this
-shape can cost, too (`executor_shape`, which needs root). Both sides run the same source with the same interpreter, in
+prints a table and writes benchmarks/out/executor.json. Both sides run the same source with the same interpreter, in
 the same minute. CPU time is that of the whole machine between start and end, client included, because no process sees
 all of what a sandbox costs; on a machine that does other work it means nothing.
 """
@@ -19,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks import executor_floors, executor_overload, executor_sessions, executor_shape
+from benchmarks import executor_overload, executor_sessions
 from benchmarks.executor_server import INTERPRETER, executor
 from executor_service import ExecutorClient
 
@@ -34,11 +33,7 @@ SCRIPTS = {
     "sympy": "import sympy as sp; x = sp.Symbol('x'); print(sp.integrate(sp.sin(x), x))",
 }
 """Packages whose import costs far more than what is done with them."""
-PACKAGES = {"numpy": ["numpy"], "pandas": ["numpy", "pandas"], "sympy": ["sympy"]}
-"""What a script's profile has loaded."""
 THROUGHPUT_BARS = {"numpy": 15.0, "pandas": 30.0, "sympy": 45.0}
-_SLOTS = 36
-"""As many as the server of the executor has boxes."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _IDLE = (3, 4)
 """Positions of idle and iowait in the first line of /proc/stat."""
@@ -102,37 +97,6 @@ async def measure(call: Call, *, runs: int, concurrency: int, pause_s: float = 0
     cpu = machine_cpu_s() - cpu
     quantiles = statistics.quantiles(times, n=100)
     return Measured(statistics.median(times) * 1e3, quantiles[98] * 1e3, len(times) / took, cpu * 1e3 / len(times))
-
-
-async def fork_cpu_ms(child: str, runs: int) -> float:
-    """CPU time of one fork and what its child does."""
-    cpu = machine_cpu_s()
-    await executor_floors.forks(child, 0)
-    start_s = machine_cpu_s() - cpu
-    cpu = machine_cpu_s()
-    await executor_floors.forks(child, runs)
-    return (machine_cpu_s() - cpu - start_s) * 1e3 / runs
-
-
-async def floors(runs: int) -> list[Figure]:
-    """What the rest is to be measured by."""
-    found = [
-        figure("bare fork and exit: CPU", await fork_cpu_ms(executor_floors.BARE, runs), "ms", "floor"),
-        figure("fork, print(1), exit: CPU", await fork_cpu_ms(executor_floors.PRINTS, runs), "ms", "floor"),
-    ]
-    async with executor_floors.echo() as echo:
-
-        async def call() -> None:
-            await echo(bytes(200))
-
-        closed = await measure(call, runs=runs, concurrency=1)
-        paced = await measure(call, runs=runs // 5, concurrency=1, pause_s=PAUSE_S)
-    against = f"floor: one call after the other {closed}"
-    return [
-        *found,
-        figure("gRPC call that does nothing, now and then: p50", paced.p50_ms, "ms", against),
-        figure("gRPC call that does nothing: CPU", closed.cpu_ms, "ms", against),
-    ]
 
 
 def plain(code: str) -> Call:
@@ -203,50 +167,9 @@ async def prints(client: ExecutorClient, runs: int) -> list[Figure]:
     return found
 
 
-async def shape(client: ExecutorClient, runs: int) -> list[Figure]:
-    """The same program through the least that has the executor's shape, by turns with the executor."""
-    if os.geteuid() != 0:
-        return []
-    found: list[Figure] = []
-    async with executor_shape.shape(_SLOTS) as call:
-
-        async def least() -> None:
-            assert await call(PRINT.encode()) == b"1\n"
-
-        for concurrency, pause_s in ((1, PAUSE_S), (1, 0.0), (8, 0.0), (32, 0.0)):
-            count = max(40, runs // (5 if pause_s else 1))
-            floors, mine = [], []
-            for _ in range(3):
-                floors.append(await measure(least, runs=count, concurrency=concurrency, pause_s=pause_s))
-                mine.append(
-                    await measure(isolated(client, PRINT), runs=count, concurrency=concurrency, pause_s=pause_s)
-                )
-            name = f"shape, {'now and then' if pause_s else f'concurrency {concurrency}'}"
-            found += _beside(name, floors, mine, paced=bool(pause_s))
-    return found
-
-
-def _beside(name: str, floors: list[Measured], mine: list[Measured], *, paced: bool) -> list[Figure]:
-    """The middle one of three each."""
-
-    def middle(measured: list[Measured], field: str) -> float:
-        values: list[float] = [getattr(each, field) for each in measured]
-        return statistics.median(values)
-
-    whole = (("per_s", "throughput", "1/s"), ("cpu_ms", "CPU", "ms"))
-    found = []
-    for field, said, unit in (("p50_ms", "p50", "ms"),) if paced else whole:
-        least, most = middle(floors, field), middle(mine, field)
-        times = least / most if field == "per_s" else most / least
-        against = f"the executor: {most:.2f} {unit}, {times:.2f} times the floor of its shape"
-        found.append(figure(f"floor of the {name}: {said}", least, unit, against))
-    return found
-
-
 async def scripts(client: ExecutorClient, runs: int) -> list[Figure]:
     found: list[Figure] = []
     for package, code in SCRIPTS.items():
-        floor = await executor_floors.script_floor(PACKAGES[package], code, runs)
         found += await latency(package, client, code, max(40, runs // 4), most=1 / 40)
         for concurrency in (1, 8):
             peer = await measure(plain(code), runs=max(8, runs // 20), concurrency=concurrency)
@@ -257,10 +180,6 @@ async def scripts(client: ExecutorClient, runs: int) -> list[Figure]:
                 found.append(figure(f"{name}: p50 ratio", mine.p50_ms / peer.p50_ms, "x", against, most=1 / 40))
             bar = THROUGHPUT_BARS[package]
             found.append(figure(f"{name}: throughput ratio", mine.per_s / peer.per_s, "x", against, least=bar))
-        # The peer of the last round, in which processors are what is short.
-        most = f"a plain one takes {peer.cpu_ms / floor.cpu_ms:.1f} times its CPU time"
-        found.append(figure(f"{package}, floor: fork, the script, exit: p50", floor.p50_ms, "ms", "no service"))
-        found.append(figure(f"{package}, floor: fork, the script, exit: CPU", floor.cpu_ms, "ms", most))
     return found
 
 
@@ -272,11 +191,10 @@ async def warm_up(client: ExecutorClient) -> None:
 
 
 async def main(runs: int) -> list[Figure]:
-    found = await floors(runs * 5)
+    found: list[Figure] = []
     async with executor("max_concurrent=32", "spare_boxes=4") as (client, _):
         await warm_up(client)
         found += await prints(client, runs)
-        found += await shape(client, runs)
         found += await scripts(client, runs)
         for name, value, unit, most in await executor_sessions.measure(client, runs):
             found.append(figure(name, value, unit, "a session", most=most))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.train_demo.__main__ import main
-from benchmarks.train_demo.curve import draw, read_figures, rise_of
-from benchmarks.train_demo.sums import Sums, SumsConfig, write_sums
+from examples.train_demo.__main__ import main
+from examples.train_demo.curve import draw, read_figures, rise_of
+from examples.train_demo.sums import Sums, SumsConfig, write_sums
 from rollout.envs import EnvironmentSetup
 
 

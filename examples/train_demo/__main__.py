@@ -1,6 +1,6 @@
 """`make train-demo`: trains SmolLM2-135M with LoRA on sums, draws its curve and says whether the reward rose.
 
-`python -m benchmarks.train_demo [key=value ...]`; the settings are those of `fairbox train`. Ends with 1 where the last
+`python -m examples.train_demo [key=value ...]`; the settings are those of `fairbox train`. Ends with 1 where the last
 quarter of the steps is not above the first by three standard errors.
 """
 
@@ -12,11 +12,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.train_demo.curve import draw, read_figures, rise_of
-from benchmarks.train_demo.sums import write_sums
+from examples.train_demo.curve import draw, read_figures, rise_of
+from examples.train_demo.sums import write_sums
 
 SETTINGS = {
-    "env": "benchmarks.train_demo.sums:Sums",
+    "env": "examples.train_demo.sums:Sums",
     "steps": "32",
     "prompts_per_step": "16",
     "samples_per_prompt": "4",

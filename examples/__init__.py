@@ -1,0 +1,1 @@
+"""Programs to copy from: what fairbox can do that is no part of it."""
