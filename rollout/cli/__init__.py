@@ -20,7 +20,6 @@ _COMMANDS: Commands = {
     "capture": ("rollout.cli.capture", "an OpenAI-compatible endpoint that records the exact tokens of any agent"),
     "view": ("rollout.cli.view", "look at dumps: turns, tools, tokens, groups, steps"),
     "data": ("rollout.cli.data", "make and check files of rows"),
-    "events": ("rollout.cli.events", "the event streams of a dump, as the OpenHands SDK has them"),
     "check-dump": ("rollout.cli.check_dump", "compare a dump's logprobs with an independent forward pass"),
 }
 
