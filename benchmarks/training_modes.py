@@ -34,6 +34,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.rows import Row, figure, median
+from examples.practice import WarmUp, write_practice
 from fairbox.config import setting
 from rollout.build import open_loop
 from rollout.config import EngineSettings
@@ -43,7 +44,6 @@ from rollout.engines.weights import WeightedEngine
 from rollout.envs.base import EnvironmentSetup
 from rollout.envs.gsm8k import Gsm8kConfig, open_gsm8k
 from rollout.loop import Limits
-from rollout.practice import WarmUp, write_practice
 from rollout.stack import LocalStack
 from rollout.tools.base import ToolResponse
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig

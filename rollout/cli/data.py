@@ -13,10 +13,6 @@ _COMMANDS: Commands = {
     "swebench": ("rollout.cli.data_swebench", "code search tasks of SWE-bench, SWE-Gym, SWE-smith and their like"),
     "mine": ("rollout.cli.data_mine", "code search tasks of a repository's history, or of two releases"),
     "repos": ("rollout.cli.data_repos", "fetch the repositories that rows need, each commit once"),
-    "practice": (
-        "rollout.cli.data_practice",
-        "a small model that learns to use a tool in minutes, and problems for it",
-    ),
     "check": ("rollout.cli.data_check", "compare the truths of code search rows with their sources"),
 }
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from examples.practice import Problem, WarmUp, draw, held_out, write_practice
+from examples.practice.__main__ import main
 from fairbox.errors import FairboxError
-from rollout.cli import main
 from rollout.data.rows import read_rows
 from rollout.envs.gsm8k import Gsm8kConfig, Gsm8kEnvironment
-from rollout.practice import Problem, WarmUp, draw, held_out, write_practice
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
+from examples.practice.warm_up import Writer, call_text  # noqa: E402
 from rollout.engines.decoder import load_model  # noqa: E402 - needs torch
 from rollout.engines.model_store import find_model  # noqa: E402
-from rollout.practice.warm_up import Writer, call_text  # noqa: E402
 from rollout.tokens import ChatTemplate, HubTokenizer  # noqa: E402
 from rollout.tokens.probe import Severity  # noqa: E402
 from rollout.tools.code_interpreter import CodeInterpreter  # noqa: E402
@@ -33,7 +33,7 @@ TOOLS = [CodeInterpreter.default_schema.openai()]
 def practice(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Written with a warm-up of three steps, which teaches nothing."""
     folder = tmp_path_factory.mktemp("kit") / "practice"
-    assert main(["data", "practice", f"out={folder}", "warm_up.steps=3", "warm_up.batch=8"]) == 0
+    assert main([f"out={folder}", "warm_up.steps=3", "warm_up.batch=8"]) == 0
     return folder
 
 
@@ -147,7 +147,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
-        assert main(["data", "practice", f"out={tmp_path / 'x'}", "warm_up.steps=1", "warm_up.batch=8"]) == 1
+        assert main([f"out={tmp_path / 'x'}", "warm_up.steps=1", "warm_up.batch=8"]) == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
@@ -168,7 +168,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(
     ],
 )
 def test_bad_settings_are_named(word: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "practice", f"out={tmp_path / 'x'}", word]) == 2
+    assert main([f"out={tmp_path / 'x'}", word]) == 2
     assert problem in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 

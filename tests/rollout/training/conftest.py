@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rollout import practice
+from examples import practice
+from examples.practice import write_practice
 from rollout.batch import RolloutBatch
 from rollout.engines import GenerationRequest, SamplingParams
 from rollout.engines.model_store import cache_dir
 from rollout.loop import TrajectoryResult
-from rollout.practice import write_practice
 from rollout.tokens import Segment, SegmentKind
 from tests.interop.results import result, tool
 

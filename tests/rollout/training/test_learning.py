@@ -1,7 +1,7 @@
 """A small policy learns to use the tool: whole training runs, from a reward below 0.2 to one above 0.9.
 
 The real thing at a small size: limiter and executor are processes of their own, the trainer is `fairbox train`, each
-right answer costs a program in the sandbox under a lease. `fairbox data practice` writes the policy and the problems.
+right answer costs a program in the sandbox under a lease. `examples.practice` writes the policy and the problems.
 """
 
 from __future__ import annotations

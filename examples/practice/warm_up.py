@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from examples.practice.problems import MODULUS, Problem, draw
 from fairbox.config import setting
 from fairbox.errors import ConfigError
-from rollout.practice.problems import MODULUS, Problem, draw
 from rollout.tokens import ChatTemplate
 
 if TYPE_CHECKING:

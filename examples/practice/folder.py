@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from examples.practice.problems import Problem, draw, row_of
+from examples.practice.tokenizer import END, PADDING, write_tokenizer
+from examples.practice.warm_up import WarmUp, Writer, answer_text, call_text, warm_up
 from fairbox.errors import FairboxError
-from rollout.practice.problems import Problem, draw, row_of
-from rollout.practice.tokenizer import END, PADDING, write_tokenizer
-from rollout.practice.warm_up import WarmUp, Writer, answer_text, call_text, warm_up
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools.code_interpreter import CodeInterpreter
 

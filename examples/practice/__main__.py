@@ -1,21 +1,23 @@
-"""`fairbox data practice`: a model of 1.8 million weights that learns to use a tool in minutes, and problems for it."""
+"""A model of 1.8 million weights that learns to use a tool in minutes, and problems for it:
+`python -m examples.practice out=FOLDER`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from examples.practice import WarmUp, write_practice
 from fairbox.config import load, setting
 from fairbox.errors import ConfigError, FairboxError
-from rollout.practice import WarmUp, write_practice
 
 __all__ = ["PracticeDataConfig", "main"]
 
 
 @dataclass(frozen=True)
 class PracticeDataConfig:
-    """Settings of `fairbox data practice`."""
+    """Settings of the practice folder."""
 
     out: str = setting(help="Folder to write, which must not be there: model/, train.jsonl, test.jsonl.")
     seed: int = setting(0, help="Draws the first weights and the problems.")
@@ -33,13 +35,15 @@ class PracticeDataConfig:
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; 0 when everything was written."""
-    config = load(
-        PracticeDataConfig,
-        prefix="FAIRBOX_DATA_PRACTICE",
-        prog="fairbox data practice",
-        description=__doc__ or "",
-        argv=argv,
-    )
+    try:
+        _write(load(PracticeDataConfig, prefix="PRACTICE", prog="practice", description=__doc__ or "", argv=argv))
+    except FairboxError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _write(config: PracticeDataConfig) -> None:
     try:
         import torch
         import transformers  # noqa: F401 - said here and not minutes later
@@ -48,4 +52,7 @@ def main(argv: Sequence[str]) -> int:
     torch.set_num_threads(config.threads)
     loss = write_practice(Path(config.out).expanduser(), config.warm_up, seed=config.seed)
     print(f"model, train.jsonl and test.jsonl in {config.out}; last loss of the warm-up {loss:.3f}")
-    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
