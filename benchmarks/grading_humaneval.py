@@ -11,12 +11,12 @@ from pathlib import Path
 
 from benchmarks.executor_server import executor
 from benchmarks.rows import Row, figure, skipped
+from examples.mutants import distinct_mutant
 from executor_service import ExecutorClient
 from rollout.data.code import CodeProblem, read_code_problems
 from rollout.rewards import RewardServices, Sample
 from rollout.rewards.code import humaneval
 from rollout.rewards.code.completion import completion_of
-from rollout.rewards.code.mutants import distinct_mutant
 
 __all__ = ["humaneval_rows"]
 
