@@ -1,6 +1,6 @@
 """What an acquire and its release cost the limiter.
 
-`python -m benchmarks.bench_limiter [PART...]`; parts: pairs, many; both by default. The limiter is a process of its own,
+`python -m benchmarks.bench_limiter [PART...]`; parts: pairs, many; both by default. The limiter is its own process,
 limit 10. Read CPU time: pairs per second depend on the machine and its load. Prints a table and writes
 benchmarks/out/limiter.json: a list of {name, value, unit, bar, ok, against}.
 """

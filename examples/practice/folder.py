@@ -43,7 +43,7 @@ def write_practice(folder: Path, warm: WarmUp | None = None, *, seed: int = 0) -
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
-        generator = random.Random(seed)  # noqa: S311 - problems, not secrets
+        generator = random.Random(seed)
         loss = _write_model(beside / "model", warm or WarmUp(), generator, seed)
         _write_rows(beside / "train.jsonl", draw(_TRAIN, generator))
         _write_rows(beside / "test.jsonl", draw(_TEST, generator, held=True))
