@@ -28,10 +28,9 @@ PIP_SECRET = --secret id=pipconf,src=$(PIP_CONF)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 IMAGE_TIME = $(if $(findstring podman,$(CONTAINER)),--timestamp $(SOURCE_DATE_EPOCH),--build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH))
 comma := ,
-RIG_CONF = $(CURDIR)/tests/k8s/pods/containers.conf
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-executor test-others test-alone soak test-sglang test-interop test-truth test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-k8s clean
+.PHONY: help run test test-executor test-others test-alone soak test-sglang test-interop test-truth test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -122,14 +121,8 @@ push-%:
 	$(CONTAINER) tag localhost/fairbox/$*:$(TAG) $(REGISTRY)/$*:$(TAG)
 	$(CONTAINER) push $(PUSH_ARGS) $(REGISTRY)/$*:$(TAG)
 
-# Builds what is not there yet, from Debian's packages and wheels fetched once: no registry is asked.
-test-k8s: $(VENV)/.dev  ## Run the images as pods of what kubectl applied, and cut tiers from each other (root, podman)
-	@for each in $(IMAGES); do podman image exists localhost/fairbox/$$each:dev && continue; \
-	  test -s wheels/$$each.txt || sh deploy/images/wheels.sh $(BIN)/python $$each || exit 1; \
-	  CONTAINERS_CONF=$(RIG_CONF) CONTAINER=podman sh deploy/images/debian-base.sh || exit 1; \
-	  CONTAINERS_CONF=$(RIG_CONF) $(MAKE) --no-print-directory image-$$each CONTAINER=podman BUILD_ARGS=--network=host \
-	    PYTHON_IMAGE=localhost/fairbox/base:bookworm || exit 1; done
-	$(BIN)/python -m pytest tests/k8s -m pods
+test-partitions: $(VENV)/.dev  ## Cut tiers from each other in network namespaces while programs run (root)
+	$(BIN)/python -m pytest tests/k8s/netns -m partitions
 
 clean:  ## Remove what the other targets made, but for out/
 	rm -rf $(VENV) .venv-proto .venv-verl .venv-skyrl .venv-verifiers $(SGLANG) .toolchains benchmarks/out .tests .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,1 +1,1 @@
-"""Tests of k8s/ and of the images that it names."""
+"""Tests of k8s/, of deploy/ and of the images that they name; none of them needs a cluster."""

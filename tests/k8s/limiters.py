@@ -1,4 +1,5 @@
-"""Limiters as their pods would have them, as processes of this machine: settings, account and token of k8s/.
+"""Limiters as their pods would have them, as processes of this machine: settings, account and token of k8s/, and
+an API server that knows Leases alone.
 
 A process gets a mount namespace of its own with the token where every pod finds it, so that it runs unmodified; its
 way to the API server is a proxy that can be cut.
@@ -10,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 import time
@@ -22,19 +24,23 @@ from typing import TYPE_CHECKING, cast
 
 import grpc.aio
 import pytest
+import trustme
 
 from fairbox.channels import open_channel
 from fairbox.ports import free_port
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
-from tests.k8s.apiserver import ApiServer
 from tests.k8s.manifests import ROOT, of_kind, workload
 from tests.limiter.chaos.proxy import Proxy
+from tests.limiter.leadership.lease_server import LeaseServer
 
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub
 
-__all__ = ["Pod", "leads", "pod", "until_leads"]
+__all__ = ["TOKEN", "LeaseApi", "Pod", "leads", "lease_api", "pod", "until_leads"]
+
+TOKEN = "token-of-the-limiter"
+"""Taken by the API server, and mounted into every pod."""
 
 _ACCOUNT = "kubernetes.io/serviceaccount"
 _ENTER = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
@@ -43,6 +49,30 @@ _MOUNT = (
     f'mount --bind "$0" /var/run/secrets/{_ACCOUNT} && exec "$@"'
 )
 _POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseApi:
+    """The API server of these tests."""
+
+    server: LeaseServer
+    certificate: bytes
+    """Of the authority that signed the server's, as PEM."""
+
+    @property
+    def port(self) -> int:
+        return int(self.server.url.rpartition(":")[2])
+
+
+@asynccontextmanager
+async def lease_api() -> AsyncIterator[LeaseApi]:
+    """Over TLS, and for those alone that show the token."""
+    authority = trustme.CA()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    async with LeaseServer(tls=tls) as server:
+        server.tokens = {TOKEN}
+        yield LeaseApi(server, authority.cert_pem.bytes())
 
 
 @dataclass(slots=True)
@@ -76,19 +106,19 @@ def _can_enter() -> bool:
 
 
 @asynccontextmanager
-async def pod(server: ApiServer, folder: Path, name: str, *, uid: str = "", **settings: str) -> AsyncIterator[Pod]:
+async def pod(api: LeaseApi, folder: Path, name: str, *, uid: str = "", **settings: str) -> AsyncIterator[Pod]:
     """`settings`: of the limiter, over those of its manifest. Skips where a mount namespace can't be had."""
     if not _can_enter():
         pytest.skip("a mount namespace can't be had here, and a pod's token has one place")
     account, log = folder / f"{name}-account", folder / f"{name}.log"
     account.mkdir(exist_ok=True)
-    (account / "token").write_text(server.pod_token("fairbox", "limiter"), encoding="utf-8")
-    (account / "ca.crt").write_bytes(server.certificate)
+    (account / "token").write_text(TOKEN, encoding="utf-8")
+    (account / "ca.crt").write_bytes(api.certificate)
     (account / "namespace").write_text("fairbox", encoding="utf-8")
     (config,) = (each["data"] for each in of_kind("ConfigMap") if each["metadata"]["name"] == "limiter")
     (folder / "limiter.yaml").write_text(config["limiter.yaml"], encoding="utf-8")
     admin = free_port()
-    async with Proxy(server.port) as proxy:
+    async with Proxy(api.port) as proxy:
         own = workload("limiter").env | {
             "POD_NAME": name,
             "POD_UID": uid or f"uid-of-{name}",

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "k8s"
 APPLIED = (".yaml", ".yml", ".json")
 """The endings that `kubectl apply -f FOLDER` takes; every other file is passed over."""
-VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
-"""Of Kubernetes: those that all of this is for."""
+VERSIONS = ["1.30", "1.37"]
+"""Of Kubernetes: the oldest and the newest that all of this is for."""
 COMPONENTS = sorted(path.parent for path in (ROOT / "deploy" / "components").glob("*/kustomization.yaml"))
 OVERLAYS = sorted(path.parent for path in (ROOT / "deploy" / "overlays").glob("*/kustomization.yaml"))
 

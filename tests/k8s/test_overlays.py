@@ -16,7 +16,6 @@ from fairbox.config import load
 from limiter.config import LimiterConfig
 from rollout.config import RolloutConfig
 from tests.k8s.alerts import ALERTS, RULES, rule_object
-from tests.k8s.apiserver.podsecurity import LABEL, violations
 from tests.k8s.manifests import (
     COMPONENTS,
     OVERLAYS,
@@ -30,6 +29,7 @@ from tests.k8s.manifests import (
     workload,
     workloads,
 )
+from tests.k8s.podsecurity import LABEL, violations
 
 EVERY = [*COMPONENTS, *OVERLAYS]
 CONFIGS: dict[str, type[Any]] = {"LIMITER": LimiterConfig, "EXECUTOR": ExecutorConfig, "ROLLOUT": RolloutConfig}
@@ -61,7 +61,7 @@ def test_its_namespaces_let_its_pods_in(folder: Path) -> None:
     documents = kustomized(folder)
     for pod in workloads(documents):
         level = _level(documents, pod.namespace)
-        assert violations(level, pod.spec, "1.36") == [], f"{pod.name} in {pod.namespace}, {level}"
+        assert violations(level, pod.spec) == [], f"{pod.name} in {pod.namespace}, {level}"
 
 
 @pytest.mark.parametrize(("folder", "level"), [("userns", "privileged"), ("seccomp-localhost", "baseline")])
@@ -70,7 +70,7 @@ def test_no_level_is_lower_than_its_pods_need(folder: str, level: str) -> None:
     assert _level(documents, "fairbox-exec") == level
     assert _level(documents, "fairbox") == "restricted"
     stricter = {"privileged": "baseline", "baseline": "restricted"}[level]
-    assert violations(stricter, workload("executor", documents).spec, "1.36")
+    assert violations(stricter, workload("executor", documents).spec)
 
 
 @pytest.mark.parametrize("folder", ["components/userns", "components/seccomp-localhost", "overlays/prod"])
@@ -180,7 +180,7 @@ def test_components_go_together() -> None:
     folders = [path for path in COMPONENTS if path.name not in ("gvisor", "seccomp-localhost")]
     documents = together(*folders)
     for pod in workloads(documents):
-        assert violations(_level(documents, pod.namespace), pod.spec, "1.36") == []
+        assert violations(_level(documents, pod.namespace), pod.spec) == []
         for container in pod.containers:
             for field, key in (("env", "name"), ("volumeMounts", "mountPath"), ("ports", "containerPort")):
                 found = [each[key] for each in container.get(field, ())]

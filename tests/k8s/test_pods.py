@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import re
+from typing import Any
 
 import pytest
 
-from tests.k8s.apiserver.podsecurity import violations
 from tests.k8s.manifests import ROOT, Document, Workload, load_all, name, of_kind, workload, workloads
+from tests.k8s.podsecurity import violations
 
 SERVICES = ("limiter", "executor")
 OWN_CLAIM = "models"
@@ -85,10 +87,38 @@ def test_no_pod_has_rights_of_root(each: Workload) -> None:
 
 def test_every_pod_is_restricted(each: Workload) -> None:
     """Any cluster takes it: no filter is left, and no user namespace is asked for."""
-    assert violations("restricted", each.spec, "1.36") == []
+    assert violations("restricted", each.spec) == []
     assert "hostUsers" not in each.spec
     for document in of_kind("Namespace"):
         assert document["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        ("pod", "hostNetwork", True),
+        ("pod", "hostPID", True),
+        ("pod", "hostIPC", True),
+        ("pod", "volumes", [{"name": "node", "hostPath": {"path": "/"}}]),
+        ("pod", "volumes", [{"name": "share", "nfs": {"server": "a", "path": "/"}}]),
+        ("pod", "securityContext", {"runAsNonRoot": True}),
+        ("pod", "securityContext", {"seccompProfile": {"type": "RuntimeDefault"}}),
+        ("pod", "securityContext", {"runAsNonRoot": True, "seccompProfile": {"type": "Unconfined"}}),
+        ("container", "ports", [{"containerPort": 1, "hostPort": 1}]),
+        ("security", "privileged", True),
+        ("security", "allowPrivilegeEscalation", True),
+        ("security", "capabilities", {}),
+        ("security", "capabilities", {"drop": ["ALL"], "add": ["SYS_ADMIN"]}),
+        ("security", "procMount", "Unmasked"),
+        ("security", "runAsUser", 0),
+        ("security", "appArmorProfile", {"type": "Unconfined"}),
+    ],
+)
+def test_a_pod_with_more_than_restricted_allows_is_found(part: str, field: str, value: Any) -> None:
+    spec = copy.deepcopy(workload("executor").spec)
+    (container,) = spec["containers"]
+    {"pod": spec, "container": container, "security": container["securityContext"]}[part][field] = value
+    assert violations("restricted", spec)
 
 
 def test_resources_are_asked_for_and_memory_is_bounded(each: Workload) -> None:

@@ -1,1 +1,1 @@
-"""Tiers in network namespaces of their own, cut from each other while programs run. Takes root, and no podman."""
+"""Tiers in network namespaces of their own, cut from each other while programs run. It needs root."""

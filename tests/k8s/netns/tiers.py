@@ -17,15 +17,15 @@ from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc as rpc
 from tests.executor.servers import GROUPS
 from tests.k8s.manifests import ROOT
-from tests.k8s.pods.bridge import Bridge
-from tests.k8s.pods.runs import Run, read
+from tests.k8s.netns.bridge import Bridge
+from tests.k8s.runs import Run, read
 
 __all__ = ["DEADLINE_S", "LIMIT", "Tiers", "tiers", "unusable"]
 
 LIMIT = 3
 DEADLINE_S = 15.0
 """Of each wait for a lease, and of each call, of the client."""
-_LOAD = Path(__file__).parents[1] / "pods" / "load.py"
+_LOAD = Path(__file__).parents[1] / "load.py"
 _START_WITHIN_S = 60.0
 
 
@@ -53,8 +53,7 @@ class Tiers:
             holder = await self.start("unshare", "--net", "sleep", "infinity")
             await asyncio.sleep(0.2)  # unshare makes it before it starts the command
             self._pids[name] = holder.pid
-            self.address[name] = self.bridge.take_address()
-            await self.bridge.plug(holder.pid, self.address[name])
+            self.address[name] = self.bridge.plug(holder.pid)
 
     async def start(self, *words: str, env: dict[str, str] | None = None) -> asyncio.subprocess.Process:
         """A process that ends with the block."""
@@ -80,9 +79,9 @@ class Tiers:
 
     async def cut(self, tier: str, seconds: float) -> None:
         """Off the network for so long."""
-        await self.bridge.cut(self.address[tier], cut=True)
+        self.bridge.cut(self.address[tier], cut=True)
         await asyncio.sleep(seconds)
-        await self.bridge.cut(self.address[tier], cut=False)
+        self.bridge.cut(self.address[tier], cut=False)
 
     def bucket(self) -> pb.BucketStatus:
         """How the limiter stands, asked from outside of all of them."""
@@ -113,8 +112,8 @@ async def runs_of(load: asyncio.subprocess.Process, within_s: float) -> list[Run
 @contextlib.asynccontextmanager
 async def tiers() -> AsyncIterator[Tiers]:
     """All three, at work on nothing."""
-    async with Bridge("fbxn", "10.232.8.") as bridge, contextlib.AsyncExitStack() as stack:
-        made = Tiers(bridge)
+    async with contextlib.AsyncExitStack() as stack:
+        made = Tiers(stack.enter_context(Bridge("fbxn", "10.232.8.")))
         await made.make(stack)
         listen = "insecure=true"
         await made.run(

@@ -1,7 +1,7 @@
 """Public test kit: an HTTP server that answers for Leases as an API server does, and fails as one does.
 
 `async with LeaseServer() as server:` gives `server.url`. It knows get, create and update of Leases in the namespaces
-given, resource versions, and the checks of a Lease's fields; no authentication, no watch, no TLS.
+given, resource versions, and the checks of a Lease's fields; tokens and TLS where they are asked for; no watch.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
+import ssl
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -20,12 +21,14 @@ __all__ = ["LeaseServer"]
 _MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _PATH = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 _MAX_INT32 = 2**31 - 1
+_VERBS = {"POST": "create", "GET": "get", "PUT": "update"}
 
 
 class LeaseServer:
     """Set the public fields at any time."""
 
-    def __init__(self, namespaces: Sequence[str] = ("fairbox",)) -> None:
+    def __init__(self, namespaces: Sequence[str] = ("fairbox",), *, tls: ssl.SSLContext | None = None) -> None:
+        """`tls`: serves HTTPS with it."""
         self.leases: dict[tuple[str, str], dict[str, Any]] = {}
         """By namespace and name, as they are stored."""
         self.delay = 0.0
@@ -34,10 +37,15 @@ class LeaseServer:
         """Answer with this status and do nothing; 0: work."""
         self.silent = False
         """Do the work, then close the connection without an answer."""
+        self.tokens: set[str] = set()
+        """Bearer tokens that are taken; empty: none is asked for."""
+        self.forbidden: set[str] = set()
+        """Verbs that nobody has a right to: `create`, `get`, `update`."""
         self.requests: list[str] = []
         """Method and path of each."""
         self.url = ""
         self._namespaces = set(namespaces)
+        self._tls = tls
         self._version = 100
         self._runner: web.AppRunner | None = None
 
@@ -48,9 +56,9 @@ class LeaseServer:
         application.router.add_put(_PATH + "/{name}", self._update)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls)
         await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{self._runner.addresses[0][1]}"
         return self
 
     async def __aexit__(
@@ -105,6 +113,10 @@ class LeaseServer:
     async def _failure(self, request: web.Request) -> web.StreamResponse | None:
         self.requests.append(f"{request.method} {request.path}")
         await asyncio.sleep(self.delay)
+        if self.tokens and request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
+            return _problem(401, "Unauthorized", "Unauthorized")
+        if (verb := _VERBS[request.method]) in self.forbidden:
+            return _problem(403, "Forbidden", f'leases is forbidden: cannot {verb} resource "leases"')
         return _problem(self.status, "InternalError", "as the test wants it") if self.status else None
 
     async def _answer(self, request: web.Request, status: int, body: dict[str, Any]) -> web.StreamResponse:

@@ -1,1 +1,0 @@
-"""The adversarial suite of the executor, against one that runs in its pod."""
