@@ -77,15 +77,11 @@ class LimiterClient:
         tenant: str = "",
         request_id: str = "",
         on_standby: Callable[[int], None] | None = None,
-        parent: LeaseLike | None = None,
         hold: float = 0.0,
         instead_of: LeaseLike | None = None,
     ) -> LeaseContext:
         """Waits its turn, first in, first out, and yields a Lease. `queue_timeout` is in seconds, at most 86,400.
         `on_standby` is called at most once, from the event loop, when the grant is near: with how many are before it.
-
-        `parent` is the lease that the asking program itself runs under: the new one is of the same bucket, whatever
-        `bucket` says, and is granted within its tokens, so that a program that waits for its children can't deadlock.
 
         An executor binds the lease when it runs the work, within the bucket's `start_by`; then only the executor frees
         it. With `hold`, in seconds, nobody has to: that is for work where no executor can bind, such as a sandbox
@@ -102,13 +98,12 @@ class LimiterClient:
         check_wait(bucket, tokens, queue_timeout, hold)
         acquire = partial(
             self._runner.acquire,
-            bucket=bucket if parent is None else parent.bucket,
+            bucket=bucket,
             tokens=tokens,
             queue_timeout=queue_timeout,
             tenant=tenant,
             request_id=request_id,
             on_standby=on_standby,
-            parent=None if parent is None else Lease.of(parent),
             hold=hold,
             instead_of=None if instead_of is None else Lease.of(instead_of),
         )

@@ -48,8 +48,6 @@ class SessionMachine:
         """Leases in hand, in the order in which they came; their tokens when bound here, 0 before."""
         self._places: dict[Lease, tuple[int, int]] = {}
         """Tickets of leases in hand, and of those that may have been lost with a limiter, oldest first."""
-        self._details: dict[Lease, pb.HeldDetail] = {}
-        """What a restarted limiter must know of some of them beyond their names."""
         self._holds: dict[Lease, tuple[float, int]] = {}
         """Those that nobody will bind: the end of the hold time, and the tokens."""
         self._say_hello = False
@@ -77,7 +75,6 @@ class SessionMachine:
         queue_timeout: float,
         tenant: str = "",
         request_id: str = "",
-        parent: Lease | None = None,
         hold: float = 0.0,
         standby: bool = False,
         instead_of: Lease | None = None,
@@ -89,7 +86,7 @@ class SessionMachine:
             raise ValueError(f"request_id is {request_id!r}, which is waiting already")
         # Attempts grow over all requests of a session, so that an id can be used again at any time.
         wanted = Wanted(request_id, self._serial, bucket, tokens, tenant, now + queue_timeout)
-        wanted.parent, wanted.hold, wanted.standby = parent, hold, standby
+        wanted.hold, wanted.standby = hold, standby
         if instead_of is not None and (ticket := self._places.pop(instead_of, None)) is not None:
             wanted.place = (instead_of.epoch, ticket)
         self.waiting[request_id] = self._acquires[request_id] = wanted
@@ -112,7 +109,6 @@ class SessionMachine:
             return
         binding = lease in self._binding
         self._binding.pop(lease, None)
-        self._details.pop(lease, None)
         self._holds.pop(lease, None)
         if self.welcomed and lease.epoch == self.epoch:
             self._places.pop(lease, None)
@@ -268,7 +264,6 @@ class SessionMachine:
             held=[lease_message(lease) for lease in self.held],
             held_tokens=self.held.values() if self.kind is SessionKind.EXECUTOR else (),
             local_cap=self.local_cap,
-            details=self._details.values(),
             connection=self._connection,
         )
         for lease, (until, tokens) in self._holds.items():
@@ -314,16 +309,12 @@ class SessionMachine:
         del self._binding[lease]
         if status is BindStatus.BOUND:
             self.held[lease] = result.tokens or 1
-            if result.HasField("parent"):
-                message = lease_message(lease)
-                self._details[lease] = pb.HeldDetail(lease=message, parent=result.parent, family=result.family)
         news.append(Bound(BindOutcome(lease, status, result.owner)))
 
     def _lose(self, lease: Lease, reason: str, news: list[News]) -> None:
         """A client drops a lost lease; an executor counts it as held until its work is dead and released."""
         if not self.held[lease]:
             del self.held[lease]
-            self._details.pop(lease, None)
             self._holds.pop(lease, None)
         news.append(Lost(lease, reason))
 

@@ -27,8 +27,6 @@ class Wanted:
     place: tuple[int, tuple[int, int]] | None = None
     """Until it is sent: epoch and ticket of a lease that it is asked instead of. It takes that place if the limiter has
     been restarted since."""
-    parent: Lease | None = None
-    """Lease within whose tokens it is to be granted."""
     hold: float = 0.0
     """Above 0: the lease will not be bound, and ends after this time."""
     standby: bool = False

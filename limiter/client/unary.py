@@ -34,9 +34,8 @@ from limiter.client.errors import (
     UnknownBucket,
 )
 from limiter.client.grpc_transport import leader_address
-from limiter.client.lease import Lease, LeaseLike
+from limiter.client.lease import Lease
 from limiter.client.targets import Targets
-from limiter.client.wire import lease_message
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 
@@ -85,7 +84,6 @@ class UnaryLimiterClient:
         *,
         queue_timeout: float = 60.0,
         unbound_ttl: float = 60.0,
-        parent: LeaseLike | None = None,
         hold: float = 0.0,
     ) -> AsyncIterator[Lease]:
         """As `LimiterClient.lease()`; a lease that no executor binds within `unbound_ttl` seconds ends, unless it has a
@@ -93,13 +91,12 @@ class UnaryLimiterClient:
         check_wait(bucket, tokens, min(queue_timeout, _MAX_QUEUE_TIMEOUT_S), hold)
         request_id = str(next(self._numbers))
         request = pb.AcquireTokenRequest(
-            bucket=bucket if parent is None else parent.bucket,
+            bucket=bucket,
             tokens=tokens,
             client_id=self.client_id,
             request_id=request_id,
             queue_timeout_s=queue_timeout,
             unbound_ttl_s=unbound_ttl,
-            parent=None if parent is None else lease_message(Lease.of(parent)),
             hold_s=hold,
         )
         targets = Targets(self.target, self._address)

@@ -48,8 +48,6 @@ def fill_acquire(message: pb.Acquire, wanted: Wanted, now: float) -> None:
     message.queue_timeout_s = max(0.001, wanted.deadline - now)
     if wanted.tenant:
         message.tenant = wanted.tenant
-    if wanted.parent is not None:
-        message.parent.CopyFrom(lease_message(wanted.parent))
     if wanted.hold:
         message.hold_s = wanted.hold
     if wanted.standby:

@@ -43,7 +43,6 @@ class Bucket:
         "rejected_total",
         "released_total",
         "revoked_total",
-        "stirred",
         "untold",
         "waiting",
     )
@@ -56,8 +55,6 @@ class Bucket:
         """All that wait, those of disconnected sessions included."""
         self.untold = 0
         """Of those, the ones that have yet to be told that their grant is near."""
-        self.stirred: list[LeaseId] = []
-        """Parents below which something has changed since the last grants."""
         self.held = 0
         self.bound = 0
         self.cap = limits.max_in_flight

@@ -197,8 +197,7 @@ class LimiterCore:
         order = bucket.limits.order
         bucket.configure(limits, now)
         for request in ledger.waiting_for(bucket):
-            tokens = request.tokens if request.parent is None else 1  # a parent's tokens are in hand
-            refusal = limits.refusal(tokens, request.count, request.partial, request.hold)
+            refusal = limits.refusal(request.tokens, request.count, request.partial, request.hold)
             if refusal:
                 ledger.reject(request, RejectReason.INVALID, refusal)
         if limits.order is not order:

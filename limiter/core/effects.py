@@ -94,11 +94,7 @@ class BindAnswered:
     owner: str = ""
     """With BOUND_ELSEWHERE: name of the executor that holds it."""
     tokens: int = 0
-    """With BOUND: tokens that it holds, or its family."""
-    parent: LeaseId | None = None
-    """With BOUND: lease within whose tokens it was granted."""
-    family: LeaseId | None = None
-    """With BOUND and a parent: the first parent of all."""
+    """With BOUND: tokens that it holds."""
 
 
 @fact

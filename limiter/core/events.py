@@ -54,10 +54,6 @@ class Acquire:
     """A place given earlier, presented again in a hello."""
     standby: bool = False
     """Say once when the grant is near."""
-    parent: LeaseId | None = None
-    """A lease of the same bucket that the asking program runs under: grant within its tokens."""
-    parent_client: str = ""
-    """Session that the parent was granted to."""
     unary: bool = False
     """Make the session if it does not exist."""
 
@@ -101,10 +97,6 @@ class HeldLease:
     bucket: str
     client_session_id: str
     tokens: int = 1
-    """Those of its family, where it has one."""
-    parent: LeaseId | None = None
-    family: LeaseId | None = None
-    """The first parent of all; only with `parent`."""
     hold: float = 0.0
     """What is left of its hold time, where a client has it to hold."""
 

@@ -11,9 +11,7 @@ from limiter.core.reasons import LeaseState
 
 if TYPE_CHECKING:
     from limiter.core.bucket import Bucket
-    from limiter.core.family import Family, Line
     from limiter.core.session import Session
-    from limiter.core.waiting import Queue
 
 __all__ = ["Lease", "Request"]
 
@@ -36,10 +34,6 @@ class Request:
     """When it was asked for."""
     standby: bool = False
     """Whether it has yet to be told that its grant is near."""
-    parent: LeaseId | None = None
-    """Lease within whose tokens it is granted."""
-    line: Line | None = None
-    """Where it waits, with a parent."""
     hold: float = 0.0
     """Above 0: nobody will bind its lease, which ends after this time."""
     waiting: bool = False
@@ -52,11 +46,6 @@ class Request:
         """Tokens that must be free for it to be granted."""
         return self.tokens if self.partial else self.tokens * self.count
 
-    @property
-    def queue(self) -> Queue:
-        """Where it waits, or would."""
-        return self.bucket.queue if self.line is None else self.line.queue
-
 
 @dataclass(slots=True, eq=False)
 class Lease:
@@ -65,7 +54,6 @@ class Lease:
     lease_id: LeaseId
     bucket: Bucket
     tokens: int
-    """What it counts in the books: 0 where another lease of its family carries the tokens of both."""
     client_session_id: str
     """Session that it was granted to; an executor presents it to bind the lease."""
     holder: Session
@@ -75,10 +63,6 @@ class Lease:
     granted_at: float
     state: LeaseState = LeaseState.GRANTED
     run_id: str = ""
-    parent: LeaseId | None = None
-    """Lease within whose tokens it was granted; it may have ended."""
-    family: Family | None = None
-    """Leases that share its tokens; None while there is no other."""
     soft: bool = False
     """Work may run under it although nobody binds it: the end of its session does not end it."""
     deadline: float = NEVER

@@ -63,10 +63,7 @@ class LeaseRules:
         if lease is None or status is not BindStatus.BOUND:
             ledger.effects.append(BindAnswered(event.session_id, event.lease, status, owner))
             return
-        family, parent = lease.family, lease.parent
-        tokens = lease.tokens if family is None else family.tokens
-        root = family.root if family is not None and parent is not None else None
-        ledger.effects.append(BindAnswered(event.session_id, event.lease, status, "", tokens, parent, root))
+        ledger.effects.append(BindAnswered(event.session_id, event.lease, status, "", lease.tokens))
 
     def revoke(self, event: Revoke, now: float) -> None:
         ledger = self._ledger

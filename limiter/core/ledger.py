@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from itertools import islice
 
 from limiter.core.bucket import Bucket
-from limiter.core.children import Children
 from limiter.core.deadlines import NEVER, Deadlines
 from limiter.core.effects import Effect, Granted, Queued, Rejected, Revoked, Standby
 from limiter.core.ids import LeaseId
@@ -50,8 +49,6 @@ class Ledger:
         self.sessions: dict[str, Session] = {}
         self.leases: dict[LeaseId, Lease] = {}
         self.deadlines: Deadlines[Request | Lease | Session | Tombstone | Recovery | Bucket] = Deadlines()
-        self.children = Children(self)
-        self.families = self.children.families
         self.tombstones = Tombstones(self.deadlines, ttl=tombstone_ttl, most=max_tombstones)
         self.effects: list[Effect] = []
         self.last_ticket = 0
@@ -63,15 +60,12 @@ class Ledger:
         """Takes in a new request with a fresh ticket: grants it if nothing is before it, queues it otherwise."""
         bucket, session = request.bucket, request.session
         session.requests[request.request_id] = request
-        if request.parent is not None:
-            self.children.admit(request, request.parent, now, timeout)
-            return
         ready = bucket.held < bucket.cap and not bucket.queue and not self.recovery.active and bucket.fits(request)
         if ready and (bucket.rate is None or bucket.ready_at(request) <= now):
             self._grant(request, now)
             return
         pace = bucket.pace(now)
-        self.wait(request, now + timeout)
+        self._wait(request, now + timeout)
         position = bucket.queue.append(request)
         if bucket.rate is not None and position == 0:
             self.pump(bucket, now)  # sets the deadline
@@ -83,26 +77,24 @@ class Ledger:
     def readmit(self, request: Request, deadline: float) -> None:
         """Takes in a request that comes with its ticket; `pump` grants it when it is its turn."""
         request.session.requests[request.request_id] = request
-        self.wait(request, deadline)
+        self._wait(request, deadline)
         self.put_back(request)
 
     def put_back(self, request: Request) -> None:
         """Puts a waiting request into its place by its ticket."""
-        if request.parent is not None:
-            self.children.find_line(request, request.parent)
-        request.queue.put_back(request)
+        request.bucket.queue.put_back(request)
 
     def park(self, session: Session) -> None:
         """Takes the session's waiting requests out of turn; they keep their tickets."""
         for request in session.requests.values():
             if request.waiting:
-                request.queue.remove(request)
+                request.bucket.queue.remove(request)
 
     def drop(self, request: Request) -> None:
         """Ends a waiting request without a grant."""
         session = request.session
-        request.queue.remove(request)
-        self.stop_waiting(request)
+        request.bucket.queue.remove(request)
+        self._stop_waiting(request)
         self._forget(request, session)
 
     def reject(self, request: Request, reason: RejectReason, message: str, retry_after: float = 0.0) -> None:
@@ -117,8 +109,6 @@ class Ledger:
         """Grants from the head of the queue for as long as it fits: no request passes a bigger one."""
         if self.recovery.active:
             return
-        if bucket.stirred:
-            self.children.grant(bucket, now)
         self._grant_heads(bucket, now)
         if bucket.untold:
             for position, request in enumerate(islice(bucket.queue, bucket.next_in_line())):
@@ -136,7 +126,7 @@ class Ledger:
                     self.deadlines.set(bucket, when)
                 return
             queue.pop(request)
-            self.stop_waiting(request)
+            self._stop_waiting(request)
             self._grant(request, now)
 
     def _announce(self, request: Request, position: int) -> None:
@@ -157,11 +147,11 @@ class Ledger:
     def repeat(self, request: Request, now: float) -> None:
         """Says again what became of a request that waits or was granted."""
         if request.waiting:
-            position = request.queue.position(request)
+            position = request.bucket.queue.position(request)
             session_id = request.session.session_id
             self.effects.append(Queued(session_id, request.request_id, request.ticket, position, 0.0))
         else:
-            self.tell_grant(request, now, request.leases[0].granted_at - request.since)
+            self._tell_grant(request, now, request.leases[0].granted_at - request.since)
 
     # Leases
 
@@ -170,17 +160,9 @@ class Ledger:
         del self.leases[lease.lease_id]
         self.deadlines.clear(lease)
         bucket = lease.bucket
-        heir = self.families.leave(lease) if lease.family is not None else None
+        bucket.held -= lease.tokens
         if lease.state is not _GRANTED:
             bucket.bound -= lease.tokens
-        if heir is None:
-            bucket.held -= lease.tokens
-        else:
-            heir.tokens = lease.tokens
-            if heir.state is not _GRANTED:
-                bucket.bound += heir.tokens
-        if self.families.lines:
-            self.children.ended(lease)
         lease.holder.leases.pop(lease.lease_id, None)
         if lease.soft:
             self._end_if_gone(lease.holder)
@@ -219,10 +201,8 @@ class Ledger:
         lease.run_id = run_id
         lease.bucket.bound += lease.tokens
 
-    def adopt(self, lease: Lease, root: LeaseId | None = None) -> None:
-        """Takes in a lease of an earlier epoch that a session says work is running under; `root` is the first of its
-        family, where it has a parent."""
-        self.families.adopt(lease, root, self.leases)
+    def adopt(self, lease: Lease) -> None:
+        """Takes in a lease of an earlier epoch that a session says work is running under."""
         self.leases[lease.lease_id] = lease
         lease.holder.leases[lease.lease_id] = lease
         lease.bucket.held += lease.tokens
@@ -274,29 +254,28 @@ class Ledger:
         bucket = request.bucket
         count = bucket.count_for(request, now)
         for _ in range(count):
-            self.make_lease(request, request.tokens, now)
+            self._make_lease(request, now)
         bucket.held += request.tokens * count
         bucket.granted_total += count
         if bucket.rate is not None:
             bucket.rate.take(count, now)
         waited = now - request.since
         bucket.meter.record(now, waited)
-        self.tell_grant(request, now, waited)
+        self._tell_grant(request, now, waited)
 
-    def make_lease(self, request: Request, tokens: int, now: float) -> Lease:
-        """A lease in the books. What it counts is the caller's."""
+    def _make_lease(self, request: Request, now: float) -> None:
+        """Puts a lease into the books. What it counts is the caller's."""
         session = request.session
         self.last_lease += 1
         lease_id = LeaseId(self.epoch, self.last_lease)
-        lease = Lease(lease_id, request.bucket, tokens, session.session_id, session, request, now)
+        lease = Lease(lease_id, request.bucket, request.tokens, session.session_id, session, request, now)
         self.leases[lease_id] = lease
         session.leases[lease_id] = lease
         request.leases.append(lease)
         lease.soft = request.hold > 0
         self.deadlines.set(lease, now + request.start_by)
-        return lease
 
-    def tell_grant(self, request: Request, now: float, waited: float) -> None:
+    def _tell_grant(self, request: Request, now: float, waited: float) -> None:
         """Says what a request was granted."""
         first = request.leases[0]
         start_by = max(0.0, first.deadline - now) if first.state is _GRANTED else 0.0
@@ -307,7 +286,7 @@ class Ledger:
             Granted(session_id, request.request_id, request.attempt, name, leases, start_by, waited, request.ticket)
         )
 
-    def wait(self, request: Request, deadline: float) -> None:
+    def _wait(self, request: Request, deadline: float) -> None:
         """Counts a request among those that wait."""
         name = request.bucket.limits.name
         request.waiting = True
@@ -316,7 +295,7 @@ class Ledger:
         request.session.waiting[name] = request.session.waiting.get(name, 0) + 1
         self.deadlines.set(request, deadline)
 
-    def stop_waiting(self, request: Request) -> None:
+    def _stop_waiting(self, request: Request) -> None:
         """It waits no more."""
         request.waiting = False
         request.bucket.waiting -= 1

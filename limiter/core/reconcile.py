@@ -48,14 +48,13 @@ def _holds(ledger: Ledger, session: Session, held: HeldLease, now: float) -> boo
     if bucket is None or held.lease.epoch >= ledger.epoch:
         return False
     lease = Lease(held.lease, bucket, held.tokens, held.client_session_id, session, None, now, LeaseState.BOUND)
-    lease.parent = held.parent
     if session.kind is not SessionKind.EXECUTOR:
         hold = min(held.hold, bucket.limits.max_hold)
         if hold <= 0 or held.client_session_id != session.session_id:
             return False
         lease.state, lease.soft = LeaseState.GRANTED, True
         ledger.deadlines.set(lease, now + hold)
-    ledger.adopt(lease, held.family)
+    ledger.adopt(lease)
     return True
 
 
@@ -99,7 +98,6 @@ def place(ledger: Ledger, session: Session, acquire: Acquire, bucket: Bucket, no
         start_by,
         ticket,
         now,
-        acquire.standby and acquire.parent is None,
-        acquire.parent,
-        hold=acquire.hold,
+        acquire.standby,
+        acquire.hold,
     )

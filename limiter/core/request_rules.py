@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from limiter.core.bucket import Bucket
 from limiter.core.effects import Rejected, Released
 from limiter.core.events import Acquire, Cancel
 from limiter.core.lease import Request
@@ -88,7 +87,7 @@ class RequestRules:
             message = f"bucket is {event.bucket!r}, must be one of {', '.join(sorted(ledger.buckets))}"
         elif event.hold and session.kind is SessionKind.EXECUTOR:
             message = f"hold_s is {event.hold:g}, must be 0 on an executor's session, which binds"
-        elif refusal := self._refusal(event, bucket):
+        elif refusal := bucket.limits.refusal(event.tokens, event.count, event.partial, event.hold):
             message = refusal
         elif bucket.waiting >= bucket.limits.max_queued:
             reason, after = RejectReason.QUEUE_FULL, bucket.retry_after(now)
@@ -107,26 +106,6 @@ class RequestRules:
         if bucket is not None:
             bucket.rejected_total += 1
         return Rejected(event.session_id, event.request_id, event.attempt, reason, message, after)
-
-    def _refusal(self, event: Acquire, bucket: Bucket) -> str:
-        """Why the request can never be granted; "" when it can. The first word is the field."""
-        ledger, parent_id = self._ledger, event.parent
-        if parent_id is None:
-            return bucket.limits.refusal(event.tokens, event.count, event.partial, event.hold)
-        parent = ledger.leases.get(parent_id)
-        name = f"parent is {event.bucket}/{parent_id}"
-        if parent is None and ledger.recovery.active and parent_id.epoch < ledger.epoch:
-            return ""  # its executor may have yet to report it
-        if parent is None or parent.state is LeaseState.REVOKING:
-            return f"{name}, which is not granted or bound: it was released, has expired, or was revoked"
-        if parent.bucket is not bucket:
-            return f"{name}, which is a lease of {parent.bucket.limits.name}, must be one of the bucket asked for"
-        if parent.client_session_id != event.parent_client:
-            return f"{name}, which was granted to another client session than the one presented"
-        tokens = parent.tokens if parent.family is None else parent.family.tokens
-        if event.tokens > tokens:
-            return f"tokens is {event.tokens}, must be at most {tokens}, which is what the parent holds"
-        return bucket.limits.refusal(1, 1, False, event.hold)
 
     def _reject(self, event: Acquire, reason: RejectReason, message: str, retry_after: float = 0.0) -> None:
         rejected = Rejected(event.session_id, event.request_id, event.attempt, reason, message, retry_after)

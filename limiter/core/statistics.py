@@ -103,8 +103,6 @@ class LeaseInfo:
     holder_name: str
     age: float
     run_id: str
-    parent: LeaseId | None
-    """Lease within whose tokens it was granted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +119,6 @@ class QueueInfo:
     waited: float
     connected: bool
     """False while its session's stream is lost, so that it is skipped."""
-    parent: LeaseId | None
-    """Lease within whose tokens it will be granted: it does not wait in the queue, but for another child."""
 
 
 def snapshot(ledger: Ledger, now: float, uptime: float) -> LimiterStatistics:
@@ -209,15 +205,14 @@ def _lease(ledger: Ledger, lease_id: LeaseId, now: float) -> LeaseInfo:
         holder_name=lease.holder.name,
         age=now - lease.granted_at,
         run_id=lease.run_id,
-        parent=lease.parent,
     )
 
 
 def list_queue(ledger: Ledger, now: float, bucket: str, after: str, limit: int) -> list[QueueInfo]:
     """At most `limit` waiting requests in the order in which they will be granted, with those of disconnected sessions
-    and those with a parent last or, where the order is that of tickets, in their places. Those after the request with
-    the ticket `after`; from the start when that one has left a queue that is not in ticket order, because so have those
-    before it. ValueError when `after` is not a ticket, KeyError when there is no such bucket."""
+    last or, where the order is that of tickets, in their places. Those after the request with the ticket `after`; from
+    the start when that one has left a queue that is not in ticket order, because so have those before it. ValueError
+    when `after` is not a ticket, KeyError when there is no such bucket."""
     first = Ticket.parse(after) if after else Ticket(0, 0)
     found = ledger.buckets[bucket]
     waiting = list(found.queue)
@@ -241,7 +236,6 @@ def list_queue(ledger: Ledger, now: float, bucket: str, after: str, limit: int) 
             tenant=request.tenant,
             waited=now - request.since,
             connected=request.session.connected,
-            parent=request.parent,
         )
         for request in waiting[:limit]
     ]

@@ -37,7 +37,6 @@ __all__ = [
     "lease_id",
     "lease_info_message",
     "lease_message",
-    "parent_problem",
     "queue_entry_message",
     "security_message",
     "session_message",
@@ -92,8 +91,8 @@ def acquire_event(session_id: str, message: pb.Acquire, identity: Identity = ANY
     """The event, or the rejection that names the field that is wrong. `identity` is of whoever asks."""
     request_id, tokens, timeout = message.request_id, message.tokens or 1, message.queue_timeout_s
     hold, tenant = message.hold_s, message.tenant
-    ticket = parent = None
-    problem = parent_client = ""
+    ticket = None
+    problem = ""
     if not IDENTIFIER.fullmatch(request_id):
         problem = f"request_id is {request_id[:40]!r}, must be 1 to 128 characters of visible ASCII"
     elif tokens > _MAX_TOKENS:
@@ -104,10 +103,6 @@ def acquire_event(session_id: str, message: pb.Acquire, identity: Identity = ANY
         problem = f"hold_s is {hold}, must be from 0 to {MAX_HOLD_S}"
     elif len(tenant) > 128:
         problem = f"tenant has {len(tenant)} characters, must have at most 128"
-    elif message.HasField("parent"):
-        if wrong := parent_problem(message.parent):
-            problem = f"parent{wrong}"
-        parent, parent_client = lease_id(message.parent), message.parent.client_session_id
     if not problem and identity.tenant:
         try:
             tenant = identity.for_tenant(tenant)
@@ -128,18 +123,7 @@ def acquire_event(session_id: str, message: pb.Acquire, identity: Identity = ANY
         tenant=tenant,
         ticket=ticket,
         standby=message.want_standby,
-        parent=parent,
-        parent_client=parent_client,
     )
-
-
-def parent_problem(message: pb.Lease) -> str:
-    """What is wrong with a lease that is named as a parent, to be put behind the field's name; "" when nothing is."""
-    if not message.epoch or not message.seq:
-        return f" is {message.epoch}.{message.seq}, must be as in the lease that was granted"
-    if not IDENTIFIER.fullmatch(message.client_session_id):
-        return f".client_session_id is {message.client_session_id[:40]!r}, must be as in the lease that was granted"
-    return ""
 
 
 def lease_id(message: pb.Lease) -> LeaseId:
@@ -151,13 +135,10 @@ def _held(message: pb.Hello) -> Iterator[HeldLease]:
     details = {lease_id(detail.lease): detail for detail in message.details}
     for lease, tokens in zip(message.held, chain(message.held_tokens, repeat(0)), strict=False):
         detail = details.get(lease_id(lease))
-        parent = family = None
         hold = 0.0
         if detail is not None:
             tokens, hold = tokens or detail.tokens, detail.hold_s
-            if detail.HasField("parent") and detail.HasField("family"):
-                parent, family = lease_id(detail.parent), lease_id(detail.family)
-        yield HeldLease(lease_id(lease), lease.bucket, lease.client_session_id, tokens or 1, parent, family, hold)
+        yield HeldLease(lease_id(lease), lease.bucket, lease.client_session_id, tokens or 1, hold)
 
 
 def hello_event(message: pb.Hello, identity: Identity = ANYONE) -> tuple[Hello, list[Rejected]]:
@@ -247,7 +228,6 @@ def lease_info_message(info: LeaseInfo) -> pb.LeaseInfo:
         holder_name=info.holder_name,
         age_s=info.age,
         run_id=info.run_id,
-        parent=_parent(info.parent, info.bucket),
     )
 
 
@@ -263,12 +243,7 @@ def queue_entry_message(info: QueueInfo) -> pb.QueueEntry:
         tenant=info.tenant,
         waited_s=info.waited,
         connected=info.connected,
-        parent=_parent(info.parent, info.bucket),
     )
-
-
-def _parent(parent: LeaseId | None, bucket: str) -> pb.Lease | None:
-    return None if parent is None else pb.Lease(bucket=bucket, epoch=parent.epoch, seq=parent.seq)
 
 
 def security_message(facts: SecurityFacts) -> pb.SecurityStatus:

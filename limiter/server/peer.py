@@ -183,12 +183,9 @@ class PeerStream:
             queued.ticket.epoch, queued.ticket.seq = effect.ticket
         elif isinstance(effect, BindAnswered):
             bound = self._binding[effect.lease]
-            result = self._frame().bind_results.add(
+            self._frame().bind_results.add(
                 lease=bound, status=BIND_STATUSES[effect.status], owner=effect.owner, tokens=effect.tokens
             )
-            if effect.parent is not None and effect.family is not None:
-                result.parent.CopyFrom(lease_message(effect.parent, bound.bucket, ""))
-                result.family.CopyFrom(lease_message(effect.family, bound.bucket, ""))
         elif isinstance(effect, Rejected):
             self._frame().rejects.add(
                 request_id=effect.request_id,

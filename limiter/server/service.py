@@ -23,9 +23,7 @@ from limiter.server.convert import (
     DEFAULT_BUCKET,
     MAX_HOLD_S,
     OUTCOMES,
-    lease_id,
     lease_message,
-    parent_problem,
 )
 from limiter.server.fields import Fields
 from limiter.server.peer import PeerStream
@@ -104,11 +102,6 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
                 tokens=fields.count("tokens", request.tokens, default=1, most=1_000_000),
                 hold=fields.duration("hold_s", request.hold_s, default=0.0, longest=MAX_HOLD_S),
             )
-            if request.HasField("parent"):
-                if problem := parent_problem(request.parent):
-                    name, _, problem = f"parent{problem}".partition(" ")
-                    fields.refuse(name, problem)
-                event = replace(event, parent=lease_id(request.parent), parent_client=request.parent.client_session_id)
             fields.check()
         except FieldErrors as errors:
             await abort_fields(context, errors)

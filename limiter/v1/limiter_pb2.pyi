@@ -324,7 +324,7 @@ class Hello(google.protobuf.message.Message):
 
     @property
     def details(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HeldDetail]:
-        """For those leases in `held` that have a parent or a hold time. A limiter that was restarted counts by them."""
+        """For those leases in `held` that have a hold time. A limiter that was restarted counts by them."""
 
     def __init__(
         self,
@@ -350,8 +350,6 @@ class HeldDetail(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     LEASE_FIELD_NUMBER: builtins.int
-    PARENT_FIELD_NUMBER: builtins.int
-    FAMILY_FIELD_NUMBER: builtins.int
     HOLD_S_FIELD_NUMBER: builtins.int
     TOKENS_FIELD_NUMBER: builtins.int
     hold_s: builtins.float
@@ -362,25 +360,15 @@ class HeldDetail(google.protobuf.message.Message):
     def lease(self) -> global___Lease:
         """The lease, as in `held`."""
 
-    @property
-    def parent(self) -> global___Lease:
-        """As BindResult told it. Unset: it has none."""
-
-    @property
-    def family(self) -> global___Lease:
-        """As BindResult told it. Unset: it has none."""
-
     def __init__(
         self,
         *,
         lease: global___Lease | None = ...,
-        parent: global___Lease | None = ...,
-        family: global___Lease | None = ...,
         hold_s: builtins.float = ...,
         tokens: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["family", b"family", "lease", b"lease", "parent", b"parent"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["family", b"family", "hold_s", b"hold_s", "lease", b"lease", "parent", b"parent", "tokens", b"tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["hold_s", b"hold_s", "lease", b"lease", "tokens", b"tokens"]) -> None: ...
 
 global___HeldDetail = HeldDetail
 
@@ -398,7 +386,6 @@ class Acquire(google.protobuf.message.Message):
     QUEUE_TIMEOUT_S_FIELD_NUMBER: builtins.int
     TICKET_FIELD_NUMBER: builtins.int
     WANT_STANDBY_FIELD_NUMBER: builtins.int
-    PARENT_FIELD_NUMBER: builtins.int
     HOLD_S_FIELD_NUMBER: builtins.int
     TRACEPARENT_FIELD_NUMBER: builtins.int
     request_id: builtins.str
@@ -417,7 +404,7 @@ class Acquire(google.protobuf.message.Message):
     """The longest wait in the queue. 0: 3600 s. At most 86400 s."""
     want_standby: builtins.bool
     """Ask for one STANDBY frame when the request is among the next in its queue, to prepare the work: among as many as
-    the bucket's effective limit, at most 64. Not with `parent`.
+    the bucket's effective limit, at most 64.
     """
     hold_s: builtins.float
     """Above 0: the lease is not meant to be bound. It ends when it is released, after this time, or when an operator
@@ -435,16 +422,6 @@ class Acquire(google.protobuf.message.Message):
         bound, for the request that takes its place. Otherwise unset.
         """
 
-    @property
-    def parent(self) -> global___Lease:
-        """A lease that the asking program itself runs under, of the same bucket: the request is then granted within its
-        parent's tokens, whatever waits in the queue, so that a program that waits for its own children can't deadlock. One
-        child of a parent has a lease at a time, others wait for it in the order of their arrival. The lease holds no
-        further tokens; when the parent ends before it, the parent's tokens stay counted until the last of the family has
-        ended. `tokens` is at most what the parent's family holds. Neither the rate nor a pause of the bucket counts here.
-        INVALID when no such lease is granted or bound, and when the parent ends while the request waits.
-        """
-
     def __init__(
         self,
         *,
@@ -456,12 +433,11 @@ class Acquire(google.protobuf.message.Message):
         queue_timeout_s: builtins.float = ...,
         ticket: global___Ticket | None = ...,
         want_standby: builtins.bool = ...,
-        parent: global___Lease | None = ...,
         hold_s: builtins.float = ...,
         traceparent: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["parent", b"parent", "ticket", b"ticket"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "hold_s", b"hold_s", "parent", b"parent", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "ticket", b"ticket", "tokens", b"tokens", "traceparent", b"traceparent", "want_standby", b"want_standby"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["ticket", b"ticket"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "hold_s", b"hold_s", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "ticket", b"ticket", "tokens", b"tokens", "traceparent", b"traceparent", "want_standby", b"want_standby"]) -> None: ...
 
 global___Acquire = Acquire
 
@@ -778,25 +754,15 @@ class BindResult(google.protobuf.message.Message):
     STATUS_FIELD_NUMBER: builtins.int
     OWNER_FIELD_NUMBER: builtins.int
     TOKENS_FIELD_NUMBER: builtins.int
-    PARENT_FIELD_NUMBER: builtins.int
-    FAMILY_FIELD_NUMBER: builtins.int
     status: global___BindStatus.ValueType
     """What became of it."""
     owner: builtins.str
     """With BOUND_ELSEWHERE: name of the executor that holds it."""
     tokens: builtins.int
-    """With BOUND: tokens that it holds, or its family, to be listed in a later hello."""
+    """With BOUND: tokens that it holds, to be listed in a later hello."""
     @property
     def lease(self) -> global___Lease:
         """The lease that was presented."""
-
-    @property
-    def parent(self) -> global___Lease:
-        """With BOUND, for a lease with a parent: the parent, to be listed in a later hello."""
-
-    @property
-    def family(self) -> global___Lease:
-        """With BOUND, for a lease with a parent: the first parent of all, to be listed in a later hello."""
 
     def __init__(
         self,
@@ -805,11 +771,9 @@ class BindResult(google.protobuf.message.Message):
         status: global___BindStatus.ValueType = ...,
         owner: builtins.str = ...,
         tokens: builtins.int = ...,
-        parent: global___Lease | None = ...,
-        family: global___Lease | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["family", b"family", "lease", b"lease", "parent", b"parent"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["family", b"family", "lease", b"lease", "owner", b"owner", "parent", b"parent", "status", b"status", "tokens", b"tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["lease", b"lease", "owner", b"owner", "status", b"status", "tokens", b"tokens"]) -> None: ...
 
 global___BindResult = BindResult
 
@@ -965,7 +929,6 @@ class AcquireTokenRequest(google.protobuf.message.Message):
     QUEUE_TIMEOUT_S_FIELD_NUMBER: builtins.int
     TENANT_FIELD_NUMBER: builtins.int
     UNBOUND_TTL_S_FIELD_NUMBER: builtins.int
-    PARENT_FIELD_NUMBER: builtins.int
     HOLD_S_FIELD_NUMBER: builtins.int
     bucket: builtins.str
     """Name of the bucket. Empty: `code`."""
@@ -987,10 +950,6 @@ class AcquireTokenRequest(google.protobuf.message.Message):
     """As in Acquire: above 0 the lease lasts until it is released, or for this time, and `unbound_ttl_s` does not count.
     After a restart of the limiter nobody reports it, so it is not counted any more.
     """
-    @property
-    def parent(self) -> global___Lease:
-        """As in Acquire."""
-
     def __init__(
         self,
         *,
@@ -1002,11 +961,9 @@ class AcquireTokenRequest(google.protobuf.message.Message):
         queue_timeout_s: builtins.float = ...,
         tenant: builtins.str = ...,
         unbound_ttl_s: builtins.float = ...,
-        parent: global___Lease | None = ...,
         hold_s: builtins.float = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["parent", b"parent"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "client_id", b"client_id", "hold_s", b"hold_s", "parent", b"parent", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "tokens", b"tokens", "unbound_ttl_s", b"unbound_ttl_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "client_id", b"client_id", "hold_s", b"hold_s", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "tokens", b"tokens", "unbound_ttl_s", b"unbound_ttl_s"]) -> None: ...
 
 global___AcquireTokenRequest = AcquireTokenRequest
 
@@ -1261,7 +1218,7 @@ class BucketConfig(google.protobuf.message.Message):
     order: global___BucketOrder.ValueType
     """Order of grants. Unspecified: FIFO."""
     paused: builtins.bool
-    """Grants nothing while true; requests queue. Children of leases in hand go on, so that what runs can end."""
+    """Grants nothing while true; requests queue."""
     version: builtins.int
     """Counts the changes of this bucket, from 1. Set by the server."""
     @property
@@ -1619,11 +1576,10 @@ class LeaseInfo(google.protobuf.message.Message):
     HOLDER_NAME_FIELD_NUMBER: builtins.int
     AGE_S_FIELD_NUMBER: builtins.int
     RUN_ID_FIELD_NUMBER: builtins.int
-    PARENT_FIELD_NUMBER: builtins.int
     state: global___LeaseState.ValueType
     """Granted, bound, or being revoked."""
     tokens: builtins.int
-    """Tokens that it holds; 0: it runs within those of its parent."""
+    """Tokens that it holds."""
     request_id: builtins.str
     """Id of its acquire."""
     tenant: builtins.str
@@ -1640,10 +1596,6 @@ class LeaseInfo(google.protobuf.message.Message):
     def lease(self) -> global___Lease:
         """The lease."""
 
-    @property
-    def parent(self) -> global___Lease:
-        """The lease within whose tokens it was granted. Unset: it holds its own."""
-
     def __init__(
         self,
         *,
@@ -1656,10 +1608,9 @@ class LeaseInfo(google.protobuf.message.Message):
         holder_name: builtins.str = ...,
         age_s: builtins.float = ...,
         run_id: builtins.str = ...,
-        parent: global___Lease | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["lease", b"lease", "parent", b"parent"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "holder_name", b"holder_name", "holder_session_id", b"holder_session_id", "lease", b"lease", "parent", b"parent", "request_id", b"request_id", "run_id", b"run_id", "state", b"state", "tenant", b"tenant", "tokens", b"tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "holder_name", b"holder_name", "holder_session_id", b"holder_session_id", "lease", b"lease", "request_id", b"request_id", "run_id", b"run_id", "state", b"state", "tenant", b"tenant", "tokens", b"tokens"]) -> None: ...
 
 global___LeaseInfo = LeaseInfo
 
@@ -1728,7 +1679,6 @@ class QueueEntry(google.protobuf.message.Message):
     TENANT_FIELD_NUMBER: builtins.int
     WAITED_S_FIELD_NUMBER: builtins.int
     CONNECTED_FIELD_NUMBER: builtins.int
-    PARENT_FIELD_NUMBER: builtins.int
     bucket: builtins.str
     """Its bucket."""
     request_id: builtins.str
@@ -1749,12 +1699,6 @@ class QueueEntry(google.protobuf.message.Message):
     def ticket(self) -> global___Ticket:
         """Its ticket."""
 
-    @property
-    def parent(self) -> global___Lease:
-        """The lease within whose tokens it will be granted, as soon as no other child of it has a lease. Unset: it waits in
-        the queue.
-        """
-
     def __init__(
         self,
         *,
@@ -1767,10 +1711,9 @@ class QueueEntry(google.protobuf.message.Message):
         tenant: builtins.str = ...,
         waited_s: builtins.float = ...,
         connected: builtins.bool = ...,
-        parent: global___Lease | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["parent", b"parent", "ticket", b"ticket"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["bucket", b"bucket", "connected", b"connected", "parent", b"parent", "request_id", b"request_id", "session_id", b"session_id", "session_name", b"session_name", "tenant", b"tenant", "ticket", b"ticket", "tokens", b"tokens", "waited_s", b"waited_s"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["ticket", b"ticket"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["bucket", b"bucket", "connected", b"connected", "request_id", b"request_id", "session_id", b"session_id", "session_name", b"session_name", "tenant", b"tenant", "ticket", b"ticket", "tokens", b"tokens", "waited_s", b"waited_s"]) -> None: ...
 
 global___QueueEntry = QueueEntry
 

@@ -1,4 +1,4 @@
-"""Rate, fair order, pause, adaptive limit, reconfiguration, families and leases that nobody binds, against lists.
+"""Rate, fair order, pause, adaptive limit, reconfiguration and leases that nobody binds, against lists.
 
 One bucket, two clients that come and go, and an executor that stays. The model keeps who waits, who holds, whose turn
 it is and how much of the rate is left, and judges each grant by them; after each step it asks whether anything waits
@@ -82,10 +82,6 @@ class Held:
 
     asked: Acquire
     holder: str
-    root: LeaseId
-    """The first of its family, itself without a parent."""
-    tokens: int
-    """Of its family."""
     since: float
     bound: bool = False
 
@@ -120,11 +116,11 @@ class BucketMachine(RuleBasedStateMachine):
     # The model
 
     def in_hand(self) -> int:
-        return sum({held.root: held.tokens for held in self.held.values()}.values())
+        return sum(held.asked.tokens for held in self.held.values())
 
-    def eligible(self, parent: LeaseId | None = None) -> list[Want]:
-        """Those that wait in one line, by ticket, without those of lost streams."""
-        found = [w for w in self.waiting if w.session in self.connected and w.asked.parent == parent]
+    def eligible(self) -> list[Want]:
+        """Those that wait, by ticket, without those of lost streams."""
+        found = [w for w in self.waiting if w.session in self.connected]
         return sorted(found, key=lambda want: want.ticket)
 
     def in_order(self) -> list[Want]:
@@ -136,9 +132,7 @@ class BucketMachine(RuleBasedStateMachine):
         return [line[index] for index in range(len(eligible)) for line in lines if index < len(line)]
 
     def keep_turns(self) -> None:
-        active = [
-            want.asked.tenant for want in self.waiting if want.session in self.connected and not want.asked.parent
-        ]
+        active = [want.asked.tenant for want in self.waiting if want.session in self.connected]
         self.turns = [tenant for tenant in self.turns if tenant in active]
         self.turns += [tenant for tenant in dict.fromkeys(active) if tenant not in self.turns]
 
@@ -195,22 +189,16 @@ class BucketMachine(RuleBasedStateMachine):
         assert asked is not None
         assert effect.session_id in self.connected
         (lease,) = effect.leases
-        if asked.parent is not None:
-            parent = self.held[asked.parent]
-            assert all(held.asked.parent != asked.parent for held in self.held.values()), "two children at a time"
-            assert next(iter(self.eligible(asked.parent)), want) is want, "a child was passed"
-            self.held[lease] = Held(asked, effect.session_id, parent.root, parent.tokens, self.now)
-        else:
-            assert next(iter(self.in_order()), want) is want, "granted out of order"
-            assert self.fits(asked.tokens), "granted above the limit, or while paused"
-            if self.limits.rate_per_s:
-                self.fill()
-                self.level -= 1
-                assert self.level >= -TINY, "granted beyond the rate"
-            self.held[lease] = Held(asked, effect.session_id, lease, asked.tokens, self.now)
+        assert next(iter(self.in_order()), want) is want, "granted out of order"
+        assert self.fits(asked.tokens), "granted above the limit, or while paused"
+        if self.limits.rate_per_s:
+            self.fill()
+            self.level -= 1
+            assert self.level >= -TINY, "granted beyond the rate"
+        self.held[lease] = Held(asked, effect.session_id, self.now)
         if want is not None:
             self.waiting.remove(want)
-            if asked.parent is None and asked.tenant in self.turns:
+            if asked.tenant in self.turns:
                 self.turns.remove(asked.tenant)
             self.keep_turns()
 
@@ -221,15 +209,10 @@ class BucketMachine(RuleBasedStateMachine):
         assert all(other.ticket < want.ticket for other in self.waiting)
         self.waiting.append(want)
         self.keep_turns()
-        line = self.in_order() if asked.parent is None else self.eligible(asked.parent)
-        assert line.index(want) == effect.position
+        assert self.in_order().index(want) == effect.position
 
     def unacceptable(self, asked: Acquire) -> bool:
-        if asked.hold > self.limits.max_hold:
-            return True
-        if asked.parent is None:
-            return asked.tokens > self.limits.max_in_flight
-        return asked.parent not in self.held or asked.tokens > self.held[asked.parent].tokens
+        return asked.hold > self.limits.max_hold or asked.tokens > self.limits.max_in_flight
 
     def reconfigure(self, limits: BucketLimits) -> None:
         self.fill()
@@ -243,10 +226,9 @@ class BucketMachine(RuleBasedStateMachine):
 
     # Rules
 
-    def ask(self, name: str, tokens: int, tenant: str, parent: LeaseId | None = None, **more: float) -> None:
+    def ask(self, name: str, tokens: int, tenant: str, **more: float) -> None:
         self.send(Tick())
-        if name in self.connected and (parent is None or parent in self.held):
-            client = "" if parent is None else self.held[parent].asked.session_id
+        if name in self.connected:
             self.serial += 1
             self.acquiring = Acquire(
                 name,
@@ -255,8 +237,6 @@ class BucketMachine(RuleBasedStateMachine):
                 queue_timeout=more.get("timeout", 60.0),
                 hold=more.get("hold", 0.0),
                 tenant=tenant,
-                parent=parent,
-                parent_client=client,
             )
             effects = self.send(self.acquiring)
             assert isinstance(effects[-1], (Granted, Queued, Rejected))
@@ -270,14 +250,6 @@ class BucketMachine(RuleBasedStateMachine):
     def crowd(self, name: str, tenants: list[str]) -> None:
         for tenant in tenants:
             self.ask(name, 1, tenant)
-
-    @rule(data=st.data(), name=NAMES, tokens=st.sampled_from([1, 1, 2]), count=st.integers(1, 3))
-    def nest(self, data: st.DataObject, name: str, tokens: int, count: int) -> None:
-        """Children of one lease, or a chain of them."""
-        self.send(Tick())
-        for _ in range(count):
-            if self.held:
-                self.ask(name, tokens, "a", data.draw(st.sampled_from(sorted(self.held, reverse=True))))
 
     @rule(count=st.integers(1, 6), which=st.sampled_from([0, 1, -1]), outcome=OUTCOMES)
     def release(self, count: int, which: int, outcome: str) -> None:
@@ -373,13 +345,9 @@ class BucketMachine(RuleBasedStateMachine):
         head = next(iter(self.in_order()), None)
         ready = not self.limits.rate_per_s or self.level >= 1 + TINY
         assert head is None or not ready or not self.fits(head.asked.tokens), "a head waits that fits"
-        busy = {held.asked.parent for held in self.held.values()}
         for want in self.waiting:
             assert want.asked.hold <= self.limits.max_hold
-            assert want.asked.parent is not None or want.asked.tokens <= self.limits.max_in_flight
-            if want.asked.parent is not None and want.session in self.connected:
-                assert want.asked.parent in self.held, "waits for a parent that has ended"
-                assert want.asked.parent in busy, "waits although its parent has no child"
+            assert want.asked.tokens <= self.limits.max_in_flight
 
     def teardown(self) -> None:
         """When everybody leaves, nothing stays."""
@@ -390,8 +358,7 @@ class BucketMachine(RuleBasedStateMachine):
             self.core.handle(Tick(), self.now)
         left = self.core.statistics(self.now)
         assert (left.held, left.bound, left.queued, left.sessions) == (0, 0, 0, 0)
-        ledger = self.core._ledger
-        assert [*ledger.families.lines, *ledger.families._families, *ledger.leases] == []
+        assert not self.core._ledger.leases
 
 
 TestBuckets = BucketMachine.TestCase

@@ -88,7 +88,6 @@ async def test_bad_request_is_rejected_alone() -> None:
         bad = [
             pb.Acquire(request_id="a b"),
             pb.Acquire(request_id="t", queue_timeout_s=float("nan")),
-            pb.Acquire(request_id="p", parent=pb.Lease(seq=1)),
             pb.Acquire(request_id="b", bucket="gpu"),
             pb.Acquire(request_id="good"),
         ]
@@ -97,7 +96,6 @@ async def test_bad_request_is_rejected_alone() -> None:
         assert [reject.message.split()[0] for reject in frame.rejects] == [
             "request_id",
             "queue_timeout_s",
-            "parent",
             "bucket",
         ]
         assert [grant.request_id for grant in frame.grants] == ["good"]

@@ -2,7 +2,6 @@
 
 - Programs that run at one instant never need more tokens than their bucket has, over all executors and leaders. Where
   somebody changes the bucket that is the most it had since the oldest of them can have been granted its lease.
-- A program and those that run within its lease count once, and one of the latter runs at a time.
 - Grants leave a bucket in ticket order among those that are connected; what fits at the head is granted at once.
 - Every request ends, within its timeout and what its client adds to it.
 - When all is quiet nothing is held or waited for, no task is left, and no task has failed.
@@ -35,8 +34,6 @@ class Program:
     executor: Process
     bucket: str
     tokens: int
-    family: str = ""
-    """Name of the program within whose lease this one runs, or that others run within this one's."""
     started: float = 0.0
     excused: bool = False
 
@@ -76,7 +73,7 @@ class Checker:
         self._trace.event(f"start {program.name} on {program.executor} ({program.tokens} of {program.bucket})")
         program.started = self._loop.true_time
         together = [each for each in self.running if each.bucket == program.bucket and not each.excused]
-        tokens, limit = self._tokens(together), self._limit(program.bucket, together)
+        tokens, limit = sum(each.tokens for each in together), self._limit(program.bucket, together)
         if tokens > limit:
             names = ", ".join(f"{each.name} on {each.executor}" for each in together)
             self.violated("limit", f"{tokens} tokens of {program.bucket} run, {limit} may: {names}")
@@ -93,18 +90,6 @@ class Checker:
         history = self._limits[bucket]
         ends = [*(began for began, _ in history[1:]), float("inf")]
         return max(limit for (_, limit), end in zip(history, ends, strict=True) if end >= since)
-
-    def _tokens(self, together: list[Program]) -> int:
-        """A family counts once; within it one program is the first and one runs within it."""
-        families: dict[str, list[Program]] = {}
-        for program in together:
-            families.setdefault(program.family or f"/{program.name} on {program.executor}", []).append(program)
-        for name, family in families.items():
-            within = [each for each in family if each.name != name]
-            if len(family) > 1 and (len(within) > 1 or len(family) - len(within) > 1):
-                names = ", ".join(f"{each.name} on {each.executor}" for each in family)
-                self.violated("family", f"of one lease and those within it run at once: {names}")
-        return sum(max(each.tokens for each in family) for family in families.values())
 
     def stopped(self, program: Program) -> None:
         """User code is dead. Idempotent."""

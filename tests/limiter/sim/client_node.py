@@ -34,8 +34,6 @@ class Execute:
     """How long the program runs."""
     lease: Lease | None
     """None: the executor has to get one."""
-    family: str = ""
-    """Run id of the program within whose lease it runs, or whose own it is."""
 
 
 class ClientNode:
@@ -143,9 +141,6 @@ class ClientNode:
         if rng.random() < 0.05:
             return  # forgets to use it
         request = Execute(request.run_id, request.bucket, request.tokens, request.seconds, lease)
-        if self._world.scenario.families and rng.random() < 0.4:
-            await self._run_family(request, lease)
-            return
         answer = await self._execute(request)
         if answer == "lost" and rng.random() < 0.5:
             await self._execute(request)
@@ -157,32 +152,6 @@ class ClientNode:
         self._world.checker.count("asked instead")
         async with self.client.lease(request.bucket, request.tokens, queue_timeout=5.0, instead_of=void) as lease:
             await self._execute(replace(request, run_id=f"{request.run_id}.again", lease=lease))
-
-    async def _run_family(self, request: Execute, lease: Lease) -> None:
-        """Runs a program that has others run within its lease, and waits for all of them."""
-        request = replace(request, family=request.run_id)
-        children = [asyncio.create_task(self._run_within(request, lease, number)) for number in range(2)]
-        try:
-            await self._execute(request)
-            for child in children:
-                await child
-        finally:
-            for child in children:
-                child.cancel()
-            for child in children:
-                await asyncio.wait([child])
-
-    async def _run_within(self, request: Execute, lease: Lease, number: int) -> None:
-        rng, checker = self._rng, self._world.checker
-        await asyncio.sleep(rng.uniform(0.0, 1.0))
-        tokens = rng.randint(1, request.tokens)
-        try:
-            async with self.client.lease(request.bucket, tokens, queue_timeout=10.0, parent=lease) as own:
-                checker.count("child")
-                name = f"{request.run_id}.{number}"
-                await self._execute(replace(request, run_id=name, tokens=tokens, lease=own, seconds=rng.random()))
-        except LimiterError as error:
-            checker.count(f"child: {type(error).__name__}")
 
     async def _execute(self, request: Execute) -> str:
         return await execute(self._world, self._rng, self.process, request)

@@ -131,7 +131,7 @@ class ExecutorNode:
         if not self.session.vouches(lease):
             return "lapsed"
         await asyncio.sleep(rng.uniform(0.0, _START_WITHIN_S) / 1.02)
-        program = Program(request.run_id, process, request.bucket, request.tokens, request.family)
+        program = Program(request.run_id, process, request.bucket, request.tokens)
         self._programs[program] = None
         world.checker.started(program)
         try:

@@ -1,4 +1,4 @@
-"""Known mistakes that show only where there are other buckets than plain ones, and leases within leases."""
+"""Known mistakes that show only where there are other buckets than plain ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from limiter.core.bucket import Bucket
-from limiter.core.children import Children
 from limiter.core.rate import RateBucket
 from limiter.core.waiting import FairQueue
 from tests.limiter.sim.defects import Defect
@@ -28,15 +27,6 @@ def _never_lower(set_cap: Callable[..., Any]) -> Callable[..., Any]:
         before = self.cap if hasattr(self, "cap") else 0
         set_cap(self)
         self.cap = max(before, self.cap)
-
-    return wrong
-
-
-def _many_children(grant: Callable[..., Any]) -> Callable[..., Any]:
-    def wrong(self: Children, bucket: Any, now: float) -> None:
-        for line in self.families.lines.values():
-            line.running = None
-        grant(self, bucket, now)
 
     return wrong
 
@@ -64,14 +54,6 @@ EXTENDED_DEFECTS = (
         (Fault.RESET,),
         frozenset({"limit"}),
         {"program": 4.0, "think": 0.2, "clients": 10, "operator": True},
-        first=EXTENDED_FROM + 10,
-    ),
-    Defect(
-        "all children of a parent are granted at once",
-        ((Children, "grant", _many_children),),
-        (Fault.RESET,),
-        frozenset({"family"}),
-        {"think": 0.2, "families": True},
-        first=EXTENDED_FROM,
+        first=EXTENDED_FROM + 20,
     ),
 )

@@ -129,8 +129,6 @@ class Scenario:
     """Clients that use unary calls."""
     tenants: int = 0
     """Tenants that requests name; 0: they name none."""
-    families: bool = False
-    """Whether programs ask for leases within their own."""
     operator: bool = False
     """Whether somebody changes buckets all the time."""
 
@@ -159,7 +157,6 @@ def _extend(scenario: Scenario) -> Scenario:
         buckets=(scenario.buckets[0], *more),
         unary=rng.choice([0, 2, 4]),
         tenants=3 if shared in more else 0,
-        families=rng.random() < 0.5,
         operator=rng.random() < 0.4,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from limiter.core import BucketOrder, LimiterCore, QueueInfo
+from limiter.core import BucketOrder, LimiterCore
 from limiter.core.effects import Configured, Effect, Granted
 from limiter.core.events import Configure, Event
 from limiter.core.lease import Request
@@ -52,7 +52,7 @@ class _Watcher:
         if not self._core.recovering:
             self._check_idle(now)
         for name, turns in self._turns.items():
-            turns.settle({each.tenant for each in self._core.queue(now, bucket=name) if _in_line(each)})
+            turns.settle({each.tenant for each in self._core.queue(now, bucket=name) if each.connected})
             for text in turns.found():
                 self._world.checker.violated("fair", text)
         return effects
@@ -72,7 +72,7 @@ class _Watcher:
         checker, core = self._world.checker, self._core
         checker.counts["grants"] += 1
         lease = core._ledger.leases.get(effect.leases[0])
-        if lease is None or lease.request is None or lease.parent is not None:
+        if lease is None or lease.request is None:
             return
         pace = self._paces.get(effect.bucket)
         if pace is not None and not pace.allows(len(effect.leases), now):
@@ -85,7 +85,7 @@ class _Watcher:
     def _check_order(self, request: Request, effect: Granted, now: float) -> None:
         fair = effect.bucket in self._turns
         for waiting in self._core.queue(now, bucket=effect.bucket):
-            if not _in_line(waiting) or (fair and waiting.tenant != request.tenant):
+            if not waiting.connected or (fair and waiting.tenant != request.tenant):
                 continue
             if waiting.ticket < request.ticket:
                 text = f"ticket {request.ticket} of {effect.bucket} was granted before ticket {waiting.ticket}"
@@ -99,8 +99,3 @@ class _Watcher:
             if bucket.rate is None or bucket.ready_at(head) < now - _TINY_S:
                 text = f"{bucket.cap - bucket.held} tokens are free, and {head.request_id} waits"
                 self._world.checker.violated("idle", text)
-
-
-def _in_line(waiting: QueueInfo) -> bool:
-    """Whether it waits for its turn: its session is connected, and no parent decides."""
-    return waiting.connected and waiting.parent is None
