@@ -3,7 +3,7 @@
 from rollout.training.advantages import ESTIMATORS, Advantages, AdvantageSettings, Outcomes, estimate_advantages
 from rollout.training.aggregation import AGGREGATIONS, token_weights
 from rollout.training.correction import CorrectionSettings, importance_weights
-from rollout.training.kl import KL_ESTIMATORS, kl_penalty
+from rollout.training.kl import kl_penalty
 from rollout.training.objective import Objective, ObjectiveInputs, ObjectiveSettings, objective, value_losses
 from rollout.training.policy import Policy, PolicySettings, TokenValues
 from rollout.training.policy_losses import POLICY_LOSSES, PolicyInputs, PolicyLossSettings, TokenLosses, policy_loss
@@ -11,7 +11,6 @@ from rollout.training.policy_losses import POLICY_LOSSES, PolicyInputs, PolicyLo
 __all__ = [
     "AGGREGATIONS",
     "ESTIMATORS",
-    "KL_ESTIMATORS",
     "POLICY_LOSSES",
     "AdvantageSettings",
     "Advantages",

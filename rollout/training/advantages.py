@@ -4,7 +4,7 @@ Shapes: B rows, R response positions. Invariants: a row without a score is in no
 tokens are not in `Advantages.mask`, which is the only mask that a loss needs. So what is masked is left out once, here.
 
 Groups (GRPO, RLOO) take the trajectory's reward for each of its tokens. A group with fewer than two scored rows has no
-baseline: `single` says what becomes of its one row. Token estimators (GAE, REINFORCE++) go over the sampled tokens of a
+baseline, and its one row is left out. Token estimators (GAE, REINFORCE++) go over the sampled tokens of a
 row as if they stood side by side: what tools wrote between them is no action, costs no discount and cuts no return.
 """
 
@@ -23,6 +23,9 @@ from rollout.training.returns import discounted_returns, generalized_advantages
 
 __all__ = ["ESTIMATORS", "AdvantageSettings", "Advantages", "Outcomes", "estimate_advantages"]
 
+_EPS = 1e-6
+"""Added to a group's deviation, as in verl and SkyRL."""
+
 
 @dataclass(frozen=True)
 class AdvantageSettings:
@@ -30,11 +33,6 @@ class AdvantageSettings:
 
     estimator: str = setting("grpo", help="grpo, rloo, reinforce++ or gae, which trains a value head.")
     norm_by_std: bool = setting(True, help="grpo: divide by the group's standard deviation; Dr. GRPO does not.")
-    unbiased: bool = setting(True, help="grpo: the deviation divides by n - 1; false: by n.")
-    eps: float = setting(1e-6, help="grpo: added to the deviation.")
-    single: str = setting(
-        "leave_out", help="grpo, rloo: a row alone in its group: leave_out, or reward (its reward, as verl and SkyRL)."
-    )
     drop_equal: bool = setting(False, help="grpo, rloo: leave groups out whose rewards are all the same.")
     gamma: float = setting(1.0, help="gae, reinforce++: discount of a sampled token, 0 to 1.")
     lam: float = setting(0.95, help="gae: how far rewards are believed rather than values, 0 to 1.")
@@ -42,14 +40,11 @@ class AdvantageSettings:
 
     def validate(self) -> None:
         """ConfigError naming the setting that is wrong."""
-        for name, allowed in (("estimator", tuple(ESTIMATORS)), ("single", ("leave_out", "reward"))):
-            if getattr(self, name) not in allowed:
-                raise ConfigError(f"advantage.{name} is {getattr(self, name)!r}, must be one of: {', '.join(allowed)}")
+        if self.estimator not in ESTIMATORS:
+            raise ConfigError(f"advantage.estimator is {self.estimator!r}, must be one of: {', '.join(ESTIMATORS)}")
         for name in ("gamma", "lam"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"advantage.{name} is {getattr(self, name)}, must be from 0 to 1")
-        if not 0 < self.eps < 1:
-            raise ConfigError(f"advantage.eps is {self.eps}, must be above 0 and below 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +59,6 @@ class Outcomes:
     """int64 [B]: number of the row's group, from 0."""
     mask: torch.Tensor
     """bool [B, R]: sampled tokens."""
-    penalties: torch.Tensor | None = None
-    """float [B, R]: added to the reward at each token, such as a KL penalty; None: nothing."""
     values: torch.Tensor | None = None
     """float [B, R]: what the value head expects before each token; GAE needs it."""
     counted: torch.Tensor | None = None
@@ -75,9 +68,7 @@ class Outcomes:
     """float [B, R]: the reward spread over tokens, as `RolloutBatch.token_rewards`; None: it is at the last token."""
 
     @classmethod
-    def of(
-        cls, batch: RolloutBatch, *, penalties: torch.Tensor | None = None, values: torch.Tensor | None = None
-    ) -> Outcomes:
+    def of(cls, batch: RolloutBatch, *, values: torch.Tensor | None = None) -> Outcomes:
         """Those of a batch."""
         mask = batch.response_mask.bool() & batch.scored.unsqueeze(1)
         return cls(
@@ -85,28 +76,18 @@ class Outcomes:
             batch.scored,
             batch.groups,
             mask,
-            penalties,
             values,
             counted=batch.is_last_step,
             spread_rewards=batch.token_rewards,
         )
 
-    def trajectory_rewards(self) -> torch.Tensor:
-        """float64 [B]: the reward with its penalties; 0 where there is no score."""
-        rewards = self.rewards.double()
-        if self.penalties is not None:
-            rewards = rewards + kept(self.penalties.double(), self.mask).sum(1)
-        return kept(rewards, self.scored)
-
     def token_rewards(self) -> torch.Tensor:
-        """float64 [B, R]: the reward where its parts belong, and the penalties at their tokens."""
+        """float64 [B, R]: the reward where its parts belong."""
         if self.spread_rewards is not None:
-            rewards = kept(self.spread_rewards.double(), self.mask)
-        else:
-            behind = self.mask.long().flip(1).cumsum(1).flip(1)
-            whole = self.rewards.double().unsqueeze(1).expand(self.mask.shape)
-            rewards = kept(whole, self.mask & (behind == 1))
-        return rewards if self.penalties is None else rewards + kept(self.penalties.double(), self.mask)
+            return kept(self.spread_rewards.double(), self.mask)
+        behind = self.mask.long().flip(1).cumsum(1).flip(1)
+        whole = self.rewards.double().unsqueeze(1).expand(self.mask.shape)
+        return kept(whole, self.mask & (behind == 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +113,7 @@ def grpo(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
     group = _Groups.of(outcomes)
     centred = group.rewards - group.mean
     if settings.norm_by_std:
-        centred = centred / (group.deviation(settings.unbiased) + settings.eps)
+        centred = centred / (group.deviation() + _EPS)
     return _spread(centred, group, outcomes, settings)
 
 
@@ -181,7 +162,7 @@ class _Groups:
 
     @classmethod
     def of(cls, outcomes: Outcomes) -> _Groups:
-        rewards = outcomes.trajectory_rewards()
+        rewards = kept(outcomes.rewards.double(), outcomes.scored)
         scored = outcomes.scored if outcomes.counted is None else outcomes.scored & outcomes.counted
         size = int(outcomes.groups.max()) + 1
 
@@ -200,19 +181,15 @@ class _Groups:
         at = outcomes.groups
         return cls(rewards, count[at], mean[at], squares[at], (low >= high)[at])
 
-    def deviation(self, unbiased: bool) -> torch.Tensor:
-        return (self.squares / (self.count - int(unbiased)).clamp(min=1)).sqrt()
+    def deviation(self) -> torch.Tensor:
+        return (self.squares / (self.count - 1).clamp(min=1)).sqrt()
 
 
 def _spread(centred: torch.Tensor, group: _Groups, outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
     """Gives each token its row's advantage, and leaves rows out that have none."""
-    rows, alone = outcomes.scored, group.count < 2
-    if settings.single == "reward":
-        centred = torch.where(alone, group.rewards, centred)
-    else:
-        rows = rows & ~alone
+    rows = outcomes.scored & (group.count > 1)
     if settings.drop_equal:
-        rows = rows & ~(group.equal & ~alone)
+        rows = rows & ~group.equal
     mask = outcomes.mask & rows.unsqueeze(1)
     return Advantages(kept(centred.float().unsqueeze(1).expand(mask.shape), mask), mask)
 

@@ -16,7 +16,6 @@ from rollout.training.learner import LearnerSettings
 from rollout.training.objective import ObjectiveSettings
 from rollout.training.policy import PolicySettings
 from rollout.training.shard_settings import ShardSettings
-from rollout.training.staleness import Stale
 from rollout.training.update import UpdateSettings
 
 __all__ = ["FullyAsyncSettings", "TrainConfig", "TrainSampling", "changed_settings", "flat_settings", "plain"]
@@ -80,16 +79,11 @@ class FullyAsyncSettings:
     max_staleness: int = setting(
         2, help="Steps that the weights of a group may be old when it is trained on; 0: rollouts wait for each step."
     )
-    stale: str = setting(
-        "correct", help="Groups that took longer: correct (trained on all the same), or drop (played again)."
-    )
 
     def validate(self) -> None:
         """ConfigError naming the setting that is wrong."""
         if self.max_staleness < 0:
             raise ConfigError(f"fully_async.max_staleness is {self.max_staleness}, must be at least 0")
-        if self.stale not in tuple(Stale):
-            raise ConfigError(f"fully_async.stale is {self.stale!r}, must be one of: {', '.join(Stale)}")
 
 
 @dataclass(frozen=True)
@@ -142,7 +136,7 @@ class TrainConfig(RolloutConfig):
             raise ConfigError(f"eval_temperature is {self.eval_temperature}, must be from 0 to 10")
         if self.sampling.seed is None:
             raise ConfigError("sampling.seed is none, must be a number: a run that goes on must go on the same way")
-        if self.advantage.estimator in _GROUPED and self.samples_per_prompt < 2 and self.advantage.single != "reward":
+        if self.advantage.estimator in _GROUPED and self.samples_per_prompt < 2:
             said = f"samples_per_prompt is {self.samples_per_prompt}, must be at least 2"
             raise ConfigError(
                 f"{said} with advantage.estimator={self.advantage.estimator}, which compares within groups"
@@ -163,9 +157,8 @@ class TrainConfig(RolloutConfig):
             raise ConfigError(f"mode is {self.mode!r}, must be one of: {', '.join(_MODES)}")
         self.fully_async.validate()
         if self.mode == "sync":
-            for name in ("max_staleness", "stale"):
-                if getattr(self.fully_async, name) != getattr(FullyAsyncSettings(), name):
-                    raise ConfigError(f"fully_async.{name} is set, which has no meaning with mode=sync")
+            if self.fully_async != FullyAsyncSettings():
+                raise ConfigError("fully_async.max_staleness is set, which has no meaning with mode=sync")
             return
         for name in ("keep_groups", "time_limit_s"):
             if (value := getattr(self, name)) is not None:

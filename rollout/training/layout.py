@@ -1,4 +1,4 @@
-"""Where the tokens of some rows lie in a model's input, packed or padded, and which positions are asked for."""
+"""Where the tokens of some rows lie in a model's input, and which positions are asked for."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ class Layout:
     """N tokens are asked for. Tensors are on the CPU."""
 
     input_ids: torch.Tensor
-    """int64 [1, T] packed, [b, T] padded on the right."""
+    """int64 [b, T], padded on the right."""
     position_ids: torch.Tensor
     """int64, like `input_ids`."""
-    rows: torch.Tensor | None
-    """int64 [T]: number of the row that a packed id belongs to; None: padded."""
     before: torch.Tensor
     """int64 [N]: place, in the flattened input, of the id before each token."""
     targets: torch.Tensor
@@ -40,36 +38,25 @@ class Layout:
     """bool [b, R]: where they belong, in the order of `targets`."""
 
     @classmethod
-    def of(cls, batch: RolloutBatch, rows: list[int], mask: torch.Tensor, *, packed: bool) -> Layout:
+    def of(cls, batch: RolloutBatch, rows: list[int], mask: torch.Tensor) -> Layout:
         """Of `rows`, each of which has a True in `mask`, in their order. The prompt has at least one id."""
         lengths, width = row_lengths(batch, mask), batch.prompts.shape[1]
         ids, before, targets = [], [], []
-        offset, longest = 0, max(lengths[row] for row in rows)
-        for row in rows:
+        longest = max(lengths[row] for row in rows)
+        for place, row in enumerate(rows):
             prompt = int(batch.attention_mask[row, :width].sum())
             ids.append(batch.input_ids[row, width - prompt : width - prompt + lengths[row]])
             at = mask[row].nonzero().squeeze(1)
-            before.append(offset + prompt + at - 1)
+            before.append(place * longest + prompt + at - 1)
             targets.append(batch.responses[row, at])
-            offset += lengths[row] if packed else longest
-        positions = [torch.arange(len(each)) for each in ids]
-        number = None
-        if packed:
-            number = torch.cat([torch.full((len(each),), n) for n, each in enumerate(ids)])
-            inputs, places = torch.cat(ids).unsqueeze(0), torch.cat(positions).unsqueeze(0)
-        else:
-            inputs = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
-            places = torch.arange(longest).expand(inputs.shape)
-        return cls(inputs, places, number, torch.cat(before), torch.cat(targets), mask[rows])
+        inputs = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
+        positions = torch.arange(longest).expand(inputs.shape)
+        return cls(inputs, positions, torch.cat(before), torch.cat(targets), mask[rows])
 
     def inputs(self, device: str) -> dict[str, Any]:
         """What the model is called with. Padding on the right is behind everything that is asked for, so the causal
-        mask is all that padded rows need; packed ones must not see each other."""
-        found = {"input_ids": self.input_ids.to(device), "position_ids": self.position_ids.to(device)}
-        if self.rows is not None:
-            same = self.rows.unsqueeze(0) == self.rows.unsqueeze(1)
-            found["attention_mask"] = same.tril()[None, None].to(device)
-        return found
+        mask is all that rows need."""
+        return {"input_ids": self.input_ids.to(device), "position_ids": self.position_ids.to(device)}
 
     def spread(self, values: torch.Tensor) -> torch.Tensor:
         """[N] -> [b, R], 0 where nothing was asked for."""
@@ -80,7 +67,6 @@ class Layout:
 IDLE = Layout(
     input_ids=torch.zeros(1, 2, dtype=torch.int64),
     position_ids=torch.arange(2).unsqueeze(0),
-    rows=None,
     before=torch.zeros(1, dtype=torch.int64),
     targets=torch.zeros(1, dtype=torch.int64),
     mask=torch.ones(1, 1, dtype=torch.bool),

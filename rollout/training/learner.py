@@ -23,7 +23,6 @@ from rollout.batch import RolloutBatch
 from rollout.training.advantages import Advantages, AdvantageSettings, Outcomes, estimate_advantages
 from rollout.training.aggregation import token_weights
 from rollout.training.figures import StepFigures, agreement, batch_figures, of_version
-from rollout.training.kl import kl_penalty
 from rollout.training.layout import row_lengths
 from rollout.training.objective import Objective, ObjectiveInputs, ObjectiveSettings, objective
 from rollout.training.peers import ALONE, Peers
@@ -82,13 +81,7 @@ class Learner:
         """Trains on a batch: its figures by name. Raises Diverged."""
         sampled, version = Outcomes.of(batch).mask, version_name(self.steps_done)
         known = self._known(batch, sampled)
-        penalties = None
-        if self._settings.loss.kl_reward_coef:
-            assert known.reference is not None
-            k1 = kl_penalty(known.logprobs, known.reference, sampled, kind="k1")
-            penalties = -self._settings.loss.kl_reward_coef * k1
-        outcomes = Outcomes.of(batch, penalties=penalties, values=known.values)
-        advantages = estimate_advantages(outcomes, self._settings.advantage)
+        advantages = estimate_advantages(Outcomes.of(batch, values=known.values), self._settings.advantage)
         figures = StepFigures()
         for epoch in range(self._settings.update.epochs):
             for rows in self._minibatches(advantages.mask, epoch):
@@ -149,10 +142,8 @@ class Learner:
 
     def _micro_batches(self, batch: RolloutBatch, mask: torch.Tensor) -> list[list[int]]:
         """This peer's; an empty one is for taking part in what others compute."""
-        settings = self.policy.settings
-        lengths = row_lengths(batch, mask)
-        every = plan_rounds(lengths, self._peers.count, max_tokens=settings.micro_tokens, packed=settings.packing)
-        return every[self._peers.rank]
+        lengths, most = row_lengths(batch, mask), self.policy.settings.micro_tokens
+        return plan_rounds(lengths, self._peers.count, max_tokens=most)[self._peers.rank]
 
     @torch.no_grad()
     def _known(self, batch: RolloutBatch, mask: torch.Tensor) -> _Known:

@@ -14,7 +14,7 @@ from fairbox.config import setting
 from fairbox.errors import ConfigError
 from rollout.training.aggregation import AGGREGATIONS
 from rollout.training.correction import CorrectionSettings, importance_weights
-from rollout.training.kl import KL_ESTIMATORS, kl_penalty
+from rollout.training.kl import kl_penalty
 from rollout.training.masked import kept, masked_sum
 from rollout.training.policy_losses import PolicyInputs, PolicyLossSettings, policy_loss
 
@@ -37,8 +37,6 @@ class ObjectiveSettings:
     )
     correction: CorrectionSettings = setting(factory=CorrectionSettings, help="For tokens of other weights.")
     kl_coef: float = setting(0.0, help="Weight of the KL to the first model, as a loss; 0: no reference is kept.")
-    kl_kind: str = setting("k3", help="Estimate of that KL: k1, k2, k3.")
-    kl_reward_coef: float = setting(0.0, help="Weight of the KL (k1) that is taken off the reward of each token.")
     entropy_coef: float = setting(0.0, help="Weight of the entropy, which is made large.")
     value_coef: float = setting(0.5, help="gae: weight of the value loss.")
     value_clip: float | None = setting(0.2, help="gae: how far a value may move in a step; none: anywhere.")
@@ -47,14 +45,10 @@ class ObjectiveSettings:
         """ConfigError naming the setting that is wrong."""
         self.policy.validate()
         self.correction.validate()
-        for name, allowed in (
-            ("aggregation", AGGREGATIONS),
-            ("anchor", _ANCHORS),
-            ("kl_kind", tuple(KL_ESTIMATORS)),
-        ):
+        for name, allowed in (("aggregation", AGGREGATIONS), ("anchor", _ANCHORS)):
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"loss.{name} is {getattr(self, name)!r}, must be one of: {', '.join(allowed)}")
-        for name in ("kl_coef", "kl_reward_coef", "entropy_coef", "value_coef"):
+        for name in ("kl_coef", "entropy_coef", "value_coef"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"loss.{name} is {getattr(self, name)}, must be 0 or more and finite")
         for name in ("norm", "value_clip"):
@@ -67,7 +61,7 @@ class ObjectiveSettings:
     @property
     def needs_reference(self) -> bool:
         """Whether logprobs of the first model are needed."""
-        return self.kl_coef > 0 or self.kl_reward_coef > 0
+        return self.kl_coef > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +103,8 @@ def objective(inputs: ObjectiveInputs, settings: ObjectiveSettings) -> Objective
     terms = {"policy_loss": (weights * importance * policy.losses).sum()}
     loss = terms["policy_loss"]
     if inputs.reference_logprobs is not None:
-        kl = kl_penalty(inputs.logprobs, inputs.reference_logprobs, mask, kind=settings.kl_kind)
-        terms["kl_loss"] = (weights * kl).sum()
-        if settings.kl_coef:
-            loss = loss + settings.kl_coef * terms["kl_loss"]
+        terms["kl_loss"] = (weights * kl_penalty(inputs.logprobs, inputs.reference_logprobs, mask)).sum()
+        loss = loss + settings.kl_coef * terms["kl_loss"]
     if inputs.entropy is not None:
         terms["entropy"] = (weights * kept(inputs.entropy, mask)).sum()
         if settings.entropy_coef:

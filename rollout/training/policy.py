@@ -1,8 +1,8 @@
 """The model that is trained: logprobs, entropies and values of a batch's sampled tokens.
 
 Invariants: logprobs are those that the engine would give for the same ids and weights (to 1e-4 in float32); a row's
-result does not depend on its neighbours, packed or padded; positions that are not asked for cost no logits. Nothing is
-dropped out: a policy that is not the one that sampled would have other ratios than 1.
+result does not depend on its neighbours; positions that are not asked for cost no logits. Nothing is dropped out: a
+policy that is not the one that sampled would have other ratios than 1.
 
 It loads Hugging Face causal language models whose logits are one projection of the last hidden states, and refuses
 others.
@@ -153,7 +153,7 @@ class Policy:
 
         Gradients flow where they are enabled.
         """
-        layout = Layout.of(batch, rows, mask, packed=self.settings.packing)
+        layout = Layout.of(batch, rows, mask)
         logprobs, entropy, values = self._forward(layout, temperature=temperature, entropy_gradient=entropy_gradient)
         return TokenValues(
             layout.spread(logprobs), layout.spread(entropy), None if values is None else layout.spread(values)

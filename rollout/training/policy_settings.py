@@ -23,9 +23,6 @@ class PolicySettings:
     lora_targets: list[str] = setting(
         factory=lambda: ["all-linear"], help="Linear layers that get one, by the ends of their names."
     )
-    packing: bool = setting(
-        False, help="Rows one behind the other, without padding: its attention costs the square of micro_tokens."
-    )
     micro_tokens: int = setting(4096, help="Tokens that are computed at once; bounds memory.")
     chunk_tokens: int = setting(512, help="Tokens whose logits are in memory at once.")
     recompute: bool = setting(False, help="Compute layers again in the backward pass: less memory, a third more time.")

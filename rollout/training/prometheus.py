@@ -31,7 +31,6 @@ def trainer_metrics(now: TrainerStatistics) -> Iterator[Metric]:
     groups.add_metric(["waiting"], now.rollouts.waiting)
     yield groups
     yield _gauge("trajectories", "Trajectories that are played or scored.", now.rollouts.trajectories)
-    yield _counter("dropped_groups", "Groups that became too old.", now.rollouts.dropped)
     yield _counter("lost_groups", "Groups that the service failed, all of their trajectories.", now.rollouts.lost)
     figures = GaugeMetricFamily(_PREFIX + "figure", "Of the last step, as in metrics.jsonl.", labels=["name"])
     for name, value in sorted(now.figures.items()):

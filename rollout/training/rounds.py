@@ -9,9 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollout.training.packing import plan_micro_batches
+__all__ = ["plan_micro_batches", "plan_rounds", "split_rows"]
 
-__all__ = ["plan_rounds", "split_rows"]
+
+def plan_micro_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
+    """Row numbers of each micro-batch: every row that has a length above 0 is in exactly one, longest first, so that
+    rows of like length meet. A micro-batch costs its size times its longest row; the cost is at most `max_tokens`,
+    except for a row that alone is longer.
+    """
+    order = sorted((row for row, length in enumerate(lengths) if length > 0), key=lambda row: (-lengths[row], row))
+    batches: list[list[int]] = []
+    for row in order:
+        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= max_tokens:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches
 
 
 def split_rows(lengths: Sequence[int], parts: int) -> list[list[int]]:
@@ -27,12 +40,12 @@ def split_rows(lengths: Sequence[int], parts: int) -> list[list[int]]:
     return rows
 
 
-def plan_rounds(lengths: Sequence[int], parts: int, *, max_tokens: int, packed: bool) -> list[list[list[int]]]:
+def plan_rounds(lengths: Sequence[int], parts: int, *, max_tokens: int) -> list[list[list[int]]]:
     """Of each part its micro-batches, by `plan_micro_batches`; those that are short of some get empty ones."""
     plans = []
     for rows in split_rows(lengths, parts):
         mine = set(rows)
         own = [length if row in mine else 0 for row, length in enumerate(lengths)]
-        plans.append(plan_micro_batches(own, max_tokens=max_tokens, packed=packed))
+        plans.append(plan_micro_batches(own, max_tokens=max_tokens))
     rounds = max(len(plan) for plan in plans)
     return [plan + [[] for _ in range(rounds - len(plan))] for plan in plans]

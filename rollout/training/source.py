@@ -49,8 +49,6 @@ class SourceStatistics:
     """Groups that have ended, and that no step is trained on yet."""
     trajectories: int = 0
     """That are played or scored now."""
-    dropped: int = 0
-    """Groups that became too old."""
     lost: int = 0
     """Groups that the service failed, all of their trajectories."""
 

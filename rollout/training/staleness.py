@@ -7,9 +7,9 @@ it was begun: none of its tokens is of older weights than that.
 
 At most min(workers - running, (max_staleness + step) * per_step - (accepted + running)) groups may be begun, as in
 SkyRL's fully asynchronous trainer (AReaL, arXiv:2505.24298, equation 3). So a group that does not take longer than
-those begun after it is at most `max_staleness` old; `Stale` says what becomes of the others.
+those begun after it is at most `max_staleness` old; others are trained on late.
 
-Invariants: submitted = accepted + filtered + running, and accepted = trained + taken + waiting; every number below the
+Invariants: submitted = accepted + lost + running, and accepted = trained + taken + waiting; every number below the
 next one is in one place: waiting to be begun again, running, waiting, taken, trained, or given up; none is trained on
 twice. `state` with the number of the step is all that a run needs to go on: what it had begun and not trained on is
 begun again, so nothing is left out of a pass because a run was killed.
@@ -26,20 +26,11 @@ from typing import Any
 
 from fairbox.errors import FairboxError
 
-__all__ = ["GroupEnd", "GroupLedger", "LedgerStatistics", "Stale", "StalenessRules", "TakenGroup"]
+__all__ = ["GroupEnd", "GroupLedger", "LedgerStatistics", "StalenessRules", "TakenGroup"]
 
 LOST_PLAYS = 3
 """Plays of a problem that the service fails, all trajectories of them, until it is left out of its pass: one that can't
 be played must not be played for ever."""
-
-
-class Stale(StrEnum):
-    """What becomes of a group that is older than `max_staleness`."""
-
-    CORRECT = "correct"
-    """It is trained on like the others: importance weights correct for its age."""
-    DROP = "drop"
-    """It is dropped, at once where it still runs, and its problem is begun again. That favours short trajectories."""
 
 
 class GroupEnd(StrEnum):
@@ -47,8 +38,6 @@ class GroupEnd(StrEnum):
 
     WAITS = "waits"
     """For a step, in the order in which groups end."""
-    STALE = "stale"
-    """It is dropped and begun again: it was older than it may be."""
     LOST = "lost"
     """It is begun again: the service failed all of it."""
     GIVEN_UP = "given_up"
@@ -66,7 +55,6 @@ class StalenessRules:
     """Groups that run at once."""
     steps: int
     """Of the whole run; nothing is begun for steps beyond the last."""
-    stale: Stale = Stale.CORRECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +80,6 @@ class LedgerStatistics:
     """Ended, and in no step yet."""
     again: int
     """To be begun again."""
-    dropped: int
-    """For their age."""
     lost: int
     """By the service, those included that were begun again."""
     given_up: int
@@ -102,7 +88,7 @@ class LedgerStatistics:
 
 
 class GroupLedger:
-    """`submit` until it gives None; `ended` or `cancelled` for each; `take` a step's groups, and `trained` behind it.
+    """`submit` until it gives None; `ended` for each; `take` a step's groups, and `trained` behind it.
 
     `step` is the next one to be done, from 1; `state` what `state()` gave before that step.
     """
@@ -119,18 +105,13 @@ class GroupLedger:
         self._trained = (step - 1) * rules.per_step
         self._submitted = self._trained
         self._plays_lost: Counter[int] = Counter()
-        self._lost = self._dropped = self._given_up = self._late = 0
+        self._lost = self._given_up = self._late = 0
         self.lost_in_a_row = 0
         """Groups that the service failed, since one was scored."""
 
     @property
     def accepted(self) -> int:
         return self._trained + len(self._taken) + len(self._waiting)
-
-    @property
-    def filtered(self) -> int:
-        """Ended, and neither trained on nor to be."""
-        return self._dropped + self._lost
 
     @property
     def capacity(self) -> int:
@@ -158,24 +139,11 @@ class GroupLedger:
             return self._lose(number)
         self.lost_in_a_row = 0
         self._plays_lost.pop(number, None)
-        if self._is_dropped(began):
-            self._drop(number)
-            return GroupEnd.STALE
         self._waiting[number] = began
         return GroupEnd.WAITS
 
-    def cancelled(self, number: int) -> None:
-        """A running group has ended because it was told to, and is begun again."""
-        del self._running[number]
-        self._drop(number)
-
-    def expired(self) -> tuple[int, ...]:
-        """Running groups that are of no use any more, to be told to end."""
-        return tuple(number for number, began in self._running.items() if self._is_dropped(began))
-
     def take(self) -> tuple[TakenGroup, ...] | None:
-        """The groups of this step, those that ended first; None: there are too few. Whatever has become too old by that
-        is dropped."""
+        """The groups of this step, those that ended first; None: there are too few."""
         assert not self._taken, "a step is trained"
         if len(self._waiting) < self._rules.per_step:
             return None
@@ -183,9 +151,6 @@ class GroupLedger:
         self._taken = tuple(number for number, _ in chosen)
         for number in self._taken:
             del self._waiting[number]
-        for number in [number for number, began in self._waiting.items() if self._is_dropped(began)]:
-            del self._waiting[number]
-            self._drop(number)
         taken = tuple(TakenGroup(number, self._step - began) for number, began in chosen)
         self._late += sum(group.staleness > self._rules.max_staleness for group in taken)
         return taken
@@ -196,11 +161,6 @@ class GroupLedger:
         self._trained += len(self._taken)
         self._taken = ()
         self._step += 1
-
-    @property
-    def waiting(self) -> tuple[int, ...]:
-        """Those that have ended and are in no step yet, in the order in which they did."""
-        return tuple(self._waiting)
 
     def state(self) -> dict[str, Any]:
         """What is to be done beside what was trained on, as plain values for a checkpoint."""
@@ -215,20 +175,10 @@ class GroupLedger:
             running=len(self._running),
             waiting=len(self._waiting),
             again=len(self._again),
-            dropped=self._dropped,
             lost=self._lost,
             given_up=self._given_up,
             late=self._late,
         )
-
-    def _is_dropped(self, began: int) -> bool:
-        """Whether a group that is in no step yet is older than it may be by the first one that could have it."""
-        earliest = self._step + bool(self._taken)
-        return self._rules.stale is Stale.DROP and earliest - began > self._rules.max_staleness
-
-    def _drop(self, number: int) -> None:
-        self._dropped += 1
-        insort(self._again, number)
 
     def _lose(self, number: int) -> GroupEnd:
         self._lost += 1

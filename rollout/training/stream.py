@@ -1,7 +1,7 @@
 """Rollouts of a run that trains asynchronously: they go on while the weights move, and each step takes the groups that
 ended first.
 
-`GroupLedger` decides which groups are begun, taken and dropped; this does it. New weights reach the engine between two
+`GroupLedger` decides which groups are begun and taken; this does it. New weights reach the engine between two
 ids of a turn (`engine.interrupt=continue`), and each token says which sampled it. Invariants: at most `concurrency`
 trajectories are played or scored; no failure of one group reaches another; what a step does not take is held in memory,
 at most (max_staleness + 1) * prompts_per_step groups; everything that was begun has ended when the stream is left.
@@ -31,7 +31,7 @@ from rollout.training.config import TrainConfig
 from rollout.training.group_play import GroupPlayer
 from rollout.training.order import stream_task
 from rollout.training.source import SourceStatistics, StepBatch, dump_into, step_problems
-from rollout.training.staleness import GroupEnd, GroupLedger, Stale, StalenessRules, TakenGroup
+from rollout.training.staleness import GroupEnd, GroupLedger, StalenessRules, TakenGroup
 from rollout.training.stream_figures import StreamFigures
 from rollout.training.sync import WeightSync
 
@@ -67,7 +67,6 @@ class RolloutStream:
             max_staleness=settings.max_staleness,
             workers=(settings.max_staleness + 1) * config.prompts_per_step,
             steps=config.steps,
-            stale=Stale(settings.stale),
         )
         self._ledger = GroupLedger(rules, step=steps_done + 1, state=_checked(state, len(self._tasks)))
         self._figures = StreamFigures(rules.max_staleness)
@@ -113,11 +112,7 @@ class RolloutStream:
             self._news.clear()
             if not await until_stopped(stop, self._wait()):
                 return None
-        for number in self._ledger.expired():
-            self._playing[number].cancel()
         results = await self._collect(taken, step)
-        for number in self._results.keys() - set(self._ledger.waiting):
-            del self._results[number]  # became too old
         waited_s, now = time.monotonic() - began, time.monotonic()
         ledger = self._ledger.statistics()
         figures = self._figures.taken(
@@ -145,7 +140,6 @@ class RolloutStream:
             running=found.running,
             waiting=found.waiting,
             trajectories=self._player.playing,
-            dropped=found.dropped,
             lost=found.lost,
         )
 
@@ -176,10 +170,6 @@ class RolloutStream:
         try:
             await runner.run([self._task(number)])
             self._keep(number, results)
-        except asyncio.CancelledError:
-            if self._open:
-                self._ledger.cancelled(number)  # else it stays among what was begun
-            raise
         except Exception as error:  # the boundary of a group: no failure of a trajectory, but a defect, ends the run
             self._problem = self._problem or error
         finally:
@@ -191,12 +181,12 @@ class RolloutStream:
         end = self._ledger.ended(number, scored=sum(not result.masked for result in results))
         if end is GroupEnd.WAITS:
             self._results[number] = results
-        elif end is not GroupEnd.STALE:
+        else:
             why = next((result.error for result in results if result.error), "no reason is known")
             again = "its problem is played again" if end is GroupEnd.LOST else "its problem is left out of this pass"
             _LOG.warning("every trajectory of group %d failed by the service (%s); %s", number, why, again)
             lost = self._ledger.lost_in_a_row
-            if lost >= MAX_BARREN_STEPS * self._config.prompts_per_step:
+            if self._problem is None and lost >= MAX_BARREN_STEPS * self._config.prompts_per_step:
                 self._problem = FairboxError(f"every trajectory of the last {lost} groups failed by the service: {why}")
 
     async def _collect(self, taken: Sequence[TakenGroup], step: int) -> list[TrajectoryResult]:

@@ -26,7 +26,6 @@ class _Mark:
 
     at: float
     engine_busy_s: float
-    dropped: int
     lost: int
 
 
@@ -48,11 +47,11 @@ class StreamFigures:
 
     def __init__(self, max_staleness: int) -> None:
         self._bound = max_staleness
-        self._mark = _Mark(0.0, 0.0, 0, 0)
+        self._mark = _Mark(0.0, 0.0, 0)
 
     def begin(self, *, now: float, engine_busy_s: float) -> None:
         """The first weights are in the engine."""
-        self._mark = _Mark(now, engine_busy_s, 0, 0)
+        self._mark = _Mark(now, engine_busy_s, 0)
 
     def taken(
         self,
@@ -66,7 +65,7 @@ class StreamFigures:
         engine_busy_s: float,
     ) -> dict[str, float]:
         """Of step `step`, whose trainer has waited so long for it. `engine_busy_s` is the engine's own figure."""
-        before, self._mark = self._mark, _Mark(now, engine_busy_s, ledger.dropped, ledger.lost)
+        before, self._mark = self._mark, _Mark(now, engine_busy_s, ledger.lost)
         spent = max(now - before.at, 1e-9)
         ages = [group.staleness for group in groups]
         found = {
@@ -76,7 +75,6 @@ class StreamFigures:
             "async/late": float(sum(age > self._bound for age in ages)),
             "async/running": float(ledger.running),
             "async/waiting": float(ledger.waiting),
-            "async/dropped": float(ledger.dropped - before.dropped),
             "async/lost": float(ledger.lost - before.lost),
             "async/trajectories_per_min": 60 * len(results) / spent,
             "async/learner_waited": min(1.0, waited_s / spent),

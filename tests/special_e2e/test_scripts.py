@@ -44,8 +44,7 @@ def test_the_whole_loop_with_the_engine_in_process(tiny_dir: Path, tmp_path: Pat
     rows = [{"question": f"What is {n} + {n}?", "answer": f"It is {2 * n}.\n#### {2 * n}"} for n in range(3)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     changes = {"MODEL": str(tiny_dir), "ENGINE": "transformers", "DATA": str(data), "SHARDS": shards}
-    # Rewards of random weights are all 0, so there is nothing to learn by them: each is its own advantage.
-    done = run(tmp_path / "out", "advantage.single=reward", "shards.num_cpus=0.5", **changes)
+    done = run(tmp_path / "out", "shards.num_cpus=0.5", **changes)
     whole(tmp_path / "out", done)
     assert f"training: {shards} process(es), 0 GPU(s)" in done.stdout
     assert "3 rows in" in done.stdout

@@ -121,12 +121,12 @@ def test_figures_of_who_waits_are_of_the_time_since_the_step_before(sampled_resu
     named = [renamed(result) for result in sampled_results]
     figures = StreamFigures(1)
     figures.begin(now=100.0, engine_busy_s=7.0)
-    ledger = LedgerStatistics(3, 9, 6, running=2, waiting=1, again=0, dropped=3, lost=1, given_up=0, late=1)
+    ledger = LedgerStatistics(3, 9, 6, running=2, waiting=1, again=0, lost=1, given_up=0, late=1)
     for since, busy_s, waited_s in ((0.0, 1.0, 4.0), (4.0, 5.0, 0.0)):
         found = figures.taken(
             3, groups, named, ledger, waited_s=waited_s, now=104.0 + since, engine_busy_s=7.0 + busy_s
         )
-    assert (found["async/dropped"], found["async/lost"]) == (0.0, 0.0)  # both were counted in the step before
+    assert found["async/lost"] == 0.0  # it was counted in the step before
     assert (found["async/learner_waited"], found["async/engine_idle"]) == (0.0, 0.0)
     assert found["async/trajectories_per_min"] == len(named) * 60 / 4
     assert (found["async/staleness_mean"], found["async/staleness_max"], found["async/late"]) == (1.0, 2.0, 1.0)
@@ -181,7 +181,6 @@ def test_settings_that_contradict_each_other_are_named() -> None:
         ({"loss": ObjectiveSettings()}, "loss.correction.level is 'none', must be token, sequence or geometric"),
         ({"keep_groups": 1}, "keep_groups is 1, must be none with mode=async"),
         ({"fully_async": FullyAsyncSettings(-1)}, "fully_async.max_staleness is -1, must be at least 0"),
-        ({"fully_async": FullyAsyncSettings(1, "wait")}, "fully_async.stale is 'wait', must be one of: correct, drop"),
         ({"mode": "sync"}, "fully_async.max_staleness is set, which has no meaning with mode=sync"),
     ):
         with pytest.raises(ConfigError, match=problem):

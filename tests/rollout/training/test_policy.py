@@ -29,7 +29,7 @@ def compute(policy: Policy, batch: RolloutBatch, mask: Any, **options: Any) -> T
 
 
 def plain(policy: Policy, batch: RolloutBatch, row: int) -> tuple[Any, Any]:
-    """(logprobs, entropies) of every response id of a row: whole logits, no chunk, nothing packed."""
+    """(logprobs, entropies) of every response id of a row: whole logits, no chunk, no padding."""
     there = batch.attention_mask[row].bool()
     ids = batch.input_ids[row][there]
     width = int(batch.attention_mask[row, batch.prompts.shape[1] :].sum())
@@ -38,9 +38,8 @@ def plain(policy: Policy, batch: RolloutBatch, row: int) -> tuple[Any, Any]:
     return every.gather(1, ids[-width:, None])[:, 0], -(every.exp() * every).sum(-1)
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_logprobs_are_the_engines(mini_dir: Path, sampled_batch: RolloutBatch, mask: Any, packed: bool) -> None:
-    policy = Policy.load(mini_dir, PolicySettings(packing=packed, chunk_tokens=4))
+def test_logprobs_are_the_engines(mini_dir: Path, sampled_batch: RolloutBatch, mask: Any) -> None:
+    policy = Policy.load(mini_dir, PolicySettings(chunk_tokens=4))
     with torch.no_grad():
         found = compute(policy, sampled_batch, mask)
     wanted = sampled_batch.rollout_log_probs[ROWS]
@@ -67,10 +66,9 @@ def gradients(policy: Policy, loss: Any) -> dict[str, Any]:
     "settings",
     [
         PolicySettings(chunk_tokens=5),
-        PolicySettings(packing=False, chunk_tokens=64),
         PolicySettings(recompute=True),
     ],
-    ids=["packed", "padded", "recomputed"],
+    ids=["padded", "recomputed"],
 )
 def test_gradients_are_those_of_a_plain_forward_pass(
     mini_dir: Path, sampled_batch: RolloutBatch, mask: Any, settings: PolicySettings

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.timeout(600)
 CLOSE = 1e-5
 UPDATE = UpdateSettings(lr=1e-4, epochs=2, minibatches=2)
 SHARDS = ShardSettings(count=2, num_cpus=0.1)
-FULL = AdvantageSettings(single="reward")
+FULL = AdvantageSettings("reinforce++")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -89,7 +89,7 @@ def saved(made: ShardedLearner, folder: Path, step: int) -> dict[str, Any]:
     ("policy", "advantage"),
     [
         (PolicySettings(micro_tokens=20), FULL),
-        (PolicySettings(lora_rank=4, packing=True), FULL),
+        (PolicySettings(lora_rank=4), FULL),
         (PolicySettings(micro_tokens=20, recompute=True), AdvantageSettings("gae")),
     ],
     ids=["all weights", "adapters", "value head"],

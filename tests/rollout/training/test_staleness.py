@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fairbox.errors import FairboxError
 from rollout.training.order import play_seed, stream_task
-from rollout.training.staleness import LOST_PLAYS, GroupEnd, GroupLedger, Stale, StalenessRules, TakenGroup
+from rollout.training.staleness import LOST_PLAYS, GroupEnd, GroupLedger, StalenessRules, TakenGroup
 
 RULES = {"per_step": 4, "max_staleness": 1, "workers": 8, "steps": 100}
 
@@ -72,57 +72,16 @@ def test_nothing_is_begun_for_steps_beyond_the_last() -> None:
     assert submitted(found) == [0, 1, 2, 3]
 
 
-def aged(stale: Stale) -> GroupLedger:
-    """Group 0 runs since step 1, and step 2 was taken."""
-    found = ledger(per_step=1, workers=2, stale=stale)
-    for number in (1, 2):
+def test_a_group_that_took_too_long_is_trained_on_and_counted() -> None:
+    found = ledger(per_step=1, workers=2)
+    for number in (1, 2):  # group 0 runs since step 1
         submitted(found)
         found.ended(number, scored=1)
         assert found.take() is not None
-        if number == 1:
-            found.trained()
-    return found
-
-
-def test_a_group_that_took_too_long_is_trained_on_and_counted() -> None:
-    found = aged(Stale.CORRECT)
-    assert found.expired() == ()
-    found.trained()
+        found.trained()
     assert found.ended(0, scored=1) is GroupEnd.WAITS
     assert found.take() == (TakenGroup(0, 2),)
     assert found.statistics().late == 1
-
-
-def test_or_it_is_told_to_end_and_begun_again_first() -> None:
-    found = aged(Stale.DROP)
-    assert found.expired() == (0,)
-    found.cancelled(0)
-    found.trained()
-    assert submitted(found) == [0, 3]
-    assert (found.statistics().dropped, found.statistics().late) == (1, 0)
-
-
-def test_one_that_ended_before_it_could_be_told_to_is_dropped_too() -> None:
-    found = aged(Stale.DROP)
-    assert found.ended(0, scored=1) is GroupEnd.STALE
-    assert found.state() == {"next": 3, "again": [0, 2]}
-
-
-def test_one_that_waited_too_long_is_dropped() -> None:
-    found = ledger(per_step=1, workers=9, max_staleness=1, stale=Stale.DROP)
-    assert submitted(found) == [0, 1]
-    for number in (0, 1):
-        found.ended(number, scored=1)
-    found.take()
-    found.trained()
-    assert submitted(found) == [2]
-    found.ended(2, scored=1)
-    assert found.take() == (TakenGroup(1, 1),)
-    assert found.waiting == (2,)
-    found.trained()
-    assert submitted(found) == [3]
-    found.cancelled(3)
-    assert submitted(found) == [3]
 
 
 def test_what_the_service_failed_is_begun_again_and_given_up_in_the_end() -> None:
@@ -164,13 +123,13 @@ class Ledgers(RuleBasedStateMachine):
         per_step=st.integers(1, 3),
         max_staleness=st.integers(0, 3),
         workers=st.integers(1, 8),
-        stale=st.sampled_from(Stale),
     )
-    def begin(self, per_step: int, max_staleness: int, workers: int, stale: Stale) -> None:
-        self.bounds = StalenessRules(per_step, max_staleness, workers, steps=12, stale=stale)
+    def begin(self, per_step: int, max_staleness: int, workers: int) -> None:
+        self.bounds = StalenessRules(per_step, max_staleness, workers, steps=12)
         self.ledger = GroupLedger(self.bounds)
         self.step = 1
-        self.began: dict[int, int] = {}
+        self.began: set[int] = set()
+        self.waiting: list[int] = []
         self.taken: tuple[TakenGroup, ...] = ()
         self.trained: list[int] = []
         self.given_up: set[int] = set()
@@ -182,37 +141,32 @@ class Ledgers(RuleBasedStateMachine):
         number = self.ledger.submit()
         if number is not None:
             assert number not in self.began
-            waiting_again = (
-                set(outstanding) - set(self.began) - set(self.ledger.waiting) - {g.number for g in self.taken}
-            )
+            waiting_again = set(outstanding) - self.began - set(self.waiting) - {g.number for g in self.taken}
             assert not waiting_again or number == min(waiting_again)
-            self.began[number] = self.step
+            self.began.add(number)
 
     @precondition(lambda self: self.began)
     @rule(data=st.data(), scored=st.integers(0, 2))
     def end(self, data: st.DataObject, scored: int) -> None:
         number = data.draw(st.sampled_from(sorted(self.began)))
-        del self.began[number]
-        if self.ledger.ended(number, scored=scored) is GroupEnd.GIVEN_UP:
+        self.began.remove(number)
+        end = self.ledger.ended(number, scored=scored)
+        if end is GroupEnd.WAITS:
+            self.waiting.append(number)
+        elif end is GroupEnd.GIVEN_UP:
             self.given_up.add(number)
 
     @rule()
     def take(self) -> None:
         if self.taken:
             return
-        waiting = self.ledger.waiting
         taken = self.ledger.take()
-        assert (taken is not None) == (len(waiting) >= self.bounds.per_step)
+        assert (taken is not None) == (len(self.waiting) >= self.bounds.per_step)
         if taken is None:
             return
         self.taken = taken
-        assert tuple(group.number for group in taken) == waiting[: self.bounds.per_step]
-        if self.bounds.stale is Stale.DROP:
-            assert all(group.staleness <= self.bounds.max_staleness for group in taken)
-        for number in self.ledger.expired():
-            assert self.bounds.stale is Stale.DROP
-            assert self.step + 1 - self.began.pop(number) > self.bounds.max_staleness
-            self.ledger.cancelled(number)
+        assert [group.number for group in taken] == self.waiting[: self.bounds.per_step]
+        del self.waiting[: self.bounds.per_step]
 
     @precondition(lambda self: self.taken)
     @rule(save=st.booleans())
@@ -228,14 +182,14 @@ class Ledgers(RuleBasedStateMachine):
         self.step, state, trained, given_up = self.saved
         self.ledger = GroupLedger(self.bounds, step=self.step, state=state)
         self.trained, self.given_up = list(trained), set(given_up)
-        self.began, self.taken = {}, ()
+        self.began, self.waiting, self.taken = set(), [], ()
 
     @invariant()
     def adds_up(self) -> None:
         if not hasattr(self, "ledger"):
             return
         found, rules = self.ledger.statistics(), self.bounds
-        assert found.submitted == found.accepted + self.ledger.filtered + found.running
+        assert found.submitted == found.accepted + found.lost + found.running
         assert found.accepted == len(self.trained) + len(self.taken) + found.waiting
         assert found.running == len(self.began) <= rules.workers
         assert found.accepted + found.running <= min(rules.max_staleness + self.step, rules.steps) * rules.per_step
