@@ -17,8 +17,6 @@ GENERATED = $(shell grep -rl "hypothesis" tests --include=test_*.py)
 BUF := @bufbuild/buf@1.75.0
 # sglang and what it needs have an environment of their own: their pins are not ours.
 SGLANG := .venv-sglang
-# Source archives that `make test-truth` fetches once.
-SDISTS ?= $(or $(FAIRBOX_SDISTS),$(HOME)/.cache/fairbox/sdists)
 IMAGES := executor limiter rollout
 TAG ?= dev
 PYTHON_IMAGE ?= docker.io/library/python:3.11-slim
@@ -30,7 +28,7 @@ IMAGE_TIME = $(if $(findstring podman,$(CONTAINER)),--timestamp $(SOURCE_DATE_EP
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-executor test-others test-alone soak test-sglang test-interop test-truth test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions clean
+.PHONY: help run test test-executor test-others test-alone soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,10 +65,6 @@ test-interop: .venv-verl/.done .venv-skyrl/.done .venv-verifiers/.done  ## Run t
 	.venv-verl/bin/python -m pytest tests/interop -m verl
 	.venv-skyrl/bin/python -m pytest tests/interop -m skyrl
 	.venv-verifiers/bin/python -m pytest tests/interop -m verifiers
-
-test-truth: $(VENV)/.dev  ## Compare truths of code search rows with releases from PyPI (FAIRBOX_DATA=folder SDISTS=cache)
-	$(BIN)/python -m tests.rollout.swe.fetch_sdists '$(SDISTS)'
-	FAIRBOX_SDISTS='$(SDISTS)' $(BIN)/python -m pytest -s tests/rollout/swe/test_real_rows.py
 
 soak: $(VENV)/.dev  ## Run the long tests, and look for new examples where examples are generated
 	$(BIN)/python -m pytest tests -m soak

@@ -1,4 +1,4 @@
-"""`fairbox data SUBCOMMAND`: makes and checks files of rows."""
+"""`fairbox data SUBCOMMAND`: makes files of rows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ __all__ = ["main"]
 _COMMANDS: Commands = {
     "gsm8k": ("rollout.cli.data_gsm8k", "GSM8K as verl's rows, with or without its reward as a tool"),
     "swebench": ("rollout.cli.data_swebench", "code search tasks of SWE-bench, SWE-Gym, SWE-smith and their like"),
-    "mine": ("rollout.cli.data_mine", "code search tasks of a repository's history, or of two releases"),
+    "mine": ("rollout.cli.data_mine", "code search tasks of a repository's history"),
     "repos": ("rollout.cli.data_repos", "fetch the repositories that rows need, each commit once"),
-    "check": ("rollout.cli.data_check", "compare the truths of code search rows with their sources"),
 }
 
 

@@ -18,7 +18,7 @@ from rollout.data.records import DataError, read_records
 from rollout.data.swe.build import Built, Filters, build
 from rollout.data.swe.hub import fetch, is_dataset
 from rollout.data.swe.rows import SearchTask
-from rollout.data.swe.trees import Archives, Clones, Source
+from rollout.data.swe.trees import Clones
 from rollout.data.swe.truth import Dialect
 from rollout.data.swe.write import split, write_left, write_search_tasks
 
@@ -35,7 +35,6 @@ class SwebenchConfig:
     subset: str = setting("default", help="The configuration of a data set of the hub.")
     limit: int | None = setting(None, help="Most rows that are read; none: all.")
     repos: str | None = setting(None, help="Folder of git repositories OWNER__NAME or OWNER/NAME, for the truth.")
-    archives: str | None = setting(None, help="Folder of source archives of releases, for the truth.")
     dialect: Dialect = setting(Dialect.CODESCOUT, help="LOCAGENT or CODESCOUT: how modules are named.")
     use_patch: bool = setting(
         False, help="The patch makes the defect (SWE-smith), in rows that have no column use_patch of their own."
@@ -52,10 +51,8 @@ class SwebenchConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}, must be at least 1, or none")
-        for name in ("repos", "archives"):
-            value = getattr(self, name)
-            if value is not None and not Path(value).expanduser().is_dir():
-                raise ConfigError(f"{name} is {value!r}, which is no folder")
+        if self.repos is not None and not Path(self.repos).expanduser().is_dir():
+            raise ConfigError(f"repos is {self.repos!r}, which is no folder")
         if not is_dataset(self.input) and not Path(self.input).expanduser().is_file():
             raise ConfigError(f"input is {self.input!r}, which is neither a file nor like OWNER/NAME")
 
@@ -73,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     records = itertools.islice(read_input(config.input, config.split, config.subset, out), config.limit)
     built = build(
         records,
-        sources(config.repos, config.archives),
+        None if config.repos is None else Clones(Path(config.repos).expanduser()),
         dialect=config.dialect,
         use_patch=config.use_patch,
         filters=Filters(config.max_files, config.need_truth),
@@ -94,16 +91,6 @@ def read_input(name: str, split_name: str, subset: str, out: Path) -> Iterator[t
     return itertools.chain.from_iterable(map(read_records, paths))
 
 
-def sources(repos: str | None, archives: str | None) -> list[Source]:
-    """Repositories first: they have the commit itself."""
-    found: list[Source] = []
-    if repos is not None:
-        found.append(Clones(Path(repos).expanduser()))
-    if archives is not None:
-        found.append(Archives(Path(archives).expanduser()))
-    return found
-
-
 def check_split(validation: float) -> None:
     """ConfigError unless it is a fraction or a count."""
     if validation < 0 or (validation >= 1 and validation != int(validation)):
@@ -121,13 +108,9 @@ def write_tasks(out: Path, tasks: Sequence[SearchTask], validation: float, seed:
 
 def _summary(built: Built, out: Path) -> list[str]:
     known = sum(task.file_changes is not None for task in built.tasks)
-    evidence = Counter(situation.evidence.name.lower() for situation in built.made.values())
     lines = [f"{len(built.tasks)} tasks, {known} with file_changes, of {len(built.tasks) + len(built.left)} rows"]
     if built.made:
-        kinds = ", ".join(f"{name} {count}" for name, count in sorted(evidence.items()))
-        lines.append(
-            f"truth made from sources for {len(built.made)} ({kinds}); none of the releases fits {len(built.unfit)}"
-        )
+        lines.append(f"truth made from repositories for {built.made}")
     lines += [f"{name}: had another truth, the made one is taken" for name in built.differs]
     if built.left:
         counts = Counter(each.why.value for each in built.left)

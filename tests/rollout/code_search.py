@@ -9,7 +9,7 @@ from typing import Any
 
 from rollout.data.repos import RepoStore
 from rollout.envs.code_search import CodeSearchConfig, CodeSearchEnvironment, Repositories, read_search_rows
-from tests.rollout.real_tasks import RealTask, real_rows, real_tasks, sdist_of
+from tests.rollout.real_tasks import RealTask, origin, real_rows, real_tasks
 
 __all__ = ["RealSearch", "real_search"]
 
@@ -43,13 +43,14 @@ class RealSearch:
 
 async def real_search(folder: Path, count: int) -> RealSearch:
     """`count` tasks over packages from PyPI. Skips where they can't be had."""
-    tasks = await real_tasks(RepoStore(folder / "repos"), count)
-    archives = folder / "archives"
-    archives.mkdir()
+    origins = folder / "origins"
+    origins.mkdir()
     for row in real_rows()[:count]:
-        link = archives / f"{str(row['repo']).partition('/')[2]}.tar.gz"
+        link = origins / str(row["repo"]).partition("/")[2]
         if not link.exists():
-            link.symlink_to(sdist_of(row))
+            link.symlink_to(origin(row))
+    source = f"{origins}/{{name}}"
+    tasks = await real_tasks(RepoStore(folder / "repos"), count, source)
     data = folder / "rows.jsonl"
     data.write_text("".join(json.dumps(task.row) + "\n" for task in tasks))
-    return RealSearch(data, folder / "repos", f"{archives}/{{name}}.tar.gz", tasks)
+    return RealSearch(data, folder / "repos", source, tasks)

@@ -1,18 +1,21 @@
 """Real code search tasks: rows of SWE-smith over the sources of packages from PyPI, as git workspaces.
 
 The rows are those of `FAIRBOX_DATA`/swe_smith/code_search.parquet whose patch applies to the package's source archive.
-The archives are taken from `FAIRBOX_SDISTS`, or fetched by pip into the cache of the user, once; tests are skipped with
-the reason where neither is to be had.
+The archives are taken from `FAIRBOX_SDISTS`, or fetched by pip into the cache of the user, once, and each is made a
+repository of one commit beside it; tests are skipped with the reason where neither is to be had.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
 import re
 import subprocess
 import sys
+import tarfile
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,9 @@ from typing import Any
 import pytest
 
 from rollout.data.repos import Checkout, RepoError, RepoStore, Want, row_want
+from tests.executor import repositories
 
-__all__ = ["PACKAGES", "RealTask", "real_rows", "real_tasks", "sdist", "sdist_of"]
+__all__ = ["PACKAGES", "RealTask", "origin", "real_rows", "real_tasks"]
 
 PACKAGES = {
     "r1chardj0n3s__parse": "parse==1.20.2",
@@ -85,18 +89,18 @@ def real_rows() -> list[dict[str, Any]]:
     return [row for turn in itertools.zip_longest(*by_package) for row in turn if row is not None]
 
 
-async def real_tasks(store: RepoStore, count: int) -> list[RealTask]:
-    """The first `count` rows as tasks, their repositories made in `store`."""
+async def real_tasks(store: RepoStore, count: int, source: str | None = None) -> list[RealTask]:
+    """The first `count` rows as tasks, their repositories made in `store`, from `source` or from the origins."""
     rows = real_rows()[:count]
     assert len(rows) == count
-    wants = [row_want(row, str(sdist(_package(row)))) for row in rows]
+    wants = [row_want(row, source or str(origin(row))) for row in rows]
     made: dict[Want, Checkout | RepoError] = {}
     for repo in dict.fromkeys(want.repo for want in wants):
         made |= await store.make_all(repo, [want for want in wants if want.repo == repo])
     return [RealTask(row, want, _there(made[want])) for row, want in zip(rows, wants, strict=True)]
 
 
-def sdist(package: str) -> Path:
+def _sdist(package: str) -> Path:
     """The source archive of one of PACKAGES, checked."""
     requirement = PACKAGES[package]
     folder = Path(os.environ.get("FAIRBOX_SDISTS") or _cache() / "sdists")
@@ -121,9 +125,20 @@ def sdist(package: str) -> Path:
     pytest.skip(_unreachable[0])
 
 
-def sdist_of(row: dict[str, Any]) -> Path:
-    """The source archive of a row's repository, checked."""
-    return sdist(_package(row))
+def origin(row: dict[str, Any]) -> Path:
+    """A git repository of one commit: the source archive of the row's repository, unpacked."""
+    archive = _sdist(_package(row))
+    folder = archive.with_name(archive.name.removesuffix(".tar.gz") + ".git-origin")
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=folder.parent) as place, tarfile.open(archive) as tar:
+            tar.extractall(place, filter="data")
+            (top,) = Path(place).iterdir()
+            repositories.git(top, "init", "--quiet", "--initial-branch=main")
+            repositories.git(top, "add", "--all", "--force")
+            repositories.git(top, "commit", "--quiet", "--message", archive.name)
+            with contextlib.suppress(OSError):  # another process was first
+                top.rename(folder)
+    return folder
 
 
 def _there(made: Checkout | RepoError) -> Checkout:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from rollout.data.swe.apply import ApplyError
+from rollout.data.swe.apply import ApplyError, apply_patch
 from rollout.data.swe.parse import PatchError, parse_patch
 from rollout.data.swe.patch import Patch
 from rollout.data.swe.rows import SearchTask, read_changes_column
-from rollout.data.swe.situation import Situation, situations
 from rollout.data.swe.targets import target_column
-from rollout.data.swe.trees import Source, Tree, TreeError
+from rollout.data.swe.trees import Clones, GitTree, TreeError
 from rollout.data.swe.truth import Dialect, FileChange, TruthError, searched_path, truth
 
 __all__ = ["Built", "Filters", "Left", "Why", "build"]
@@ -35,11 +34,11 @@ class Why(StrEnum):
     TOO_MANY_FILES = "too many files"
     """The patch changes more `.py` files than the filter allows."""
     NO_SOURCE = "no source"
-    """The truth is needed, and neither the row has it nor is there a source to make it of."""
+    """The truth is needed, and neither the row has it nor is there a repository to make it of."""
     DOES_NOT_FIT = "patch does not fit"
-    """The commit is at hand, but the patch doesn't fit it; or it fits several releases, whose truths differ."""
+    """The commit is at hand, but the patch doesn't fit it."""
     NOT_READ = "not read"
-    """A source at hand is damaged."""
+    """A repository at hand is damaged."""
     NOT_PARSED = "not parsed"
     """A file can't be parsed, so there is no truth."""
 
@@ -72,10 +71,8 @@ class Built:
 
     tasks: list[SearchTask] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
-    made: dict[str, Situation] = field(default_factory=dict)
-    """instance_id -> what its truth was made of."""
-    unfit: dict[str, str] = field(default_factory=dict)
-    """instance_id -> what keeps the patch from fitting the last of the releases that were tried. None was taken."""
+    made: int = 0
+    """Truths that were made of a repository."""
     differs: list[str] = field(default_factory=list)
     """instance_ids whose row had a truth already, and another one than was made; the made one is taken."""
 
@@ -88,7 +85,7 @@ class _LeftOut(Exception):  # noqa: N818 - an answer, not a failure
 
 def build(
     records: Iterable[tuple[str, Any]],
-    sources: Sequence[Source] = (),
+    clones: Clones | None = None,
     *,
     dialect: Dialect = Dialect.CODESCOUT,
     use_patch: bool = False,
@@ -96,7 +93,7 @@ def build(
 ) -> Built:
     """Tasks of the rows (where, columns). Raises DataError as `records` does; no row ends it.
 
-    `use_patch` is for rows that don't say it themselves. Sources are asked in their order.
+    `use_patch` is for rows that don't say it themselves.
     """
     built = Built()
     seen: set[str] = set()
@@ -109,7 +106,7 @@ def build(
             if instance_id in seen:
                 raise _LeftOut(Why.TWICE, f"{instance_id} is there already")
             seen.add(instance_id)
-            built.tasks.append(_task(record, sources, dialect, use_patch, filters or Filters(), built))
+            built.tasks.append(_task(record, clones, dialect, use_patch, filters or Filters(), built))
         except _LeftOut as left:
             built.left.append(Left(where, instance_id, left.why, str(left)))
     return built
@@ -117,7 +114,7 @@ def build(
 
 def _task(
     record: Mapping[str, Any],
-    sources: Sequence[Source],
+    clones: Clones | None,
     dialect: Dialect,
     use_patch: bool,
     filters: Filters,
@@ -141,18 +138,11 @@ def _task(
     except ValueError as error:
         raise _LeftOut(Why.BAD_ROW, str(error)) from None
     changes = given
-    for source in sources:
-        if trees := source.trees(repo, commit):
-            try:
-                changes, built.made[instance_id] = _made(patch, trees, makes_defect, dialect, undo=not source.certain)
-                break
-            except ApplyError as error:
-                if source.certain:
-                    raise _LeftOut(Why.DOES_NOT_FIT, str(error)) from None
-                built.unfit[instance_id] = str(error)
+    if clones is not None and (tree := clones.tree(repo, commit)) is not None:
+        changes = _made(patch, tree, makes_defect, dialect)
+        built.made += 1
     if changes is None and filters.need_truth:
-        problem = built.unfit.get(instance_id, f"there is none of {repo} at {commit or 'its own state'}")
-        raise _LeftOut(Why.NO_SOURCE, problem)
+        raise _LeftOut(Why.NO_SOURCE, f"there is none of {repo} at {commit or 'its own state'}")
     if changes is not None and given is not None and not _same(given, changes):
         built.differs.append(instance_id)
     return SearchTask(instance_id, repo, commit, statement, text, makes_defect, target_column(fix), changes)
@@ -173,21 +163,19 @@ def _patch(text: str, filters: Filters) -> Patch:
     return patch
 
 
-def _made(
-    patch: Patch, trees: Sequence[Tree], use_patch: bool, dialect: Dialect, *, undo: bool
-) -> tuple[tuple[FileChange, ...], Situation]:
-    """The truth, and what it was made of. Raises ApplyError where the patch fits no tree."""
+def _made(patch: Patch, tree: GitTree, use_patch: bool, dialect: Dialect) -> tuple[FileChange, ...]:
+    """The truth. The searched tree is the one with the patch if that makes the defect, else the one without."""
     try:
-        found = situations(patch, trees, use_patch=use_patch, undo=undo)
-        truths = [tuple(truth(each.fix, each.read, dialect)) for each in found]
+        if not use_patch:
+            return tuple(truth(patch, tree.read, dialect))
+        after = apply_patch(patch, tree.read)
+        return tuple(truth(patch.reversed(), lambda path: after[path] if path in after else tree.read(path), dialect))
+    except ApplyError as error:
+        raise _LeftOut(Why.DOES_NOT_FIT, str(error)) from None
     except TreeError as error:
         raise _LeftOut(Why.NOT_READ, str(error)) from None
     except TruthError as error:
         raise _LeftOut(Why.NOT_PARSED, str(error)) from None
-    if any(each != truths[0] for each in truths):
-        names = ", ".join(each.source for each in found)
-        raise _LeftOut(Why.DOES_NOT_FIT, f"fits {names}, which give different truths")
-    return truths[0], found[0]
 
 
 def _same(one: tuple[FileChange, ...], other: tuple[FileChange, ...]) -> bool:

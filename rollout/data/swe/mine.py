@@ -66,10 +66,6 @@ class MineFilters:
     max_files: int = 5
     max_lines: int = 400
     min_words: int = 5
-    allow_leaks: bool = False
-    """Messages may name files of the answer."""
-    need_entity: bool = True
-    """A function or method that was there must be edited."""
 
 
 @dataclass(slots=True)
@@ -138,7 +134,7 @@ def _task(repository: Path, repo: str, commit: Commit, dialect: Dialect, filters
     paths = _answer_paths(repository, parent, commit.hash, filters)
     if isinstance(paths, Unfit):
         return paths
-    if not filters.allow_leaks and named_file(statement, paths) is not None:
+    if named_file(statement, paths) is not None:
         return Unfit.NAMES_ANSWER
     text = diff_text(repository, parent, commit.hash, paths)
     patch = parse_patch(text)
@@ -149,7 +145,7 @@ def _task(repository: Path, repo: str, commit: Commit, dialect: Dialect, filters
         changes = tuple(truth(patch, GitTree(repository, parent).read, dialect))
     except (ApplyError, TruthError, UnicodeEncodeError):  # a file that git takes for binary, or that is not Python 3
         return Unfit.NOT_PARSED
-    if filters.need_entity and not any(each.changes.edited_entities for each in changes):
+    if not any(each.changes.edited_entities for each in changes):
         return Unfit.NO_ENTITY
     instance_id = f"{repo.replace('/', '__')}-{commit.hash[:12]}"
     return SearchTask(instance_id, repo, parent, statement, text, False, target_column(patch), changes)

@@ -1,115 +1,27 @@
-"""Source trees to read files of: a commit of a git repository, an archive of a release, a folder. Nothing is unpacked.
+"""Source trees to read files of: commits of git repositories. Nothing is checked out.
 
-Content is text, with surrogates for what is not UTF-8. Repositories and archives may come from anybody: git is started
-without hooks and with a deadline, names lead nowhere but into the tree, and a file has a bound.
+Content is text, with surrogates for what is not UTF-8. Repositories may come from anybody: git is started without hooks
+and with a deadline, and a file has a bound.
 """
 
 from __future__ import annotations
 
-import re
 import subprocess
-import tarfile
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from fairbox.errors import FairboxError
 
-__all__ = [
-    "ArchiveTree",
-    "Archives",
-    "Clones",
-    "FolderTree",
-    "GitTree",
-    "Source",
-    "Tree",
-    "TreeError",
-    "diff_text",
-    "run_git",
-]
+__all__ = ["Clones", "GitTree", "TreeError", "diff_text", "run_git"]
 
 _MOST_BYTES = 16 << 20
 """Of one file; sources of Python have at most some hundred thousand."""
-_MOST_KNOWN = 16
-"""Files of an archive that are kept, so that it is not gone through again for each row."""
 _GIT_S = 120.0
 """Longest time of one git; they only read what is there."""
-_RELEASE = re.compile(r"(?P<project>.+?)-(?P<version>[0-9][^-]*?)(?:\.tar\.gz|\.tgz|\.tar\.bz2|\.zip|-.*\.whl)")
 
 
 class TreeError(FairboxError):
     """A tree can't be read. The text starts with its name."""
-
-
-class Tree(Protocol):
-    """The files of one state of a project."""
-
-    @property
-    def name(self) -> str: ...
-
-    def read(self, path: str) -> str | None:
-        """The content of a regular file; None where there is none. Raises TreeError."""
-
-
-class Source(Protocol):
-    """Where trees of projects may be."""
-
-    certain: bool
-    """Whether what it gives is the state that was asked for, and not one of several releases that may be."""
-
-    def trees(self, repo: str, commit: str | None) -> Sequence[Tree]:
-        """Those that may be the state that is asked for: none, one, or several releases."""
-
-
-class FolderTree:
-    """A folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.name = str(folder)
-        self._folder = folder.resolve()
-
-    def read(self, path: str) -> str | None:
-        file = self._folder / path
-        if not file.is_file() or not file.resolve().is_relative_to(self._folder):
-            return None
-        if file.stat().st_size > _MOST_BYTES:
-            raise _too_large(self.name, path)
-        return _text(file.read_bytes())
-
-    def paths(self) -> list[str]:
-        """All regular files, sorted."""
-        return sorted(str(file.relative_to(self._folder)) for file in self._folder.rglob("*") if file.is_file())
-
-
-class ArchiveTree:
-    """A release: a source archive (its one folder is left out) or a wheel."""
-
-    def __init__(self, path: Path) -> None:
-        self.name = path.name
-        self._path = path
-        self._known: dict[str, str | None] = {}
-
-    def read(self, path: str) -> str | None:
-        if path not in self._known:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            content = _member(self._path, path)
-            self._known[path] = None if content is None else _text(content)
-        return self._known[path]
-
-    def paths(self) -> list[str]:
-        """All regular files, sorted."""
-        try:
-            if _is_zip(self._path):
-                with zipfile.ZipFile(self._path) as archive:
-                    names = [each.filename for each in archive.infolist() if not each.is_dir()]
-            else:
-                with tarfile.open(self._path) as tar:
-                    names = [member.name for member in tar if member.isfile()]
-        except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
-            raise TreeError(f"{self._path}: can't be read as an archive: {error}") from None
-        return sorted(names if self._path.suffix == ".whl" else {name.partition("/")[2] for name in names} - {""})
 
 
 class GitTree:
@@ -135,44 +47,19 @@ class GitTree:
 class Clones:
     """A folder with repositories: `OWNER__NAME` or `OWNER/NAME`, each also with `.git` at its end."""
 
-    certain = True
-
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
             raise TreeError(f"{folder}: is no folder")
         self._folder = folder
 
-    def trees(self, repo: str, commit: str | None) -> Sequence[Tree]:
-        """The commit, or what HEAD is where none is named; none where the repository doesn't have it."""
+    def tree(self, repo: str, commit: str | None) -> GitTree | None:
+        """The commit, or HEAD if none is named; None if there is no such repository, or it doesn't have the commit."""
         for name in (repo.replace("/", "__"), repo):
             for repository in (self._folder / name, self._folder / f"{name}.git"):
                 if repository.is_dir() and repository.resolve().is_relative_to(self._folder.resolve()):
                     found = _commit(repository, commit or "HEAD")
-                    return [] if found is None else [GitTree(repository, found)]
-        return []
-
-
-class Archives:
-    """A folder with source archives and wheels of releases, as pip downloads them."""
-
-    certain = False
-
-    def __init__(self, folder: Path) -> None:
-        if not folder.is_dir():
-            raise TreeError(f"{folder}: is no folder")
-        self._releases: dict[str, list[ArchiveTree]] = {}
-        for path in sorted(folder.iterdir()):
-            if found := _RELEASE.fullmatch(path.name):
-                self._releases.setdefault(_normal(found["project"]), []).append(ArchiveTree(path))
-
-    def trees(self, repo: str, commit: str | None) -> Sequence[Tree]:
-        """All releases of the project that is called as the repository, with or without a `python-` or `2`."""
-        del commit  # releases don't say theirs
-        name = _normal(_project(repo))
-        for each in (name, name.removeprefix("python-"), f"python-{name}", f"{name}2"):
-            if each in self._releases:
-                return self._releases[each]
-        return []
+                    return None if found is None else GitTree(repository, found)
+        return None
 
 
 def run_git(repository: Path, *words: str, text: bytes = b"") -> bytes:
@@ -204,48 +91,6 @@ def _commit(repository: Path, name: str) -> str | None:
         return run_git(repository, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}").decode().strip()
     except TreeError:
         return None
-
-
-def _member(archive: Path, path: str) -> bytes | None:
-    try:
-        if _is_zip(archive):
-            return _member_of_zip(archive, path)
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                if member.isfile() and member.name.removeprefix("./").partition("/")[2] == path:
-                    if member.size > _MOST_BYTES:
-                        raise _too_large(archive.name, path)
-                    file = tar.extractfile(member)
-                    assert file is not None
-                    return file.read()
-    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise TreeError(f"{archive}: can't be read as an archive: {error}") from None
-    return None
-
-
-def _member_of_zip(archive: Path, path: str) -> bytes | None:
-    with zipfile.ZipFile(archive) as file:
-        for each in file.infolist():
-            inner = each.filename if archive.suffix == ".whl" else each.filename.partition("/")[2]
-            if inner == path and not each.is_dir():
-                if each.file_size > _MOST_BYTES:
-                    raise _too_large(archive.name, path)
-                return file.read(each)
-    return None
-
-
-def _is_zip(path: Path) -> bool:
-    return path.suffix in (".zip", ".whl")
-
-
-def _project(repo: str) -> str:
-    """The name of a repository; that of SWE-smith's copies (`swesmith/OWNER__NAME.COMMIT`) is inside of theirs."""
-    name = repo.rpartition("/")[2]
-    return name.partition("__")[2].rpartition(".")[0] if repo.startswith("swesmith/") and "__" in name else name
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _text(content: bytes) -> str:

@@ -1,14 +1,12 @@
-"""Small git repositories, and source archives, for tests."""
+"""Small git repositories for tests."""
 
 from __future__ import annotations
 
-import io
 import subprocess
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["commit", "git", "make_repository", "make_sdist"]
+__all__ = ["commit", "git", "make_repository"]
 
 _WHO = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
 _WHEN = {"GIT_AUTHOR_DATE": "2024-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2024-01-01T00:00:00Z"}
@@ -39,14 +37,3 @@ def commit(folder: Path, message: str, files: Mapping[str, str | None]) -> str:
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "--allow-empty", "-m", message)
     return git(folder, "rev-parse", "HEAD")
-
-
-def make_sdist(path: Path, files: Mapping[str, str]) -> Path:
-    """NAME-VERSION.tar.gz with its one folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz") as tar:
-        for name, text in files.items():
-            member = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
-            member.size = len(text.encode())
-            tar.addfile(member, io.BytesIO(text.encode()))
-    return path

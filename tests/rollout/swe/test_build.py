@@ -13,10 +13,9 @@ from rollout.data.records import DataError
 from rollout.data.swe import Changes, Dialect, FileChange
 from rollout.data.swe.build import Built, Filters, Why, build
 from rollout.data.swe.rows import changes_column, read_changes_column
-from rollout.data.swe.situation import Evidence
-from rollout.data.swe.trees import Archives, Clones, Source
+from rollout.data.swe.trees import Clones
 from rollout.data.swe.write import split, write_search_tasks
-from tests.rollout.swe.repositories import commit, git, make_repository, make_sdist
+from tests.rollout.swe.repositories import commit, git, make_repository
 
 OLD, NEW = "def f():\n    return 1\n", "def f():\n    return 2\n"
 PATCH = "diff --git a/p/m.py b/p/m.py\n--- a/p/m.py\n+++ b/p/m.py\n"
@@ -29,8 +28,15 @@ def row(**columns: Any) -> dict[str, Any]:
     return {key: value for key, value in (each | columns).items() if value != "absent"}
 
 
-def built(*rows: Any, sources: list[Source] | None = None, **options: Any) -> Built:
-    return build([(f"rows:{number}", each) for number, each in enumerate(rows, 1)], sources or [], **options)
+def built(*rows: Any, clones: Clones | None = None, **options: Any) -> Built:
+    return build([(f"rows:{number}", each) for number, each in enumerate(rows, 1)], clones, **options)
+
+
+@pytest.fixture
+def clones(tmp_path: Path) -> Clones:
+    """One repository o/proj, whose p/m.py is OLD."""
+    commit(make_repository(tmp_path / "clones" / "o__proj"), "old", {"p/m.py": OLD})
+    return Clones(tmp_path / "clones")
 
 
 def test_a_row_without_sources_keeps_what_it_has() -> None:
@@ -99,82 +105,47 @@ def test_truth_is_made_of_the_commit_in_a_clone(tmp_path: Path) -> None:
     base = commit(repository, "base", {"p/m.py": OLD})
     commit(repository, "later", {"p/m.py": NEW})
     other = row(instance_id="j", base_commit="HEAD")
-    found = built(row(base_commit=base), other, row(instance_id="k"), sources=[Clones(tmp_path)])
+    found = built(row(base_commit=base), other, row(instance_id="k"), clones=Clones(tmp_path))
     assert [(task.instance_id, task.file_changes) for task in found.tasks] == [("i", TRUTH), ("k", None)]
     assert [(left.instance_id, left.why) for left in found.left] == [("j", Why.DOES_NOT_FIT)]
     assert "p/m.py: hunk 1 expects '    return 1\\n' in line 2" in found.left[0].problem
     git(repository, "clone", "-q", "--bare", str(repository), str(tmp_path / "other" / "proj.git"))
-    bare = built(row(repo="other/proj", base_commit=base), sources=[Clones(tmp_path)])
+    bare = built(row(repo="other/proj", base_commit=base), clones=Clones(tmp_path))
     assert bare.tasks[0].file_changes == TRUTH
-
-
-def test_truth_is_made_of_the_release_that_the_patch_fits(tmp_path: Path) -> None:
-    make_sdist(tmp_path / "proj-1.0.tar.gz", {"p/m.py": "# no\n" + OLD})
-    make_sdist(tmp_path / "proj-1.1.tar.gz", {"p/m.py": OLD})
-    make_sdist(tmp_path / "proj-1.2.tar.gz", {"p/m.py": NEW})
-    (tmp_path / "notes.txt").write_text("no release")
-    found = built(row(), sources=[Archives(tmp_path)])
-    assert found.tasks[0].file_changes == TRUTH
-    assert (found.made["i"].source, found.made["i"].evidence) == ("proj-1.1.tar.gz", Evidence.FITS)
-    (tmp_path / "proj-1.1.tar.gz").unlink()
-    later = built(row(), sources=[Archives(tmp_path)])
-    assert later.tasks[0].file_changes == TRUTH
-    assert (later.made["i"].source, later.made["i"].evidence) == ("proj-1.2.tar.gz", Evidence.UNDONE)
-    (tmp_path / "proj-1.2.tar.gz").unlink()
-    none = built(row(), row(instance_id="j", repo="o/unknown"), sources=[Archives(tmp_path)])
-    assert [task.file_changes for task in none.tasks] == [None, None]
-    assert list(none.unfit) == ["i"]
-    assert none.unfit["i"].startswith("proj-1.0.tar.gz: p/m.py: hunk 1 expects 'def f():\\n' in line 1")
-    needed = built(row(), sources=[Archives(tmp_path)], filters=Filters(need_truth=True))
-    assert [left.why for left in needed.left] == [Why.NO_SOURCE]
 
 
 def test_a_patch_that_makes_the_defect_is_reversed(tmp_path: Path) -> None:
     good = OLD + "\n\ndef g():\n    return 3\n"
-    patch = "diff --git a/p/m.py b/p/m.py\nindex {}..1234567 100644\n--- a/p/m.py\n+++ b/p/m.py\n"
+    patch = "diff --git a/p/m.py b/p/m.py\nindex 1234567..1234567 100644\n--- a/p/m.py\n+++ b/p/m.py\n"
     patch += "@@ -1,6 +1,2 @@\n def f():\n     return 1\n-\n-\n-def g():\n-    return 3\n"
-    repository = make_repository(tmp_path / "git")
-    commit(repository, "good", {"p/m.py": good})
-    blob = git(repository, "rev-parse", "HEAD:p/m.py")
-    make_sdist(tmp_path / "sdists" / "proj-1.0.tar.gz", {"p/m.py": good})
-    bug = row(repo="swesmith/o__proj.1234abcd", base_commit=None, use_patch=True, patch=patch.format(blob[:7]))
-    found = built(bug, sources=[Archives(tmp_path / "sdists")])
+    commit(make_repository(tmp_path / "swesmith" / "o__proj.1234abcd"), "good", {"p/m.py": good})
+    bug = row(repo="swesmith/o__proj.1234abcd", base_commit=None, use_patch=True, patch=patch)
+    found = built(bug, clones=Clones(tmp_path))
     changes = Changes(added_entities=("p/m.py:g",), added_modules=("p/m.py:g",))
     assert found.tasks[0].file_changes == (FileChange("p/m.py", changes),)
     assert found.tasks[0].target == "[('p/m.py', [1, 2])]"
-    assert found.made["i"].evidence is Evidence.HASHES
-    searched = found.made["i"].read("p/m.py")
-    assert searched == OLD
+    assert found.made == 1
 
 
-def test_a_truth_that_differs_from_the_given_one_is_named(tmp_path: Path) -> None:
-    make_sdist(tmp_path / "proj-1.1.tar.gz", {"p/m.py": OLD})
+def test_a_truth_that_differs_from_the_given_one_is_named(clones: Clones) -> None:
     given = [{"file": "p/m.py", "changes": {"edited_entities": ["p/m.py:other"]}}]
-    found = built(row(file_changes=given), sources=[Archives(tmp_path)])
+    found = built(row(base_commit=None, file_changes=given), clones=clones)
     assert found.differs == ["i"]
     assert found.tasks[0].file_changes == TRUTH
-    assert not built(row(file_changes=changes_column(TRUTH)), sources=[Archives(tmp_path)]).differs
+    assert not built(row(base_commit=None, file_changes=changes_column(TRUTH)), clones=clones).differs
 
 
-def test_releases_whose_truths_differ_decide_nothing(tmp_path: Path) -> None:
-    make_sdist(tmp_path / "proj-1.0.tar.gz", {"p/m.py": OLD})
-    make_sdist(tmp_path / "proj-1.1.tar.gz", {"p/m.py": OLD + "\n\nclass C:\n    def f(self): pass\n"})
-    assert built(row(), sources=[Archives(tmp_path)]).tasks  # a method that comes later hides nothing
-    hidden = "class C:\n    def f(self): pass\n" + OLD
-    patch = PATCH.replace("@@ -1,2 +1,2 @@", "@@ -3,2 +3,2 @@")
-    make_sdist(tmp_path / "proj-1.0.tar.gz", {"p/m.py": hidden})
-    make_sdist(tmp_path / "proj-1.1.tar.gz", {"p/m.py": "\n\n" + OLD})
-    found = built(row(patch=patch), sources=[Archives(tmp_path)])
-    assert [left.why for left in found.left] == [Why.DOES_NOT_FIT]
-    assert "fits proj-1.0.tar.gz, proj-1.1.tar.gz, which give different truths" in found.left[0].problem
+def test_a_truth_that_is_needed_and_not_to_be_had_leaves_the_row_out(clones: Clones) -> None:
+    rows = [row(base_commit=None), row(instance_id="j", repo="o/unknown"), row(instance_id="k", base_commit="0" * 40)]
+    found = built(*rows, clones=clones, filters=Filters(need_truth=True))
+    assert [task.instance_id for task in found.tasks] == ["i"]
+    assert [(left.instance_id, left.why) for left in found.left] == [("j", Why.NO_SOURCE), ("k", Why.NO_SOURCE)]
 
 
-def test_a_damaged_archive_and_a_file_that_is_no_python_are_named(tmp_path: Path) -> None:
-    (tmp_path / "proj-1.0.tar.gz").write_bytes(b"nothing")
-    make_sdist(tmp_path / "other-1.0.tar.gz", {"p/m.py": OLD.replace("def f", "def  f") + "print 'x'\n"})
-    patch = PATCH.replace(" def f", " def  f").replace("@@ -1,2 +1,2 @@", "@@ -1,2 +1,2 @@")
-    found = built(row(), row(instance_id="j", repo="o/other", patch=patch), sources=[Archives(tmp_path)])
-    assert [left.why for left in found.left] == [Why.NOT_READ, Why.NOT_PARSED]
+def test_a_file_that_is_no_python_is_named(tmp_path: Path) -> None:
+    commit(make_repository(tmp_path / "o" / "proj"), "old", {"p/m.py": OLD + "print 'x'\n"})
+    found = built(row(base_commit=None), clones=Clones(tmp_path))
+    assert [left.why for left in found.left] == [Why.NOT_PARSED]
 
 
 def test_the_split_is_that_of_the_seed() -> None:
@@ -209,7 +180,7 @@ def test_equal_tasks_are_equal_bytes_and_are_read_the_same(tmp_path: Path) -> No
 def test_the_dialect_is_that_of_the_truth(tmp_path: Path, dialect: Dialect) -> None:
     source = "class C:\n    a = 1\n"
     patch = "--- a/p/m.py\n+++ b/p/m.py\n@@ -1,2 +1,2 @@\n class C:\n-    a = 1\n+    a = 2\n"
-    make_sdist(tmp_path / "proj-1.0.tar.gz", {"p/m.py": source})
-    [task] = built(row(patch=patch), sources=[Archives(tmp_path)], dialect=dialect).tasks
+    commit(make_repository(tmp_path / "o__proj"), "base", {"p/m.py": source})
+    [task] = built(row(base_commit=None, patch=patch), clones=Clones(tmp_path), dialect=dialect).tasks
     assert task.file_changes is not None
     assert task.file_changes[0].changes.edited_modules == (("p/m.py:C",) if dialect is Dialect.CODESCOUT else ())

@@ -1,4 +1,4 @@
-"""`fairbox data swebench`, `mine` and `check` as a person runs them, with a hub on loopback."""
+"""`fairbox data swebench` and `mine` as a person runs them, with a hub on loopback."""
 
 from __future__ import annotations
 
@@ -58,11 +58,8 @@ def test_rows_of_a_file_are_split_and_what_is_left_out_is_named(
         (["swebench", "input=ROWS", "out=o", "limit=0"], "limit is 0, must be at least 1"),
         (["swebench", "input=ROWS", "out=OUT"], "validation is 100, which of 10 rows leaves none to train on"),
         (["swebench", "input=ROWS", "out=OUT", "need_truth=true"], "no row became a task"),
-        (["mine", "out=o"], "repo, or old and new, must be set, and not both"),
-        (["mine", "out=o", "old=a", "new=b"], "statement is blank"),
+        (["mine", "out=o"], "repo"),
         (["mine", "out=o", "repo=.", "name=x"], "name is 'x', must be like OWNER/NAME"),
-        (["check", "rows=ROWS"], "repos and archives are not set"),
-        (["check", "rows=absent.jsonl", "repos=."], "absent.jsonl: No such file"),
         (["unknown"], "'unknown' is not a subcommand; there are: "),
     ],
 )
@@ -74,7 +71,7 @@ def test_what_is_wrong_is_one_sentence(
     assert problem in capsys.readouterr().err
 
 
-def test_mine_and_check_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mine_and_swebench_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repository = make_repository(tmp_path / "local__proj")
     commit(repository, "first", {"p/m.py": OLD})
     for number in range(2, 7):
@@ -83,15 +80,15 @@ def test_mine_and_check_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["data", "mine", f"repo={repository}", "name=local/proj", f"out={tmp_path / 'out'}"]) == 0
     assert "5 tasks of 6 commits" in capsys.readouterr().out
     train = tmp_path / "out" / "train.parquet"
-    assert main(["data", "check", f"rows={train}", f"repos={tmp_path}"]) == 0
-    assert "5 rows, 5 rebuilt, 0 differ, 0 bad" in capsys.readouterr().out
+    again = ["data", "swebench", f"repos={tmp_path}", f"out={tmp_path / 'again'}", "validation=0"]
+    assert main([*again, f"input={train}"]) == 0
+    assert "truth made from repositories for 5\n5 tasks in" in capsys.readouterr().out
     records = parquet.read_table(train).to_pylist()
     records[0]["file_changes"][0]["changes"]["edited_entities"] = ["p/m.py:other"]
     changed = tmp_path / "changed.parquet"
     write_search_tasks(changed, build(("", record) for record in records).tasks)
-    assert main(["data", "check", f"rows={changed}", f"repos={tmp_path}", "json=true"]) == 1
-    report = json.loads(capsys.readouterr().out)
-    assert report["differ"] == [records[0]["instance_id"]]
+    assert main([*again, f"input={changed}"]) == 0
+    assert f"{records[0]['instance_id']}: had another truth, the made one is taken" in capsys.readouterr().out
 
 
 class _Hub(http.server.BaseHTTPRequestHandler):

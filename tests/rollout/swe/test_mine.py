@@ -9,10 +9,8 @@ import pytest
 from rollout.data.swe import parse_patch
 from rollout.data.swe.commits import clean_message, is_test, named_file
 from rollout.data.swe.mine import MineFilters, Unfit, mine
-from rollout.data.swe.releases import task_of_releases
 from rollout.data.swe.trees import TreeError
-from rollout.data.swe.truth import Dialect
-from tests.rollout.swe.repositories import commit, git, make_repository, make_sdist
+from tests.rollout.swe.repositories import commit, git, make_repository
 
 SOURCE = "def f():\n    return 1\n\n\ndef g():\n    return 1\n"
 
@@ -76,15 +74,15 @@ def test_a_task_is_the_parent_and_what_changes_in_sources(history: Path) -> None
 
 
 def test_filters_are_settings(history: Path) -> None:
-    filters = MineFilters(max_files=6, max_lines=2000, min_words=2, allow_leaks=True, need_entity=False)
+    filters = MineFilters(max_files=6, max_lines=2000, min_words=2)
     mined = mine(history, "o/proj", filters=filters)
     left = {Unfit.MERGE, Unfit.FIRST, Unfit.NO_PYTHON, Unfit.TESTS_ONLY, Unfit.NOT_PARSED}
-    assert set(mined.unfit) == left
-    assert len(mined.tasks) == mined.commits - 5
+    assert set(mined.unfit) == left | {Unfit.NAMES_ANSWER, Unfit.NO_ENTITY}
+    assert len(mined.tasks) == 4
 
 
 def test_a_limit_takes_commits_by_the_seed(history: Path) -> None:
-    filters = MineFilters(max_files=6, max_lines=2000, min_words=2, allow_leaks=True, need_entity=False)
+    filters = MineFilters(max_files=6, max_lines=2000, min_words=2)
     everything = [task.instance_id for task in mine(history, "o/proj", filters=filters).tasks]
     picks = {seed: mine(history, "o/proj", filters=filters, limit=3, seed=seed).tasks for seed in range(6)}
     for seed, tasks in picks.items():
@@ -136,24 +134,3 @@ def test_files_of_tests() -> None:
     tests = ["tests/a.py", "pkg/test/b.py", "test_x.py", "x_test.py", "a/conftest.py", "Tests/c.py"]
     assert [is_test(path) for path in tests] == [True] * 6
     assert not any(is_test(path) for path in ("pkg/testing_tools.py", "latest.py", "contest.py", "pkg/attest/x.py"))
-
-
-def test_two_releases_are_a_task(tmp_path: Path) -> None:
-    old = make_sdist(
-        tmp_path / "proj-1.0.tar.gz", {"p/m.py": SOURCE, "p/é b.py": SOURCE, "tests/t.py": "1\n", "r.md": "x"}
-    )
-    folder = tmp_path / "proj-1.1"
-    for path, text in {"p/m.py": SOURCE.replace("1", "2", 1), "p/é b.py": "x = 1\n", "tests/t.py": "2\n"}.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
-    task = task_of_releases(old, folder, "o/proj", "what is new?", Dialect.CODESCOUT)
-    assert (task.instance_id, task.base_commit) == ("o__proj-proj-1.0.tar.gz-proj-1.1", None)
-    assert task.file_changes is not None
-    assert [(each.file, each.changes.edited_entities) for each in task.file_changes] == [
-        ("p/m.py", ("p/m.py:f",)),
-        ("p/é b.py", ("p/é b.py:f", "p/é b.py:g")),
-    ]
-    with pytest.raises(TreeError, match="no Python file differs"):
-        task_of_releases(old, old, "o/proj", "what?", Dialect.CODESCOUT)
-    with pytest.raises(TreeError, match="is neither a folder nor an archive"):
-        task_of_releases(old, tmp_path / "absent", "o/proj", "what?", Dialect.CODESCOUT)
