@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         argv=argv,
     )
     out = Path(config.out).expanduser()
-    records = itertools.islice(read_input(config.input, config.split, config.subset, out), config.limit)
+    records = itertools.islice(read_input(config.input, config.split, config.subset), config.limit)
     built = build(
         records,
         None if config.repos is None else Clones(Path(config.repos).expanduser()),
@@ -82,13 +82,12 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def read_input(name: str, split_name: str, subset: str, out: Path) -> Iterator[tuple[str, Any]]:
-    """Rows of a file, or of a data set of the hub, whose files are kept below `out`."""
+def read_input(name: str, split_name: str, subset: str) -> Iterator[tuple[str, Any]]:
+    """Rows of a file, or of a data set of the hub."""
     path = Path(name).expanduser()
     if path.is_file() or not is_dataset(name):
         return read_records(path)
-    paths = fetch(name, split_name, out / "hub", config=subset)
-    return itertools.chain.from_iterable(map(read_records, paths))
+    return itertools.chain.from_iterable(map(read_records, fetch(name, split_name, subset)))
 
 
 def check_split(validation: float) -> None:

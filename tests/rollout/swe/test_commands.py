@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,6 @@ from pyarrow import parquet
 
 from rollout.cli import main
 from rollout.data.swe.build import build
-from rollout.data.swe.hub import HubError, fetch
 from rollout.data.swe.write import write_search_tasks
 from tests.rollout.swe.repositories import commit, make_repository
 from tests.rollout.swe.test_build import OLD, PATCH, row
@@ -95,62 +97,77 @@ class _Hub(http.server.BaseHTTPRequestHandler):
     """What a hub answers to who asks for parquet files; `content` is that of the one file."""
 
     content = b""
-    asked: list[tuple[str, str | None]]
+    asked: list[tuple[str, str, str | None]]
 
     def do_GET(self) -> None:
-        self.asked.append((self.path, self.headers.get("Authorization")))
-        host = f"http://{self.headers['Host']}"
+        self.asked.append((self.command, self.path, self.headers.get("Authorization")))
+        path = self.path.partition("?")[0]
+        entry = {"type": "file", "path": "default/train/0000.parquet", "oid": "a" * 40, "size": len(self.content)}
         answers = {
-            "/api/datasets/o/d/parquet/default/train": json.dumps([f"{host}/files/0.parquet"]).encode(),
-            "/api/datasets/o/short/parquet/default/train": json.dumps([f"{host}/files/short.parquet"]).encode(),
-            "/api/datasets/o/none/parquet/default/train": b"[]",
-            "/files/0.parquet": self.content,
-            "/files/short.parquet": self.content[:10],
+            "/api/datasets/o/d/tree/refs%2Fconvert%2Fparquet": json.dumps([entry]).encode(),
+            "/api/datasets/o/none/tree/refs%2Fconvert%2Fparquet": b"[]",
+            "/datasets/o/d/resolve/refs%2Fconvert%2Fparquet/default/train/0000.parquet": self.content,
         }
-        answer = answers.get(self.path)
+        answer = answers.get(path)
         self.send_response(404 if answer is None else 200)
-        length = len(self.content) if self.path.endswith("short.parquet") else len(answer or b"")
-        self.send_header("Content-Length", str(length))
+        self.send_header("ETag", f'"{"a" * 40}"')
+        self.send_header("X-Repo-Commit", "b" * 40)
+        self.send_header("Content-Length", str(len(answer or b"")))
         self.end_headers()
-        self.wfile.write(answer or b"")
+        if self.command == "GET":
+            self.wfile.write(answer or b"")
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[_Hub]]:
+def hub(tmp_path: Path) -> Iterator[tuple[type[_Hub], Callable[..., subprocess.CompletedProcess[str]]]]:
+    """A hub, and `fairbox data swebench` in a process that knows it: its library reads the variables when imported."""
     write_search_tasks(tmp_path / "hub.parquet", build([("", row(patch=PATCH))]).tasks)
 
     class Hub(_Hub):
         content = (tmp_path / "hub.parquet").read_bytes()
-        asked: list[tuple[str, str | None]] = []  # noqa: RUF012 - of this test alone
+        asked: list[tuple[str, str, str | None]] = []  # noqa: RUF012 - of this test alone
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        own = {"HF_ENDPOINT": url, "HF_TOKEN": "secret", "HF_HOME": str(tmp_path / "home"), "no_proxy": "127.0.0.1"}
+
+        def call(dataset: str) -> subprocess.CompletedProcess[str]:
+            words = ["data", "swebench", f"input={dataset}", f"out={tmp_path / 'out'}", "validation=0"]
+            program = "import sys; from rollout.cli import main; sys.exit(main(sys.argv[1:]))"
+            command = [sys.executable, "-c", program, *words]
+            return subprocess.run(command, env=os.environ | own, capture_output=True, text=True, timeout=100)
+
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setenv("HF_TOKEN", "secret")
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
-        yield Hub
+        yield Hub, call
         server.shutdown()
         thread.join(30)
 
 
-def test_rows_of_the_hub_are_fetched_once(hub: type[_Hub], tmp_path: Path) -> None:
-    words = ["data", "swebench", "input=o/d", "validation=0", f"out={tmp_path / 'out'}"]
-    assert main(words) == 0
-    assert main(words) == 0
-    assert parquet.read_table(tmp_path / "out" / "train.parquet").num_rows == 1
-    listing = ("/api/datasets/o/d/parquet/default/train", "Bearer secret")
-    assert hub.asked == [listing, ("/files/0.parquet", "Bearer secret"), listing]
+def test_rows_of_the_hub_are_fetched_once(
+    hub: tuple[type[_Hub], Callable[..., subprocess.CompletedProcess[str]]], tmp_path: Path
+) -> None:
+    for _ in range(2):
+        done = hub[1]("o/d")
+        assert done.returncode == 0, done.stderr
+    assert parquet.read_table(tmp_path / "out/train.parquet").num_rows == 1
+    assert [path for command, path, _ in hub[0].asked if command == "GET" and "/resolve/" in path] == [
+        "/datasets/o/d/resolve/refs%2Fconvert%2Fparquet/default/train/0000.parquet"
+    ]
+    assert {token for _, path, token in hub[0].asked if "/o/d/" in path} == {"Bearer secret"}
 
 
-@pytest.mark.parametrize(
-    ("dataset", "problem"),
-    [("o/absent", "404"), ("o/none", "names no parquet files"), ("o/short", r"ended after 10 of \d+ bytes")],
-)
-def test_what_the_hub_does_not_have_is_named(hub: type[_Hub], tmp_path: Path, dataset: str, problem: str) -> None:
-    with pytest.raises(HubError, match=problem):
-        fetch(dataset, "train", tmp_path / "files")
-    assert not list((tmp_path / "files").glob("**/*")) or not (tmp_path / "files").exists()
+@pytest.mark.parametrize(("dataset", "problem"), [("o/absent", "404"), ("o/none", "the hub has no parquet files of")])
+def test_what_the_hub_does_not_have_is_named(
+    hub: tuple[type[_Hub], Callable[..., subprocess.CompletedProcess[str]]], dataset: str, problem: str
+) -> None:
+    done = hub[1](dataset)
+    assert done.returncode == 1
+    assert problem in done.stderr
+    assert "Traceback" not in done.stderr
