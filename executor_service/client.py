@@ -236,7 +236,6 @@ class ExecutorClient(SessionCalls):
         *,
         local_path: str = "",
         bundle: bytes = b"",
-        volume_path: str = "",
         remote_url: str = "",
         commit: str = "",
         mount_path: str = "",
@@ -244,7 +243,7 @@ class ExecutorClient(SessionCalls):
         tenant: str = "",
         timeout: float | None = None,
     ) -> Workspace:
-        """Makes a repository at a commit available to runs: one of the four sources, and the commit.
+        """Makes a repository at a commit available to runs: one of the three sources, and the commit.
 
         Of several servers one has it after this, the same one for the same source while it is there, and runs that name
         it go there; where that one is gone, they get NotFound, and preparing again finds another. `timeout` (seconds)
@@ -253,7 +252,6 @@ class ExecutorClient(SessionCalls):
         sources: dict[str, str | bytes] = {
             "local_path": local_path,
             "bundle": bundle,
-            "volume_path": volume_path,
             "remote_url": remote_url,
         }
         given = {name: value for name, value in sources.items() if value}

@@ -148,7 +148,7 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
     dedup_max_bytes: int = setting(256 * _MIB, help="Most bytes of results that are kept.")
     workspace_dir: str = setting("", help="Where workspaces are kept; empty: a temporary folder of this server's life.")
     workspace_roots: list[str] = setting(
-        factory=list, help="Folders below which local_path and volume_path of workspaces must lie; none: refused."
+        factory=list, help="Folders below which local_path of workspaces must lie; none: refused."
     )
     workspace_remotes: list[str] = setting(
         factory=list, help="Beginnings of URLs that workspaces may be fetched from; none: remote_url is refused."

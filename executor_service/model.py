@@ -315,7 +315,7 @@ class Workspace:
     workspace_id: str
     """The same on every server for the same commit and mount path."""
     commit: str
-    """Full hash; empty for a volume."""
+    """Full hash."""
     size_bytes: int
     """Of the files."""
     cached: bool

@@ -30,11 +30,10 @@ _TAKEN = (
 )
 """What a root has already, or programs expect to be what it is elsewhere."""
 
-Kind = Literal["local", "bundle", "volume", "remote"]
+Kind = Literal["local", "bundle", "remote"]
 _KINDS: dict[str, Kind] = {
     "local_path": "local",
     "bundle": "bundle",
-    "volume_path": "volume",
     "remote_url": "remote",
 }
 
@@ -77,7 +76,7 @@ def check_prepare(
         _remote(found, value, remotes)
     elif name != "bundle" and not value.startswith("/"):
         found.append(FieldError(name, f"is {value!r}, must be an absolute path"))
-    _commit(found, request.commit, name)
+    _commit(found, request.commit)
     mount_path = request.mount_path or DEFAULT_MOUNT_PATH
     if problem := _mount_problem(mount_path, visible):
         found.append(FieldError("mount_path", problem))
@@ -108,11 +107,8 @@ def _remote(found: list[FieldError], url: str, remotes: Sequence[str]) -> None:
         found.append(FieldError("remote_url", f"is {url!r}, must begin with {' or '.join(remotes)}"))
 
 
-def _commit(found: list[FieldError], commit: str, source: str) -> None:
-    if source == "volume_path":
-        if commit:
-            found.append(FieldError("commit", f"is {commit!r}, must be empty for a volume"))
-    elif not commit:
+def _commit(found: list[FieldError], commit: str) -> None:
+    if not commit:
         found.append(FieldError("commit", "is empty, must be the hash of a commit or a reference"))
     elif len(commit) > _MAX_COMMIT or not _COMMIT.fullmatch(commit) or ".." in commit or "@{" in commit:
         found.append(FieldError("commit", f"is {commit[:64]!r}, must be the hash of a commit or a reference"))

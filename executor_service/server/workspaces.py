@@ -144,8 +144,7 @@ class Workspaces:
         now = self._clock.now()
         for facts in sorted(found, key=lambda facts: facts["disk_bytes"]):
             name = facts["workspace_id"]
-            usable = not facts["root"] or facts["root"] in self._roots
-            if usable and self._table.statistics().bytes + facts["disk_bytes"] <= self._most_bytes:
+            if self._table.statistics().bytes + facts["disk_bytes"] <= self._most_bytes:
                 self._table.add(name, facts["disk_bytes"], facts["idle_ttl_s"], now)
                 self._facts[name] = facts
             else:
@@ -176,7 +175,7 @@ class Workspaces:
             self._table.asked_again(known["workspace_id"], request.idle_ttl_s, self._clock.now())
             self.hits += 1
             return Prepared(known, cached=True)
-        if not self._git and request.kind != "volume":
+        if not self._git:
             raise FieldErrors([FieldError("commit", "is set, but git is not installed on this server")])
         key = request.key()
         flight = self._flights.get(key)
@@ -211,12 +210,7 @@ class Workspaces:
         facts = self.facts(name)
         self._table.hold(name, self._clock.now())
         try:
-            if facts["root"]:
-                yield WorkspaceMount(
-                    1 + self._roots.index(facts["root"]), facts["path"], facts["mount_path"], most_bytes=most_bytes
-                )
-            else:
-                yield WorkspaceMount(0, f"{name}/tree", facts["mount_path"], most_bytes=most_bytes)
+            yield WorkspaceMount(0, f"{name}/tree", facts["mount_path"], most_bytes=most_bytes)
         finally:
             self._table.release(name, self._clock.now())
 
@@ -237,13 +231,13 @@ class Workspaces:
     @property
     def stores(self) -> tuple[str, ...]:
         """Folders of the host that mounts are below: `WorkspaceMount.store` counts in here."""
-        return (str(self._folder.ready), *self._roots)
+        return (str(self._folder.ready),)
 
     def _known(self, request: PrepareRequest) -> Facts | None:
         """A commit whose whole hash is given names its workspace by itself."""
-        if request.kind == "volume" or len(request.commit) not in (40, 64):
+        if len(request.commit) not in (40, 64):
             return None
-        return self._facts.get(workspace_id("git", request.commit, request.mount_path))
+        return self._facts.get(workspace_id(request.commit, request.mount_path))
 
     async def _fly(self, flight: _Flight, key: tuple[str, ...], request: PrepareRequest) -> None:
         try:

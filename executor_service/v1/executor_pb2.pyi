@@ -1747,7 +1747,6 @@ class PrepareWorkspaceRequest(google.protobuf.message.Message):
 
     LOCAL_PATH_FIELD_NUMBER: builtins.int
     BUNDLE_FIELD_NUMBER: builtins.int
-    VOLUME_PATH_FIELD_NUMBER: builtins.int
     REMOTE_URL_FIELD_NUMBER: builtins.int
     COMMIT_FIELD_NUMBER: builtins.int
     MOUNT_PATH_FIELD_NUMBER: builtins.int
@@ -1757,12 +1756,10 @@ class PrepareWorkspaceRequest(google.protobuf.message.Message):
     """Folder of a git repository on the server's host, below one of its configured roots."""
     bundle: builtins.bytes
     """A git bundle."""
-    volume_path: builtins.str
-    """A read-only folder on the server's host, below one of its configured roots; taken as it is."""
     remote_url: builtins.str
     """URL of a remote repository; refused unless the server allows remotes."""
     commit: builtins.str
-    """The commit, as a full or abbreviated hash or a reference. Required for everything but a volume."""
+    """The commit, as a full or abbreviated hash or a reference."""
     mount_path: builtins.str
     """Where it is mounted. Empty: /testbed."""
     idle_ttl_s: builtins.float
@@ -1774,16 +1771,15 @@ class PrepareWorkspaceRequest(google.protobuf.message.Message):
         *,
         local_path: builtins.str = ...,
         bundle: builtins.bytes = ...,
-        volume_path: builtins.str = ...,
         remote_url: builtins.str = ...,
         commit: builtins.str = ...,
         mount_path: builtins.str = ...,
         idle_ttl_s: builtins.float = ...,
         tenant: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["bundle", b"bundle", "local_path", b"local_path", "remote_url", b"remote_url", "source", b"source", "volume_path", b"volume_path"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["bundle", b"bundle", "commit", b"commit", "idle_ttl_s", b"idle_ttl_s", "local_path", b"local_path", "mount_path", b"mount_path", "remote_url", b"remote_url", "source", b"source", "tenant", b"tenant", "volume_path", b"volume_path"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["source", b"source"]) -> typing.Literal["local_path", "bundle", "volume_path", "remote_url"] | None: ...
+    def HasField(self, field_name: typing.Literal["bundle", b"bundle", "local_path", b"local_path", "remote_url", b"remote_url", "source", b"source"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["bundle", b"bundle", "commit", b"commit", "idle_ttl_s", b"idle_ttl_s", "local_path", b"local_path", "mount_path", b"mount_path", "remote_url", b"remote_url", "source", b"source", "tenant", b"tenant"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["source", b"source"]) -> typing.Literal["local_path", "bundle", "remote_url"] | None: ...
 
 global___PrepareWorkspaceRequest = PrepareWorkspaceRequest
 
@@ -1801,7 +1797,7 @@ class PrepareWorkspaceResponse(google.protobuf.message.Message):
     workspace_id: builtins.str
     """To be used in runs and sessions on this server. The same source and commit give the same id on every server."""
     commit: builtins.str
-    """Full hash of the commit; empty for a volume."""
+    """Full hash of the commit."""
     size_bytes: builtins.int
     """Size of the files."""
     cached: builtins.bool

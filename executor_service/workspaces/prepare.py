@@ -15,7 +15,7 @@ import sys
 
 from executor_service.workspaces.export import MOST_ENTRIES, export, resolve
 from executor_service.workspaces.git import Git, GitError
-from executor_service.workspaces.source import SourceError, below_a_root, folder_size, git_folder
+from executor_service.workspaces.source import SourceError, folder_size, git_folder
 from executor_service.workspaces.spec import workspace_id
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from executor_service.workspaces.spec import Answer, Facts, Spec
 
 _PR_SET_PDEATHSIG = 1
-_FIELDS = {"local": "local_path", "bundle": "bundle", "volume": "volume_path", "remote": "remote_url"}
+_FIELDS = {"local": "local_path", "bundle": "bundle", "remote": "remote_url"}
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _PROTOCOLS = "https:http:git"
 
@@ -39,7 +39,7 @@ def main() -> None:
     spec: Spec = json.load(sys.stdin)
     field = _FIELDS[spec["kind"]]
     try:
-        answer = _volume(spec) if spec["kind"] == "volume" else _git(spec)
+        answer = _git(spec)
         if answer["made"]:
             handle = os.open(spec["folder"], os.O_RDONLY | os.O_DIRECTORY)
             if libc.syncfs(handle):
@@ -76,7 +76,7 @@ def _git(spec: Spec) -> Answer:
         commit = resolve(git, repository, wanted)
     except SourceError:
         raise _CommitError(f"is {spec['commit']!r}, which is no commit of this repository") from None
-    name = workspace_id("git", commit, spec["mount_path"])
+    name = workspace_id(commit, spec["mount_path"])
     known = os.path.join(spec["ready"], name, "facts.json")
     if os.path.exists(known):
         with open(known, encoding="ascii") as file:
@@ -86,21 +86,10 @@ def _git(spec: Spec) -> Answer:
         _remove(os.path.join(spec["folder"], leftover))
     _, disk, entries = folder_size(spec["folder"], 2 * MOST_ENTRIES)
     sizes = {"size_bytes": size, "disk_bytes": disk, "copy_bytes": disk, "entries": entries}
-    return _made(spec, name, sizes, commit=commit)
+    return _made(spec, name, sizes, commit)
 
 
-def _volume(spec: Spec) -> Answer:
-    root, real = below_a_root(spec["source"], spec["roots"])
-    if not os.path.isdir(real):
-        raise SourceError(f"is {spec['source']!r}, which is no folder")
-    name = workspace_id("volume", real, spec["mount_path"])
-    size, disk, entries = folder_size(real, MOST_ENTRIES)
-    os.mkdir(spec["folder"])
-    sizes = {"size_bytes": size, "disk_bytes": 0, "copy_bytes": disk, "entries": entries}
-    return _made(spec, name, sizes, root=root, path=os.path.relpath(real, os.path.realpath(root)))
-
-
-def _made(spec: Spec, name: str, sizes: dict[str, int], *, commit: str = "", root: str = "", path: str = "") -> Answer:
+def _made(spec: Spec, name: str, sizes: dict[str, int], commit: str) -> Answer:
     facts: Facts = {
         "workspace_id": name,
         "commit": commit,
@@ -110,8 +99,6 @@ def _made(spec: Spec, name: str, sizes: dict[str, int], *, commit: str = "", roo
         "disk_bytes": sizes["disk_bytes"],
         "copy_bytes": sizes["copy_bytes"],
         "entries": sizes["entries"],
-        "root": root,
-        "path": path,
     }
     with open(os.path.join(spec["folder"], "facts.json"), "x", encoding="ascii") as file:
         json.dump(facts, file)

@@ -1,4 +1,4 @@
-"""Where repositories and volumes may lie: below the roots that the operator named, with everything that they need.
+"""Where repositories may lie: below the roots that the operator named, with everything that they need.
 
 A folder of git can point elsewhere in many ways: a `.git` file, a common folder, alternates, links. All of them are
 followed here and must end below a root; otherwise a repository would give its reader objects of any other on this host.

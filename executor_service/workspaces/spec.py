@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     class Spec(TypedDict):
         """One preparation."""
 
-        kind: Literal["local", "bundle", "volume", "remote"]
+        kind: Literal["local", "bundle", "remote"]
         source: str
-        """Path of the repository, of the bundle file or of the volume; URL of the remote."""
+        """Path of the repository or of the bundle file; URL of the remote."""
         commit: str
         mount_path: str
         idle_ttl_s: float
         roots: list[str]
-        """Folders below which a local repository or a volume must lie."""
+        """Folders below which a local repository must lie."""
         ready: str
         """Folder of the finished workspaces."""
         folder: str
@@ -47,10 +47,6 @@ if TYPE_CHECKING:
         """What a copy of it takes, in whole blocks."""
         entries: int
         """Files and folders of it."""
-        root: str
-        """For a volume: the root that it lies below; empty otherwise."""
-        path: str
-        """For a volume: its path below the root."""
 
     class Answer(TypedDict, total=False):
         """Facts, or an error."""
@@ -64,6 +60,6 @@ if TYPE_CHECKING:
         reachable: bool
 
 
-def workspace_id(kind: str, what: str, mount_path: str) -> str:
-    """`kind` is `git` or `volume`; `what` the full hash of the commit, or the path of the volume."""
-    return "ws-" + hashlib.sha256("\0".join((kind, what, mount_path)).encode()).hexdigest()[:32]
+def workspace_id(commit: str, mount_path: str) -> str:
+    """`commit` is the full hash."""
+    return "ws-" + hashlib.sha256("\0".join(("git", commit, mount_path)).encode()).hexdigest()[:32]

@@ -16,7 +16,7 @@ from rollout.tools.base import InfraError
 
 __all__ = ["TrajectoryWorkspaces"]
 
-_SOURCES = ("local_path", "volume_path", "remote_url", "bundle")
+_SOURCES = ("local_path", "remote_url", "bundle")
 _FIELDS = (*_SOURCES, "commit", "mount_path")
 _IDLE_TTL_S = 3600.0
 """Kept so long after its last use: a turn of the engine may take minutes."""

@@ -215,20 +215,6 @@ async def test_a_bundle_gives_the_same_workspace(
     assert result.stdout.data == BUGGY
 
 
-async def test_a_volume_is_taken_as_it_is(executor: ExecutorClient, roots: Path) -> None:
-    volume = roots / "volumes" / "data"
-    volume.mkdir(parents=True)
-    volume.chmod(0o777)
-    (volume / "table.csv").write_text("1,2\n")
-    workspace = await executor.prepare_workspace(volume_path=str(volume), mount_path="/data")
-    assert (workspace.commit, workspace.size_bytes) == ("", 4)
-    code = "import os; print(open('/data/table.csv').read(), os.listdir('/data')); open('/data/new', 'w')"
-    for _ in range(2):
-        result = await executor.execute(code, workspace_id=workspace.workspace_id)
-        assert (result.stdout.text, result.exit_code) == ("1,2\n ['table.csv']\n", 0)
-    assert [path.name for path in volume.iterdir()] == ["table.csv"]
-
-
 async def test_concurrent_preparations_are_one(executor: ExecutorClient, roots: Path) -> None:
     folder = new(roots / "many")
     base = commit(folder, "many", {f"d{i % 20}/f{i}": b"x" * 100 for i in range(2000)})

@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from executor_service import Cause, ExecutorClient, Limits, Outcome, WorkspaceTooLarge
+from executor_service import ExecutorClient, Limits, Outcome, WorkspaceTooLarge
 from executor_service.sandbox.inside import copies, landlock
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
@@ -151,29 +151,6 @@ async def test_too_large_a_workspace_is_refused_and_says_what_is_allowed(
         with pytest.raises(grpc.RpcError) as caught:
             stub.ExecuteCode(pb.ExecuteCodeRequest(code="1", workspace_id=large), timeout=30)
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-
-
-async def test_a_volume_is_copied_and_one_that_has_grown_fails_its_runs_alone(
-    executor: ExecutorClient, folder: Path, level: Level
-) -> None:
-    volume = folder / f"roots-{level}" / "data"
-    volume.mkdir()
-    (volume / "file").write_text("1")
-    name = (await executor.prepare_workspace(volume_path=str(volume), mount_path="/data")).workspace_id
-    code = f"{FOLDER}print(open(folder + '/file').read()); open(folder + '/file', 'w').write('mine')"
-    for _ in range(2):
-        result = await executor.execute(code, workspace_id=name)
-        assert (result.stdout.text, result.exit_code) == ("1\n", 0), result.stderr.text
-    (volume / "grown").write_bytes(b"x" * (MOST + 1))
-    for _ in range(4):
-        result = await executor.execute(code, workspace_id=name)
-        assert (result.outcome, result.cause) == (Outcome.SANDBOX_ERROR, Cause.INFRA)
-        assert "'workspace'" in result.message
-        assert "File too large" in result.message
-    assert (await executor.execute("print(1)")).ok
-    (volume / "grown").unlink()
-    assert (await executor.execute(code, workspace_id=name)).ok
-    assert (volume / "file").read_text() == "1"
 
 
 async def test_the_copy_goes_with_the_use(executor: ExecutorClient, server: Server, tmp_path: Path) -> None:

@@ -100,10 +100,10 @@ def test_the_longer_idle_time_holds() -> None:
 
 
 def test_an_id_depends_on_commit_and_mount_path_alone() -> None:
-    first = workspace_id("git", "a" * 40, "/testbed")
-    assert first == workspace_id("git", "a" * 40, "/testbed")
+    first = workspace_id("a" * 40, "/testbed")
+    assert first == workspace_id("a" * 40, "/testbed")
     assert first.startswith("ws-")
-    assert len({first, workspace_id("git", "a" * 40, "/repo"), workspace_id("git", "b" * 40, "/testbed")}) == 3
+    assert len({first, workspace_id("a" * 40, "/repo"), workspace_id("b" * 40, "/testbed")}) == 3
 
 
 LOCAL = {"local_path": "/srv/repo", "commit": "main"}
@@ -118,7 +118,6 @@ LOCAL = {"local_path": "/srv/repo", "commit": "main"}
         ({"local_path": "relative", "commit": "main"}, "local_path is 'relative', must be an absolute path"),
         ({"local_path": "/x" * 3000, "commit": "main"}, "local_path has more than 4096 bytes"),
         ({"local_path": "/srv/repo"}, "commit is empty"),
-        ({"volume_path": "/srv/data", "commit": "main"}, "commit is 'main', must be empty for a volume"),
         (LOCAL | {"commit": "--upload-pack=touch /tmp/x"}, "commit is '--upload-pack"),
         (LOCAL | {"commit": "main..other"}, "commit is 'main..other'"),
         (LOCAL | {"commit": "HEAD@{1}"}, "commit is 'HEAD@{1}'"),

@@ -132,8 +132,6 @@ async def test_a_repository_outside_the_roots_is_refused(
         with pytest.raises(InvalidRequest) as caught:
             await executor.prepare_workspace(local_path=path, commit=base)
         assert [field.field for field in caught.value.fields] == ["local_path"]
-        with pytest.raises(InvalidRequest):
-            await executor.prepare_workspace(volume_path=path)
 
 
 @pytest.mark.parametrize(

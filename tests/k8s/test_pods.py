@@ -181,7 +181,7 @@ def test_images_run_as_the_user_that_pods_have(tier: str) -> None:
 
 
 def test_the_executors_image_has_git() -> None:
-    """Without it no workspace but a volume can be prepared."""
+    """Without it no workspace can be prepared."""
     stage = containerfile("executor").partition("AS executor\n")[2].partition("\nFROM ")[0]
     assert re.search(r"^RUN apt-get update && apt-get install .* git( |$)", stage, re.MULTILINE)
 
