@@ -49,13 +49,12 @@ from rollout.tools.base import ToolResponse
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
 from rollout.tools.registry import ToolSpec
 from rollout.training.checkpoints import CheckpointStore
-from rollout.training.config import FullyAsyncSettings, TrainConfig, TrainSampling
+from rollout.training.config import TrainConfig, TrainSampling
 from rollout.training.correction import CorrectionSettings
 from rollout.training.learner import Learner
 from rollout.training.metrics import METRICS, MetricLog
 from rollout.training.objective import ObjectiveSettings
 from rollout.training.policy import Policy
-from rollout.training.source import StepRollouts, TrajectorySource
 from rollout.training.stream import RolloutStream
 from rollout.training.sync import WeightSync
 from rollout.training.trainer import Trainer
@@ -143,11 +142,9 @@ class Ran:
 
 def _config(practice: Path, out: Path, mode: str, seed: int, steps: int) -> TrainConfig:
     level = "token" if mode == "async" else "none"
-    ahead = FullyAsyncSettings(max_staleness=STALENESS) if mode == "async" else FullyAsyncSettings()
     return TrainConfig(
         data=str(practice / "train.jsonl"),
-        mode=mode,
-        fully_async=ahead,
+        max_staleness=STALENESS if mode == "async" else 0,
         steps=steps,
         prompts_per_step=PER_STEP,
         samples_per_prompt=SAMPLES,
@@ -177,9 +174,7 @@ async def _run(stack: LocalStack, practice: Path, mode: str, *, seed: int, steps
         async with open_loop(config, model, specs=specs, **to) as loop:
             engine = cast("WeightedEngine", PacedEngine(cast("WeightedEngine", loop.engine)))
             loop, sync = replace(loop, engine=engine), WeightSync(engine, policy, folder=None)
-            source: TrajectorySource = StepRollouts(config, loop, environment, sync, out=out)
-            if mode == "async":
-                source = RolloutStream(config, loop, environment, sync, out=out, steps_done=0)
+            source = RolloutStream(config, loop, environment, sync, out=out, steps_done=0)
             checkpoints = CheckpointStore(out / "checkpoints", keep=1)
             with MetricLog(out, Console(file=io.StringIO()), after=-1) as log:
                 trainer = Trainer(

@@ -18,12 +18,11 @@ from rollout.training.policy import PolicySettings
 from rollout.training.shard_settings import ShardSettings
 from rollout.training.update import UpdateSettings
 
-__all__ = ["FullyAsyncSettings", "TrainConfig", "TrainSampling", "changed_settings", "flat_settings", "plain"]
+__all__ = ["TrainConfig", "TrainSampling", "changed_settings", "flat_settings", "plain"]
 
 _GROUPED = ("grpo", "rloo")
 _ENGINES = ("transformers", "sglang")
 """Those that take new weights while they run."""
-_MODES = ("sync", "async")
 _FREE = (
     "steps",
     "out",
@@ -73,32 +72,16 @@ class TrainSampling(SamplingSettings):
 
 
 @dataclass(frozen=True)
-class FullyAsyncSettings:
-    """How far rollouts may run ahead of training."""
-
-    max_staleness: int = setting(
-        2, help="Steps that the weights of a group may be old when it is trained on; 0: rollouts wait for each step."
-    )
-
-    def validate(self) -> None:
-        """ConfigError naming the setting that is wrong."""
-        if self.max_staleness < 0:
-            raise ConfigError(f"fully_async.max_staleness is {self.max_staleness}, must be at least 0")
-
-
-@dataclass(frozen=True)
 class TrainConfig(RolloutConfig):
     """A training run."""
 
     n: int = setting(100_000, help="How many problems at most, from the beginning of the data.")
     samples_per_prompt: int = setting(8, help="Trajectories per problem; together they are a group.")
     sampling: SamplingSettings = setting(factory=TrainSampling, help="How tokens are chosen.")
-    mode: str = setting(
-        "sync",
-        help="sync: rollouts and updates take turns; async: rollouts run all the time, on weights that are older.",
-    )
-    fully_async: FullyAsyncSettings = setting(
-        factory=FullyAsyncSettings, help="mode=async: how far rollouts may run ahead."
+    max_staleness: int = setting(
+        0,
+        help="Steps that the weights of a group may be old when it is trained on. 0: rollouts and updates take turns; "
+        "else rollouts run all the time, beside the updates.",
     )
     steps: int = setting(100, help="Training steps, those before a resume included.")
     prompts_per_step: int = setting(8, help="Problems of a step.")
@@ -147,27 +130,21 @@ class TrainConfig(RolloutConfig):
             raise ConfigError(f"engine.kind is {self.engine.kind!r}, must be one of: {', '.join(_ENGINES)}")
         if self.step != RolloutConfig().step:
             raise ConfigError("step is set, but training counts its steps itself")
-        self._check_mode()
+        self._check_source()
         divisor = self.loss.norm or self.limits.max_response_tokens
         if self.loss.aggregation == "seq_mean_token_sum_norm" and divisor is None:
             raise ConfigError("loss.norm is none, and limits.max_response_tokens too, so there is no divisor")
 
-    def _check_mode(self) -> None:
-        if self.mode not in _MODES:
-            raise ConfigError(f"mode is {self.mode!r}, must be one of: {', '.join(_MODES)}")
-        self.fully_async.validate()
-        if self.mode == "sync":
-            if self.fully_async != FullyAsyncSettings():
-                raise ConfigError("fully_async.max_staleness is set, which has no meaning with mode=sync")
-            return
+    def _check_source(self) -> None:
+        if self.max_staleness < 0:
+            raise ConfigError(f"max_staleness is {self.max_staleness}, must be at least 0")
         for name in ("keep_groups", "time_limit_s"):
             if (value := getattr(self, name)) is not None:
-                raise ConfigError(f"{name} is {value}, must be none with mode=async, whose rollouts have no end")
-        corrected = self.loss.correction.level != "none" or self.loss.anchor == "rollout"
-        if self.fully_async.max_staleness and not corrected:
+                raise ConfigError(f"{name} is {value}, must be none in training, which takes whole steps")
+        if self.max_staleness and self.loss.correction.level == "none" and self.loss.anchor != "rollout":
             raise ConfigError(
-                "loss.correction.level is 'none', must be token, sequence or geometric with mode=async, whose tokens "
-                "are of older weights than those that are trained; or set loss.anchor=rollout"
+                "loss.correction.level is 'none', must be token, sequence or geometric with max_staleness above 0, "
+                "where tokens are of older weights than those that are trained; or set loss.anchor=rollout"
             )
 
     @property

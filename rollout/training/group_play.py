@@ -81,7 +81,7 @@ class GroupPlayer:
         return self._places.taken
 
     def new_step(self) -> None:
-        """Each step has its budget of retries, as where steps are synchronous."""
+        """Each step has its budget of retries."""
         self._retries.total = self._config.infra_retries_total
 
     def runner(self, number: int, keep: Callable[[TrajectoryResult], None], ended: Callable[[], None]) -> RolloutRunner:

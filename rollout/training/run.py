@@ -31,7 +31,6 @@ from rollout.training.metrics import METRICS, MetricLog
 from rollout.training.model_folder import export_model
 from rollout.training.only_run import only_run
 from rollout.training.prometheus import trainer_metrics
-from rollout.training.source import StepRollouts, TrajectorySource
 from rollout.training.stream import RolloutStream
 from rollout.training.sync import WeightSync
 from rollout.training.trainer import Evaluation, Trainer
@@ -88,12 +87,8 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
         in_process = config.engine.kind == "transformers" and config.shards.count == 1
         sync = WeightSync(engine, learner.policy, folder=None if in_process else run.out / "weights")
         stack.push_async_callback(sync.close)
-        source: TrajectorySource
-        if config.mode == "async":
-            begun = None if found is None else found.rollouts
-            source = RolloutStream(config, loop, run.environment, sync, out=run.out, steps_done=after, state=begun)
-        else:
-            source = StepRollouts(config, loop, run.environment, sync, out=run.out)
+        begun = None if found is None else found.rollouts
+        source = RolloutStream(config, loop, run.environment, sync, out=run.out, steps_done=after, state=begun)
         trainer = Trainer(
             config,
             learner,

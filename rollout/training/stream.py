@@ -1,5 +1,5 @@
-"""Rollouts of a run that trains asynchronously: they go on while the weights move, and each step takes the groups that
-ended first.
+"""Rollouts of a training run. Each step takes the groups that ended first; with `max_staleness` above 0 others go on
+while the weights move, and with 0 a step's groups are all that is begun, when the step before is done.
 
 `GroupLedger` decides which groups are begun and taken; this does it. New weights reach the engine between two
 ids of a turn (`engine.interrupt=continue`), and each token says which sampled it. Invariants: at most `concurrency`
@@ -10,11 +10,12 @@ at most (max_staleness + 1) * prompts_per_step groups; everything that was begun
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ from typing import Any, Self
 from fairbox.errors import ConfigError, FairboxError
 from fairbox.serving import until_stopped
 from rollout.dump import DumpWriter
+from rollout.engines.base import EngineUnavailable
 from rollout.envs.base import Environment
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.results import TrajectoryResult
@@ -30,20 +32,45 @@ from rollout.loop.task import Task
 from rollout.training.config import TrainConfig
 from rollout.training.group_play import GroupPlayer
 from rollout.training.order import stream_task
-from rollout.training.source import SourceStatistics, StepBatch, dump_into, step_problems
+from rollout.training.play import dump_into
 from rollout.training.staleness import GroupEnd, GroupLedger, StalenessRules, TakenGroup
 from rollout.training.stream_figures import StreamFigures
 from rollout.training.sync import WeightSync
 
-__all__ = ["RolloutStream"]
+__all__ = ["RolloutStream", "SourceStatistics", "StepBatch"]
 
 _LOG = logging.getLogger("fairbox.training")
 MAX_BARREN_STEPS = 3
 """As many groups as so many steps have, failed by the service without one between them that was scored, end a run."""
 
 
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """What a step is trained on."""
+
+    results: Sequence[TrajectoryResult]
+    """In the order of their indices."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """How they came about."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatistics:
+    """Where the rollouts of a run are."""
+
+    running: int = 0
+    """Groups that are played."""
+    waiting: int = 0
+    """Groups that have ended, and that no step is trained on yet."""
+    trajectories: int = 0
+    """That are played or scored now."""
+    lost: int = 0
+    """Groups that the service failed, all of their trajectories."""
+
+
 class RolloutStream:
-    """The asynchronous `TrajectorySource`, behind `steps_done` steps. `state` is what `state()` gave then."""
+    """`async with RolloutStream(...) as stream:` around a run, behind `steps_done` steps; then `batch` and `trained`
+    for each step in turn. `state` is what `state()` gave then. Leaving it ends whatever is played."""
 
     def __init__(
         self,
@@ -56,16 +83,16 @@ class RolloutStream:
         steps_done: int,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        settings = config.fully_async
         self._config = config
         self._loop = loop
-        self._tasks = step_problems(config, environment)
+        self._ahead = config.max_staleness > 0
+        self._tasks = _step_problems(config, environment)
         self._sync = sync
         self._out = out
         rules = StalenessRules(
             per_step=config.prompts_per_step,
-            max_staleness=settings.max_staleness,
-            workers=(settings.max_staleness + 1) * config.prompts_per_step,
+            max_staleness=config.max_staleness,
+            workers=(config.max_staleness + 1) * config.prompts_per_step,
             steps=config.steps,
         )
         self._ledger = GroupLedger(rules, step=steps_done + 1, state=_checked(state, len(self._tasks)))
@@ -96,12 +123,17 @@ class RolloutStream:
         await self._group.__aexit__(None, None, None)
 
     async def batch(self, step: int, stop: asyncio.Event) -> StepBatch | None:
-        """The groups that ended first, as soon as there are enough. Rollouts begin with the first call. How long it
-        takes is bounded by the limits of trajectories, like a step of rollouts."""
-        if not self._open:
+        """The groups that ended first, dumped, as soon as there are enough; None when `stop` came before. Raises
+        FairboxError where there are none to be had.
+
+        Rollouts begin with the first call, and with each one where none run ahead: the weights go to the engine before
+        that, so that its caches hold nothing that a run which goes on from a checkpoint would not have.
+        """
+        if not self._open or not self._ahead:
             await self._sync.push(step - 1)
+            if not self._open:
+                self._figures.begin(now=time.monotonic(), engine_busy_s=self._busy_s())
             self._open = True
-            self._figures.begin(now=time.monotonic(), engine_busy_s=self._busy_s())
             self._fill()
         began = time.monotonic()
         while True:
@@ -109,6 +141,8 @@ class RolloutStream:
                 raise self._problem
             if (taken := self._ledger.take()) is not None:
                 break
+            with contextlib.suppress(EngineUnavailable):  # for as long as the groups say so too
+                await self._sync.ensure(step - 1)  # a server that was started again has other weights
             self._news.clear()
             if not await until_stopped(stop, self._wait()):
                 return None
@@ -121,17 +155,19 @@ class RolloutStream:
         return StepBatch(results, figures)
 
     async def trained(self, step: int) -> None:
-        """The weights go to the engine first, so that a group which is begun for the next step has none that are older
-        than it says."""
+        """The step was trained on its batch. Where rollouts run ahead the weights go to the engine first, so that a
+        group which is begun for the next step has none that are older than it says."""
         try:
-            if step < self._config.steps:
+            if self._ahead and step < self._config.steps:
                 await self._sync.ensure(step)
         finally:
             self._ledger.trained()  # that, at least, was done
         self._player.new_step()
-        self._fill()
+        if self._ahead:
+            self._fill()
 
     def state(self) -> dict[str, Any]:
+        """What a run needs to go on behind the last step that was trained on, as plain values."""
         return self._ledger.state() | {"problems": len(self._tasks)}
 
     def statistics(self) -> SourceStatistics:
@@ -217,3 +253,12 @@ def _checked(state: Mapping[str, Any] | None, problems: int) -> Mapping[str, Any
         was = state.get("problems")
         raise ConfigError(f"data has {problems} problems, had {was} when the checkpoint was written")
     return state
+
+
+def _step_problems(config: TrainConfig, environment: Environment) -> list[Task]:
+    """The environment's. Raises FairboxError where they are too few for a step."""
+    tasks = list(environment.tasks())
+    if config.prompts_per_step > len(tasks):
+        given = f"prompts_per_step is {config.prompts_per_step}, must be at most {len(tasks)}"
+        raise FairboxError(f"{given}, the number of problems")
+    return tasks

@@ -1,9 +1,9 @@
 """The training loop: trajectories, an update, other weights; again.
 
-Where trajectories come from is its `TrajectorySource`'s: played for each step, or all the time beside the updates.
-Invariants: the weights move by whole steps; a checkpoint is of a whole step, with what its source needs to go on behind
-it; after a crash the run goes on from the newest one. Trajectories that the service failed are masked; a run whose
-service is gone ends with a sentence.
+Trajectories come from a `RolloutStream`: played for each step, or all the time beside the updates.
+Invariants: the weights move by whole steps; a checkpoint is of a whole step, with what the rollouts need to go on
+behind it; after a crash the run goes on from the newest one. Trajectories that the service failed are masked; a run
+whose service is gone ends with a sentence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from fairbox.errors import FairboxError
 from rollout.batch import RolloutBatch
 from rollout.envs.base import Environment
 from rollout.loop.agent_loop import AgentLoop
-from rollout.loop.groups import Schedule
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.training.checkpoints import CheckpointError, CheckpointStore
@@ -29,14 +28,13 @@ from rollout.training.config import TrainConfig
 from rollout.training.learner import Diverged
 from rollout.training.learners import AnyLearner
 from rollout.training.metrics import MetricLog
-from rollout.training.source import SourceStatistics, TrajectorySource, play
+from rollout.training.play import play
+from rollout.training.stream import RolloutStream, SourceStatistics
 from rollout.training.sync import WeightSync
 
 __all__ = ["Evaluation", "Trainer", "TrainerPhase", "TrainerStatistics"]
 
 _LOG = logging.getLogger("fairbox.training")
-MAX_BARREN_STEPS = 3
-"""So many steps in a row whose trajectories the service failed, all of them, end a run: it learns nothing and costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Evaluation:
 
 
 class TrainerPhase(StrEnum):
-    """What a trainer is doing. Rollouts of an asynchronous run go on in each."""
+    """What a trainer is doing. Rollouts that run ahead go on in each."""
 
     STARTING = "starting"
     """Nothing yet."""
@@ -92,7 +90,7 @@ class Trainer:
         config: TrainConfig,
         learner: AnyLearner,
         loop: AgentLoop,
-        source: TrajectorySource,
+        source: RolloutStream,
         sync: WeightSync,
         *,
         out: Path,
@@ -112,7 +110,6 @@ class Trainer:
         self._settings = settings
         self._evaluation = evaluation
         self._saved = learner.steps_done
-        self._barren = 0
         self._phase = TrainerPhase.STARTING
         self._figures: Mapping[str, float] = {}
 
@@ -188,7 +185,6 @@ class Trainer:
             self._write(step, figures)  # it is done, whatever became of what comes behind it
         if self._saved < step - step % self._config.save_every:
             await self._save_or_warn()
-        self._watch(figures, batch.results)
         return not stop.is_set()
 
     def _write(self, step: int, figures: Mapping[str, float]) -> None:
@@ -229,7 +225,6 @@ class Trainer:
             stop,
             step=step,
             folder=self._out / "evaluations",
-            schedule=Schedule(concurrency=self._config.concurrency, samples_per_prompt=1),
         )
         if results is None:
             return None
@@ -239,13 +234,6 @@ class Trainer:
             "eval/masked": float(len(results) - len(rewards)),
             "time/evaluation_s": time.monotonic() - began,
         }
-
-    def _watch(self, figures: Mapping[str, float], results: Sequence[TrajectoryResult]) -> None:
-        """Raises FairboxError when the service has failed too many steps in a row."""
-        self._barren = self._barren + 1 if figures["masked"] == figures["trajectories"] else 0
-        if self._barren == MAX_BARREN_STEPS:
-            why = next((result.error for result in results if result.error), "no reason is known")
-            raise FairboxError(f"every trajectory of the last {self._barren} steps failed by the service: {why}")
 
     async def _save(self) -> None:
         self._phase, step, rollouts = TrainerPhase.CHECKPOINT, self._learner.steps_done, self._source.state()

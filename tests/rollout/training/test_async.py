@@ -28,7 +28,7 @@ from tests.rollout.training.vowels import Vowels, VowelsConfig
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
 from rollout.training.checkpoints import CheckpointStore  # noqa: E402 - needs torch
-from rollout.training.config import FullyAsyncSettings, TrainConfig  # noqa: E402
+from rollout.training.config import TrainConfig  # noqa: E402
 from rollout.training.correction import CorrectionSettings  # noqa: E402
 from rollout.training.objective import ObjectiveSettings  # noqa: E402
 from rollout.training.run import TrainingRun, train  # noqa: E402
@@ -41,8 +41,7 @@ pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[3]
 CONFIG = TrainConfig(
     env="vowels",
-    mode="async",
-    fully_async=FullyAsyncSettings(max_staleness=1),
+    max_staleness=1,
     prompts_per_step=2,
     samples_per_prompt=3,
     concurrency=6,
@@ -149,7 +148,7 @@ def renamed(result: TrajectoryResult) -> TrajectoryResult:
 
 async def test_without_staleness_it_is_the_synchronous_order(tiny_dir: Path, tmp_path: Path) -> None:
     loss = ObjectiveSettings()
-    run = run_of(tiny_dir, tmp_path, fully_async=FullyAsyncSettings(max_staleness=0), loss=loss, steps=2)
+    run = run_of(tiny_dir, tmp_path, max_staleness=0, loss=loss, steps=2)
     assert await trained(run)
     for line in lines(tmp_path)[1:]:
         assert (line["async/lag_0"], line["async/staleness_max"]) == (1.0, 0.0)
@@ -177,11 +176,10 @@ async def test_a_run_that_was_told_to_end_plays_what_it_had_begun_again(tiny_dir
 
 def test_settings_that_contradict_each_other_are_named() -> None:
     for changes, problem in (
-        ({"mode": "fast"}, "mode is 'fast', must be one of: sync, async"),
         ({"loss": ObjectiveSettings()}, "loss.correction.level is 'none', must be token, sequence or geometric"),
-        ({"keep_groups": 1}, "keep_groups is 1, must be none with mode=async"),
-        ({"fully_async": FullyAsyncSettings(-1)}, "fully_async.max_staleness is -1, must be at least 0"),
-        ({"mode": "sync"}, "fully_async.max_staleness is set, which has no meaning with mode=sync"),
+        ({"keep_groups": 1}, "keep_groups is 1, must be none in training"),
+        ({"time_limit_s": 1.0}, "time_limit_s is 1.0, must be none in training"),
+        ({"max_staleness": -1}, "max_staleness is -1, must be at least 0"),
     ):
         with pytest.raises(ConfigError, match=problem):
             replace(CONFIG, **changes).validate()
@@ -191,7 +189,7 @@ def test_settings_that_contradict_each_other_are_named() -> None:
 def command(model: Path, out: Path) -> list[str]:
     return [
         *(sys.executable, "-m", "rollout.cli", "train", "env=tests.rollout.training.vowels:Vowels", f"model={model}"),
-        *(f"out={out}", "mode=async", "fully_async.max_staleness=1", "loss.correction.level=token", "resume=true"),
+        *(f"out={out}", "max_staleness=1", "loss.correction.level=token", "resume=true"),
         *("steps=8", "save_every=3", "prompts_per_step=2", "samples_per_prompt=3", "concurrency=6", "update.lr=0.01"),
         *("limits.max_turn_tokens=24", "engine.max_batch=6", "engine.threads=1", "engine.max_model_tokens=128"),
     ]

@@ -30,7 +30,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed (extra `engi
 
 import rollout.training.run as training_run  # noqa: E402 - needs torch
 from rollout.training.checkpoints import CheckpointStore  # noqa: E402
-from rollout.training.config import FullyAsyncSettings  # noqa: E402
 from rollout.training.learner import Learner  # noqa: E402
 from rollout.training.trainer import Trainer, TrainerPhase, TrainerStatistics  # noqa: E402
 from tests.rollout.training.test_async import each_problem_once_a_pass, lines, played, run_of, trained  # noqa: E402
@@ -155,8 +154,7 @@ async def test_a_defect_in_one_group_ends_the_run_also_where_others_wait_for_a_s
 
     monkeypatch.setattr(AgentLoop, "run", broken)
     monkeypatch.setattr(Learner, "step", slow)
-    rules = FullyAsyncSettings(max_staleness=2)
-    run = run_of(tiny_dir, tmp_path, fully_async=rules, prompts_per_step=1, concurrency=12)
+    run = run_of(tiny_dir, tmp_path, max_staleness=2, prompts_per_step=1, concurrency=12)
     with pytest.raises(ExceptionGroup) as found:
         await trained(replace(run, held_out=None))
     assert found.value.subgroup(ZeroDivisionError) is not None
@@ -192,10 +190,9 @@ async def test_statistics_show_a_run_that_goes_on(
             trainers.append(self)
 
     monkeypatch.setattr(training_run, "Trainer", Known)
-    for mode in ("async", "sync"):
+    for ahead in (1, 0):
         seen: list[TrainerStatistics] = []
-        changes: dict[str, Any] = {"steps": 3} | ({} if mode == "async" else {"fully_async": FullyAsyncSettings()})
-        work = asyncio.ensure_future(trained(run_of(tiny_dir, tmp_path / mode, mode=mode, **changes)))
+        work = asyncio.ensure_future(trained(run_of(tiny_dir, tmp_path / str(ahead), max_staleness=ahead, steps=3)))
         while not work.done():
             seen += [trainers[-1].statistics()] if trainers else []
             await asyncio.sleep(0.005)
@@ -206,10 +203,10 @@ async def test_statistics_show_a_run_that_goes_on(
         assert (last.rollouts.running, last.rollouts.waiting, last.rollouts.trajectories) == (0, 0, 0)
         assert {one.phase for one in seen} >= {TrainerPhase.ROLLOUTS, TrainerPhase.UPDATE, TrainerPhase.EVALUATION}
         assert 0 < max(one.rollouts.trajectories for one in seen) <= 6  # what waits for a place is not played
-        assert 2 <= max(one.rollouts.running for one in seen) <= (4 if mode == "async" else 2)
+        assert 2 <= max(one.rollouts.running for one in seen) <= 2 * (ahead + 1)
         assert {one.version for one in seen} >= {"step-0", "step-1", "step-2"}
         during = [one.rollouts.trajectories for one in seen if one.phase is TrainerPhase.UPDATE]
-        assert (max(during) > 0) == (mode == "async")  # rollouts go on while the weights move
+        assert (max(during) > 0) == (ahead > 0)  # rollouts go on while the weights move
 
 
 async def test_a_run_serves_the_figures_that_the_documentation_names(tiny_dir: Path, tmp_path: Path) -> None:
@@ -229,7 +226,7 @@ async def test_a_run_serves_the_figures_that_the_documentation_names(tiny_dir: P
                 found.setdefault(sample.name, {})["".join(sample.labels.values())] = sample.value
         return found
 
-    work = asyncio.ensure_future(trained(run_of(tiny_dir, tmp_path, mode="async", steps=3, metrics_listen=address)))
+    work = asyncio.ensure_future(trained(run_of(tiny_dir, tmp_path, steps=3, metrics_listen=address)))
     seen: list[dict[str, dict[str, float]]] = []
     while not work.done():
         seen += [now] if (now := await asyncio.to_thread(scraped)) else []

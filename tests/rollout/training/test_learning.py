@@ -39,8 +39,8 @@ ESTIMATORS = {
     "ppo": ("advantage.estimator=gae", "advantage.lam=1", "advantage.whiten=false", "loss.value_coef=0.01"),
 }
 MODES = {
-    "sync": ("mode=sync",),
-    "async": ("mode=async", "loss.correction.level=token"),
+    "sync": ("max_staleness=0",),
+    "async": ("max_staleness=2", "loss.correction.level=token"),
 }
 
 

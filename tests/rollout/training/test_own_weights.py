@@ -49,13 +49,14 @@ def started_again(tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return StartedAgain(VowelsConfig(), EnvironmentSetup())
 
 
-def test_a_step_leaves_out_what_they_sampled_and_the_next_one_has_those_of_the_run(
+def test_a_step_leaves_out_what_they_sampled_and_what_follows_has_those_of_the_run(
     tiny_dir: Path, tmp_path: Path, started_again: Vowels
 ) -> None:
     run = test_trainer.run_of(tiny_dir, tmp_path, steps=3, infra_retries=0)
     assert test_trainer.trained(replace(run, environment=started_again, held_out=None))
-    assert [line["masked"] for line in lines(tmp_path)] == [0, 5, 0]
-    failed = [*read_dump(tmp_path / "rollouts" / "2.jsonl")][1:]
+    assert [line["masked"] > 0 for line in lines(tmp_path)] == [False, True, False]
+    failed = [record for record in read_dump(tmp_path / "rollouts" / "2.jsonl") if record["masked"]]
+    assert 2 <= len(failed) <= 3  # the others of its group, and what the next one had begun
     assert all(record["cause"] == "INFRA" and record["score"] is None for record in failed)
     assert failed[0]["error"].startswith("weights 'initial' sampled, which are none of this run's")
 
