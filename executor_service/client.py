@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from executor_service.balance import ServerFacts
+from executor_service.balance import ServerFacts, preferred
 from executor_service.client_errors import error_of_call
 from executor_service.client_streams import OutputChunk, stream_execution
 from executor_service.convert import result_from_proto, workspace_from_proto
@@ -24,7 +24,6 @@ from executor_service.errors import DRAINING, ExecutorError, InvalidRequest, Not
 from executor_service.fleet import Fleet, told_when_closed
 from executor_service.grading.convert import verify_from_proto, verify_request
 from executor_service.grading.model import Case, Checker, Comparison, Tolerance, VerifyResult
-from executor_service.homes import preferred
 from executor_service.model import ExecutionResult, InputFile, Limits, Workspace
 from executor_service.program import Program, program_to_proto
 from executor_service.session_client import SessionCalls

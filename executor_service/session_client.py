@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any
 
+from executor_service.balance import Homes
 from executor_service.convert import limits_to_proto, session_from_proto
 from executor_service.errors import ExecutorError, InvalidRequest, NotFound
 from executor_service.fleet import Fleet
-from executor_service.homes import Homes
 from executor_service.model import ExecutionResult, InputFile, Limits, SessionInfo
 from executor_service.v1 import executor_pb2 as pb
 from limiter import LeaseLike

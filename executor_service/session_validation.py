@@ -9,10 +9,11 @@ import base64
 import binascii
 import math
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from executor_service.session_request import BranchRequest, ListRequest, SessionRequest
+from executor_service.model import InputFile, Limits
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.validation import (
     MAX_ID,
@@ -26,7 +27,57 @@ from executor_service.validation import (
 )
 from fairbox.errors import FieldError, FieldErrors
 
-__all__ = ["page_token", "validate_branch", "validate_delete", "validate_list", "validate_session"]
+__all__ = [
+    "BranchRequest",
+    "ListRequest",
+    "SessionRequest",
+    "page_token",
+    "validate_branch",
+    "validate_delete",
+    "validate_list",
+    "validate_session",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """A session to be made."""
+
+    language: str
+    limits: Limits
+    """Memory, processes, open files, file and disk bytes are those of the session; the rest those of a cell that names
+    none."""
+    idle_ttl_s: float
+    profile: str = ""
+    files: tuple[InputFile, ...] = ()
+    env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    workspace_id: str = ""
+    owner: str = ""
+    tenant: str = ""
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRequest:
+    """A session to be forked `count` times."""
+
+    session_id: str
+    count: int
+    owners: tuple[str, ...] = ()
+    """One for each branch, or none."""
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ListRequest:
+    """A page of sessions."""
+
+    owner: str
+    tenant: str
+    size: int
+    after: int
+    """Number that the previous page ended with."""
+
 
 DEFAULT_IDLE_TTL_S = 600.0
 MAX_IDLE_TTL_S = 86_400.0

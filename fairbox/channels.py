@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import grpc
 import grpc.aio
 
-from fairbox.security.channel import SecuredChannel
-from fairbox.security.client import PLAINTEXT, ClientSecurity, is_local
+from fairbox.security.client import PLAINTEXT, ClientSecurity, SecuredChannel, is_local
 
 __all__ = ["MAX_MESSAGE_BYTES", "client_options", "open_channel", "server_options"]
 

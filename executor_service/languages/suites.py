@@ -1,13 +1,43 @@
-"""Tests as programs: the source is a test file, and the exit code says whether all passed."""
+"""Programs on Node, and tests as programs: the source is a test file, and the exit code says whether all passed."""
 
 from __future__ import annotations
 
 from executor_service.languages.jvm import CLASS_PATH, JAVA_BINDS, JVM_COMPILER_NEEDS, JVM_NEEDS, MACHINE, PACK
 from executor_service.languages.native import GO_ENVIRONMENT
 from executor_service.languages.spec import LanguageSpec, Needs
-from executor_service.languages.web import NODE_ENVIRONMENT, NODE_RESERVES
 
-__all__ = ["SUITES"]
+__all__ = ["NODE_ENVIRONMENT", "NODE_HOME", "NODE_RESERVES", "SUITES", "WEB"]
+
+NODE_ENVIRONMENT = {"NODE_PATH": "{node_modules}"}
+NODE_RESERVES = 64 << 30
+"""Each WebAssembly memory takes 10 GiB of addresses, and node's own `fetch` has one, as have loaders of modules."""
+NODE_HOME = ("{node}", "-p", "require('path').dirname(require('path').dirname(process.execPath))")
+
+WEB = (
+    LanguageSpec(
+        "nodejs",
+        "main.js",
+        run=("{node}", "main.js"),
+        probe=("{node}", "--version"),
+        tools={"node": ("node", "nodejs")},
+        home=NODE_HOME,
+        env=NODE_ENVIRONMENT,
+        reserves=NODE_RESERVES,
+        install="nodejs",
+    ),
+    # Types are removed, not checked, as SandboxFusion does it.
+    LanguageSpec(
+        "typescript",
+        "main.ts",
+        run=("{tsx}", "main.ts"),
+        probe=("{tsx}", "--version"),
+        tools={"tsx": ("tsx",), "node": ("node", "nodejs")},
+        env=NODE_ENVIRONMENT,
+        reserves=NODE_RESERVES,
+        install="make toolchains (npm: tsx)",
+    ),
+)
+
 
 _MIB = 1 << 20
 _BABEL = """module.exports = {

@@ -27,7 +27,7 @@ from executor_service.sandbox.report import SandboxFailure
 from executor_service.sandbox.seccomp import compile_filter
 from executor_service.server.access import ACCESS
 from executor_service.server.compiler import Compiler
-from executor_service.server.displayed import DisplayedPrograms
+from executor_service.server.displayed import DisplayedPrograms, Router
 from executor_service.server.http import open_gateway
 from executor_service.server.leases import LeaseGate, NoLimiter
 from executor_service.server.levels import OFFERED, LevelFacts, choose, no_longer, scratch_folder, try_level
@@ -36,7 +36,6 @@ from executor_service.server.plans import Planner, minimal_environment
 from executor_service.server.probe import Capabilities, probe
 from executor_service.server.programs import Programs
 from executor_service.server.remote_limiter import RemoteLimiter
-from executor_service.server.router import Router
 from executor_service.server.runs import Runs
 from executor_service.server.served import BoxWorkers
 from executor_service.server.service import SERVICE_NAME, ExecutorService

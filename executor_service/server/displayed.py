@@ -1,4 +1,5 @@
-"""Single programs whose last value is displayed: one cell in a box of its own, which is not kept."""
+"""Single programs whose last value is displayed: one cell in a box of its own, which is not kept; and which way to run
+something a request takes."""
 
 from __future__ import annotations
 
@@ -11,11 +12,33 @@ from executor_service.server.cell_run import CellRun, facts_of
 from executor_service.server.family import Family
 from executor_service.server.interpreter import LAPSED
 from executor_service.server.plans import Planner, mounted
-from executor_service.server.work import Attempt
+from executor_service.server.sessions import Sessions
+from executor_service.server.work import Attempt, Work
 from executor_service.server.workspace_calls import Hold
 from fairbox.clock import Clock
 
-__all__ = ["DisplayedPrograms"]
+__all__ = ["DisplayedPrograms", "Router"]
+
+
+class Router:
+    """A `Work` made of others."""
+
+    def __init__(self, programs: Work, displayed: DisplayedPrograms, sessions: Sessions) -> None:
+        self._programs = programs
+        self._displayed = displayed
+        self._sessions = sessions
+
+    async def perform(self, attempt: Attempt) -> ExecutionResult:
+        return await self._work(attempt).perform(attempt)
+
+    def result(self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str) -> ExecutionResult:
+        return self._work(attempt).result(attempt, outcome, cause, message)
+
+    def _work(self, attempt: Attempt) -> Work:
+        if attempt.request.session_id:
+            return self._sessions
+        return self._displayed if attempt.request.display else self._programs
+
 
 _log = logging.getLogger(__name__)
 _ONCE = 1

@@ -21,7 +21,6 @@ from executor_service.core.sessions import Ended
 from executor_service.model import Cause, Limits
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.channel import Channel
-from executor_service.sandbox.ends import new_ends
 from executor_service.sandbox.inside.branch import COPY
 from executor_service.sandbox.inside.workspace import BRANCHES
 from executor_service.sandbox.report import Killed, Plan, SandboxFailure
@@ -29,7 +28,24 @@ from executor_service.sandbox.streams import Streams
 from executor_service.sandbox.use import Sandbox
 from executor_service.server.interpreter import Death, Interpreter
 
-__all__ = ["CannotBranch", "Family"]
+__all__ = ["CannotBranch", "Family", "new_ends"]
+
+
+def new_ends(owner: int | None) -> tuple[list[int], list[int]]:
+    """Descriptors of socket, stdout and stderr: ours, and those for the process. The caller closes them.
+
+    `owner`: uid that shall be able to open the pipes by their names.
+    """
+    data, data_end = socket.socketpair()
+    ours, theirs = [data.detach()], [data_end.detach()]
+    for _ in range(2):
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        if owner is not None:
+            os.fchown(writer, owner, owner)
+        ours.append(reader)
+        theirs.append(writer)
+    return ours, theirs
+
 
 _ANSWER_WITHIN_S = 30.0
 """Being ready, or forked, takes milliseconds; beyond, the machine is overloaded, or the code does not play along."""

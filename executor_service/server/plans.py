@@ -14,7 +14,7 @@ from executor_service.sandbox.inside.warm import THREADS
 from executor_service.sandbox.limits import disk_use
 from executor_service.sandbox.report import Mode, Plan, WorkspaceMount
 from executor_service.sandbox.template import Profile
-from executor_service.session_request import SessionRequest
+from executor_service.session_validation import SessionRequest
 
 __all__ = ["Planner", "minimal_environment", "mounted"]
 

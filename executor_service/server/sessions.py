@@ -28,7 +28,7 @@ from executor_service.server.plans import Planner, mounted
 from executor_service.server.runs import Draining
 from executor_service.server.work import Attempt
 from executor_service.server.workspace_calls import Hold
-from executor_service.session_request import BranchRequest, SessionRequest
+from executor_service.session_validation import BranchRequest, SessionRequest
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 

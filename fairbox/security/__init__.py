@@ -7,9 +7,8 @@ no service: each says which role may call what.
 from __future__ import annotations
 
 from fairbox.security.client import PLAINTEXT, ClientSecurity, client_security
-from fairbox.security.metrics import security_metrics
 from fairbox.security.roles import ANYONE, Identity, Role, TenantRefused, current_identity, still_permitted
-from fairbox.security.server import PortGuard, SecurityFacts, ServerSecurity, ServerSecuritySettings
+from fairbox.security.server import PortGuard, SecurityFacts, ServerSecurity, ServerSecuritySettings, security_metrics
 
 __all__ = [
     "ANYONE",

@@ -2,20 +2,41 @@
 
 Invariants: without `tls_ca` nothing is encrypted, and then a token goes to loopback alone unless `plaintext_token` says
 otherwise; nothing here holds what is in the files.
+
+Invariants: every call has the token of that moment; after a change of certificate or authorities new calls get a new
+channel, and those in flight end on the old one; a file that turns bad leaves everything as it is, and is told in the
+log. It is made inside the loop that uses it. Tokens are added here and not by an interceptor, which would wrap every
+call in a task of its own.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import re
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
 
+import grpc
+import grpc.aio
+
+from fairbox.clock import Clock
 from fairbox.errors import ConfigError
+from fairbox.security.tls import MAX_PEM_BYTES, FileSet, check_pair, check_roots
+from fairbox.security.tokens import MAX_FILE_BYTES, first_token
 from fairbox.settings import setting
 
-__all__ = ["PLAINTEXT", "ClientSecurity", "client_security", "is_local"]
+__all__ = [
+    "PLAINTEXT",
+    "ClientSecurity",
+    "SecuredChannel",
+    "client_security",
+    "is_local",
+]
 
 SYSTEM = "system"
 """As `tls_ca`: the authorities that gRPC itself trusts."""
@@ -92,3 +113,139 @@ def is_local(target: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+_LOG = logging.getLogger("fairbox.security")
+
+
+class SecuredChannel(grpc.aio.Channel):
+    """As `grpc.aio.secure_channel(target, ...)`. ConfigError for files that can't be used, and for a token that would
+    cross a network in the clear."""
+
+    def __init__(
+        self, target: str, security: ClientSecurity, options: Sequence[tuple[str, Any]], *, clock: Clock | None = None
+    ) -> None:
+        security.check_target(target)
+        self._target = target
+        self._security = security
+        self._options = list(options)
+        if security.tls_server_name:
+            self._options.append(("grpc.ssl_target_name_override", security.tls_server_name))
+        self._tls = FileSet(_tls_files(security), max_bytes=MAX_PEM_BYTES, clock=clock)
+        self._token = FileSet(_token_files(security), max_bytes=MAX_FILE_BYTES, clock=clock)
+        self._authorization: tuple[tuple[str, str], ...] = ()
+        self._problem = ""
+        self._closed = False
+        self._calls: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those that somebody holds, on whichever channel they are."""
+        self._take_token(self._token.look() or ())
+        self._channel = self._connected(self._tls.look() or ())
+
+    def current(self) -> tuple[grpc.aio.Channel, tuple[tuple[str, str], ...]]:
+        """The channel for the next call, and the metadata that it needs. Looks at the files."""
+        try:
+            self._take_token(self._token.look() or ())
+            if not self._closed and (contents := self._tls.look()):
+                self._channel = self._connected(contents)  # calls in flight keep what they need of the old one
+                _LOG.info("certificates were read again for calls to %s", self._target)
+        except ConfigError as error:
+            if self._problem != str(error):
+                _LOG.error("calls to %s go on with what was read before: %s", self._target, error)
+            self._problem = str(error)
+        return self._channel, self._authorization
+
+    def note(self, call: Any) -> None:
+        """A call that ends with this channel."""
+        self._calls.add(call)
+
+    def _take_token(self, contents: Sequence[bytes]) -> None:
+        for content in contents:
+            token = first_token(content, f"token_file is {self._security.token_file!r}")
+            self._authorization, self._problem = (("authorization", f"Bearer {token}"),), ""
+
+    def _connected(self, contents: Sequence[bytes]) -> grpc.aio.Channel:
+        security = self._security
+        if not security.tls_ca:
+            return grpc.aio.insecure_channel(self._target, options=self._options)
+        found = dict(zip((name for name, _ in _tls_files(security)), contents, strict=True))
+        roots, chain, key = (found.get(name) for name in ("tls_ca", "tls_cert", "tls_key"))
+        if roots is not None:
+            check_roots(roots, f"tls_ca is {security.tls_ca!r}")
+        if chain is not None and key is not None:
+            check_pair(chain, key, f"tls_cert is {security.tls_cert!r}", f"tls_key is {security.tls_key!r}")
+        credentials = grpc.ssl_channel_credentials(roots, key, chain)
+        self._problem = ""
+        return grpc.aio.secure_channel(self._target, credentials, options=self._options)
+
+    # As a channel
+
+    async def __aenter__(self) -> SecuredChannel:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self, grace: float | None = None) -> None:
+        """Ends calls after `grace` seconds. Idempotent."""
+        self._closed = True
+        await self._channel.close(grace)
+        for call in list(self._calls):
+            call.cancel()
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """Of the channel that new calls use."""
+        return self._channel.get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """Of the channel that new calls use."""
+        await self._channel.wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        """Of the channel that new calls use."""
+        await self._channel.channel_ready()
+
+    def unary_unary(self, *args: Any, **options: Any) -> Any:
+        return _Method(self, "unary_unary", args, options)
+
+    def unary_stream(self, *args: Any, **options: Any) -> Any:
+        return _Method(self, "unary_stream", args, options)
+
+    def stream_unary(self, *args: Any, **options: Any) -> Any:
+        return _Method(self, "stream_unary", args, options)
+
+    def stream_stream(self, *args: Any, **options: Any) -> Any:
+        return _Method(self, "stream_stream", args, options)
+
+
+class _Method:
+    """One method of a stub, on whichever channel is the current one."""
+
+    def __init__(self, channel: SecuredChannel, kind: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self._channel = channel
+        self._kind = kind
+        self._args = args
+        self._options = options
+        self._made_for: grpc.aio.Channel | None = None
+        self._callable: Any = None
+
+    def __call__(self, *args: Any, metadata: Any = None, **options: Any) -> Any:
+        channel, authorization = self._channel.current()
+        if channel is not self._made_for:
+            self._made_for = channel
+            self._callable = getattr(channel, self._kind)(*self._args, **self._options)
+        metadata = (*(metadata or ()), *authorization)
+        call = self._callable(*args, metadata=metadata or None, **options)
+        self._channel.note(call)
+        return call
+
+
+def _tls_files(security: ClientSecurity) -> list[tuple[str, str]]:
+    named = [("tls_ca", "" if security.tls_ca == SYSTEM else security.tls_ca)]
+    named += [("tls_cert", security.tls_cert), ("tls_key", security.tls_key)]
+    return [(name, path) for name, path in named if path]
+
+
+def _token_files(security: ClientSecurity) -> list[tuple[str, str]]:
+    return [("token_file", security.token_file)] if security.token_file else []

@@ -6,23 +6,30 @@ Invariants: a port beyond loopback is guarded by tokens or by certificates of cl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ssl import SSLContext
 
 import grpc
 import grpc.aio
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 
 from fairbox.clock import Clock
 from fairbox.errors import ConfigError
-from fairbox.security.access import AccessRules, Denial
-from fairbox.security.interceptor import AccessInterceptor
-from fairbox.security.keyring import Keyring
+from fairbox.security.access import AccessInterceptor, AccessRules, Denial
 from fairbox.security.roles import Role
 from fairbox.security.tls import ServerTls
+from fairbox.security.tokens import Keyring
 from fairbox.settings import setting
 
-__all__ = ["PortGuard", "SecurityFacts", "ServerSecurity", "ServerSecuritySettings"]
+__all__ = [
+    "PortGuard",
+    "SecurityFacts",
+    "ServerSecurity",
+    "ServerSecuritySettings",
+    "security_metrics",
+]
 
 
 @dataclass(frozen=True)
@@ -150,3 +157,23 @@ class ServerSecurity:
             denied=sum(counts[Denial.PERMISSION_DENIED] for counts in refused),
             problems=[problem for problem in problems if problem],
         )
+
+
+def security_metrics(prefix: str, facts: SecurityFacts) -> Iterator[Metric]:
+    """`prefix` like `fairbox_limiter`."""
+    yield GaugeMetricFamily(
+        f"{prefix}_certificate_expires_timestamp_seconds",
+        "End of the certificate in use, seconds since 1970; 0: there is none.",
+        facts.certificate_expires_at,
+    )
+    denied = CounterMetricFamily(
+        f"{prefix}_calls_denied", "Calls refused for their token, since the start.", labels=["reason"]
+    )
+    denied.add_metric([Denial.UNAUTHENTICATED.name.lower()], facts.unauthenticated)
+    denied.add_metric([Denial.PERMISSION_DENIED.name.lower()], facts.denied)
+    yield denied
+    yield GaugeMetricFamily(
+        f"{prefix}_security_problems",
+        "Certificates and files of tokens that changed and can't be used: what was read before stays.",
+        len(facts.problems),
+    )

@@ -4,26 +4,133 @@ Invariants: a new certificate is used for connections that are made after the ch
 file that can't be read, a half-written one, or a key that is another's leaves everything as it is, and is told in the
 log and in `problem`. gRPC asks for the certificate in threads of its own, once for each connection; a port that speaks
 HTTPS in the event loop, where looking costs a read of small files, at most once a second.
+
+`cryptography` is imported at the first use, because clients and servers without TLS don't need it.
+
+A mounted Secret is swapped by a symbolic link, which watches of files miss and times of files hide: contents are
+compared. Invariants: no thread and no task; a look reads the files at most once in `every` seconds, and only when
+somebody asks; a file is never read beyond its bound. Reading blocks: the files are small and local.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 
-from fairbox.clock import Clock
+from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import ConfigError
-from fairbox.security.certificates import MAX_PEM_BYTES, Pair, check_pair, check_roots
-from fairbox.security.files import FileSet
 
-__all__ = ["ServerTls"]
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+__all__ = [
+    "MAX_PEM_BYTES",
+    "FileSet",
+    "Pair",
+    "ServerTls",
+    "check_pair",
+    "check_roots",
+]
+
+_EVERY_S = 1.0
+"""Soon enough for whoever rotates a secret, and next to nothing for the disk."""
+
+
+class FileSet:
+    """Files that are used together. `files` are (setting, path)."""
+
+    def __init__(
+        self, files: Sequence[tuple[str, str]], *, max_bytes: int, clock: Clock | None = None, every: float = _EVERY_S
+    ) -> None:
+        self._files = tuple(files)
+        self._max_bytes = max_bytes
+        self._clock = clock or MonotonicClock()
+        self._every = every
+        self._seen: bytes | None = None
+        self._looked = float("-inf")
+
+    def look(self) -> tuple[bytes, ...] | None:
+        """The contents, where they differ from those of the last look; None: they don't, or it is too early to know.
+        ConfigError, naming the setting, for a file that can't be read."""
+        now = self._clock.now()
+        if now - self._looked < self._every:
+            return None
+        seen, self._looked, self._seen = self._seen, now, None  # what can't be read is news when it can be read again
+        contents = tuple(self._read(setting, path) for setting, path in self._files)
+        self._seen = hashlib.sha256(b"".join(hashlib.sha256(content).digest() for content in contents)).digest()
+        return None if self._seen == seen else contents
+
+    def _read(self, setting: str, path: str) -> bytes:
+        try:
+            with Path(path).open("rb") as file:
+                content = file.read(self._max_bytes + 1)
+        except OSError as error:
+            raise ConfigError(f"{setting} is {path!r}, which can't be read: {error.strerror or error}") from None
+        if len(content) > self._max_bytes:
+            raise ConfigError(f"{setting} is {path!r}, which has more than {self._max_bytes} bytes")
+        return content
+
+
+MAX_PEM_BYTES = 1 << 20
+"""Of one file: a bundle of all public authorities has a quarter of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate with its key, that fit each other."""
+
+    chain: bytes
+    key: bytes
+    expires_at: float
+    """Of the first certificate, the server's own: seconds since 1970."""
+
+
+def check_pair(chain: bytes, key: bytes, cert_setting: str, key_setting: str) -> Pair:
+    """ConfigError unless `chain` begins with the certificate of `key`, both PEM, the key without a password. The
+    settings are what errors name."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+    own = _certificates(chain, cert_setting)[0]
+    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    try:
+        private = load_pem_private_key(key, None).public_key().public_bytes(*form)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
+        raise ConfigError(f"{key_setting}: must be a private key in PEM without a password, of a usual kind") from None
+    try:
+        public = own.public_key().public_bytes(*form)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"{cert_setting}: must have a public key of a usual kind") from None
+    if private != public:
+        raise ConfigError(f"{key_setting}: is not the key of the certificate in {cert_setting}")
+    return Pair(chain, key, own.not_valid_after_utc.timestamp())
+
+
+def check_roots(roots: bytes, setting: str) -> bytes:
+    """ConfigError unless `roots` holds certificates in PEM."""
+    _certificates(roots, setting)
+    return roots
+
+
+def _certificates(pem: bytes, setting: str) -> list[Certificate]:
+    from cryptography.x509 import load_pem_x509_certificates
+
+    try:
+        return load_pem_x509_certificates(pem)
+    except ValueError:
+        raise ConfigError(f"{setting}: must hold certificates in PEM") from None
+
 
 _LOG = logging.getLogger("fairbox.security")
 

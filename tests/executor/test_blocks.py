@@ -18,7 +18,7 @@ from executor_service.server.leases import NoLimiter
 from executor_service.server.runs import Draining, Runs
 from executor_service.server.sessions import Sessions
 from executor_service.server.workspaces import open_workspaces
-from executor_service.session_request import SessionRequest
+from executor_service.session_validation import SessionRequest
 from fairbox.clock import MonotonicClock
 from tests.executor.servers import GROUPS, processes_with, wait_for
 

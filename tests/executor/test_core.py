@@ -14,8 +14,8 @@ from executor_service.core.verdict import judge
 from executor_service.model import Cause, Limits, Outcome, Output
 from executor_service.sandbox.inside import wire
 from executor_service.sandbox.inside.watch import SAMPLE_S, TICK_S, Reading, Watch
-from executor_service.sandbox.output import FLOOD_MINIMUM, Capture
 from executor_service.sandbox.report import Killed, Report
+from executor_service.sandbox.streams import FLOOD_MINIMUM, Capture
 
 Table = DedupTable[str, str]
 

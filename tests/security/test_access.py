@@ -10,9 +10,8 @@ import pytest
 from fairbox.errors import ConfigError
 from fairbox.security import ClientSecurity, Identity, Role, TenantRefused, client_security
 from fairbox.security.access import AccessRules, Denial, Refusal, decide
-from fairbox.security.files import FileSet
-from fairbox.security.keyring import Keyring
-from fairbox.security.table import TokenTable, first_token, parse_tokens
+from fairbox.security.tls import FileSet
+from fairbox.security.tokens import Keyring, TokenTable, first_token, parse_tokens
 from fairbox.testing import ManualClock
 from limiter.server.access import ADMIN_ACCESS, SERVICE_ACCESS
 

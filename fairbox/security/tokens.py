@@ -1,4 +1,7 @@
-"""Tokens and whose they are, as an immutable table. Pure.
+"""The tokens that a service knows, from files that may change while it runs.
+
+Invariants: a file that can't be read, or is not acceptable, leaves the tokens as they are, and is told in the log and
+in `problem`; looking for changes costs a call of each second a read of each file, and other calls nothing.
 
 Invariants: what it takes to look one up does not tell how much of a guess was right: tokens are found by a keyed hash
 whose key never leaves the table; no token is in a text, in an error or in `repr()`.
@@ -7,15 +10,25 @@ whose key never leaves the table; no token is in a text, in an error or in `repr
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fairbox.clock import Clock
 from fairbox.errors import ConfigError
 from fairbox.security.roles import Identity, Role
+from fairbox.security.tls import FileSet
 
-__all__ = ["MAX_FILE_BYTES", "TokenLine", "TokenTable", "first_token", "parse_tokens"]
+__all__ = [
+    "MAX_FILE_BYTES",
+    "Keyring",
+    "TokenLine",
+    "TokenTable",
+    "first_token",
+    "parse_tokens",
+]
 
 MAX_FILE_BYTES = 1 << 20
 """Of one file: ten thousand tokens and more."""
@@ -100,3 +113,52 @@ class TokenTable:
     def _keyed(self, digest: bytes) -> bytes:
         # Dictionaries compare hashes early and bytes from the left: under a secret key neither helps a guesser.
         return hashlib.blake2b(digest, key=self._key, digest_size=32).digest()
+
+
+_LOG = logging.getLogger("fairbox.security")
+
+
+class Keyring:
+    """`table()` is the tokens of this moment. `files` are paths by role; an empty path: that role has no tokens."""
+
+    def __init__(self, files: Mapping[Role, str], *, clock: Clock | None = None) -> None:
+        """ConfigError for files that are not acceptable."""
+        self._paths = {role: path for role, path in files.items() if path}
+        named = [(f"{role}_token_file", path) for role, path in self._paths.items()]
+        self._files = FileSet(named, max_bytes=MAX_FILE_BYTES, clock=clock)
+        self.problem = ""
+        """Why the files of this moment are not in use; empty: they are."""
+        self._table = TokenTable({})
+        self._load()
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        """Those that have tokens."""
+        return frozenset(self._paths)
+
+    def table(self) -> TokenTable:
+        """The tokens that are good now."""
+        try:
+            if self._load():
+                _LOG.info("tokens were read again: %s", self._counted())
+        except ConfigError as error:
+            if self.problem != str(error):
+                _LOG.error("the tokens stay as they were: %s", error)
+            self.problem = str(error)
+        return self._table
+
+    def _load(self) -> bool:
+        """Whether there was anything new."""
+        contents = self._files.look()
+        if contents is None:
+            return False
+        lines = {}
+        for (role, path), content in zip(self._paths.items(), contents, strict=True):
+            where = f"{role}_token_file is {path!r}"
+            lines[role] = parse_tokens(content, where, tenants=role is Role.CLIENT)
+        self._table = TokenTable(lines)
+        self.problem = ""
+        return True
+
+    def _counted(self) -> str:
+        return ", ".join(f"{count} of role {role}" for role, count in self._table.counts.items())
