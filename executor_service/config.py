@@ -12,7 +12,7 @@ from executor_service.sandbox.template import Profile
 from executor_service.validation import LimitPolicy
 from fairbox.config import setting
 from fairbox.errors import ConfigError
-from fairbox.security import ClientSecurity, ServerSecuritySettings
+from fairbox.security import ServerSecuritySettings
 from fairbox.telemetry import TelemetrySettings
 
 __all__ = ["ExecutorConfig", "LimitDefaults", "LimitMaxima", "ProfileSettings"]
@@ -84,23 +84,14 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
     metrics_tenants: int = setting(0, help="Tenants with figures of their own, the first that come; others are one.")
     name: str = setting("", help="Name in results, status and leases; empty: host name and port.")
     gateway_listen: str = setting(
-        "", help="Address of the SandboxFusion gateway (HTTP), e.g. 127.0.0.1:8080; empty: there is none."
+        "", help="Address of the SandboxFusion gateway, e.g. 127.0.0.1:8080: HTTP, or HTTPS with tls_cert; empty: none."
     )
-    gateway_tls: bool = setting(False, help="The gateway speaks HTTPS, with tls_cert and tls_key.")
     gateway_token_file: str = setting("", help="File with the token that its clients must give; empty: none.")
     gateway_queue_timeout_s: float = setting(
         18.0, help="Longest wait in the queues of its requests, seconds; less where their timeouts leave less."
     )
-    gateway_max_body_bytes: int = setting(32 * _MIB, help="Largest body that it takes.")
     limiter: str = setting("none", help="Address of the limiter, HOST:PORT, or several, with commas; none: no limit.")
-    limiter_bucket: str = setting("code", help="Bucket for requests that bring no lease.")
     limiter_timeout_s: float = setting(10.0, help="Longest wait for the limiter to bind a lease, seconds.")
-    limiter_tls_ca: str = setting("", help="File with authorities to trust the limiter by (PEM); empty: no TLS to it.")
-    limiter_tls_cert: str = setting("", help="File with the certificate that the limiter is shown (PEM).")
-    limiter_tls_key: str = setting("", help="File with its key (PEM).")
-    limiter_tls_server_name: str = setting("", help="Name in the limiter's certificate, where it is another's.")
-    limiter_token_file: str = setting("", help="File with the token that the limiter asks for, of the role executor.")
-    limiter_plaintext_token: bool = setting(False, help="Send that token beyond loopback without TLS.")
     max_connection_age_s: float = setting(
         60.0,
         help="Age at which clients are asked to connect anew, so that they find new servers; calls in flight end as "
@@ -132,20 +123,13 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         "",
         help="Folders of toolchains, with ':' between them, which programs see and commands are looked for in.",
     )
-    compile_cache_entries: int = setting(4096, help="Most compilations that are kept; 0: none.")
     compile_cache_bytes: int = setting(256 * _MIB, help="Most bytes of compiled programs that are kept.")
     spare_boxes: int = setting(2, help="Workers of each profile that wait beyond what was needed lately.")
     max_sessions: int = setting(256, help="Most sessions alive at once; one more is RESOURCE_EXHAUSTED.")
-    interrupt_grace_s: float = setting(
-        2.0, help="A cell that is interrupted has so long to end before it is killed with its session, seconds."
-    )
     nice: int = setting(5, help="Niceness of programs above the server's, from 0 to 19: they must not starve it.")
     cgroups: str = setting(
         "auto", help="Groups get made below: auto (the server's own), none, or a path like /fairbox."
     )
-    dedup_window_s: float = setting(600.0, help="How long the result of a request_id is kept, seconds.")
-    dedup_max_ids: int = setting(200_000, help="Most ended request_ids that are known.")
-    dedup_max_bytes: int = setting(256 * _MIB, help="Most bytes of results that are kept.")
     workspace_dir: str = setting("", help="Where workspaces are kept; empty: a temporary folder of this server's life.")
     workspace_roots: list[str] = setting(
         factory=list, help="Folders below which local_path of workspaces must lie; none: refused."
@@ -158,9 +142,6 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         256 * _MIB, help="Level landlock, where each run gets a copy of its workspace: most bytes of one."
     )
     workspace_timeout_s: float = setting(600.0, help="Longest preparation of a workspace, seconds.")
-    workspace_queue_timeout_s: float = setting(
-        3600.0, help="Longest wait of a preparation for those before it, seconds."
-    )
     drain_grace_s: float = setting(10.0, help="After SIGTERM running programs may go on for so long, seconds.")
     insecure: bool = setting(
         False, help="Allow listening beyond loopback although neither tokens nor tls_client_ca guard."
@@ -170,12 +151,8 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         """ConfigError for what types can't say."""
         self.validate_telemetry()
         self.validate_security()
-        self.limiter_security().validate("limiter_")
         self._validate_isolation()
-        if self.gateway_tls and not (self.tls_cert and self.gateway_listen):
-            raise ConfigError("gateway_tls is true, which needs tls_cert and gateway_listen")
-        for name in ("max_concurrent", "dedup_max_ids", "dedup_max_bytes", "gateway_max_body_bytes"):
-            _from(name, getattr(self, name), 1)
+        _from("max_concurrent", self.max_concurrent, 1)
         unknown = sorted(self._named() - LANGUAGES.keys())
         if unknown:
             raise ConfigError(f"languages has {unknown[0]!r}, must be some of {', '.join(LANGUAGES)}")
@@ -183,11 +160,9 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
             "max_queued",
             "metrics_tenants",
             "drain_grace_s",
-            "dedup_window_s",
             "spare_boxes",
             "nice",
             "max_sessions",
-            "compile_cache_entries",
             "compile_cache_bytes",
             "max_connection_age_s",
         ):
@@ -198,8 +173,6 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
             "queue_timeout_s",
             "gateway_queue_timeout_s",
             "workspace_timeout_s",
-            "workspace_queue_timeout_s",
-            "interrupt_grace_s",
         ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be above 0")
@@ -244,17 +217,6 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         for root in self.workspace_roots:
             if not Path(root).is_absolute() or not Path(root).is_dir() or Path(root).resolve() == Path("/"):
                 raise ConfigError(f"workspace_roots has {root!r}, must be absolute paths of folders, and not /")
-
-    def limiter_security(self) -> ClientSecurity:
-        """TLS and token for the limiter."""
-        return ClientSecurity(
-            tls_ca=self.limiter_tls_ca,
-            tls_cert=self.limiter_tls_cert,
-            tls_key=self.limiter_tls_key,
-            tls_server_name=self.limiter_tls_server_name,
-            token_file=self.limiter_token_file,
-            plaintext_token=self.limiter_plaintext_token,
-        )
 
     def offered(self) -> list[LanguageSpec]:
         """The languages to look for."""

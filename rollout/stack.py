@@ -22,6 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from fairbox.channels import open_channel
 from fairbox.errors import FairboxError
 from fairbox.ports import free_ports
+from fairbox.security import CLIENT_VARIABLES
 
 __all__ = ["LocalStack", "StackPorts"]
 
@@ -119,7 +120,7 @@ class LocalStack:
             *args,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=_STDERR,
-            env=os.environ | {"FAIRBOX_PARENT_PID": str(os.getpid())},
+            env=_environment(),
             start_new_session=True,  # Ctrl-C in a terminal is for the parent, which then stops the children in order
         )
         try:
@@ -139,3 +140,9 @@ async def _serving(channel: grpc.aio.Channel) -> bool:
     except grpc.aio.AioRpcError:
         return False
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def _environment() -> dict[str, str]:
+    """This process's, but for how services elsewhere are reached: ours speak to each other without TLS and tokens."""
+    kept = {name: value for name, value in os.environ.items() if name not in CLIENT_VARIABLES}
+    return kept | {"FAIRBOX_PARENT_PID": str(os.getpid())}

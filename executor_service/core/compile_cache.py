@@ -3,7 +3,7 @@
 unknown -> BUILDING (one does it, others wait) -> kept (the least recently used go first) -> forgotten.
 
 Invariants: a key is built by at most one at a time; one who leaves is forgotten at once, and when that was the builder,
-the one who has waited longest builds next; what is kept is bounded by count and by bytes.
+the one who has waited longest builds next; what is kept is bounded by bytes, of which each entry costs some.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ class CompileStatistics:
 class CompileCache(Generic[Key, Who, Value]):
     """`Who` names one who asks; each asks for one key at a time."""
 
-    def __init__(self, *, max_entries: int, max_bytes: int) -> None:
-        self._max_entries = max_entries
+    def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._kept: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._bytes = 0
@@ -81,10 +80,10 @@ class CompileCache(Generic[Key, Who, Value]):
         _, waiting = self._building.pop(key)
         self._built += 1
         self._hits += len(waiting)
-        if keep and size + _ENTRY_BYTES <= self._max_bytes and self._max_entries:
+        if keep and size + _ENTRY_BYTES <= self._max_bytes:
             self._kept[key] = (value, size + _ENTRY_BYTES)
             self._bytes += size + _ENTRY_BYTES
-            while self._bytes > self._max_bytes or len(self._kept) > self._max_entries:
+            while self._bytes > self._max_bytes:
                 _, (_, dropped) = self._kept.popitem(last=False)
                 self._bytes -= dropped
                 self._evicted += 1

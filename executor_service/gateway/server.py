@@ -33,6 +33,8 @@ _OPEN = ("/v1/ping", "/")
 """Paths that need no token."""
 _BODIES_AT_ONCE = 16
 """Bodies of the largest size that are held in memory at once; many more of the usual size fit."""
+_MAX_BODY_BYTES = 32 << 20
+"""Of one request."""
 _LAST_CALLS_S = 2.0
 """Handlers that still run when the server is stopped get so long."""
 _LOG = logging.getLogger("executor_service.gateway")
@@ -47,7 +49,7 @@ class Gateway:
         handlers: Handlers,
         *,
         token: str,
-        max_body_bytes: int,
+        max_body_bytes: int = _MAX_BODY_BYTES,
         insecure: bool = False,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -167,5 +169,5 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 def _sentence(error: web.HTTPException) -> str:
     if isinstance(error, web.HTTPRequestEntityTooLarge):
-        return "the body is larger than gateway_max_body_bytes allows"
+        return "the body is larger than this server takes"
     return error.reason

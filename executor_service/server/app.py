@@ -52,7 +52,7 @@ from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.metrics import MetricsServer
-from fairbox.security import PortGuard, Role, ServerSecurity, security_metrics
+from fairbox.security import ClientSecurity, PortGuard, Role, ServerSecurity, client_security, security_metrics
 from fairbox.serving import GrpcServer, HealthServer
 from fairbox.version import installed_version
 from limiter import ExecutorSession
@@ -70,6 +70,16 @@ _GARBAGE = 10_000
 _LIMITER_WITHIN_S = 15.0
 """How long readiness waits for the limiter at start. Less than startup probes allow."""
 _LIMITER_LOOK_S = 0.02
+_BUCKET = "code"
+"""Of the limiter, for requests that bring no lease."""
+_KNOWN_IDS = 200_000
+"""Ended request ids that are known: an hour of 50 programs a second."""
+_KEPT_BYTES = 256 << 20
+"""Of results that are kept to answer repeated requests."""
+_KEPT_S = 600.0
+"""How long they are kept: longer than a client goes on asking."""
+_INTERRUPT_S = 5.0
+"""A cell that is interrupted has so long to end before it is killed with its session."""
 _LAST_CALLS_S = 5.0
 """After the last run has ended, calls get so long to take their answers."""
 
@@ -77,7 +87,7 @@ _LAST_CALLS_S = 5.0
 async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
     """Serves until `stop` is set, then drains. FairboxError in one sentence when it can't start."""
     async with contextlib.AsyncExitStack() as stack:
-        security = ServerSecurity(config)
+        security, limiter_security = ServerSecurity(config), client_security()
         guard = security.port(ACCESS, needs=Role.CLIENT, setting="listen")
         health = await stack.enter_async_context(health_server(config, security))
         clock = MonotonicClock()
@@ -85,7 +95,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         name = config.name or f"{socket.gethostname()}:{config.listen.rpartition(':')[2]}"
         here, capabilities = await open_here(stack, config, clock, workspaces.stores)
         calls = workspace_calls(config, workspaces, here, name)
-        gate = await stack.enter_async_context(open_gate(config, name))
+        gate = await stack.enter_async_context(open_gate(config, name, limiter_security))
         sessions = await stack.enter_async_context(open_sessions(config, here, calls.hold, clock, name))
         work = open_router(here, calls.hold, clock, name, sessions)
         session_service = await stack.enter_async_context(session_calls(config, here, sessions, capabilities))
@@ -115,7 +125,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             await stack.enter_async_context(metrics_server(config, figures, security))
         server = await stack.enter_async_context(grpc_server(config, service, guard))
         if config.gateway_listen:
-            tls = security.https() if config.gateway_tls else None
+            tls = security.https() if config.tls_cert else None
             await stack.enter_async_context(open_gateway(config, runs, capabilities.installed, name, tls))
         settle_memory()
         await reached(gate, stop)
@@ -202,7 +212,7 @@ def session_calls(config: ExecutorConfig, here: Here, sessions: Sessions, capabi
         policy=config.policy(),
         installed=capabilities.installed,
         profiles=frozenset(name for name, profile in here.boxes.profiles.items() if not profile.lean),
-        table=open_table(config),
+        table=open_table(),
     )
 
 
@@ -288,7 +298,6 @@ def open_compiler(config: ExecutorConfig, planner: Planner, capabilities: Capabi
         planner,
         versions=capabilities.versions,
         maxima=config.policy().maxima,
-        max_entries=config.compile_cache_entries,
         max_bytes=config.compile_cache_bytes,
     )
 
@@ -301,7 +310,7 @@ def open_runs(config: ExecutorConfig, work: Work, gate: LeaseGate, clock: Clock,
         clock,
         name=name,
         admission=Admission(max_running=config.max_concurrent, max_queued=config.max_queued),
-        table=open_table(config),
+        table=open_table(),
         queue_timeout_s=config.queue_timeout_s,
         turns=turns,
         tally=RunTally(config.metrics_tenants),
@@ -312,35 +321,34 @@ def open_verifier(config: ExecutorConfig, runs: Runs, here: Here, hold: Hold, cl
     """Verifications, whose cases go through `runs`."""
     env, level = minimal_environment(here.host), here.host.level
     grader = Grader(BoxWorkers(here.boxes), clock, name, env, here.planner.profile_for, level, hold)
-    table = open_table(config)
+    table = open_table()
     return Verifier(runs, grader, clock, table=table, queue_timeout_s=config.queue_timeout_s)
 
 
-def open_table(config: ExecutorConfig) -> DedupTable[Any, Any]:
-    """An empty table of request ids, bounded as the configuration says."""
-    return DedupTable(max_ids=config.dedup_max_ids, max_bytes=config.dedup_max_bytes, max_age_s=config.dedup_window_s)
+def open_table() -> DedupTable[Any, Any]:
+    """An empty table of request ids."""
+    return DedupTable(max_ids=_KNOWN_IDS, max_bytes=_KEPT_BYTES, max_age_s=_KEPT_S)
 
 
 def open_sessions(config: ExecutorConfig, here: Here, hold: Hold, clock: Clock, name: str) -> Sessions:
     """The sessions of this server."""
     table = SessionTable(name, most=config.max_sessions)
-    grace_s, level = config.interrupt_grace_s, here.host.level
-    return Sessions(here.boxes, here.planner, hold, clock, table=table, grace_s=grace_s, name=name, level=level)
+    level = here.host.level
+    return Sessions(here.boxes, here.planner, hold, clock, table=table, grace_s=_INTERRUPT_S, name=name, level=level)
 
 
 @contextlib.asynccontextmanager
-async def open_gate(config: ExecutorConfig, name: str) -> AsyncIterator[LeaseGate]:
-    """The gate that the configuration asks for."""
+async def open_gate(config: ExecutorConfig, name: str, security: ClientSecurity) -> AsyncIterator[LeaseGate]:
+    """The gate that the configuration asks for; `security` is how the limiter is reached."""
     if config.limiter == "none":
         yield NoLimiter()
         return
-    security = config.limiter_security()
     async with ExecutorSession(
         config.limiter, executor_id=name, local_cap=config.max_concurrent, security=security
     ) as session:
         yield RemoteLimiter(
             session,
-            bucket=config.limiter_bucket,
+            bucket=_BUCKET,
             bind_timeout_s=config.limiter_timeout_s,
             queue_timeout_s=config.queue_timeout_s,
         )

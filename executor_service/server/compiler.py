@@ -61,13 +61,11 @@ class Build:
 class Compiler:
     """Shared by all runs of a server. `versions`: language -> what its probe said; `maxima`: limits never exceeded."""
 
-    def __init__(
-        self, planner: Planner, *, versions: Mapping[str, str], maxima: Limits, max_entries: int, max_bytes: int
-    ) -> None:
+    def __init__(self, planner: Planner, *, versions: Mapping[str, str], maxima: Limits, max_bytes: int) -> None:
         self._planner = planner
         self._versions = versions
         self._maxima = maxima
-        self._cache: CompileCache[bytes, object, Build] = CompileCache(max_entries=max_entries, max_bytes=max_bytes)
+        self._cache: CompileCache[bytes, object, Build] = CompileCache(max_bytes=max_bytes)
         self._turns: dict[object, asyncio.Future[Build | None]] = {}
 
     async def build(self, request: RunRequest, in_sandbox: Callable[[Plan], Awaitable[Report]]) -> Build:

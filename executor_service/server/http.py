@@ -40,7 +40,6 @@ async def open_gateway(
         config.gateway_listen,
         answers,
         token=token,
-        max_body_bytes=config.gateway_max_body_bytes,
         insecure=config.insecure,
         tls=tls,
     )

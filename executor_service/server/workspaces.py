@@ -51,6 +51,8 @@ _PROGRAM = Path(__file__).parents[1] / "workspaces" / "bootstrap.py"
 _PYTHON = os.path.realpath(sys.executable)
 _AT_ONCE = 2
 """Preparations at once; more wait within their deadline. Each is bounded by the disk and by one processor."""
+_QUEUE_TIMEOUT_S = 3600.0
+"""Longest wait of a preparation for those before it."""
 _TICK_S = 2.0
 """Between two looks at what has become idle."""
 
@@ -64,7 +66,7 @@ class SourceUnreachable(Exception):  # noqa: N818 - a fact about another service
 
 
 class PreparationTimeout(Exception):  # noqa: N818 - a decision
-    """It took longer than workspace_timeout_s, or waited longer than workspace_queue_timeout_s for those before it."""
+    """It took longer than workspace_timeout_s, or waited an hour for those before it."""
 
 
 class PreparationFailed(Exception):  # noqa: N818 - a fact
@@ -100,7 +102,6 @@ async def open_workspaces(config: ExecutorConfig, clock: Clock) -> AsyncIterator
         roots=tuple(config.workspace_roots),
         most_bytes=config.workspace_bytes,
         timeout_s=config.workspace_timeout_s,
-        queue_timeout_s=config.workspace_queue_timeout_s,
     ) as workspaces:
         yield workspaces
 
@@ -117,7 +118,6 @@ class Workspaces:
         roots: tuple[str, ...],
         most_bytes: int,
         timeout_s: float,
-        queue_timeout_s: float,
     ) -> None:
         self._folder = folder
         self._clock = clock
@@ -125,7 +125,6 @@ class Workspaces:
         self._roots = roots
         self._most_bytes = most_bytes
         self._timeout_s = timeout_s
-        self._queue_timeout_s = queue_timeout_s
         self._table = WorkspaceTable(most_bytes=most_bytes)
         self._facts: dict[str, Facts] = {}
         self._flights: dict[tuple[str, ...], _Flight] = {}
@@ -256,7 +255,7 @@ class Workspaces:
 
     async def _turn(self, stack: contextlib.AsyncExitStack, request: PrepareRequest) -> None:
         """Waits for the preparations before this one, whose time is not its own."""
-        async with _deadline(self._queue_timeout_s, "waited for others"):
+        async with _deadline(_QUEUE_TIMEOUT_S, "waited for others"):
             if request.kind == "remote":
                 await stack.enter_async_context(self._mirrors)
             await stack.enter_async_context(self._free)

@@ -1,17 +1,17 @@
 """Who may call: TLS, tokens by role, identities. One package for servers and clients of all tiers.
 
-Decisions are pure (`access`, `table`, `certificates`); files, gRPC and the log are in thin shells around them. It knows
-no service: each says which role may call what.
+It knows no service: each says which role may call what.
 """
 
 from __future__ import annotations
 
-from fairbox.security.client import PLAINTEXT, ClientSecurity, client_security
+from fairbox.security.client import CLIENT_VARIABLES, PLAINTEXT, ClientSecurity, client_security
 from fairbox.security.roles import ANYONE, Identity, Role, TenantRefused, current_identity, still_permitted
 from fairbox.security.server import PortGuard, SecurityFacts, ServerSecurity, ServerSecuritySettings, security_metrics
 
 __all__ = [
     "ANYONE",
+    "CLIENT_VARIABLES",
     "PLAINTEXT",
     "ClientSecurity",
     "Identity",

@@ -2,8 +2,9 @@
 
 Invariants: a refusal names what is needed, and never holds what was given; a method that no rule names needs a token
 all the same, so that nothing opens by being forgotten. It does not look into requests: fields, such as a tenant or the
-kind of a session, are their service's to check against the identity. A call is decided before any of its messages is read, so that a stranger's bytes are not taken in, and once;
-a stream that outlives rotations asks again by itself; the identity is that of the call's task and of those it starts.
+kind of a session, are their service's to check against the identity. A call is decided before any of its messages is
+read, so that a stranger's bytes are not taken in, and once; a stream that outlives rotations asks again by itself; the
+identity is that of the call's task and of those it starts.
 """
 
 from __future__ import annotations

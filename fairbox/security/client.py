@@ -82,6 +82,13 @@ PLAINTEXT = ClientSecurity()
 """No TLS, no token."""
 
 
+CLIENT_VARIABLES = (
+    *("FAIRBOX_TLS_CA", "FAIRBOX_TLS_CERT", "FAIRBOX_TLS_KEY", "FAIRBOX_TLS_SERVER_NAME"),
+    *("FAIRBOX_TOKEN_FILE", "FAIRBOX_ADMIN_TOKEN_FILE", "FAIRBOX_PLAINTEXT_TOKEN"),
+)
+"""Variables that say how a process reaches services."""
+
+
 def client_security(env: Mapping[str, str] | None = None, *, admin: bool = False) -> ClientSecurity:
     """That of this process's environment: FAIRBOX_TLS_CA, FAIRBOX_TLS_CERT, FAIRBOX_TLS_KEY, FAIRBOX_TLS_SERVER_NAME,
     FAIRBOX_TOKEN_FILE and FAIRBOX_PLAINTEXT_TOKEN (true or false). With `admin`, FAIRBOX_ADMIN_TOKEN_FILE is the token,

@@ -215,7 +215,7 @@ async def test_a_language_that_does_not_compile_has_no_compilation(client: Execu
 
 
 async def test_without_room_every_run_compiles() -> None:
-    with running("languages=c", "compile_cache_entries=0") as server:
+    with running("languages=c", "compile_cache_bytes=0") as server:
         async with ExecutorClient(server.target) as client:
             results = [await run(client, DOUBLE, stdin=b"1") for _ in range(2)]
     assert [cached(result) for result in results] == [False, False]

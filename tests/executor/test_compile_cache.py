@@ -10,8 +10,8 @@ from executor_service.core.compile_cache import CompileCache, Known, Turn
 ROOM = 1 << 20
 
 
-def cache(max_entries: int = 8, max_bytes: int = ROOM) -> CompileCache[str, int, str]:
-    return CompileCache(max_entries=max_entries, max_bytes=max_bytes)
+def cache(max_bytes: int = ROOM) -> CompileCache[str, int, str]:
+    return CompileCache(max_bytes=max_bytes)
 
 
 def test_the_first_builds_and_the_others_wait() -> None:
@@ -52,7 +52,7 @@ def test_one_who_waits_and_leaves_is_not_named() -> None:
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    table = cache(max_entries=2)
+    table = cache(max_bytes=2 * 1025)  # two of one byte each, with what an entry costs
     for key in ("a", "b"):
         table.ask(key, 1)
         table.built(key, key, 1, keep=True)
@@ -75,7 +75,7 @@ def test_what_is_larger_than_all_the_room_is_not_kept_and_evicts_nothing() -> No
 
 
 def test_without_room_nothing_is_kept() -> None:
-    table = cache(max_entries=0)
+    table = cache(max_bytes=0)
     table.ask("a", 1)
     table.built("a", "a", 1, keep=True)
     assert table.ask("a", 1) is Turn.BUILD
@@ -88,7 +88,7 @@ def test_without_room_nothing_is_kept() -> None:
     )
 )
 def test_a_key_has_one_builder_and_everybody_gets_an_answer(events: list[tuple[str, str, int, bool]]) -> None:
-    table = cache(max_entries=1, max_bytes=5000)
+    table = cache(max_bytes=5000)
     builder: dict[str, int] = {}
     waiting: dict[str, list[int]] = {"a": [], "b": []}
     for kind, key, who, keep in events:

@@ -20,7 +20,7 @@ from tests.executor.servers import ROOT, command, processes_with, wait_for
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[GatewayServer]:
-    with gateway("max_concurrent=4", "gateway_max_body_bytes=4000000") as started:
+    with gateway("max_concurrent=4") as started:
         yield started
 
 
@@ -205,8 +205,8 @@ def test_other_paths_and_methods_are_refused(
 
 
 def test_a_body_that_is_too_large_is_refused_by_its_size(server: GatewayServer) -> None:
-    assert server.post("/run_code", {"code": "1", "stdin": "x" * 5_000_000}).status_code == 413
-    chunks = (b"x" * 100_000 for _ in range(50))
+    assert server.post("/run_code", {"code": "1", "stdin": "x" * 34_000_000}).status_code == 413
+    chunks = (b"x" * 1_000_000 for _ in range(34))
     assert server.post("/run_code", data=chunks).status_code == 413
     assert server.run("print(1)")["status"] == "Success"
 
@@ -281,7 +281,6 @@ def test_with_a_token_only_those_who_have_it_pass(token: Path) -> None:
         (["gateway_listen=nonsense"], "must be HOST:PORT"),
         (["gateway_listen=127.0.0.1:0", "gateway_token_file=/nowhere"], "can't be read"),
         (["gateway_listen=127.0.0.1:0", "gateway_token_file=/dev/null"], "less than 16 characters"),
-        (["gateway_max_body_bytes=0"], "must be from 1"),
         (["gateway_queue_timeout_s=0"], "must be above 0"),
     ],
 )

@@ -167,7 +167,7 @@ def resident_bytes(pid: int) -> int:
 
 @pytest.mark.parametrize("level", LEVELS, ids=str)
 async def test_nothing_is_wrong_nothing_is_left_and_nothing_grows(level: Level) -> None:
-    with level.running("max_concurrent=4", "dedup_max_ids=500", "dedup_max_bytes=1000000") as server:
+    with level.running("max_concurrent=4") as server:
         wrong = await soak(server, max(RUNS // 10, 200), seed=1)
         wait_for(lambda: processes_with(MARKER) == [])
         await asyncio.sleep(2)

@@ -108,5 +108,5 @@ def test_workspaces_have_a_volume_of_their_own_with_room_for_those_that_are_bein
 
 def test_the_cluster_wide_limit_is_what_all_executors_can_run() -> None:
     (autoscaler,) = of_kind("HorizontalPodAutoscaler")
-    bucket = limiter().buckets[executor().limiter_bucket]
+    bucket = limiter().buckets["code"]
     assert bucket.max_in_flight <= autoscaler["spec"]["maxReplicas"] * executor().max_concurrent

@@ -35,7 +35,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(roots: Path) -> AsyncIterator[LocalStack]:
     # An interrupt is given the time that a loaded machine takes.
-    executor = [f"workspace_roots=[{roots}]", "max_sessions=8", "interrupt_grace_s=30", *LAZY]
+    executor = [f"workspace_roots=[{roots}]", "max_sessions=8", *LAZY]
     async with LocalStack(limiter_args=["buckets.code.max_in_flight=3"], executor_args=executor) as stack:
         yield stack
 

@@ -58,12 +58,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     del settings["executor_token_file"]
     for_limiter = secrets.security("executor")
     executor = [f"limiter={ports.limiter}", *(f"{name}={value}" for name, value in settings.items())]
-    executor += [
-        f"limiter_{name}={getattr(for_limiter, name)}" for name in ("tls_ca", "tls_cert", "tls_key", "token_file")
-    ]
+    names = ("tls_ca", "tls_cert", "tls_key", "token_file")
+    env = {f"FAIRBOX_{name.upper()}": getattr(for_limiter, name) for name in names}
     process = subprocess.Popen([sys.executable, "-m", "limiter", *limiter])
     try:
-        with running(*executor) as server:
+        with running(*executor, env=env) as server:
             yield Guarded(replace(ports, executor=server.target, executor_health=server.health), secrets)
     finally:
         process.terminate()
@@ -219,11 +218,21 @@ async def test_a_pair_of_its_own_needs_nothing_of_that(guarded: Guarded, monkeyp
     assert "up starts services of its own, without TLS and tokens, but FAIRBOX_TLS_CA is set" in done.stderr
 
 
+def test_a_limiter_that_can_not_be_reached_so_ends_the_start_with_a_sentence(secrets: Secrets) -> None:
+    words, _, _ = command("limiter=10.0.0.1:1", "languages=python")
+    for env, problem in (
+        ({"FAIRBOX_TOKEN_FILE": str(secrets.folder / "client.token")}, "the token would go to 10.0.0.1:1 in the clear"),
+        ({"FAIRBOX_TLS_CERT": "x", "FAIRBOX_TLS_KEY": "y"}, "FAIRBOX_TLS_CERT is 'x', which needs FAIRBOX_TLS_CA"),
+    ):
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=os.environ | env)
+        assert done.returncode in (1, 2)
+        assert problem in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        (["limiter=10.0.0.1:1", "limiter_token_file={client}"], "the token would go to 10.0.0.1:1 in the clear"),
-        (["limiter_tls_cert=x", "limiter_tls_key=y"], "limiter_tls_cert is 'x', which needs limiter_tls_ca"),
         (["client_token_file=/nowhere"], "client_token_file is '/nowhere', which can't be read: No such file"),
         (["listen=0.0.0.0:0", "tls_cert={cert}", "tls_key={key}"], "is not loopback, and nothing would protect it"),
         (["max_connection_age_s=-1"], "max_connection_age_s is -1.0, must be from 0"),

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import pytest
 import requests
 
-from executor_service.config import ExecutorConfig
-from fairbox.errors import ConfigError
 from fairbox.ports import free_port
 from tests.executor.servers import running
 from tests.security.services import Secrets
@@ -47,7 +45,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     secrets = Secrets.make(folder)
     (folder / "gateway.token").write_text(TOKEN)
     address = f"127.0.0.1:{free_port()}"
-    words = [*secrets.server.settings(), f"gateway_listen={address}", "gateway_tls=true", "languages=python"]
+    words = [*secrets.server.settings(), f"gateway_listen={address}", "languages=python"]
     with running(*words, f"gateway_token_file={folder / 'gateway.token'}"):
         yield Gateway(address, secrets)
 
@@ -113,8 +111,3 @@ def test_old_versions_of_tls_are_refused(gateway: Gateway) -> None:
         pytest.raises(OSError, match=r"ssl|SSL|reset"),
     ):
         context.wrap_socket(plain, server_hostname="localhost")
-
-
-def test_a_gateway_without_a_certificate_speaks_no_https() -> None:
-    with pytest.raises(ConfigError, match="gateway_tls is true, which needs tls_cert and gateway_listen"):
-        ExecutorConfig(gateway_tls=True, gateway_listen="127.0.0.1:0").validate()
