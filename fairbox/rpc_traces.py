@@ -18,7 +18,7 @@ from fairbox import tracing
 
 __all__ = ["server_interceptors"]
 
-_ONLY_LOOK = ("GetStatus", "WatchStatus", "ListLeases", "ListQueue", "ListSessions", "Session")
+_ONLY_LOOK = ("GetStatus", "ListLeases", "ListSessions", "Session")
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
 

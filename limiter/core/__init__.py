@@ -11,7 +11,7 @@ from limiter.core.ids import LeaseId, Ticket
 from limiter.core.limits import AdaptiveLimits, BucketLimits
 from limiter.core.reasons import BindStatus, BucketOrder, LeaseState, RejectReason, ReleaseOutcome, SessionKind
 from limiter.core.roster import Member
-from limiter.core.statistics import BucketStatistics, LeaseInfo, LimiterStatistics, QueueInfo, SessionStatistics
+from limiter.core.statistics import BucketStatistics, LeaseInfo, LimiterStatistics, SessionStatistics
 from limiter.core.timing import Timing
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "LimiterCore",
     "LimiterStatistics",
     "Member",
-    "QueueInfo",
     "RejectReason",
     "ReleaseOutcome",
     "SessionKind",

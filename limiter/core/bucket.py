@@ -81,25 +81,16 @@ class Bucket:
         """Whether tokens are free for the request. What is heavier than an adapted limit fits alone, because the limit
         only rises with work that ends."""
         held, cap = self.held, self.cap
-        return request.needed <= cap - held or (held == 0 < cap)
+        return request.tokens <= cap - held or (held == 0 < cap)
 
     def next_in_line(self) -> int:
         """How many requests count as next."""
         return min(self.cap, MOST_STANDBY)
 
-    def ready_at(self, request: Request) -> float:
-        """When the rate lets the request through; only with a rate."""
+    def ready_at(self) -> float:
+        """When the rate lets the next request through; only with a rate."""
         assert self.rate is not None
-        return self.rate.ready_at(1 if request.partial else request.count)
-
-    def count_for(self, request: Request, now: float) -> int:
-        """How many leases a request that fits is granted."""
-        if not request.partial:
-            return request.count
-        count = min(request.count, (self.cap - self.held) // request.tokens)
-        if self.rate is not None:
-            count = min(count, int(self.rate.available(now)))
-        return max(1, count)
+        return self.rate.ready_at(1)
 
     def count_outcome(self, outcome: ReleaseOutcome) -> None:
         """Work under a lease has ended."""

@@ -55,10 +55,8 @@ from limiter.core.session_rules import SessionRules
 from limiter.core.statistics import (
     LeaseInfo,
     LimiterStatistics,
-    QueueInfo,
     SessionStatistics,
     list_leases,
-    list_queue,
     session_statistics,
     snapshot,
 )
@@ -167,10 +165,6 @@ class LimiterCore:
         """At most `limit` leases by id, those after the id `after`; `bucket` narrows it down."""
         return list_leases(self._ledger, now, bucket, after, limit)
 
-    def queue(self, now: float, *, bucket: str, after: str = "", limit: int = 100) -> list[QueueInfo]:
-        """At most `limit` waiting requests of a bucket in ticket order, those after the ticket `after`."""
-        return list_queue(self._ledger, now, bucket, after, limit)
-
     # Leading, configuration and time
 
     def _extend(self, event: LeadUntil, now: float) -> None:
@@ -197,7 +191,7 @@ class LimiterCore:
         order = bucket.limits.order
         bucket.configure(limits, now)
         for request in ledger.waiting_for(bucket):
-            refusal = limits.refusal(request.tokens, request.count, request.partial, request.hold)
+            refusal = limits.refusal(request.tokens, request.hold)
             if refusal:
                 ledger.reject(request, RejectReason.INVALID, refusal)
         if limits.order is not order:

@@ -38,10 +38,9 @@ class Granted:
     request_id: str
     attempt: int
     bucket: str
-    leases: tuple[LeaseId, ...]
-    """One, or as many as the request's `count` allowed."""
+    lease: LeaseId
     start_by: float
-    """The leases end unless bound within this time."""
+    """The lease ends unless bound within this time."""
     waited: float
     """Time spent in the queue."""
     ticket: Ticket

@@ -38,11 +38,7 @@ class Acquire:
     attempt: int = 0
     bucket: str = "code"
     tokens: int = 1
-    """Weight of each lease, all or nothing."""
-    count: int = 1
-    """How many leases, under one place in the queue."""
-    partial: bool = False
-    """With `count`: take as many as are free, at least one, when the turn comes."""
+    """Weight of the lease, all or nothing."""
     queue_timeout: float = 3600.0
     """The longest wait in the queue."""
     start_by: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from limiter.core.deadlines import NEVER
@@ -18,15 +18,13 @@ __all__ = ["Lease", "Request"]
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One acquire. It waits (`waiting`), then has leases, then ends. A record: `LimiterCore` alone changes it."""
+    """One acquire. It waits (`waiting`), then has a lease, then ends. A record: `LimiterCore` alone changes it."""
 
     session: Session
     request_id: str
     attempt: int
     bucket: Bucket
     tokens: int
-    count: int
-    partial: bool
     tenant: str
     start_by: float
     ticket: Ticket
@@ -37,14 +35,10 @@ class Request:
     hold: float = 0.0
     """Above 0: nobody will bind its lease, which ends after this time."""
     waiting: bool = False
-    leases: list[Lease] = field(default_factory=list)
+    lease: Lease | None = None
+    """What it was granted, until that ends."""
     deadline: float = NEVER
     """While it waits: when its queue timeout runs out."""
-
-    @property
-    def needed(self) -> int:
-        """Tokens that must be free for it to be granted."""
-        return self.tokens if self.partial else self.tokens * self.count
 
 
 @dataclass(slots=True, eq=False)

@@ -2,7 +2,7 @@
 
 Invariants: `bucket.held` is the sum of the tokens of the bucket's leases, and no grant makes it exceed the limit;
 nothing is granted during a recovery; grants leave a bucket in the order of its queue, among connected sessions; a
-request waits or has leases, never both; whoever ends something takes it out of every index here. Effects are collected
+request waits or has a lease, never both; whoever ends something takes it out of every index here. Effects are collected
 in `effects` in the order of the moves.
 """
 
@@ -61,7 +61,7 @@ class Ledger:
         bucket, session = request.bucket, request.session
         session.requests[request.request_id] = request
         ready = bucket.held < bucket.cap and not bucket.queue and not self.recovery.active and bucket.fits(request)
-        if ready and (bucket.rate is None or bucket.ready_at(request) <= now):
+        if ready and (bucket.rate is None or bucket.ready_at() <= now):
             self._grant(request, now)
             return
         pace = bucket.pace(now)
@@ -121,7 +121,7 @@ class Ledger:
             request = queue.head()
             if request is None or not bucket.fits(request):
                 return
-            if bucket.rate is not None and (when := bucket.ready_at(request)) > now:
+            if bucket.rate is not None and (when := bucket.ready_at()) > now:
                 if when != bucket.deadline:
                     self.deadlines.set(bucket, when)
                 return
@@ -150,8 +150,8 @@ class Ledger:
             position = request.bucket.queue.position(request)
             session_id = request.session.session_id
             self.effects.append(Queued(session_id, request.request_id, request.ticket, position, 0.0))
-        else:
-            self._tell_grant(request, now, request.leases[0].granted_at - request.since)
+        elif request.lease is not None:
+            self._tell_grant(request, request.lease, now, request.lease.granted_at - request.since)
 
     # Leases
 
@@ -168,9 +168,8 @@ class Ledger:
             self._end_if_gone(lease.holder)
         request = lease.request
         if request is not None:
-            request.leases.remove(lease)
-            if not request.leases and not request.waiting:
-                self._forget(request, request.session)
+            request.lease = None
+            self._forget(request, request.session)
 
     def release(self, lease: Lease, outcome: ReleaseOutcome, now: float) -> None:
         """Ends a lease by the word of who holds it."""
@@ -251,39 +250,29 @@ class Ledger:
     # Steps
 
     def _grant(self, request: Request, now: float) -> None:
-        bucket = request.bucket
-        count = bucket.count_for(request, now)
-        for _ in range(count):
-            self._make_lease(request, now)
-        bucket.held += request.tokens * count
-        bucket.granted_total += count
-        if bucket.rate is not None:
-            bucket.rate.take(count, now)
-        waited = now - request.since
-        bucket.meter.record(now, waited)
-        self._tell_grant(request, now, waited)
-
-    def _make_lease(self, request: Request, now: float) -> None:
-        """Puts a lease into the books. What it counts is the caller's."""
-        session = request.session
+        bucket, session = request.bucket, request.session
         self.last_lease += 1
         lease_id = LeaseId(self.epoch, self.last_lease)
-        lease = Lease(lease_id, request.bucket, request.tokens, session.session_id, session, request, now)
-        self.leases[lease_id] = lease
-        session.leases[lease_id] = lease
-        request.leases.append(lease)
+        lease = Lease(lease_id, bucket, request.tokens, session.session_id, session, request, now)
         lease.soft = request.hold > 0
+        self.leases[lease_id] = session.leases[lease_id] = request.lease = lease
         self.deadlines.set(lease, now + request.start_by)
+        bucket.held += request.tokens
+        bucket.granted_total += 1
+        if bucket.rate is not None:
+            bucket.rate.take(1, now)
+        waited = now - request.since
+        bucket.meter.record(now, waited)
+        self._tell_grant(request, lease, now, waited)
 
-    def _tell_grant(self, request: Request, now: float, waited: float) -> None:
+    def _tell_grant(self, request: Request, lease: Lease, now: float, waited: float) -> None:
         """Says what a request was granted."""
-        first = request.leases[0]
-        start_by = max(0.0, first.deadline - now) if first.state is _GRANTED else 0.0
-        leases = (first.lease_id,) if request.count == 1 else tuple([lease.lease_id for lease in request.leases])
-        name = request.bucket.limits.name
-        session_id = request.session.session_id
+        start_by = max(0.0, lease.deadline - now) if lease.state is _GRANTED else 0.0
+        name, session_id = request.bucket.limits.name, request.session.session_id
         self.effects.append(
-            Granted(session_id, request.request_id, request.attempt, name, leases, start_by, waited, request.ticket)
+            Granted(
+                session_id, request.request_id, request.attempt, name, lease.lease_id, start_by, waited, request.ticket
+            )
         )
 
     def _wait(self, request: Request, deadline: float) -> None:

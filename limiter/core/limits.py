@@ -83,14 +83,10 @@ class BucketLimits:
             if not 0 < self.adaptive.backoff < 1:
                 yield "adaptive.backoff", f"is {self.adaptive.backoff}, must be above 0 and below 1"
 
-    def refusal(self, tokens: int, count: int, partial: bool, hold: float) -> str:
+    def refusal(self, tokens: int, hold: float) -> str:
         """Why a request can never be granted within these limits; "" when it can. The first word is the field."""
-        need = tokens if partial else tokens * count
-        if need > self.max_in_flight:
-            field = "count" if count > 1 else "tokens"
-            return f"{field} is {need}, must be at most {self.max_in_flight}, the limit of {self.name}"
-        if self.rate_per_s and not partial and count > self.most_at_once:
-            return f"count is {count}, must be at most {self.most_at_once}, the burst of {self.name}"
+        if tokens > self.max_in_flight:
+            return f"tokens is {tokens}, must be at most {self.max_in_flight}, the limit of {self.name}"
         if hold and not self.max_hold:
             return f"hold_s is {hold:g}, but leases of {self.name} have to be bound: its max_hold_s is 0"
         if hold > self.max_hold:

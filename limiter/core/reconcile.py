@@ -92,8 +92,6 @@ def place(ledger: Ledger, session: Session, acquire: Acquire, bucket: Bucket, no
         acquire.attempt,
         bucket,
         acquire.tokens,
-        acquire.count,
-        acquire.partial,
         acquire.tenant,
         start_by,
         ticket,

@@ -35,7 +35,8 @@ class RequestRules:
             if event.attempt < known.attempt:
                 self._reject(event, RejectReason.INVALID, f"attempt is {event.attempt}, but {known.attempt} is known")
                 return
-            if event.attempt == known.attempt or known.waiting or known.leases[0].state is LeaseState.GRANTED:
+            unbound = known.lease is None or known.lease.state is LeaseState.GRANTED
+            if event.attempt == known.attempt or unbound:
                 known.attempt = event.attempt
                 ledger.repeat(known, now)
                 return
@@ -87,7 +88,7 @@ class RequestRules:
             message = f"bucket is {event.bucket!r}, must be one of {', '.join(sorted(ledger.buckets))}"
         elif event.hold and session.kind is SessionKind.EXECUTOR:
             message = f"hold_s is {event.hold:g}, must be 0 on an executor's session, which binds"
-        elif refusal := bucket.limits.refusal(event.tokens, event.count, event.partial, event.hold):
+        elif refusal := bucket.limits.refusal(event.tokens, event.hold):
             message = refusal
         elif bucket.waiting >= bucket.limits.max_queued:
             reason, after = RejectReason.QUEUE_FULL, bucket.retry_after(now)
@@ -120,13 +121,13 @@ class RequestRules:
             if request.waiting:
                 released = True
                 self._withdraw(request, now)
-            else:
-                unbound = [lease for lease in request.leases if lease.state is LeaseState.GRANTED]
-                released, bound = bool(unbound), len(unbound) < len(request.leases)
-                request.bucket.released_total += len(unbound)
-                for lease in unbound:
-                    ledger.free(lease)
+            elif request.lease is not None and request.lease.state is LeaseState.GRANTED:
+                released = True
+                request.bucket.released_total += 1
+                ledger.free(request.lease)
                 ledger.pump(request.bucket, now)
+            else:
+                bound = True
         newest = request is None or event.attempt >= request.attempt
         if newest and (session is None or session.kind is SessionKind.UNARY):
             ledger.tombstones.bury(event.session_id, event.request_id, event.attempt, now)

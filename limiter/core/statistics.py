@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from limiter.core.bucket import Bucket, BucketLimits
-from limiter.core.ids import LeaseId, Ticket
-from limiter.core.reasons import BucketOrder, LeaseState, ReleaseOutcome, SessionKind
+from limiter.core.ids import LeaseId
+from limiter.core.reasons import LeaseState, ReleaseOutcome, SessionKind
 
 if TYPE_CHECKING:
     from limiter.core.ledger import Ledger
 
-__all__ = ["BucketStatistics", "LeaseInfo", "LimiterStatistics", "QueueInfo", "SessionStatistics"]
+__all__ = ["BucketStatistics", "LeaseInfo", "LimiterStatistics", "SessionStatistics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +104,6 @@ class LeaseInfo:
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class QueueInfo:
-    """One waiting request."""
-
-    ticket: Ticket
-    bucket: str
-    request_id: str
-    session_id: str
-    session_name: str
-    tokens: int
-    tenant: str
-    waited: float
-    connected: bool
-    """False while its session's stream is lost, so that it is skipped."""
-
-
 def snapshot(ledger: Ledger, now: float, uptime: float) -> LimiterStatistics:
     """The state of every bucket; O(buckets + sessions)."""
     recovery = ledger.recovery
@@ -206,36 +189,3 @@ def _lease(ledger: Ledger, lease_id: LeaseId, now: float) -> LeaseInfo:
         age=now - lease.granted_at,
         run_id=lease.run_id,
     )
-
-
-def list_queue(ledger: Ledger, now: float, bucket: str, after: str, limit: int) -> list[QueueInfo]:
-    """At most `limit` waiting requests in the order in which they will be granted, with those of disconnected sessions
-    last or, where the order is that of tickets, in their places. Those after the request with the ticket `after`; from
-    the start when that one has left a queue that is not in ticket order, because so have those before it. ValueError
-    when `after` is not a ticket, KeyError when there is no such bucket."""
-    first = Ticket.parse(after) if after else Ticket(0, 0)
-    found = ledger.buckets[bucket]
-    waiting = list(found.queue)
-    if found.waiting > len(waiting):
-        queued = set(waiting)
-        waiting += [request for request in ledger.waiting_for(found) if request not in queued]
-    if found.limits.order is BucketOrder.FIFO:
-        waiting.sort(key=lambda request: request.ticket)
-        waiting = waiting[bisect_right(waiting, first, key=lambda request: request.ticket) :]
-    else:
-        start = next((number for number, request in enumerate(waiting, 1) if request.ticket == first), 0)
-        waiting = waiting[start:]
-    return [
-        QueueInfo(
-            ticket=request.ticket,
-            bucket=bucket,
-            request_id=request.request_id,
-            session_id=request.session.session_id,
-            session_name=request.session.name,
-            tokens=request.tokens * request.count,
-            tenant=request.tenant,
-            waited=now - request.since,
-            connected=request.session.connected,
-        )
-        for request in waiting[:limit]
-    ]

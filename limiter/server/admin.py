@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +12,15 @@ import grpc.aio
 
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.grpc_errors import abort_fields
-from fairbox.security import SecurityFacts, still_permitted
+from fairbox.security import SecurityFacts
 from limiter.config import MAX_BUCKETS
 from limiter.core import LeaseId, LeaseState
 from limiter.core.effects import Configured, RevokeAnswered
 from limiter.core.events import Configure, Revoke
 from limiter.server.bucket_config import bucket_config_message, bucket_limits
 from limiter.server.convert import (
-    DEFAULT_BUCKET,
     bucket_message,
     lease_info_message,
-    queue_entry_message,
     security_message,
     session_message,
 )
@@ -59,23 +56,6 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         """The state at one instant."""
         return await self._status(request.bucket, context)
 
-    async def WatchStatus(  # noqa: N802
-        self, request: pb.WatchStatusRequest, context: Context
-    ) -> AsyncIterator[pb.WatchStatusResponse]:
-        """The state, until the caller ends the stream or the limiter shuts down."""
-        fields = Fields()
-        interval = fields.duration("interval_s", request.interval_s, default=1.0, shortest=0.1, longest=3600.0)
-        try:
-            fields.check()
-        except FieldErrors as errors:
-            await abort_fields(context, errors)
-        await self._seat.take(context)
-        while self._seat.leads:
-            if not still_permitted():
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token of this stream is not good any more")
-            yield pb.WatchStatusResponse(status=await self._status(request.bucket, context))
-            await asyncio.sleep(interval)
-
     async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:  # noqa: N802
         """One page of the leases in hand."""
         size, hub = await _page_size(request.page_size, context), await self._seat.take(context)
@@ -85,19 +65,6 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
             await _bad_token(request.page_token, context)
         token = str(found[-1].lease) if len(found) == size else ""
         return pb.ListLeasesResponse(leases=[lease_info_message(info) for info in found], next_page_token=token)
-
-    async def ListQueue(self, request: pb.ListQueueRequest, context: Context) -> pb.ListQueueResponse:  # noqa: N802
-        """One page of a queue."""
-        size, hub = await _page_size(request.page_size, context), await self._seat.take(context)
-        bucket = request.bucket or DEFAULT_BUCKET
-        try:
-            found = hub.core.queue(hub.clock.now(), bucket=bucket, after=request.page_token, limit=size)
-        except KeyError:
-            await _unknown_bucket(hub, bucket, context)
-        except ValueError:
-            await _bad_token(request.page_token, context)
-        token = str(found[-1].ticket) if len(found) == size else ""
-        return pb.ListQueueResponse(entries=[queue_entry_message(info) for info in found], next_page_token=token)
 
     async def RevokeLease(self, request: pb.RevokeLeaseRequest, context: Context) -> pb.RevokeLeaseResponse:  # noqa: N802
         """Takes a lease back."""

@@ -12,7 +12,6 @@ from limiter.core import (
     LeaseId,
     LeaseInfo,
     LeaseState,
-    QueueInfo,
     RejectReason,
     ReleaseOutcome,
     SessionKind,
@@ -37,7 +36,6 @@ __all__ = [
     "lease_id",
     "lease_info_message",
     "lease_message",
-    "queue_entry_message",
     "security_message",
     "session_message",
 ]
@@ -228,21 +226,6 @@ def lease_info_message(info: LeaseInfo) -> pb.LeaseInfo:
         holder_name=info.holder_name,
         age_s=info.age,
         run_id=info.run_id,
-    )
-
-
-def queue_entry_message(info: QueueInfo) -> pb.QueueEntry:
-    """One waiting request in a list."""
-    return pb.QueueEntry(
-        ticket=pb.Ticket(epoch=info.ticket.epoch, seq=info.ticket.seq),
-        bucket=info.bucket,
-        request_id=info.request_id,
-        session_id=info.session_id,
-        session_name=info.session_name,
-        tokens=info.tokens,
-        tenant=info.tenant,
-        waited_s=info.waited,
-        connected=info.connected,
     )
 
 

@@ -43,7 +43,7 @@ class Fields:
         return value or default
 
     def count(self, field: str, value: int, *, default: int, most: int) -> int:
-        """A number from 1 to `most`; 0 is the default, where there is one."""
+        """A number from 1 to `most`; 0 is the default."""
         chosen = value or default
         if not 1 <= chosen <= most:
             self.refuse(field, f"is {value}, must be from 1 to {most}")

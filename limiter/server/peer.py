@@ -170,7 +170,7 @@ class PeerStream:
             grant.start_by_s = effect.start_by
             lease = grant.lease
             lease.bucket = effect.bucket
-            lease.epoch, lease.seq = effect.leases[0]
+            lease.epoch, lease.seq = effect.lease
             lease.client_session_id = effect.session_id
             grant.ticket.epoch, grant.ticket.seq = effect.ticket
             if self._waits is not None:

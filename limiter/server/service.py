@@ -96,36 +96,11 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
         """Waits for one lease."""
         try:
             event, client_id = _acquire_event(request)
-            fields = Fields()
-            event = replace(
-                event,
-                tokens=fields.count("tokens", request.tokens, default=1, most=1_000_000),
-                hold=fields.duration("hold_s", request.hold_s, default=0.0, longest=MAX_HOLD_S),
-            )
-            fields.check()
         except FieldErrors as errors:
             await abort_fields(context, errors)
         granted = await self._acquire(event, context)
         return pb.AcquireTokenResponse(
-            lease=lease_message(granted.leases[0], granted.bucket, granted.session_id),
-            client_id=client_id,
-            request_id=granted.request_id,
-            waited_s=granted.waited,
-            start_by_s=granted.start_by,
-        )
-
-    async def AcquireBatch(self, request: pb.AcquireBatchRequest, context: Context) -> pb.AcquireBatchResponse:  # noqa: N802
-        """Waits for several leases under one place in the queue."""
-        try:
-            event, client_id = _acquire_event(request)
-            fields = Fields()
-            count = fields.count("count", request.count, default=0, most=1024)
-            fields.check()
-        except FieldErrors as errors:
-            await abort_fields(context, errors)
-        granted = await self._acquire(replace(event, count=count, partial=request.partial), context)
-        return pb.AcquireBatchResponse(
-            leases=[lease_message(lease, granted.bucket, granted.session_id) for lease in granted.leases],
+            lease=lease_message(granted.lease, granted.bucket, granted.session_id),
             client_id=client_id,
             request_id=granted.request_id,
             waited_s=granted.waited,
@@ -185,8 +160,8 @@ async def _read(context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionR
         peer.finish()
 
 
-def _acquire_event(request: pb.AcquireTokenRequest | pb.AcquireBatchRequest) -> tuple[Acquire, str]:
-    """What both acquires have in common, and the client id. FieldErrors when a field is not acceptable."""
+def _acquire_event(request: pb.AcquireTokenRequest) -> tuple[Acquire, str]:
+    """The event and the client id. FieldErrors when a field is not acceptable."""
     fields = Fields()
     client_id = request.client_id or uuid.uuid4().hex
     fields.identifier("client_id", client_id, longest=_LONGEST_CLIENT_ID)
@@ -195,12 +170,14 @@ def _acquire_event(request: pb.AcquireTokenRequest | pb.AcquireBatchRequest) -> 
         request_id=fields.identifier("request_id", request.request_id or uuid.uuid4().hex),
         attempt=request.attempt,
         bucket=request.bucket or DEFAULT_BUCKET,
+        tokens=fields.count("tokens", request.tokens, default=1, most=1_000_000),
         queue_timeout=fields.duration(
             "queue_timeout_s", request.queue_timeout_s, default=_QUEUE_TIMEOUT_S, longest=_MAX_QUEUE_TIMEOUT_S
         ),
         start_by=fields.duration(
             "unbound_ttl_s", request.unbound_ttl_s, default=_UNBOUND_TTL_S, longest=_MAX_QUEUE_TIMEOUT_S
         ),
+        hold=fields.duration("hold_s", request.hold_s, default=0.0, longest=MAX_HOLD_S),
         tenant=fields.text("tenant", request.tenant, longest=128),
         unary=True,
     )

@@ -31,11 +31,6 @@ class LimiterServiceStub(object):
                 request_serializer=limiter_dot_v1_dot_limiter__pb2.ReleaseTokenRequest.SerializeToString,
                 response_deserializer=limiter_dot_v1_dot_limiter__pb2.ReleaseTokenResponse.FromString,
                 )
-        self.AcquireBatch = channel.unary_unary(
-                '/limiter.v1.LimiterService/AcquireBatch',
-                request_serializer=limiter_dot_v1_dot_limiter__pb2.AcquireBatchRequest.SerializeToString,
-                response_deserializer=limiter_dot_v1_dot_limiter__pb2.AcquireBatchResponse.FromString,
-                )
 
 
 class LimiterServiceServicer(object):
@@ -74,14 +69,6 @@ class LimiterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def AcquireBatch(self, request, context):
-        """Acquires several leases of one token each under one place in the queue: all of them, or as many as are free when
-        its turn comes. Errors are those of AcquireToken.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_LimiterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -99,11 +86,6 @@ def add_LimiterServiceServicer_to_server(servicer, server):
                     servicer.ReleaseToken,
                     request_deserializer=limiter_dot_v1_dot_limiter__pb2.ReleaseTokenRequest.FromString,
                     response_serializer=limiter_dot_v1_dot_limiter__pb2.ReleaseTokenResponse.SerializeToString,
-            ),
-            'AcquireBatch': grpc.unary_unary_rpc_method_handler(
-                    servicer.AcquireBatch,
-                    request_deserializer=limiter_dot_v1_dot_limiter__pb2.AcquireBatchRequest.FromString,
-                    response_serializer=limiter_dot_v1_dot_limiter__pb2.AcquireBatchResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -168,23 +150,6 @@ class LimiterService(object):
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
-    @staticmethod
-    def AcquireBatch(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(request, target, '/limiter.v1.LimiterService/AcquireBatch',
-            limiter_dot_v1_dot_limiter__pb2.AcquireBatchRequest.SerializeToString,
-            limiter_dot_v1_dot_limiter__pb2.AcquireBatchResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
 
 class LimiterAdminServiceStub(object):
     """Shows and changes the limiter's live state. Served on a port of its own, so that a flood of acquires cannot
@@ -202,20 +167,10 @@ class LimiterAdminServiceStub(object):
                 request_serializer=limiter_dot_v1_dot_limiter__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=limiter_dot_v1_dot_limiter__pb2.GetStatusResponse.FromString,
                 )
-        self.WatchStatus = channel.unary_stream(
-                '/limiter.v1.LimiterAdminService/WatchStatus',
-                request_serializer=limiter_dot_v1_dot_limiter__pb2.WatchStatusRequest.SerializeToString,
-                response_deserializer=limiter_dot_v1_dot_limiter__pb2.WatchStatusResponse.FromString,
-                )
         self.ListLeases = channel.unary_unary(
                 '/limiter.v1.LimiterAdminService/ListLeases',
                 request_serializer=limiter_dot_v1_dot_limiter__pb2.ListLeasesRequest.SerializeToString,
                 response_deserializer=limiter_dot_v1_dot_limiter__pb2.ListLeasesResponse.FromString,
-                )
-        self.ListQueue = channel.unary_unary(
-                '/limiter.v1.LimiterAdminService/ListQueue',
-                request_serializer=limiter_dot_v1_dot_limiter__pb2.ListQueueRequest.SerializeToString,
-                response_deserializer=limiter_dot_v1_dot_limiter__pb2.ListQueueResponse.FromString,
                 )
         self.ConfigureBucket = channel.unary_unary(
                 '/limiter.v1.LimiterAdminService/ConfigureBucket',
@@ -241,22 +196,8 @@ class LimiterAdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def WatchStatus(self, request, context):
-        """The same, again and again until the caller ends the stream.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def ListLeases(self, request, context):
         """The leases that are granted or bound now, oldest first.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListQueue(self, request, context):
-        """The requests that wait now, in the order in which they will be granted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -289,20 +230,10 @@ def add_LimiterAdminServiceServicer_to_server(servicer, server):
                     request_deserializer=limiter_dot_v1_dot_limiter__pb2.GetStatusRequest.FromString,
                     response_serializer=limiter_dot_v1_dot_limiter__pb2.GetStatusResponse.SerializeToString,
             ),
-            'WatchStatus': grpc.unary_stream_rpc_method_handler(
-                    servicer.WatchStatus,
-                    request_deserializer=limiter_dot_v1_dot_limiter__pb2.WatchStatusRequest.FromString,
-                    response_serializer=limiter_dot_v1_dot_limiter__pb2.WatchStatusResponse.SerializeToString,
-            ),
             'ListLeases': grpc.unary_unary_rpc_method_handler(
                     servicer.ListLeases,
                     request_deserializer=limiter_dot_v1_dot_limiter__pb2.ListLeasesRequest.FromString,
                     response_serializer=limiter_dot_v1_dot_limiter__pb2.ListLeasesResponse.SerializeToString,
-            ),
-            'ListQueue': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListQueue,
-                    request_deserializer=limiter_dot_v1_dot_limiter__pb2.ListQueueRequest.FromString,
-                    response_serializer=limiter_dot_v1_dot_limiter__pb2.ListQueueResponse.SerializeToString,
             ),
             'ConfigureBucket': grpc.unary_unary_rpc_method_handler(
                     servicer.ConfigureBucket,
@@ -344,23 +275,6 @@ class LimiterAdminService(object):
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
     @staticmethod
-    def WatchStatus(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(request, target, '/limiter.v1.LimiterAdminService/WatchStatus',
-            limiter_dot_v1_dot_limiter__pb2.WatchStatusRequest.SerializeToString,
-            limiter_dot_v1_dot_limiter__pb2.WatchStatusResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
-    @staticmethod
     def ListLeases(request,
             target,
             options=(),
@@ -374,23 +288,6 @@ class LimiterAdminService(object):
         return grpc.experimental.unary_unary(request, target, '/limiter.v1.LimiterAdminService/ListLeases',
             limiter_dot_v1_dot_limiter__pb2.ListLeasesRequest.SerializeToString,
             limiter_dot_v1_dot_limiter__pb2.ListLeasesResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
-    @staticmethod
-    def ListQueue(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(request, target, '/limiter.v1.LimiterAdminService/ListQueue',
-            limiter_dot_v1_dot_limiter__pb2.ListQueueRequest.SerializeToString,
-            limiter_dot_v1_dot_limiter__pb2.ListQueueResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -71,14 +71,6 @@ class LimiterServiceStub:
     the call then answers `bound = true` and changes nothing.
     """
 
-    AcquireBatch: grpc.UnaryUnaryMultiCallable[
-        limiter.v1.limiter_pb2.AcquireBatchRequest,
-        limiter.v1.limiter_pb2.AcquireBatchResponse,
-    ]
-    """Acquires several leases of one token each under one place in the queue: all of them, or as many as are free when
-    its turn comes. Errors are those of AcquireToken.
-    """
-
 class LimiterServiceAsyncStub:
     """Acquires, binds and releases tokens. Clients and executors use `Session`; people and simple programs use the unary
     calls, which work on the same queue.
@@ -113,14 +105,6 @@ class LimiterServiceAsyncStub:
     """Gives a token back, or cancels an acquire that may still be queued. Idempotent: releasing what is unknown or
     already released succeeds with `released = false`. A lease that an executor has bound is not freed by its client;
     the call then answers `bound = true` and changes nothing.
-    """
-
-    AcquireBatch: grpc.aio.UnaryUnaryMultiCallable[
-        limiter.v1.limiter_pb2.AcquireBatchRequest,
-        limiter.v1.limiter_pb2.AcquireBatchResponse,
-    ]
-    """Acquires several leases of one token each under one place in the queue: all of them, or as many as are free when
-    its turn comes. Errors are those of AcquireToken.
     """
 
 class LimiterServiceServicer(metaclass=abc.ABCMeta):
@@ -165,16 +149,6 @@ class LimiterServiceServicer(metaclass=abc.ABCMeta):
         the call then answers `bound = true` and changes nothing.
         """
 
-    @abc.abstractmethod
-    def AcquireBatch(
-        self,
-        request: limiter.v1.limiter_pb2.AcquireBatchRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[limiter.v1.limiter_pb2.AcquireBatchResponse, collections.abc.Awaitable[limiter.v1.limiter_pb2.AcquireBatchResponse]]:
-        """Acquires several leases of one token each under one place in the queue: all of them, or as many as are free when
-        its turn comes. Errors are those of AcquireToken.
-        """
-
 def add_LimiterServiceServicer_to_server(servicer: LimiterServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
 
 class LimiterAdminServiceStub:
@@ -189,23 +163,11 @@ class LimiterAdminServiceStub:
     ]
     """The state of the limiter and of each bucket at one instant. One that does not lead answers too, and says who does."""
 
-    WatchStatus: grpc.UnaryStreamMultiCallable[
-        limiter.v1.limiter_pb2.WatchStatusRequest,
-        limiter.v1.limiter_pb2.WatchStatusResponse,
-    ]
-    """The same, again and again until the caller ends the stream."""
-
     ListLeases: grpc.UnaryUnaryMultiCallable[
         limiter.v1.limiter_pb2.ListLeasesRequest,
         limiter.v1.limiter_pb2.ListLeasesResponse,
     ]
     """The leases that are granted or bound now, oldest first."""
-
-    ListQueue: grpc.UnaryUnaryMultiCallable[
-        limiter.v1.limiter_pb2.ListQueueRequest,
-        limiter.v1.limiter_pb2.ListQueueResponse,
-    ]
-    """The requests that wait now, in the order in which they will be granted."""
 
     ConfigureBucket: grpc.UnaryUnaryMultiCallable[
         limiter.v1.limiter_pb2.ConfigureBucketRequest,
@@ -237,23 +199,11 @@ class LimiterAdminServiceAsyncStub:
     ]
     """The state of the limiter and of each bucket at one instant. One that does not lead answers too, and says who does."""
 
-    WatchStatus: grpc.aio.UnaryStreamMultiCallable[
-        limiter.v1.limiter_pb2.WatchStatusRequest,
-        limiter.v1.limiter_pb2.WatchStatusResponse,
-    ]
-    """The same, again and again until the caller ends the stream."""
-
     ListLeases: grpc.aio.UnaryUnaryMultiCallable[
         limiter.v1.limiter_pb2.ListLeasesRequest,
         limiter.v1.limiter_pb2.ListLeasesResponse,
     ]
     """The leases that are granted or bound now, oldest first."""
-
-    ListQueue: grpc.aio.UnaryUnaryMultiCallable[
-        limiter.v1.limiter_pb2.ListQueueRequest,
-        limiter.v1.limiter_pb2.ListQueueResponse,
-    ]
-    """The requests that wait now, in the order in which they will be granted."""
 
     ConfigureBucket: grpc.aio.UnaryUnaryMultiCallable[
         limiter.v1.limiter_pb2.ConfigureBucketRequest,
@@ -288,28 +238,12 @@ class LimiterAdminServiceServicer(metaclass=abc.ABCMeta):
         """The state of the limiter and of each bucket at one instant. One that does not lead answers too, and says who does."""
 
     @abc.abstractmethod
-    def WatchStatus(
-        self,
-        request: limiter.v1.limiter_pb2.WatchStatusRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[limiter.v1.limiter_pb2.WatchStatusResponse], collections.abc.AsyncIterator[limiter.v1.limiter_pb2.WatchStatusResponse]]:
-        """The same, again and again until the caller ends the stream."""
-
-    @abc.abstractmethod
     def ListLeases(
         self,
         request: limiter.v1.limiter_pb2.ListLeasesRequest,
         context: _ServicerContext,
     ) -> typing.Union[limiter.v1.limiter_pb2.ListLeasesResponse, collections.abc.Awaitable[limiter.v1.limiter_pb2.ListLeasesResponse]]:
         """The leases that are granted or bound now, oldest first."""
-
-    @abc.abstractmethod
-    def ListQueue(
-        self,
-        request: limiter.v1.limiter_pb2.ListQueueRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[limiter.v1.limiter_pb2.ListQueueResponse, collections.abc.Awaitable[limiter.v1.limiter_pb2.ListQueueResponse]]:
-        """The requests that wait now, in the order in which they will be granted."""
 
     @abc.abstractmethod
     def ConfigureBucket(

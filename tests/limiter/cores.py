@@ -46,4 +46,9 @@ def acquire(core: LimiterCore, session: str, request: str, now: float = 0.0) -> 
 
 
 def lease_of(effects: list[Effect]) -> LeaseId:
-    return only(Granted, effects).leases[0]
+    return only(Granted, effects).lease
+
+
+def listed(core: LimiterCore) -> list[str]:
+    """Requests that wait, in the order in which they will be granted, without those of lost streams."""
+    return [request.request_id for request in core._ledger.buckets["code"].queue]

@@ -9,7 +9,6 @@ from limiter.core.deadlines import NEVER, Deadlines
 from limiter.core.effects import (
     BindAnswered,
     Configured,
-    Granted,
     Queued,
     Rejected,
     Released,
@@ -213,18 +212,6 @@ def test_lowering_the_limit_rejects_waiters_that_could_never_fit() -> None:
     core.handle(Acquire("c", "heavy", tokens=3), 0.0)
     effects = core.handle(Configure(BucketLimits("code", 2), 1), 0.0)
     assert only(Rejected, effects).request_id == "heavy"
-
-
-def test_batch_takes_all_or_what_is_free_under_one_place() -> None:
-    core = make_core(4)
-    one = lease_of(acquire(core, "c", "one"))
-    partial = only(Granted, core.handle(Acquire("c", "some", count=9, partial=True), 0.0))
-    assert len(partial.leases) == 3
-    assert granted(core.handle(Acquire("c", "all", count=2), 0.0)) == []
-    assert granted(core.handle(Release("c", one), 0.0)) == []
-    whole = core.handle(Release("c", partial.leases[0]), 0.0)
-    assert len(only(Granted, whole).leases) == 2
-    assert core.statistics(0.0).held == 4
 
 
 def test_revoke_ends_a_granted_lease_and_only_asks_for_a_bound_one() -> None:

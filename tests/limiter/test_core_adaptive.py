@@ -15,7 +15,7 @@ ADAPTIVE: dict[str, Any] = {"adaptive": AdaptiveLimits(floor=2, backoff=0.5)}
 
 def hold(core: LimiterCore, count: int, first: int = 0, now: float = 0.0) -> list[LeaseId]:
     return [
-        only(Granted, core.handle(Acquire("cd"[number % 2], f"r{number}"), now)).leases[0]
+        only(Granted, core.handle(Acquire("cd"[number % 2], f"r{number}"), now)).lease
         for number in range(first, first + count)
     ]
 

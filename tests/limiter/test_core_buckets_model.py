@@ -39,6 +39,7 @@ from limiter.core.events import (
     Release,
     Tick,
 )
+from tests.limiter.cores import listed
 
 GRACE = 1.5
 CLIENTS = ("c0", "c1")
@@ -188,7 +189,7 @@ class BucketMachine(RuleBasedStateMachine):
         asked = want.asked if want is not None else self.acquiring
         assert asked is not None
         assert effect.session_id in self.connected
-        (lease,) = effect.leases
+        lease = effect.lease
         assert next(iter(self.in_order()), want) is want, "granted out of order"
         assert self.fits(asked.tokens), "granted above the limit, or while paused"
         if self.limits.rate_per_s:
@@ -324,18 +325,12 @@ class BucketMachine(RuleBasedStateMachine):
     @invariant()
     def books_agree(self) -> None:
         statistics = self.core.statistics(self.now).bucket()
-        listed = self.core.leases(self.now)
-        assert [info.lease for info in listed] == sorted(self.held)
-        assert statistics.held == self.in_hand() == sum(info.tokens for info in listed)
-        assert statistics.bound == sum(info.tokens for info in listed if info.state == "bound")
+        leases = self.core.leases(self.now)
+        assert [info.lease for info in leases] == sorted(self.held)
+        assert statistics.held == self.in_hand() == sum(info.tokens for info in leases)
+        assert statistics.bound == sum(info.tokens for info in leases if info.state == "bound")
         assert statistics.queued == len(self.waiting)
-        order = [info.request_id for info in self.core.queue(self.now, bucket="code") if info.connected]
-        if self.limits.order is BucketOrder.FAIR_BY_TENANT:
-            order = order[: len(self.eligible())]
-            assert order == [want.asked.request_id for want in self.in_order()]
-        else:
-            every = sorted(self.waiting, key=lambda want: want.ticket)
-            assert order == [want.asked.request_id for want in every if want.session in self.connected]
+        assert listed(self.core) == [want.asked.request_id for want in self.in_order()]
         rate = self.core._ledger.buckets["code"].rate
         assert rate is None or rate._empty_at <= self.now + TINY, "the rate bucket is negative"
 

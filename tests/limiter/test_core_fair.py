@@ -7,7 +7,7 @@ from typing import Any
 from limiter.core import BucketLimits, BucketOrder, LeaseId, LimiterCore, SessionKind, Ticket
 from limiter.core.effects import Effect, Granted, Queued
 from limiter.core.events import Acquire, Cancel, Configure, Disconnect, HeldLease, Hello, Release
-from tests.limiter.cores import make_core, only
+from tests.limiter.cores import listed, make_core, only
 
 FAIR: dict[str, Any] = {"order": BucketOrder.FAIR_BY_TENANT}
 
@@ -25,16 +25,12 @@ def drain(core: LimiterCore, lease: LeaseId, session: str = "c") -> list[str]:
         if not grants:
             return order
         order += [grant.request_id for grant in grants]
-        lease, session = grants[-1].leases[0], grants[-1].session_id
-
-
-def listed(core: LimiterCore) -> list[str]:
-    return [info.request_id for info in core.queue(0.0, bucket="code")]
+        lease, session = grants[-1].lease, grants[-1].session_id
 
 
 def test_tenants_take_turns_and_positions_tell_the_order() -> None:
     core = make_core(1, **FAIR)
-    lease = only(Granted, ask(core, "x")).leases[0]
+    lease = only(Granted, ask(core, "x")).lease
     positions = {name: only(Queued, ask(core, name)).position for name in ("a1", "a2", "a3", "b1", "b2", "c1")}
     assert positions == {"a1": 0, "a2": 1, "a3": 2, "b1": 1, "b2": 3, "c1": 2}
     assert listed(core) == ["a1", "b1", "c1", "a2", "b2", "a3"]
@@ -44,7 +40,7 @@ def test_tenants_take_turns_and_positions_tell_the_order() -> None:
 
 def test_a_heavy_head_keeps_its_turn() -> None:
     core = make_core(3, **FAIR)
-    first = only(Granted, ask(core, "x", 2)).leases[0]
+    first = only(Granted, ask(core, "x", 2)).lease
     assert [type(each) for each in ask(core, "a-heavy", 3) + ask(core, "b1")] == [Queued, Queued]
     grants = [each.request_id for each in core.handle(Release("c", first), 0.0) if isinstance(each, Granted)]
     assert grants == ["a-heavy"]
@@ -52,7 +48,7 @@ def test_a_heavy_head_keeps_its_turn() -> None:
 
 def test_a_cancelled_head_leaves_the_turn_with_its_tenant() -> None:
     core = make_core(1, **FAIR)
-    lease = only(Granted, ask(core, "x")).leases[0]
+    lease = only(Granted, ask(core, "x")).lease
     for name in ("a1", "a2", "b1", "c1"):
         ask(core, name)
     core.handle(Cancel("c", "a1"), 0.0)
@@ -63,23 +59,23 @@ def test_a_cancelled_head_leaves_the_turn_with_its_tenant() -> None:
 
 def test_a_tenant_that_comes_back_joins_at_the_end_of_the_round() -> None:
     core = make_core(1, **FAIR)
-    lease = only(Granted, ask(core, "x")).leases[0]
+    lease = only(Granted, ask(core, "x")).lease
     for name in ("a1", "b1", "c1"):
         ask(core, name)
     (grant,) = [each for each in core.handle(Release("c", lease), 0.0) if isinstance(each, Granted)]
     assert grant.request_id == "a1"
     ask(core, "a2")
-    assert drain(core, grant.leases[0]) == ["b1", "c1", "a2"]
+    assert drain(core, grant.lease) == ["b1", "c1", "a2"]
 
 
 def test_requests_of_a_lost_stream_are_skipped_and_return_by_their_tickets() -> None:
     core = make_core(1, **FAIR)
-    lease = only(Granted, ask(core, "x", session="d")).leases[0]
+    lease = only(Granted, ask(core, "x", session="d")).lease
     tickets = {name: only(Queued, ask(core, name)).ticket for name in ("a1", "a2")}
     ask(core, "a3", session="d")
     ask(core, "b1", session="d")
     core.handle(Disconnect("c"), 0.0)
-    assert listed(core) == ["a3", "b1", "a1", "a2"], "those that are skipped come last"
+    assert listed(core) == ["a3", "b1"]
     back = tuple(Acquire("c", name, tenant="a", ticket=ticket) for name, ticket in tickets.items())
     core.handle(Hello("c", SessionKind.CLIENT, queued=back), 0.5)
     assert listed(core) == ["a1", "b1", "a2", "a3"]
@@ -88,7 +84,7 @@ def test_requests_of_a_lost_stream_are_skipped_and_return_by_their_tickets() -> 
 
 def test_a_hello_of_a_stream_that_was_not_lost_costs_nobody_a_turn() -> None:
     core = make_core(1, **FAIR)
-    lease = only(Granted, ask(core, "x", session="d")).leases[0]
+    lease = only(Granted, ask(core, "x", session="d")).lease
     tickets = {name: only(Queued, ask(core, name)).ticket for name in ("a1", "b1")}
     ask(core, "b2", session="d")
     back = tuple(Acquire("c", name, tenant=name[0], ticket=ticket) for name, ticket in tickets.items())
@@ -107,20 +103,10 @@ def test_a_restarted_limiter_serves_each_tenant_in_its_old_order() -> None:
 
 def test_the_order_can_change_while_requests_wait() -> None:
     core = make_core(1)
-    lease = only(Granted, ask(core, "x")).leases[0]
+    lease = only(Granted, ask(core, "x")).lease
     for name in ("a1", "a2", "b1"):
         ask(core, name)
     core.handle(Configure(BucketLimits("code", 1, order=BucketOrder.FAIR_BY_TENANT), 1), 0.0)
     assert listed(core) == ["a1", "b1", "a2"]
     core.handle(Configure(BucketLimits("code", 1), 2), 0.0)
     assert drain(core, lease) == ["a1", "a2", "b1"]
-
-
-def test_pages_of_the_queue_go_on_where_the_last_one_ended() -> None:
-    core = make_core(1, **FAIR)
-    ask(core, "x")
-    for name in ("a1", "a2", "a3", "b1"):
-        ask(core, name)
-    page = core.queue(0.0, bucket="code", limit=2)
-    rest = core.queue(0.0, bucket="code", after=str(page[-1].ticket))
-    assert [info.request_id for info in [*page, *rest]] == ["a1", "b1", "a2", "a3"]

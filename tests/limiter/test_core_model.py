@@ -147,10 +147,7 @@ class LimiterMachine(RuleBasedStateMachine):
             assert self.acquiring is not None
             assert not eligible, "granted past the queue"
             tokens = self.acquiring.tokens
-        assert len(effect.leases) == 1
-        self.held[effect.leases[0]] = Held(
-            effect.leases[0], tokens, effect.session_id, effect.session_id, effect.request_id
-        )
+        self.held[effect.lease] = Held(effect.lease, tokens, effect.session_id, effect.session_id, effect.request_id)
         assert sum(held.tokens for held in self.held.values()) <= self.limit, "the limit was exceeded"
 
     def forget(self, session: str, request_id: str) -> None:
@@ -307,8 +304,9 @@ class LimiterMachine(RuleBasedStateMachine):
         assert bucket.bound == sum(held.tokens for held in self.held.values() if held.bound)
         assert bucket.queued == len(self.waiting) <= MAX_QUEUED
         assert sorted(self.held) == [info.lease for info in self.core.leases(self.now)]
-        listed = [info.ticket for info in self.core.queue(self.now, bucket="code")]
-        assert listed == sorted(want.ticket for want in self.waiting)
+        ledger = self.core._ledger
+        listed = [request.ticket for request in ledger.waiting_for(ledger.buckets["code"])]
+        assert sorted(listed) == sorted(want.ticket for want in self.waiting)
 
     @invariant()
     def works_whenever_it_can(self) -> None:

@@ -48,23 +48,11 @@ def test_a_burst_is_saved_up_and_no_more() -> None:
 
 def test_the_head_waits_for_the_rate_and_nothing_passes_it() -> None:
     core = make_core(10, rate_per_s=1.0, burst=4)
-    assert granted(core.handle(Acquire("c", "batch", count=3), 1.0)) == []
-    assert granted(core.handle(Acquire("c", "one"), 1.0)) == []
-    assert granted(core.handle(Tick(), 2.5)) == []
-    assert granted(core.handle(Tick(), 3.0)) == ["batch"]
-    assert granted(core.handle(Tick(), 4.0)) == ["one"]
-
-
-def test_a_partial_batch_takes_what_the_rate_has() -> None:
-    core = make_core(10, rate_per_s=1.0, burst=5)
-    core.handle(Acquire("c", "batch", count=4, partial=True), 2.5)
-    assert core.statistics(2.5).held == 2
-
-
-def test_a_batch_beyond_the_burst_is_refused_by_name() -> None:
-    rejected = only(Rejected, make_core(10, rate_per_s=2.0).handle(Acquire("c", "a", count=3), 9.0))
-    assert rejected.reason is RejectReason.INVALID
-    assert rejected.message == "count is 3, must be at most 2, the burst of code"
+    assert granted(core.handle(Acquire("c", "heavy", tokens=3), 0.5)) == []
+    assert granted(core.handle(Acquire("c", "one"), 0.5)) == []
+    assert granted(core.handle(Tick(), 0.9)) == []
+    assert granted(core.handle(Tick(), 1.0)) == ["heavy"]
+    assert granted(core.handle(Tick(), 2.0)) == ["one"]
 
 
 def test_concurrency_holds_beside_the_rate() -> None:
@@ -91,13 +79,6 @@ def test_a_changed_rate_keeps_what_was_saved_up_to_the_new_burst() -> None:
     effects = core.handle(Configure(BucketLimits("code", 10), 2), 4.0)
     assert granted(effects) == ["d"]
     assert isinstance(core.handle(Acquire("c", "e"), 4.0)[0], Granted)
-
-
-def test_a_lowered_burst_refuses_the_batches_that_can_never_be_granted() -> None:
-    core = make_core(10, rate_per_s=1.0, burst=4)
-    core.handle(Acquire("c", "batch", count=4), 1.0)
-    rejected = only(Rejected, core.handle(Configure(BucketLimits("code", 10, rate_per_s=1.0, burst=2), 1), 1.0))
-    assert rejected.message == "count is 4, must be at most 2, the burst of code"
 
 
 def test_a_rate_bucket_is_never_negative() -> None:

@@ -20,7 +20,7 @@ def told(effects: list[Effect]) -> list[tuple[str, int]]:
 
 def test_those_that_are_next_are_told_once() -> None:
     core = make_core(2)
-    leases = [only(Granted, core.handle(Acquire("c", f"h{number}"), 0.0)).leases[0] for number in range(2)]
+    leases = [only(Granted, core.handle(Acquire("c", f"h{number}"), 0.0)).lease for number in range(2)]
     words = [told(core.handle(Acquire("d", f"r{number}", standby=True), 0.0)) for number in range(5)]
     assert words == [[("r0", 0)], [("r1", 1)], [], [], []]
     assert told(core.handle(Release("c", leases[0]), 0.0)) == [("r2", 1)]

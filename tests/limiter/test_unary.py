@@ -146,21 +146,6 @@ async def test_bad_fields_of_a_release_are_named(request_: pb.ReleaseTokenReques
         assert [error.field for error in field_errors(refused.value)] == fields
 
 
-async def test_batch_takes_what_is_free_or_waits_for_all() -> None:
-    async with limiter_server(3) as server, unary_stub(server) as stub:
-        partial = await stub.AcquireBatch(pb.AcquireBatchRequest(count=9, partial=True))
-        assert len(partial.leases) == 3
-        call = stub.AcquireBatch(pb.AcquireBatchRequest(count=2))
-        await queued(server, 1)
-        await stub.ReleaseToken(pb.ReleaseTokenRequest(lease=partial.leases[0]))
-        await asyncio.sleep(0.02)
-        assert server.statistics().queued == 1
-        await stub.ReleaseToken(pb.ReleaseTokenRequest(lease=partial.leases[1]))
-        assert len((await call).leases) == 2
-        assert await code_of(stub.AcquireBatch(pb.AcquireBatchRequest())) is grpc.StatusCode.INVALID_ARGUMENT
-        assert await code_of(stub.AcquireBatch(pb.AcquireBatchRequest(count=4))) is grpc.StatusCode.INVALID_ARGUMENT
-
-
 async def test_unary_lease_ends_by_its_ttl_unless_an_executor_binds_it() -> None:
     async with limiter_server(2) as server, unary_stub(server) as stub, ExecutorSession(server.address) as executor:
         request = pb.AcquireTokenRequest(client_id="me", unbound_ttl_s=0.3)

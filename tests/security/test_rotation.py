@@ -25,6 +25,7 @@ from tests.security.services import Secrets, guarded_limiter
 
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub as Admin
+    from limiter.v1.limiter_pb2_grpc import LimiterServiceAsyncStub as Service
 
 _LOOK_S = 1.1
 """After so long files are looked at again."""
@@ -64,7 +65,7 @@ async def test_new_connections_see_the_new_certificate_and_old_ones_go_on(secret
         open_channel(server.admin_address, security=admin) as channel,
     ):
         stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
-        watch = stub.WatchStatus(pb.WatchStatusRequest(interval_s=0.1))
+        await stub.GetStatus(pb.GetStatusRequest(), timeout=10)
         async with old.lease():
             assert await name(server.address, secrets) == "server"
             second = secrets.authority.sign("second")
@@ -75,9 +76,7 @@ async def test_new_connections_see_the_new_certificate_and_old_ones_go_on(secret
             assert server.statistics().held == 1
         async with old.lease():  # over the stream of before
             assert old.connected
-        for _ in range(3):
-            assert isinstance(await watch.read(), pb.WatchStatusResponse)
-        watch.cancel()
+        await stub.GetStatus(pb.GetStatusRequest(), timeout=10)  # over the connection of before
 
 
 @pytest.mark.parametrize("spoiled", ["half a certificate", "the key of another", "nothing", "no authority"])
@@ -151,10 +150,12 @@ async def test_a_clients_certificate_and_authorities_are_rotated_too(secrets: Se
     async with (
         guarded_limiter(secrets, tls_client_ca=str(server_trusts)) as server,
         open_channel(server.admin_address, security=security) as channel,
+        open_channel(server.address, security=replace(secrets.security(), tls_ca=str(client_trusts))) as clients,
     ):
         stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
-        in_flight = stub.WatchStatus(pb.WatchStatusRequest(interval_s=0.1))
-        assert isinstance(await in_flight.read(), pb.WatchStatusResponse)
+        in_flight = cast("Service", limiter_pb2_grpc.LimiterServiceStub(clients)).Session()
+        await in_flight.write(pb.SessionRequest(hello=pb.Hello(session_id="s", kind=pb.SESSION_KIND_CLIENT)))
+        assert isinstance(await in_flight.read(), pb.SessionResponse)
         new = Authority(tmp_path, "new")
         for path in (server_trusts, client_trusts):
             path.write_bytes(old_ca + new.ca.read_bytes())
@@ -168,8 +169,11 @@ async def test_a_clients_certificate_and_authorities_are_rotated_too(secrets: Se
             path.write_bytes(new.ca.read_bytes())
         await asyncio.sleep(_LOOK_S)
         await stub.GetStatus(pb.GetStatusRequest(), timeout=10)
-        for _ in range(3):  # a call of before goes on, on the connection that it has
-            assert isinstance(await in_flight.read(), pb.WatchStatusResponse)
+        for number in (1, 2, 3):  # a call of before goes on, on the connection that it has
+            await in_flight.write(pb.SessionRequest(heartbeat=number))
+            answer = await in_flight.read()
+            assert isinstance(answer, pb.SessionResponse)
+            assert answer.heartbeat_ack == number
     assert in_flight.done()  # with its channel
 
 

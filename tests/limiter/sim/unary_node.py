@@ -71,8 +71,6 @@ class UnaryNode:
             self._client_id,
             str(self._serial),
             bucket=bucket,
-            count=rng.choice([1, 1, 2]),
-            partial=rng.random() < 0.5,
             queue_timeout=timeout,
             start_by=_UNBOUND_TTL_S,
             tenant=f"t{rng.randrange(world.scenario.tenants)}" if world.scenario.tenants else "",
@@ -92,15 +90,14 @@ class UnaryNode:
                 await self._call(Cancel(self._client_id, ask.request_id, ask.attempt), _RELEASE_WITHIN_S)
 
     async def _use(self, granted: Granted) -> None:
-        """Runs one program after the other under its leases."""
+        """Runs a program under its lease."""
         world, rng = self._world, self._rng
-        for lease_id in granted.leases:
-            if rng.random() < 0.1:
-                continue  # forgets to use it
-            lease = Lease(granted.bucket, lease_id.epoch, lease_id.seq, granted.session_id)
-            seconds = min(20.0, rng.expovariate(1 / world.scenario.program))
-            run_id = f"{self._client_id}.{self._serial}.{lease_id.seq}"
-            await execute(world, rng, self.process, Execute(run_id, granted.bucket, 1, seconds, lease))
+        if rng.random() < 0.1:
+            return  # forgets to use it
+        lease = Lease(granted.bucket, granted.lease.epoch, granted.lease.seq, granted.session_id)
+        seconds = min(20.0, rng.expovariate(1 / world.scenario.program))
+        run_id = f"{self._client_id}.{self._serial}.{lease.seq}"
+        await execute(world, rng, self.process, Execute(run_id, granted.bucket, 1, seconds, lease))
 
     async def _call(self, call: Acquire | Cancel, within: float) -> Answer:
         """Calls the limiter; call or answer can be lost."""

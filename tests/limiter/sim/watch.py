@@ -52,7 +52,7 @@ class _Watcher:
         if not self._core.recovering:
             self._check_idle(now)
         for name, turns in self._turns.items():
-            turns.settle({each.tenant for each in self._core.queue(now, bucket=name) if each.connected})
+            turns.settle({each.tenant for each in self._waiting(name)})
             for text in turns.found():
                 self._world.checker.violated("fair", text)
         return effects
@@ -71,31 +71,36 @@ class _Watcher:
     def _granted(self, effect: Granted, now: float) -> None:
         checker, core = self._world.checker, self._core
         checker.counts["grants"] += 1
-        lease = core._ledger.leases.get(effect.leases[0])
+        lease = core._ledger.leases.get(effect.lease)
         if lease is None or lease.request is None:
             return
         pace = self._paces.get(effect.bucket)
-        if pace is not None and not pace.allows(len(effect.leases), now):
+        if pace is not None and not pace.allows(1, now):
             checker.violated("rate", f"{effect.bucket} grants faster than {pace}")
         turns = self._turns.get(effect.bucket)
         if turns is not None:
             turns.granted(lease.request.tenant)
-        self._check_order(lease.request, effect, now)
+        self._check_order(lease.request, effect)
 
-    def _check_order(self, request: Request, effect: Granted, now: float) -> None:
+    def _check_order(self, request: Request, effect: Granted) -> None:
         fair = effect.bucket in self._turns
-        for waiting in self._core.queue(now, bucket=effect.bucket):
-            if not waiting.connected or (fair and waiting.tenant != request.tenant):
+        for waiting in self._waiting(effect.bucket):
+            if fair and waiting.tenant != request.tenant:
                 continue
             if waiting.ticket < request.ticket:
                 text = f"ticket {request.ticket} of {effect.bucket} was granted before ticket {waiting.ticket}"
                 self._world.checker.violated("order", text)
+
+    def _waiting(self, bucket: str) -> list[Request]:
+        """Those that wait for their turn: their sessions are connected."""
+        ledger = self._core._ledger
+        return [each for each in ledger.waiting_for(ledger.buckets[bucket]) if each.session.connected]
 
     def _check_idle(self, now: float) -> None:
         for bucket in self._core._ledger.buckets.values():
             head = bucket.queue.head()
             if head is None or not bucket.fits(head):
                 continue
-            if bucket.rate is None or bucket.ready_at(head) < now - _TINY_S:
+            if bucket.rate is None or bucket.ready_at() < now - _TINY_S:
                 text = f"{bucket.cap - bucket.held} tokens are free, and {head.request_id} waits"
                 self._world.checker.violated("idle", text)
