@@ -76,12 +76,10 @@ class LimiterClient:
         queue_timeout: float = 60.0,
         tenant: str = "",
         request_id: str = "",
-        on_standby: Callable[[int], None] | None = None,
         hold: float = 0.0,
         instead_of: LeaseLike | None = None,
     ) -> LeaseContext:
         """Waits its turn, first in, first out, and yields a Lease. `queue_timeout` is in seconds, at most 86,400.
-        `on_standby` is called at most once, from the event loop, when the grant is near: with how many are before it.
 
         An executor binds the lease when it runs the work, within the bucket's `start_by`; then only the executor frees
         it. With `hold`, in seconds, nobody has to: that is for work where no executor can bind, such as a sandbox
@@ -103,7 +101,6 @@ class LimiterClient:
             queue_timeout=queue_timeout,
             tenant=tenant,
             request_id=request_id,
-            on_standby=on_standby,
             hold=hold,
             instead_of=None if instead_of is None else Lease.of(instead_of),
         )

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections import deque
 
 from limiter.client.lease import BindOutcome, Lease
-from limiter.client.news import Bound, GoneAway, Granted, Lost, Near, News, Refused, Wanted, Welcomed
+from limiter.client.news import Bound, GoneAway, Granted, Lost, News, Refused, Wanted, Welcomed
 from limiter.client.pulse import Pulse
 from limiter.client.wire import KINDS, OUTCOMES, REASONS, STATUSES, fill_acquire, lease_message
 from limiter.core.reasons import BindStatus, RejectReason, ReleaseOutcome, SessionKind
 from limiter.core.timing import CLOCK_RATE_ERROR
 from limiter.v1 import limiter_pb2 as pb
 
-__all__ = ["Bound", "GoneAway", "Granted", "Lost", "Near", "News", "Refused", "SessionMachine", "Wanted", "Welcomed"]
+__all__ = ["Bound", "GoneAway", "Granted", "Lost", "News", "Refused", "SessionMachine", "Wanted", "Welcomed"]
 
 MAX_FRAME_ITEMS = 512
 """Items in one frame."""
@@ -76,7 +76,6 @@ class SessionMachine:
         tenant: str = "",
         request_id: str = "",
         hold: float = 0.0,
-        standby: bool = False,
         instead_of: Lease | None = None,
     ) -> str:
         """Asks for a lease and returns the request's id. ValueError when that id is waiting already."""
@@ -86,7 +85,7 @@ class SessionMachine:
             raise ValueError(f"request_id is {request_id!r}, which is waiting already")
         # Attempts grow over all requests of a session, so that an id can be used again at any time.
         wanted = Wanted(request_id, self._serial, bucket, tokens, tenant, now + queue_timeout)
-        wanted.hold, wanted.standby = hold, standby
+        wanted.hold = hold
         if instead_of is not None and (ticket := self._places.pop(instead_of, None)) is not None:
             wanted.place = (instead_of.epoch, ticket)
         self.waiting[request_id] = self._acquires[request_id] = wanted
@@ -158,11 +157,6 @@ class SessionMachine:
             wanted = self.waiting.get(queued.request_id)
             if wanted is not None:
                 wanted.ticket = (queued.ticket.epoch, queued.ticket.seq)
-        for standby in frame.standbys:
-            wanted = self.waiting.get(standby.request_id)
-            if wanted is not None and wanted.standby:
-                wanted.standby = False
-                news.append(Near(standby.request_id, standby.position))
         for grant in frame.grants:
             lease = Lease.of(grant.lease)
             wanted = self.waiting.get(grant.request_id)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from limiter.client.lease import BindOutcome, Lease
 from limiter.core.reasons import RejectReason
 
-__all__ = ["Bound", "GoneAway", "Granted", "Lost", "Near", "News", "Refused", "Wanted", "Welcomed"]
+__all__ = ["Bound", "GoneAway", "Granted", "Lost", "News", "Refused", "Wanted", "Welcomed"]
 
 
 @dataclass(slots=True)
@@ -29,8 +29,6 @@ class Wanted:
     been restarted since."""
     hold: float = 0.0
     """Above 0: the lease will not be bound, and ends after this time."""
-    standby: bool = False
-    """Whether to be told when the grant is near; false again once told."""
     traceparent: str = ""
     """W3C trace context of whoever waits; empty: not traced."""
 
@@ -41,15 +39,6 @@ class Welcomed:
 
     epoch: int
     resumed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Near:
-    """The grant of a request is near."""
-
-    request_id: str
-    position: int
-    """Requests before it."""
 
 
 class Granted(NamedTuple):
@@ -93,4 +82,4 @@ class GoneAway:
     retry_after: float
 
 
-News = Welcomed | Near | Granted | Refused | Bound | Lost | GoneAway
+News = Welcomed | Granted | Refused | Bound | Lost | GoneAway

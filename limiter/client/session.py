@@ -25,7 +25,7 @@ from limiter.client.errors import (
     UnknownBucket,
 )
 from limiter.client.lease import BindOutcome, Lease
-from limiter.client.machine import Bound, GoneAway, Granted, Lost, Near, News, Refused, SessionMachine, Welcomed
+from limiter.client.machine import Bound, GoneAway, Granted, Lost, News, Refused, SessionMachine, Welcomed
 from limiter.client.transport import Connection, ConnectionLost, Transport
 from limiter.core.reasons import RejectReason, ReleaseOutcome
 
@@ -65,7 +65,6 @@ class SessionRunner:
         self._on_frame = on_frame
         self._rng = rng or random.Random()  # noqa: S311 - spreads reconnections, hides nothing
         self._requests: dict[str, asyncio.Future[Lease]] = {}
-        self._standbys: dict[str, Callable[[int], None]] = {}
         self._binds: dict[Lease, asyncio.Future[BindOutcome]] = {}
         self._dirty = asyncio.Event()
         self._open = asyncio.Event()
@@ -114,11 +113,9 @@ class SessionRunner:
         tenant: str = "",
         request_id: str = "",
         hold: float = 0.0,
-        on_standby: Callable[[int], None] | None = None,
         instead_of: Lease | None = None,
     ) -> Lease:
-        """Waits for a lease. Raises a LimiterError; a cancelled or failed wait leaves nothing behind. `on_standby` is
-        called once, with the requests before this one, when its grant is near."""
+        """Waits for a lease. Raises a LimiterError; a cancelled or failed wait leaves nothing behind."""
         self._check_usable()
         request_id = self.machine.acquire(
             self.clock.now(),
@@ -128,11 +125,8 @@ class SessionRunner:
             tenant=tenant,
             request_id=request_id,
             hold=hold,
-            standby=on_standby is not None,
             instead_of=instead_of,
         )
-        if on_standby is not None:
-            self._standbys[request_id] = on_standby
         if tracing.enabled():
             self.machine.trace(request_id, tracing.traceparent())
         loop = asyncio.get_running_loop()
@@ -150,7 +144,6 @@ class SessionRunner:
             backstop.cancel()
             if self._requests.get(request_id) is future:
                 del self._requests[request_id]
-            self._standbys.pop(request_id, None)
             if not delivered:
                 self._withdraw(request_id, future)
 
@@ -294,8 +287,6 @@ class SessionRunner:
                 future = self._requests.pop(item.request_id, None)
                 if future is not None and not future.done():
                     future.set_exception(_error(item))
-            elif isinstance(item, Near):
-                self._near(item)
             elif isinstance(item, Bound):
                 waiter = self._binds.get(item.outcome.lease)
                 if waiter is not None and not waiter.done():
@@ -311,14 +302,6 @@ class SessionRunner:
         if self._on_frame is not None:
             self._on_frame()
         self._dirty.set()
-
-    def _near(self, near: Near) -> None:
-        callback = self._standbys.pop(near.request_id, None)
-        if callback is not None:
-            try:
-                callback(near.position)
-            except Exception:
-                _LOG.exception("on_standby of request %s has failed", near.request_id)
 
     # Ends
 

@@ -50,8 +50,6 @@ def fill_acquire(message: pb.Acquire, wanted: Wanted, now: float) -> None:
         message.tenant = wanted.tenant
     if wanted.hold:
         message.hold_s = wanted.hold
-    if wanted.standby:
-        message.want_standby = True
     if wanted.traceparent:
         message.traceparent = wanted.traceparent
     if wanted.ticket is not None:

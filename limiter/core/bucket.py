@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["Bucket", "BucketLimits"]
 
 
-MOST_STANDBY = 64
-"""Requests that are told at most that they are next, however high the limit is: to find them costs a step each."""
-
-
 class Bucket:
     """A record of what is in use and what waits: `LimiterCore` alone changes it."""
 
@@ -43,7 +39,6 @@ class Bucket:
         "rejected_total",
         "released_total",
         "revoked_total",
-        "untold",
         "waiting",
     )
 
@@ -53,8 +48,6 @@ class Bucket:
         """Those that can be granted: their sessions are connected."""
         self.waiting = 0
         """All that wait, those of disconnected sessions included."""
-        self.untold = 0
-        """Of those, the ones that have yet to be told that their grant is near."""
         self.held = 0
         self.bound = 0
         self.cap = limits.max_in_flight
@@ -82,10 +75,6 @@ class Bucket:
         only rises with work that ends."""
         held, cap = self.held, self.cap
         return request.tokens <= cap - held or (held == 0 < cap)
-
-    def next_in_line(self) -> int:
-        """How many requests count as next."""
-        return min(self.cap, MOST_STANDBY)
 
     def ready_at(self) -> float:
         """When the rate lets the next request through; only with a rate."""

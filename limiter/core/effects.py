@@ -24,7 +24,6 @@ __all__ = [
     "Revoked",
     "RosterChanged",
     "SessionEnded",
-    "Standby",
     "SteppedDown",
     "Welcomed",
 ]
@@ -58,16 +57,6 @@ class Queued:
     """Requests before it."""
     eta: float
     """Estimated wait from the recent rate of grants; 0: unknown."""
-
-
-@fact
-class Standby:
-    """The grant of a request that asked for this word is near. Told once."""
-
-    session_id: str
-    request_id: str
-    position: int
-    """Requests before it."""
 
 
 @fact
@@ -190,7 +179,6 @@ class SteppedDown:
 Effect = (
     Granted
     | Queued
-    | Standby
     | Rejected
     | BindAnswered
     | Released

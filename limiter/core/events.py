@@ -48,8 +48,6 @@ class Acquire:
     tenant: str = ""
     ticket: Ticket | None = None
     """A place given earlier, presented again in a hello."""
-    standby: bool = False
-    """Say once when the grant is near."""
     unary: bool = False
     """Make the session if it does not exist."""
 

@@ -30,8 +30,6 @@ class Request:
     ticket: Ticket
     since: float
     """When it was asked for."""
-    standby: bool = False
-    """Whether it has yet to be told that its grant is near."""
     hold: float = 0.0
     """Above 0: nobody will bind its lease, which ends after this time."""
     waiting: bool = False

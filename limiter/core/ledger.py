@@ -9,11 +9,10 @@ in `effects` in the order of the moves.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 
 from limiter.core.bucket import Bucket
 from limiter.core.deadlines import NEVER, Deadlines
-from limiter.core.effects import Effect, Granted, Queued, Rejected, Revoked, Standby
+from limiter.core.effects import Effect, Granted, Queued, Rejected, Revoked
 from limiter.core.ids import LeaseId
 from limiter.core.lease import Lease, Request
 from limiter.core.reasons import LeaseState, RejectReason, ReleaseOutcome, SessionKind
@@ -71,8 +70,6 @@ class Ledger:
             self.pump(bucket, now)  # sets the deadline
         eta = (position + 1) / pace if pace > 0 else 0.0
         self.effects.append(Queued(session.session_id, request.request_id, request.ticket, position, eta))
-        if request.standby and position < bucket.next_in_line() and not self.recovery.active:
-            self._announce(request, position)
 
     def readmit(self, request: Request, deadline: float) -> None:
         """Takes in a request that comes with its ticket; `pump` grants it when it is its turn."""
@@ -109,13 +106,6 @@ class Ledger:
         """Grants from the head of the queue for as long as it fits: no request passes a bigger one."""
         if self.recovery.active:
             return
-        self._grant_heads(bucket, now)
-        if bucket.untold:
-            for position, request in enumerate(islice(bucket.queue, bucket.next_in_line())):
-                if request.standby:
-                    self._announce(request, position)
-
-    def _grant_heads(self, bucket: Bucket, now: float) -> None:
         queue = bucket.queue
         while bucket.held < bucket.cap:
             request = queue.head()
@@ -128,12 +118,6 @@ class Ledger:
             queue.pop(request)
             self._stop_waiting(request)
             self._grant(request, now)
-
-    def _announce(self, request: Request, position: int) -> None:
-        """Says that its grant is near."""
-        request.standby = False
-        request.bucket.untold -= 1
-        self.effects.append(Standby(request.session.session_id, request.request_id, position))
 
     def waiting_for(self, bucket: Bucket) -> list[Request]:
         """Everything that waits for a bucket, parked or not; O(all requests)."""
@@ -280,7 +264,6 @@ class Ledger:
         name = request.bucket.limits.name
         request.waiting = True
         request.bucket.waiting += 1
-        request.bucket.untold += request.standby
         request.session.waiting[name] = request.session.waiting.get(name, 0) + 1
         self.deadlines.set(request, deadline)
 
@@ -288,7 +271,6 @@ class Ledger:
         """It waits no more."""
         request.waiting = False
         request.bucket.waiting -= 1
-        request.bucket.untold -= request.standby
         request.session.waiting[request.bucket.limits.name] -= 1
         self.deadlines.clear(request)
 

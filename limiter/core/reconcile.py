@@ -96,6 +96,5 @@ def place(ledger: Ledger, session: Session, acquire: Acquire, bucket: Bucket, no
         start_by,
         ticket,
         now,
-        acquire.standby,
         acquire.hold,
     )

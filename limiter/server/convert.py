@@ -120,7 +120,6 @@ def acquire_event(session_id: str, message: pb.Acquire, identity: Identity = ANY
         hold=hold,
         tenant=tenant,
         ticket=ticket,
-        standby=message.want_standby,
     )
 
 

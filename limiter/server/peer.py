@@ -24,7 +24,6 @@ from limiter.core.effects import (
     Rejected,
     Revoked,
     SessionEnded,
-    Standby,
     Welcomed,
 )
 from limiter.core.events import Bind, Cancel, Event, Heartbeat, Release
@@ -202,8 +201,6 @@ class PeerStream:
             )
         elif isinstance(effect, HeartbeatAcked):
             self._frame().heartbeat_ack = effect.number
-        elif isinstance(effect, Standby):
-            self._frame().standbys.add(request_id=effect.request_id, position=effect.position)
         else:
             self._deliver_session(effect)
 

@@ -385,7 +385,6 @@ class Acquire(google.protobuf.message.Message):
     TENANT_FIELD_NUMBER: builtins.int
     QUEUE_TIMEOUT_S_FIELD_NUMBER: builtins.int
     TICKET_FIELD_NUMBER: builtins.int
-    WANT_STANDBY_FIELD_NUMBER: builtins.int
     HOLD_S_FIELD_NUMBER: builtins.int
     TRACEPARENT_FIELD_NUMBER: builtins.int
     request_id: builtins.str
@@ -402,10 +401,6 @@ class Acquire(google.protobuf.message.Message):
     """Who the work is for, where the bucket is fair by tenant. At most 128 characters."""
     queue_timeout_s: builtins.float
     """The longest wait in the queue. 0: 3600 s. At most 86400 s."""
-    want_standby: builtins.bool
-    """Ask for one STANDBY frame when the request is among the next in its queue, to prepare the work: among as many as
-    the bucket's effective limit, at most 64.
-    """
     hold_s: builtins.float
     """Above 0: the lease is not meant to be bound. It ends when it is released, after this time, or when an operator
     revokes it; not by `start_by_s`, and not by the end of its client's session, because work may be running under it.
@@ -432,12 +427,11 @@ class Acquire(google.protobuf.message.Message):
         tenant: builtins.str = ...,
         queue_timeout_s: builtins.float = ...,
         ticket: global___Ticket | None = ...,
-        want_standby: builtins.bool = ...,
         hold_s: builtins.float = ...,
         traceparent: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["ticket", b"ticket"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "hold_s", b"hold_s", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "ticket", b"ticket", "tokens", b"tokens", "traceparent", b"traceparent", "want_standby", b"want_standby"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "bucket", b"bucket", "hold_s", b"hold_s", "queue_timeout_s", b"queue_timeout_s", "request_id", b"request_id", "tenant", b"tenant", "ticket", b"ticket", "tokens", b"tokens", "traceparent", b"traceparent"]) -> None: ...
 
 global___Acquire = Acquire
 
@@ -648,28 +642,6 @@ class Queued(google.protobuf.message.Message):
 global___Queued = Queued
 
 @typing.final
-class Standby(google.protobuf.message.Message):
-    """The grant is near: upload, warm up. Told once, when the request was asked with `want_standby`."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    POSITION_FIELD_NUMBER: builtins.int
-    request_id: builtins.str
-    """The request's id."""
-    position: builtins.int
-    """Requests before it, at this moment."""
-    def __init__(
-        self,
-        *,
-        request_id: builtins.str = ...,
-        position: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["position", b"position", "request_id", b"request_id"]) -> None: ...
-
-global___Standby = Standby
-
-@typing.final
 class Grant(google.protobuf.message.Message):
     """A request was granted."""
 
@@ -850,7 +822,6 @@ class SessionResponse(google.protobuf.message.Message):
 
     WELCOME_FIELD_NUMBER: builtins.int
     QUEUED_FIELD_NUMBER: builtins.int
-    STANDBYS_FIELD_NUMBER: builtins.int
     GRANTS_FIELD_NUMBER: builtins.int
     REJECTS_FIELD_NUMBER: builtins.int
     BIND_RESULTS_FIELD_NUMBER: builtins.int
@@ -867,10 +838,6 @@ class SessionResponse(google.protobuf.message.Message):
     @property
     def queued(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Queued]:
         """Places in the queue."""
-
-    @property
-    def standbys(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Standby]:
-        """Grants that are near."""
 
     @property
     def grants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Grant]:
@@ -901,7 +868,6 @@ class SessionResponse(google.protobuf.message.Message):
         *,
         welcome: global___Welcome | None = ...,
         queued: collections.abc.Iterable[global___Queued] | None = ...,
-        standbys: collections.abc.Iterable[global___Standby] | None = ...,
         grants: collections.abc.Iterable[global___Grant] | None = ...,
         rejects: collections.abc.Iterable[global___Reject] | None = ...,
         bind_results: collections.abc.Iterable[global___BindResult] | None = ...,
@@ -911,7 +877,7 @@ class SessionResponse(google.protobuf.message.Message):
         go_away: global___GoAway | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["go_away", b"go_away", "redirect", b"redirect", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["bind_results", b"bind_results", "go_away", b"go_away", "grants", b"grants", "heartbeat_ack", b"heartbeat_ack", "queued", b"queued", "redirect", b"redirect", "rejects", b"rejects", "revokes", b"revokes", "standbys", b"standbys", "welcome", b"welcome"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bind_results", b"bind_results", "go_away", b"go_away", "grants", b"grants", "heartbeat_ack", b"heartbeat_ack", "queued", b"queued", "redirect", b"redirect", "rejects", b"rejects", "revokes", b"revokes", "welcome", b"welcome"]) -> None: ...
 
 global___SessionResponse = SessionResponse
 

@@ -67,7 +67,6 @@ class Places:
                     waiting = self._limiter.lease(
                         bucket=BUCKET,
                         queue_timeout=self._queue_timeout_s,
-                        on_standby=lambda position: board.near(call, position),
                         instead_of=instead_of,
                     )
                     lease = await held.enter_async_context(waiting)

@@ -35,8 +35,6 @@ class ToolStatistics:
     running: int = 0
     waiting_for_worker: int = 0
     waiting_for_lease: int = 0
-    lease_position: int | None = None
-    """How many requests the limiter said were before the first of ours, when it said so last; None: it has not."""
     workers: int | None = None
     """Calls that may wait for leases or run at once in this process; None: any number."""
     finished: int = 0
@@ -73,7 +71,6 @@ class CallBoard:
     workers: int | None = None
     _phases: dict[Hashable, CallPhase] = field(default_factory=dict)
     _started: dict[Hashable, float] = field(default_factory=dict)
-    _positions: dict[Hashable, int] = field(default_factory=dict)
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
     _finished: int = 0
     _failed: int = 0
@@ -81,21 +78,13 @@ class CallBoard:
     def moved(self, call: Hashable, phase: CallPhase, now: float) -> None:
         """A call is in this phase from now on."""
         self._phases[call] = phase
-        if phase is not CallPhase.LEASE:
-            self._positions.pop(call, None)
         if phase is CallPhase.RUNNING:
             self._started[call] = now
-
-    def near(self, call: Hashable, position: int) -> None:
-        """The limiter says how many requests are before that of a call which waits for its lease."""
-        if self._phases.get(call) is CallPhase.LEASE:
-            self._positions[call] = position
 
     def ended(self, call: Hashable, now: float, *, answered: bool) -> None:
         """A call has ended; `answered`: with a response. Idempotent."""
         if self._phases.pop(call, None) is None:
             return
-        self._positions.pop(call, None)
         started = self._started.pop(call, None)
         if answered:
             self._finished += 1
@@ -111,7 +100,6 @@ class CallBoard:
             running=phases.count(CallPhase.RUNNING),
             waiting_for_worker=phases.count(CallPhase.WORKER),
             waiting_for_lease=phases.count(CallPhase.LEASE),
-            lease_position=min(self._positions.values(), default=None),
             workers=self.workers,
             finished=self._finished,
             failed=self._failed,

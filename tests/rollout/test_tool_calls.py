@@ -62,20 +62,16 @@ def test_board_knows_where_calls_are() -> None:
     for call in "abc":
         board.moved(call, CallPhase.WORKER, 0.0)
     board.moved("a", CallPhase.LEASE, 1.0)
-    board.near("a", 7)
-    board.near("b", 1)  # waits for no lease
     board.moved("b", CallPhase.LEASE, 1.0)
     found = board.statistics()
-    assert (found.running, found.waiting_for_worker, found.waiting_for_lease, found.lease_position) == (0, 1, 2, 7)
+    assert (found.running, found.waiting_for_worker, found.waiting_for_lease) == (0, 1, 2)
     assert found.expected_wait_s is None
     board.moved("a", CallPhase.RUNNING, 2.0)
     board.ended("a", 5.0, answered=True)
     board.ended("a", 9.0, answered=True)
     board.ended("b", 5.0, answered=False)
     found = board.statistics(sessions=1)
-    assert found == ToolStatistics(
-        waiting_for_worker=1, workers=2, finished=1, failed=1, mean_run_s=3.0, lease_position=None, sessions=1
-    )
+    assert found == ToolStatistics(waiting_for_worker=1, workers=2, finished=1, failed=1, mean_run_s=3.0, sessions=1)
 
 
 def test_expected_wait_is_that_of_the_calls_before() -> None:
