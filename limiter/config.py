@@ -16,7 +16,6 @@ __all__ = ["AdaptiveConfig", "BucketConfig", "LimiterConfig"]
 
 LEADERS = ("none", "file", "k8s")
 _LEASE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-_ADDRESS = re.compile(r"[!-~]{1,250}:[0-9]{1,5}")
 MAX_BUCKETS = 1_000
 """Status shows every bucket, so there can't be any number of them."""
 
@@ -70,11 +69,6 @@ class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
     """Settings of the limiter."""
 
     listen: str = setting("127.0.0.1:50052", help="Address for clients and executors, HOST:PORT.")
-    advertise: str = setting(
-        "",
-        help="With leader=file: address to which limiters that wait send clients, HOST:PORT; empty: that of listen, "
-        "where that is one address.",
-    )
     admin_listen: str = setting("127.0.0.1:50053", help="Address for operators, HOST:PORT.")
     health_listen: str = setting("127.0.0.1:50062", help="Address for health checks, HOST:PORT.")
     metrics_listen: str = setting("127.0.0.1:9465", help="Address for Prometheus, HOST:PORT; empty: none.")
@@ -123,8 +117,6 @@ class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
             raise ConfigError(
                 f"state_file is {self.state_file!r} and leader is {self.leader!r}: file needs one, others none"
             )
-        if self.advertise and not _ADDRESS.fullmatch(self.advertise):
-            raise ConfigError(f"advertise is {self.advertise!r}, must be empty or HOST:PORT")
         if not _LEASE_NAME.fullmatch(self.lease_name):
             raise ConfigError(f"lease_name is {self.lease_name!r}, must be 1 to 253 of a-z, 0-9, '-' and '.'")
         if self.lease_namespace and not _LEASE_NAME.fullmatch(self.lease_namespace):

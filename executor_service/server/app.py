@@ -343,9 +343,7 @@ async def open_gate(config: ExecutorConfig, name: str, security: ClientSecurity)
     if config.limiter == "none":
         yield NoLimiter()
         return
-    async with ExecutorSession(
-        config.limiter, executor_id=name, local_cap=config.max_concurrent, security=security
-    ) as session:
+    async with ExecutorSession(config.limiter, executor_id=name, security=security) as session:
         yield RemoteLimiter(
             session,
             bucket=_BUCKET,

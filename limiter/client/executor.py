@@ -45,7 +45,6 @@ class ExecutorSession:
         target: str,
         *,
         executor_id: str = "",
-        local_cap: int = 0,
         on_lapse: Callable[[], None] | None = None,
         unavailable_after: float = 10.0,
         clock: Clock | None = None,
@@ -69,7 +68,7 @@ class ExecutorSession:
         self._recheck = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
         self._runner = SessionRunner(
-            SessionMachine(SessionKind.EXECUTOR, self.session_id, self.executor_id, local_cap),
+            SessionMachine(SessionKind.EXECUTOR, self.session_id, self.executor_id),
             transport or GrpcTransport(target, security),
             self._clock,
             unavailable_after=unavailable_after,

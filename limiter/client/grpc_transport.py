@@ -17,11 +17,10 @@ from fairbox.errors import ConfigError
 from fairbox.security import ClientSecurity, client_security
 from limiter.client.targets import Targets
 from limiter.client.transport import ConnectionLost
-from limiter.metadata import LEADER_ADDRESS_METADATA
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 
-__all__ = ["GrpcTransport", "leader_address"]
+__all__ = ["GrpcTransport"]
 
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterServiceAsyncStub as Stub
@@ -52,14 +51,14 @@ class GrpcTransport:
         """Opens a stream; an unreachable server shows at the first frame."""
         last, self._connection = self._connection, None
         if last is not None:
-            last.lost("")
+            last.lost()
         if self._address != self._targets.current or (last is not None and last.given_up):
             await self.close()
         if self._channel is None:
             self._address = self._targets.current
             try:
                 self._channel = open_channel(self._address, security=self._security)
-            except ConfigError as error:  # files that can't be used now, or an address that another limiter has named
+            except ConfigError as error:  # files that can't be used now
                 raise ConnectionLost(str(error)) from None
         stub = cast("Stub", limiter_pb2_grpc.LimiterServiceStub(self._channel))
         self._connection = GrpcConnection(stub.Session(), self._targets)
@@ -117,11 +116,10 @@ class GrpcConnection:
         """Cancels the stream if it is still open."""
         self.given_up = self._call.cancel() or self.given_up
 
-    def lost(self, leader: str) -> bool:
-        """It has ended, and the limiter has named that address instead, or none. Whether another address is to be tried
-        at once. Idempotent."""
+    def lost(self) -> bool:
+        """It has ended. Whether another address is to be tried at once. Idempotent."""
         if self._go_on is None:
-            self._go_on = self._targets.lost(worked=self._worked, leader=leader)
+            self._go_on = self._targets.lost(worked=self._worked)
         return self._go_on
 
     def _raise_if_cancelled(self) -> None:
@@ -131,17 +129,9 @@ class GrpcConnection:
             raise asyncio.CancelledError
 
     async def _loss(self, error: Exception | None) -> ConnectionLost:
-        text, leader = "the stream has ended", ""
+        text = "the stream has ended"
         if isinstance(error, grpc.aio.AioRpcError):
             text = f"{error.code().name}: {error.details()}"
-            leader = leader_address(error.trailing_metadata())
         elif self._call.done():
             text = f"{(await self._call.code()).name}: {await self._call.details()}"
-            leader = leader_address(await self._call.trailing_metadata())
-        return ConnectionLost(text, go_on=self.lost(leader))
-
-
-def leader_address(metadata: grpc.aio.Metadata | None) -> str:
-    """Where a limiter that does not lead has sent its caller; "" where it did not."""
-    found = metadata.get(LEADER_ADDRESS_METADATA, "") if metadata is not None else ""
-    return found if isinstance(found, str) else ""
+        return ConnectionLost(text, go_on=self.lost())

@@ -32,11 +32,10 @@ _STALLED_SHARE = 0.5
 class SessionMachine:
     """One session of a client or an executor, over any number of connections."""
 
-    def __init__(self, kind: SessionKind, session_id: str, name: str = "", local_cap: int = 0) -> None:
+    def __init__(self, kind: SessionKind, session_id: str, name: str = "") -> None:
         self.kind = kind
         self.session_id = session_id
         self.name = name
-        self.local_cap = local_cap
         self.epoch = 0
         """Of the limiter that said welcome last; 0 before the first."""
         self.welcomed = False
@@ -257,7 +256,6 @@ class SessionMachine:
             name=self.name,
             held=[lease_message(lease) for lease in self.held],
             held_tokens=self.held.values() if self.kind is SessionKind.EXECUTOR else (),
-            local_cap=self.local_cap,
             connection=self._connection,
         )
         for lease, (until, tokens) in self._holds.items():

@@ -1,8 +1,7 @@
 """Where to look for the limiter that leads, as a pure state machine: what became of a connection goes in.
 
-Several addresses are tried in turn, and who answers that another one leads is taken by its word, also where it names an
-address that was not listed. An address at which it worked is tried once more first: its process may have been started
-again. Within one round nothing is waited for; after it, whoever runs this waits, and the waits grow.
+Several addresses are tried in turn. An address at which it worked is tried once more first: its process may have been
+started again. Within one round nothing is waited for; after it, whoever runs this waits, and the waits grow.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from fairbox.errors import FieldError, FieldErrors
 __all__ = ["MAX_TARGETS", "Targets"]
 
 MAX_TARGETS = 16
-_LONGEST = 256
 
 
 class Targets:
@@ -35,8 +33,6 @@ class Targets:
             self._next = (self._listed.index(first or self._listed[0]) + 1) % len(self._listed)
         self._tried = 0
         """Addresses of the list that have failed since the last wait."""
-        self._named = False
-        """Whether a limiter has named the current one."""
         self.current = first or self._listed[0]
         """Where to connect next."""
 
@@ -45,17 +41,12 @@ class Targets:
         for target in self._listed:
             check(target)
 
-    def lost(self, *, worked: bool, leader: str = "") -> bool:
-        """The connection to `current` has ended. `worked`: it had been welcomed there; `leader`: the address that it
-        was sent to instead. Returns whether the next one is to be tried at once."""
+    def lost(self, *, worked: bool) -> bool:
+        """The connection to `current` has ended. `worked`: it had been welcomed there. Returns whether the next one is
+        to be tried at once."""
         if worked:
             self._tried = 0
-            self._named = False
             return False
-        if leader and leader != self.current and len(leader) <= _LONGEST and not self._named:
-            self.current, self._named = leader, True
-            return True
-        self._named = False
         self.current = self._listed[self._next]
         self._next = (self._next + 1) % len(self._listed)
         self._tried += 1

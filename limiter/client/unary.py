@@ -33,7 +33,6 @@ from limiter.client.errors import (
     QueueTimeout,
     UnknownBucket,
 )
-from limiter.client.grpc_transport import leader_address
 from limiter.client.lease import Lease
 from limiter.client.targets import Targets
 from limiter.v1 import limiter_pb2 as pb
@@ -114,7 +113,7 @@ class UnaryLimiterClient:
                 response = await self._stub(targets.current).AcquireToken(request, timeout=timeout)
             except grpc.aio.AioRpcError as error:
                 unavailable = error.code() is grpc.StatusCode.UNAVAILABLE
-                if not unavailable or not targets.lost(worked=False, leader=leader_address(error.trailing_metadata())):
+                if not unavailable or not targets.lost(worked=False):
                     raise _error(error, self.target) from None
                 continue
             self._address = targets.current

@@ -19,8 +19,6 @@ class Alone:
     """`leader=none`. `fresh`: the caller knows that no executor has worked for an earlier limiter."""
 
     keeps_roster = False
-    leader_address = ""
-    """Nobody else is asked."""
     lead_until = float("inf")
 
     def __init__(self, *, name: str = "", fresh: bool = False) -> None:

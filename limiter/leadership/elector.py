@@ -31,8 +31,6 @@ class Elector:
     """A `Leadership` over a `RecordStore`, which is the caller's to open and to close."""
 
     keeps_roster = True
-    leader_address = ""
-    """Not in the record: where there is one, something leads clients to who is ready."""
 
     def __init__(
         self,

@@ -37,9 +37,8 @@ _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "fuse.s
 
 
 class FileLeadership:
-    """`leader=file`. `path` is the state file; `name` is what a waiting limiter shows as its leader, and `address`,
-    asked when it comes to lead, where that one sends clients. `fresh`: where there is no state file, no executor has
-    worked for an earlier limiter.
+    """`leader=file`. `path` is the state file; `name` is what a waiting limiter shows as its leader. `fresh`: where
+    there is no state file, no executor has worked for an earlier limiter.
 
     The lock's descriptor is closed in programs that this one starts, so that none of them outlives it with the lock; a
     process that uses it must not fork.
@@ -47,13 +46,10 @@ class FileLeadership:
 
     keeps_roster = True
 
-    def __init__(
-        self, path: str | Path, *, name: str = "", address: Callable[[], str] = str, fresh: bool = False
-    ) -> None:
+    def __init__(self, path: str | Path, *, name: str = "", fresh: bool = False) -> None:
         self._path = Path(path).absolute()
         self._lock_path = self._path.with_name(self._path.name + ".lock")
         self._name = name
-        self._address = address
         self._fresh = fresh
         self._lock: int | None = None
         self._epoch = 0
@@ -61,7 +57,6 @@ class FileLeadership:
         """What threads are doing for it."""
         self._resigned = False
         self.leader = ""
-        self.leader_address = ""
         self.lead_until = float("-inf")
 
     async def campaign(self) -> Term:
@@ -77,7 +72,7 @@ class FileLeadership:
         except BaseException:
             await asyncio.shield(self.resign())
             raise
-        self.leader, self.leader_address, self.lead_until = self._name, self._address(), float("inf")
+        self.leader, self.lead_until = self._name, float("inf")
         return Term(self._epoch, roster)
 
     async def hold(self) -> None:
@@ -140,22 +135,18 @@ class FileLeadership:
             if not _same_file(lock, self._lock_path):
                 return False  # it was removed since it was opened, and another process may lock a new one
             os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{self._address()}\n{self._name}".encode()[:_LEADER_BYTES], 0)
+            os.pwrite(lock, self._name.encode()[:_LEADER_BYTES], 0)
             self._lock, lock = lock, -1
             return True
         except BlockingIOError:
-            self._read_leader(os.pread(lock, _LEADER_BYTES, 0).decode(errors="replace"))
+            # Empty while that one has yet to write its name.
+            self.leader = os.pread(lock, _LEADER_BYTES, 0).decode(errors="replace")
             return False
         except OSError as error:
             raise ConfigError(f"state_file {self._path} can't be locked: {_reason(error)}") from None
         finally:
             if lock >= 0:
                 os.close(lock)
-
-    def _read_leader(self, text: str) -> None:
-        """Who holds the lock; nobody while that one has yet to write its name."""
-        address, _, self.leader = text.rpartition("\n")
-        self.leader_address = address if address.isprintable() and address.isascii() else ""
 
     def _lock_is_ours(self) -> bool:
         return self._lock is not None and _same_file(self._lock, self._lock_path)

@@ -40,11 +40,6 @@ class Leadership(Protocol):
         ...
 
     @property
-    def leader_address(self) -> str:
-        """Where clients reach who leads, HOST:PORT; empty: not known, or not told this way."""
-        ...
-
-    @property
     def keeps_roster(self) -> bool:
         """Whether `store()` keeps anything. If not, executors need not wait for it."""
         ...

@@ -78,7 +78,7 @@ class ExecutionPool:
 
     async def __aenter__(self) -> ExecutionPool:
         if isinstance(self._limiter, str):
-            self._session = ExecutorSession(self._limiter, executor_id=self._name, local_cap=self._settings.num_workers)
+            self._session = ExecutorSession(self._limiter, executor_id=self._name)
         elif self._limiter is not None:
             self._session = self._limiter.executor(executor_id=self._name)
         if self._session is not None:

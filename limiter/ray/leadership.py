@@ -43,8 +43,6 @@ class ClusterLeadership:
     """`Leadership` of one incarnation of the actor. `node` names the machine, uniquely within the cluster."""
 
     keeps_roster = True
-    leader_address = ""
-    """Clients find the actor by its name."""
 
     def __init__(self, store: Store, clock: Clock, *, node: str, lease: float) -> None:
         self.leader = node

@@ -118,12 +118,10 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
     async def _status(self, wanted: str, context: Context) -> pb.GetStatusResponse:
         hub = self._seat.hub
         if hub is None:
-            leadership = self._seat.leadership
             return pb.GetStatusResponse(
                 version=self._version,
                 insecure=self._insecure,
-                leader_name=leadership.leader,
-                leader_address=leadership.leader_address,
+                leader_name=self._seat.leadership.leader,
                 security=security_message(self._security()),
             )
         core, now = hub.core, hub.clock.now()
@@ -143,7 +141,6 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
             version=self._version,
             insecure=self._insecure,
             leader_name=self._seat.leadership.leader if self._seat.leads else "",
-            leader_address=self._seat.leadership.leader_address if self._seat.leads else "",
             security=security_message(self._security()),
         )
 

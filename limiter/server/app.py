@@ -37,8 +37,6 @@ from limiter.v1 import limiter_pb2_grpc
 __all__ = ["LimiterServer", "serve"]
 
 _LOG = logging.getLogger("limiter")
-_ANYWHERE = ("", "*", "0.0.0.0", "[::]", "::")  # noqa: S104 - it is looked for, not listened on
-"""Hosts that name no address."""
 
 
 class LimiterServer:
@@ -55,7 +53,7 @@ class LimiterServer:
         self._security = ServerSecurity(config, executor_token_file=config.executor_token_file)
         self._guard = self._security.port(SERVICE_ACCESS, needs=Role.CLIENT, setting="listen")
         self._admin_guard = self._security.port(ADMIN_ACCESS, needs=Role.ADMIN, setting="admin_listen")
-        self._seat = Seat(open_leadership(config, self._clock, self._advertised))
+        self._seat = Seat(open_leadership(config, self._clock))
         self._reign = Reign(
             self._seat.leadership,
             self._clock,
@@ -174,11 +172,6 @@ class LimiterServer:
         if self._term is not None:
             self._term.cancel()
             await asyncio.wait([self._term])
-
-    def _advertised(self) -> str:
-        """Where clients reach it; empty where its address does not say."""
-        host = self.address.rpartition(":")[0]
-        return self._config.advertise or ("" if host in _ANYWHERE else self.address)
 
     def _figures(self) -> Iterator[Metric]:
         yield from limiter_metrics(self._seat)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
 
 from fairbox.clock import Clock
 from fairbox.errors import ConfigError
@@ -15,12 +14,11 @@ from limiter.leadership.file import FileLeadership
 __all__ = ["open_leadership"]
 
 
-def open_leadership(config: LimiterConfig, clock: Clock, address: Callable[[], str] = str) -> Leadership:
-    """What `leader` names. `address` says where clients reach this limiter, once it listens. ConfigError where this
-    machine does not have what that needs."""
+def open_leadership(config: LimiterConfig, clock: Clock) -> Leadership:
+    """What `leader` names. ConfigError where this machine does not have what that needs."""
     if config.leader == "file":
         name = f"process {os.getpid()} on {socket.gethostname()}, {config.listen}"
-        return FileLeadership(config.state_file, name=name, address=address, fresh=config.fresh)
+        return FileLeadership(config.state_file, name=name, fresh=config.fresh)
     if config.leader == "k8s":
         return _kubernetes(config, clock)
     return Alone(name=config.listen, fresh=config.fresh)

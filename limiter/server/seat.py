@@ -8,12 +8,9 @@ import grpc
 import grpc.aio
 
 from limiter.leadership import Leadership
-from limiter.metadata import LEADER_ADDRESS_METADATA, LEADER_METADATA
 from limiter.server.hub import Hub
 
 __all__ = ["Seat"]
-
-_Metadata = tuple[tuple[str, str], ...]
 
 
 class Seat:
@@ -33,13 +30,8 @@ class Seat:
         hub = self.hub
         if hub is None:
             text = f"this limiter does not lead; {self.leadership.leader or 'nobody it knows of'} does"
-            await context.abort(grpc.StatusCode.UNAVAILABLE, text, self._leader_metadata())
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
             raise AssertionError("abort() does not return")
         if hub.closed:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the limiter is shutting down")
         return hub
-
-    def _leader_metadata(self) -> _Metadata:
-        leader, address = self.leadership.leader, self.leadership.leader_address
-        found = ((LEADER_METADATA, leader), (LEADER_ADDRESS_METADATA, address))
-        return tuple((key, value) for key, value in found if value)

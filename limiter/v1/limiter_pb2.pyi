@@ -291,7 +291,6 @@ class Hello(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     HELD_FIELD_NUMBER: builtins.int
     QUEUED_FIELD_NUMBER: builtins.int
-    LOCAL_CAP_FIELD_NUMBER: builtins.int
     HELD_TOKENS_FIELD_NUMBER: builtins.int
     DETAILS_FIELD_NUMBER: builtins.int
     CONNECTION_FIELD_NUMBER: builtins.int
@@ -301,8 +300,6 @@ class Hello(google.protobuf.message.Message):
     """What the session is for."""
     name: builtins.str
     """For people: host, process, pod. Appears in status and as the owner in refusals. At most 256 characters."""
-    local_cap: builtins.int
-    """Executor only: the most runs that it will ever run at once, a second safety net. 0: not said."""
     connection: builtins.int
     """Number of this connection within the session: higher than that of every connection before it, from 1. A hello with
     a lower number than one that has arrived is late, from a connection that its peer has given up; it is refused,
@@ -334,12 +331,11 @@ class Hello(google.protobuf.message.Message):
         name: builtins.str = ...,
         held: collections.abc.Iterable[global___Lease] | None = ...,
         queued: collections.abc.Iterable[global___Acquire] | None = ...,
-        local_cap: builtins.int = ...,
         held_tokens: collections.abc.Iterable[builtins.int] | None = ...,
         details: collections.abc.Iterable[global___HeldDetail] | None = ...,
         connection: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["connection", b"connection", "details", b"details", "held", b"held", "held_tokens", b"held_tokens", "kind", b"kind", "local_cap", b"local_cap", "name", b"name", "queued", b"queued", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["connection", b"connection", "details", b"details", "held", b"held", "held_tokens", b"held_tokens", "kind", b"kind", "name", b"name", "queued", b"queued", "session_id", b"session_id"]) -> None: ...
 
 global___Hello = Hello
 
@@ -465,11 +461,8 @@ class Release(google.protobuf.message.Message):
 
     LEASE_FIELD_NUMBER: builtins.int
     OUTCOME_FIELD_NUMBER: builtins.int
-    LATENCY_S_FIELD_NUMBER: builtins.int
     outcome: global___ReleaseOutcome.ValueType
     """How the work ended."""
-    latency_s: builtins.float
-    """How long the work took. 0: not said."""
     @property
     def lease(self) -> global___Lease:
         """The lease."""
@@ -479,10 +472,9 @@ class Release(google.protobuf.message.Message):
         *,
         lease: global___Lease | None = ...,
         outcome: global___ReleaseOutcome.ValueType = ...,
-        latency_s: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["latency_s", b"latency_s", "lease", b"lease", "outcome", b"outcome"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["lease", b"lease", "outcome", b"outcome"]) -> None: ...
 
 global___Release = Release
 
@@ -775,24 +767,6 @@ class Revoke(google.protobuf.message.Message):
 global___Revoke = Revoke
 
 @typing.final
-class Redirect(google.protobuf.message.Message):
-    """Another process leads."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    TARGET_FIELD_NUMBER: builtins.int
-    target: builtins.str
-    """Its address, or empty when it is not known yet."""
-    def __init__(
-        self,
-        *,
-        target: builtins.str = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["target", b"target"]) -> None: ...
-
-global___Redirect = Redirect
-
-@typing.final
 class GoAway(google.protobuf.message.Message):
     """This limiter is going away; reconnect after the delay."""
 
@@ -827,7 +801,6 @@ class SessionResponse(google.protobuf.message.Message):
     BIND_RESULTS_FIELD_NUMBER: builtins.int
     REVOKES_FIELD_NUMBER: builtins.int
     HEARTBEAT_ACK_FIELD_NUMBER: builtins.int
-    REDIRECT_FIELD_NUMBER: builtins.int
     GO_AWAY_FIELD_NUMBER: builtins.int
     heartbeat_ack: builtins.int
     """The highest heartbeat received; 0: none in this frame."""
@@ -856,10 +829,6 @@ class SessionResponse(google.protobuf.message.Message):
         """Leases taken back."""
 
     @property
-    def redirect(self) -> global___Redirect:
-        """Another process leads."""
-
-    @property
     def go_away(self) -> global___GoAway:
         """This limiter is going away."""
 
@@ -873,11 +842,10 @@ class SessionResponse(google.protobuf.message.Message):
         bind_results: collections.abc.Iterable[global___BindResult] | None = ...,
         revokes: collections.abc.Iterable[global___Revoke] | None = ...,
         heartbeat_ack: builtins.int = ...,
-        redirect: global___Redirect | None = ...,
         go_away: global___GoAway | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["go_away", b"go_away", "redirect", b"redirect", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["bind_results", b"bind_results", "go_away", b"go_away", "grants", b"grants", "heartbeat_ack", b"heartbeat_ack", "queued", b"queued", "redirect", b"redirect", "rejects", b"rejects", "revokes", b"revokes", "welcome", b"welcome"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["go_away", b"go_away", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["bind_results", b"bind_results", "go_away", b"go_away", "grants", b"grants", "heartbeat_ack", b"heartbeat_ack", "queued", b"queued", "rejects", b"rejects", "revokes", b"revokes", "welcome", b"welcome"]) -> None: ...
 
 global___SessionResponse = SessionResponse
 
@@ -1338,7 +1306,6 @@ class GetStatusResponse(google.protobuf.message.Message):
     VERSION_FIELD_NUMBER: builtins.int
     INSECURE_FIELD_NUMBER: builtins.int
     LEADER_NAME_FIELD_NUMBER: builtins.int
-    LEADER_ADDRESS_FIELD_NUMBER: builtins.int
     SECURITY_FIELD_NUMBER: builtins.int
     epoch: builtins.int
     """Epoch of this limiter."""
@@ -1356,8 +1323,6 @@ class GetStatusResponse(google.protobuf.message.Message):
     """True when it may listen beyond loopback although nothing guards its ports."""
     leader_name: builtins.str
     """Who leads, as far as this process knows: for people. Empty: it knows of nobody."""
-    leader_address: builtins.str
-    """Where clients reach who leads, HOST:PORT. Empty: not known, or told in another way (with leader=k8s by the Service)."""
     @property
     def missing_executors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """When recovering: names of the executors that have not reported."""
@@ -1388,11 +1353,10 @@ class GetStatusResponse(google.protobuf.message.Message):
         version: builtins.str = ...,
         insecure: builtins.bool = ...,
         leader_name: builtins.str = ...,
-        leader_address: builtins.str = ...,
         security: global___SecurityStatus | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["security", b"security"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["buckets", b"buckets", "epoch", b"epoch", "insecure", b"insecure", "leader", b"leader", "leader_address", b"leader_address", "leader_name", b"leader_name", "missing_executors", b"missing_executors", "recovering", b"recovering", "recovering_for_s", b"recovering_for_s", "security", b"security", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["buckets", b"buckets", "epoch", b"epoch", "insecure", b"insecure", "leader", b"leader", "leader_name", b"leader_name", "missing_executors", b"missing_executors", "recovering", b"recovering", "recovering_for_s", b"recovering_for_s", "security", b"security", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
 

@@ -57,8 +57,7 @@ class LimiterServiceStub:
     answers it with DEADLINE_EXCEEDED: give the call itself a deadline at least 10 s longer, because a grant that races
     with the caller's own deadline is only found again through `unbound_ttl_s`.
     Errors: NOT_FOUND for an unknown bucket, RESOURCE_EXHAUSTED with google.rpc.RetryInfo and QuotaFailure when the
-    queue is full, DEADLINE_EXCEEDED when the queue timeout ran out, UNAVAILABLE when this process does not lead; where
-    it knows who does, the trailing metadata `limiter-leader-address` says where to ask, and `limiter-leader` who it is.
+    queue is full, DEADLINE_EXCEEDED when the queue timeout ran out, UNAVAILABLE when this process does not lead.
     Repeating a call with the same client_id, request_id and attempt joins the first one and returns its lease.
     """
 
@@ -93,8 +92,7 @@ class LimiterServiceAsyncStub:
     answers it with DEADLINE_EXCEEDED: give the call itself a deadline at least 10 s longer, because a grant that races
     with the caller's own deadline is only found again through `unbound_ttl_s`.
     Errors: NOT_FOUND for an unknown bucket, RESOURCE_EXHAUSTED with google.rpc.RetryInfo and QuotaFailure when the
-    queue is full, DEADLINE_EXCEEDED when the queue timeout ran out, UNAVAILABLE when this process does not lead; where
-    it knows who does, the trailing metadata `limiter-leader-address` says where to ask, and `limiter-leader` who it is.
+    queue is full, DEADLINE_EXCEEDED when the queue timeout ran out, UNAVAILABLE when this process does not lead.
     Repeating a call with the same client_id, request_id and attempt joins the first one and returns its lease.
     """
 
@@ -133,8 +131,7 @@ class LimiterServiceServicer(metaclass=abc.ABCMeta):
         answers it with DEADLINE_EXCEEDED: give the call itself a deadline at least 10 s longer, because a grant that races
         with the caller's own deadline is only found again through `unbound_ttl_s`.
         Errors: NOT_FOUND for an unknown bucket, RESOURCE_EXHAUSTED with google.rpc.RetryInfo and QuotaFailure when the
-        queue is full, DEADLINE_EXCEEDED when the queue timeout ran out, UNAVAILABLE when this process does not lead; where
-        it knows who does, the trailing metadata `limiter-leader-address` says where to ask, and `limiter-leader` who it is.
+        queue is full, DEADLINE_EXCEEDED when the queue timeout ran out, UNAVAILABLE when this process does not lead.
         Repeating a call with the same client_id, request_id and attempt joins the first one and returns its lease.
         """
 
