@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 
 from fairbox.errors import ConfigError
 from fairbox.security import ServerSecuritySettings
 from fairbox.settings import setting
 from fairbox.telemetry import TelemetrySettings
-from limiter.core import AdaptiveLimits, BucketLimits, BucketOrder, Timing
+from limiter.core import BucketLimits, BucketOrder, Timing
 
-__all__ = ["AdaptiveConfig", "BucketConfig", "LimiterConfig"]
+__all__ = ["BucketConfig", "LimiterConfig"]
 
 LEADERS = ("none", "file", "k8s")
-_LEASE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 MAX_BUCKETS = 1_000
 """Status shows every bucket, so there can't be any number of them."""
-
-
-@dataclass(frozen=True)
-class AdaptiveConfig:
-    """Settings of an adaptive limit."""
-
-    enabled: bool = setting(False, help="Lower the limit on overload and timeouts, and raise it again.")
-    floor: int = setting(1, help="Lowest limit, from 1 to max_in_flight.")
-    backoff: float = setting(0.8, help="Factor on overload, above 0 and below 1.")
 
 
 @dataclass(frozen=True)
@@ -40,7 +29,7 @@ class BucketConfig:
     rate_per_s: float = setting(0.0, help="Most leases granted per second on average; 0: any number.")
     burst: int = setting(0, help="Most leases granted at once under a rate; 0: the rate, rounded up.")
     order: str = setting("fifo", help="fifo, or fair_by_tenant: round robin over tenants.")
-    adaptive: AdaptiveConfig = setting(factory=AdaptiveConfig, help="Adaptive limit.")
+    adaptive: bool = setting(False, help="Lower the limit on overload and timeouts, and raise it again.")
     paused: bool = setting(False, help="Grant nothing; requests queue.")
     max_hold_s: float = setting(0.0, help="Longest lease without an executor that binds, seconds; 0: none are given.")
 
@@ -48,7 +37,6 @@ class BucketConfig:
         """The same, as the core takes it. ConfigError for an order that there is not."""
         if self.order not in list(BucketOrder):
             raise ConfigError(f"buckets.{name}.order is {self.order!r}, must be one of {', '.join(BucketOrder)}")
-        adaptive = self.adaptive
         return BucketLimits(
             name,
             self.max_in_flight,
@@ -58,7 +46,7 @@ class BucketConfig:
             rate_per_s=self.rate_per_s,
             burst=self.burst,
             order=BucketOrder(self.order),
-            adaptive=AdaptiveLimits(adaptive.floor, adaptive.backoff) if adaptive.enabled else None,
+            adaptive=self.adaptive,
             paused=self.paused,
             max_hold=self.max_hold_s,
         )
@@ -85,8 +73,6 @@ class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
         "this machine), k8s (by a Lease of the cluster).",
     )
     state_file: str = setting("", help="With leader=file: keeps epoch and roster; not on a network drive.")
-    lease_name: str = setting("limiter", help="With leader=k8s: name of the Lease.")
-    lease_namespace: str = setting("", help="With leader=k8s: its namespace; empty: that of this pod.")
     lease_duration_s: float = setting(
         6.0, help="With leader=k8s: how long a limiter that is cut off keeps others from leading, seconds."
     )
@@ -96,7 +82,6 @@ class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
     grace_s: float = setting(1.5, help="How long a client's session outlives its stream, seconds.")
     executor_ttl_s: float = setting(6.0, help="How long an executor's session lasts without a heartbeat, seconds.")
     max_sessions: int = setting(10_000, help="Most sessions at once, from 1.")
-    drain_grace_s: float = setting(1.0, help="How long calls in flight may take to end at shutdown, seconds.")
 
     def validate(self) -> None:
         """Raises ConfigError for what the types can't say."""
@@ -109,7 +94,6 @@ class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
             )
         _within("grace_s", self.grace_s, 0.0, 3600.0)
         _within("executor_ttl_s", self.executor_ttl_s, 0.2, 3600.0)
-        _within("drain_grace_s", self.drain_grace_s, 0.0, 3600.0)
         _within("max_sessions", self.max_sessions, 1, 1_000_000)
         if self.leader not in LEADERS:
             raise ConfigError(f"leader is {self.leader!r}, must be one of {', '.join(LEADERS)}")
@@ -117,10 +101,6 @@ class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
             raise ConfigError(
                 f"state_file is {self.state_file!r} and leader is {self.leader!r}: file needs one, others none"
             )
-        if not _LEASE_NAME.fullmatch(self.lease_name):
-            raise ConfigError(f"lease_name is {self.lease_name!r}, must be 1 to 253 of a-z, 0-9, '-' and '.'")
-        if self.lease_namespace and not _LEASE_NAME.fullmatch(self.lease_namespace):
-            raise ConfigError(f"lease_namespace is {self.lease_namespace!r}, must be empty or of a-z, 0-9 and '-'")
         _within("lease_duration_s", self.lease_duration_s, 1.0, 600.0)
         if not 1 <= len(self.buckets) <= MAX_BUCKETS:
             raise ConfigError(f"buckets has {len(self.buckets)} entries, must have from 1 to {MAX_BUCKETS}")

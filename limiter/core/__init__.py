@@ -8,14 +8,13 @@ from __future__ import annotations
 from limiter.core import effects, events
 from limiter.core.core import LimiterCore
 from limiter.core.ids import LeaseId, Ticket
-from limiter.core.limits import AdaptiveLimits, BucketLimits
+from limiter.core.limits import BucketLimits
 from limiter.core.reasons import BindStatus, BucketOrder, LeaseState, RejectReason, ReleaseOutcome, SessionKind
 from limiter.core.roster import Member
 from limiter.core.statistics import BucketStatistics, LeaseInfo, LimiterStatistics, SessionStatistics
 from limiter.core.timing import Timing
 
 __all__ = [
-    "AdaptiveLimits",
     "BindStatus",
     "BucketLimits",
     "BucketOrder",

@@ -13,16 +13,19 @@ from limiter.core.ids import LeaseId
 
 __all__ = ["AimdLimit"]
 
+_FLOOR = 1
+"""The lowest limit: with one token the work that ends well can still raise it."""
+_BACKOFF = 0.8
+"""Factor on overload: a step that a few good windows make up for, where halving would leave half of the work idle."""
+
 
 class AimdLimit:
-    """The limit now in force, `limit`: from `floor` to `most`, where it starts."""
+    """The limit now in force, `limit`: from 1 to `most`, where it starts."""
 
-    __slots__ = ("_backoff", "_decreased_at", "_floor", "_most", "_value")
+    __slots__ = ("_decreased_at", "_most", "_value")
 
-    def __init__(self, most: int, floor: int, backoff: float) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
-        self._floor = floor
-        self._backoff = backoff
         self._value = float(most)
         self._decreased_at = LeaseId(0, 0)
 
@@ -39,11 +42,11 @@ class AimdLimit:
     def overloaded(self, lease: LeaseId, newest: LeaseId) -> None:
         """The work of `lease` met overload or a timeout; `newest` was granted last."""
         if lease > self._decreased_at:
-            self._value = max(float(self._floor), self._value * self._backoff)
+            self._value = max(float(_FLOOR), self._value * _BACKOFF)
             self._decreased_at = newest
 
-    def change(self, most: int, floor: int, backoff: float) -> None:
-        """From now on other bounds. A limit that stood at its cap goes with the cap."""
+    def change(self, most: int) -> None:
+        """From now on another cap. A limit that stood at its cap goes with the cap."""
         value = float(most) if self._value >= self._most else self._value
-        self._most, self._floor, self._backoff = most, floor, backoff
-        self._value = min(float(most), max(float(floor), value))
+        self._most = most
+        self._value = min(float(most), value)

@@ -114,13 +114,12 @@ class Bucket:
             self.rate = RateBucket(limits.rate_per_s, limits.most_at_once, now)
         else:
             self.rate.change(limits.rate_per_s, limits.most_at_once, now)
-        adaptive, most = limits.adaptive, limits.max_in_flight
-        if adaptive is None:
+        if not limits.adaptive:
             self.adaptive = None
         elif self.adaptive is None:
-            self.adaptive = AimdLimit(most, adaptive.floor, adaptive.backoff)
+            self.adaptive = AimdLimit(limits.max_in_flight)
         else:
-            self.adaptive.change(most, adaptive.floor, adaptive.backoff)
+            self.adaptive.change(limits.max_in_flight)
         self._set_cap()
 
     def reorder(self, requests: Iterable[Request]) -> None:

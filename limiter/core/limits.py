@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from limiter.core.reasons import BucketOrder
 
-__all__ = ["AdaptiveLimits", "BucketLimits"]
+__all__ = ["BucketLimits"]
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MAX_TOKENS = 1_000_000
@@ -22,16 +22,6 @@ MIN_RATE = 0.001
 """Slowest rate, one grant in 1,000 s: below it a wait is longer than any queue timeout that people choose."""
 MAX_RATE = 1_000_000.0
 MAX_TIME_S = 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class AdaptiveLimits:
-    """How a limit adapts to overload, below the bucket's `max_in_flight`."""
-
-    floor: int = 1
-    """The lowest limit."""
-    backoff: float = 0.8
-    """Factor on overload, above 0 and below 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +42,8 @@ class BucketLimits:
     burst: int = 0
     """Most leases granted at once under a rate; 0: the rate, rounded up."""
     order: BucketOrder = BucketOrder.FIFO
-    adaptive: AdaptiveLimits | None = None
-    """None: `max_in_flight` is the limit."""
+    adaptive: bool = False
+    """Whether the limit adapts to overload, below `max_in_flight`."""
     paused: bool = False
     """Nothing is granted; requests queue."""
     max_hold: float = 0.0
@@ -78,10 +68,6 @@ class BucketLimits:
             yield from _within("rate_per_s", self.rate_per_s, MIN_RATE, MAX_RATE, "0, or ")
         yield from _within("burst", self.burst, 0, MAX_TOKENS)
         yield from _within("max_hold_s", self.max_hold, 0.0, MAX_TIME_S)
-        if self.adaptive is not None:
-            yield from _within("adaptive.floor", self.adaptive.floor, 1, max(1, self.max_in_flight))
-            if not 0 < self.adaptive.backoff < 1:
-                yield "adaptive.backoff", f"is {self.adaptive.backoff}, must be above 0 and below 1"
 
     def refusal(self, tokens: int, hold: float) -> str:
         """Why a request can never be granted within these limits; "" when it can. The first word is the field."""

@@ -194,7 +194,7 @@ def pod_namespace(environment: Mapping[str, str] = os.environ) -> str:
     try:
         return Path(_NAMESPACE_FILE).read_text(encoding="utf-8").strip()
     except OSError:
-        raise ConfigError("lease_namespace is not set, and this is no pod that would know its own") from None
+        raise ConfigError("POD_NAMESPACE is not set, and this is no pod that would know its own") from None
 
 
 def _version(lease: Mapping[str, Any]) -> str:

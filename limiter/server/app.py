@@ -37,6 +37,8 @@ from limiter.v1 import limiter_pb2_grpc
 __all__ = ["LimiterServer", "serve"]
 
 _LOG = logging.getLogger("limiter")
+_DRAIN_S = 1.0
+"""What calls in flight have at shutdown: each was told to go away before, so only the answer is on its way."""
 
 
 class LimiterServer:
@@ -164,7 +166,7 @@ class LimiterServer:
         """Tells everybody to go away, lets calls in flight end, and closes the ports. Idempotent."""
         await self._health.set_ready(False)
         await self._end_term()
-        await self._server.stop(self._config.drain_grace_s)
+        await self._server.stop(_DRAIN_S)
         await self._stack.aclose()
 
     async def _end_term(self) -> None:

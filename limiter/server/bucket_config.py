@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limiter.core import AdaptiveLimits, BucketLimits, BucketOrder
+from limiter.core import BucketLimits, BucketOrder
 from limiter.server.fields import Fields
 from limiter.v1 import limiter_pb2 as pb
 
@@ -18,7 +18,6 @@ _ORDER_VALUES = {
     BucketOrder.FAIR_BY_TENANT: pb.BUCKET_ORDER_FAIR_BY_TENANT,
 }
 _DEFAULTS = BucketLimits("")
-_ADAPTIVE = AdaptiveLimits()
 
 
 def bucket_limits(message: pb.BucketConfig, path: str) -> BucketLimits:
@@ -26,7 +25,6 @@ def bucket_limits(message: pb.BucketConfig, path: str) -> BucketLimits:
     fields = Fields()
     if message.order not in _ORDERS:
         fields.refuse(f"{path}.order", f"is {message.order}, must be a value of BucketOrder")
-    adaptive = message.adaptive
     limits = BucketLimits(
         message.name,
         message.max_in_flight,
@@ -36,9 +34,7 @@ def bucket_limits(message: pb.BucketConfig, path: str) -> BucketLimits:
         rate_per_s=message.rate_per_s,
         burst=message.burst,
         order=_ORDERS.get(message.order, BucketOrder.FIFO),
-        adaptive=AdaptiveLimits(adaptive.floor or _ADAPTIVE.floor, adaptive.backoff or _ADAPTIVE.backoff)
-        if adaptive.enabled
-        else None,
+        adaptive=message.adaptive,
         paused=message.paused,
         max_hold=message.max_hold_s,
     )
@@ -50,7 +46,6 @@ def bucket_limits(message: pb.BucketConfig, path: str) -> BucketLimits:
 
 def bucket_config_message(limits: BucketLimits) -> pb.BucketConfig:
     """The configuration in force."""
-    adaptive = limits.adaptive
     return pb.BucketConfig(
         name=limits.name,
         max_in_flight=limits.max_in_flight,
@@ -61,9 +56,7 @@ def bucket_config_message(limits: BucketLimits) -> pb.BucketConfig:
         start_by_s=limits.start_by,
         max_hold_s=limits.max_hold,
         order=_ORDER_VALUES[limits.order],
-        adaptive=None
-        if adaptive is None
-        else pb.AdaptiveConfig(enabled=True, floor=adaptive.floor, backoff=adaptive.backoff),
+        adaptive=limits.adaptive,
         paused=limits.paused,
         version=limits.version,
     )

@@ -13,6 +13,9 @@ from limiter.leadership.file import FileLeadership
 
 __all__ = ["open_leadership"]
 
+_LEASE_NAME = "limiter"
+"""Name of the Lease: the Role in k8s/ allows this one. Another limiter has another namespace."""
+
 
 def open_leadership(config: LimiterConfig, clock: Clock) -> Leadership:
     """What `leader` names. ConfigError where this machine does not have what that needs."""
@@ -29,9 +32,9 @@ def _kubernetes(config: LimiterConfig, clock: Clock) -> Leadership:
         from limiter.leadership import kubernetes  # half a second to import, and an extra
     except ImportError:
         raise ConfigError("leader is 'k8s', which needs more packages: pip install 'fairbox[k8s]'") from None
-    namespace = config.lease_namespace or kubernetes.pod_namespace()
+    namespace = kubernetes.pod_namespace()
     configuration = kubernetes.in_cluster()
-    lease = kubernetes.LeaseRecords(namespace, config.lease_name, lambda: configuration)
+    lease = kubernetes.LeaseRecords(namespace, _LEASE_NAME, lambda: configuration)
     return kubernetes.KubernetesLeadership(
         lease, clock, identity=kubernetes.pod_identity(), duration=config.lease_duration_s, fresh=config.fresh
     )

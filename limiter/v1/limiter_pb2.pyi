@@ -998,36 +998,6 @@ class ReleaseTokenResponse(google.protobuf.message.Message):
 global___ReleaseTokenResponse = ReleaseTokenResponse
 
 @typing.final
-class AdaptiveConfig(google.protobuf.message.Message):
-    """The adaptive limit: additive increase, multiplicative decrease, always at or below max_in_flight. It falls when a
-    lease is released with OVERLOADED or TIMEOUT, once for all leases that were granted before the last fall, and rises
-    by about 1 for as many releases with OK as it counts, while at least half of it is in use. A request that is heavier
-    than it is granted alone.
-    """
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    ENABLED_FIELD_NUMBER: builtins.int
-    FLOOR_FIELD_NUMBER: builtins.int
-    BACKOFF_FIELD_NUMBER: builtins.int
-    enabled: builtins.bool
-    """Whether the limit adapts. False: max_in_flight is the limit."""
-    floor: builtins.int
-    """The lowest limit. 0: 1. At most max_in_flight."""
-    backoff: builtins.float
-    """Factor on OVERLOADED and TIMEOUT, above 0 and below 1. 0: 0.8."""
-    def __init__(
-        self,
-        *,
-        enabled: builtins.bool = ...,
-        floor: builtins.int = ...,
-        backoff: builtins.float = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["backoff", b"backoff", "enabled", b"enabled", "floor", b"floor"]) -> None: ...
-
-global___AdaptiveConfig = AdaptiveConfig
-
-@typing.final
 class BucketConfig(google.protobuf.message.Message):
     """Configuration of one bucket."""
 
@@ -1042,9 +1012,9 @@ class BucketConfig(google.protobuf.message.Message):
     START_BY_S_FIELD_NUMBER: builtins.int
     MAX_HOLD_S_FIELD_NUMBER: builtins.int
     ORDER_FIELD_NUMBER: builtins.int
-    ADAPTIVE_FIELD_NUMBER: builtins.int
     PAUSED_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
+    ADAPTIVE_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name: letters, digits, `.`, `_`, `-`, at most 64 characters."""
     max_in_flight: builtins.int
@@ -1067,10 +1037,12 @@ class BucketConfig(google.protobuf.message.Message):
     """Grants nothing while true; requests queue."""
     version: builtins.int
     """Counts the changes of this bucket, from 1. Set by the server."""
-    @property
-    def adaptive(self) -> global___AdaptiveConfig:
-        """Adaptive limit. Unset: off."""
-
+    adaptive: builtins.bool
+    """Whether the limit adapts: additive increase, multiplicative decrease, always at or below max_in_flight. It falls to
+    0.8 of itself when a lease is released with OVERLOADED or TIMEOUT, once for all leases that were granted before the
+    last fall, down to 1, and rises by about 1 for as many releases with OK as it counts, while at least half of it is
+    in use. A request that is heavier than it is granted alone.
+    """
     def __init__(
         self,
         *,
@@ -1083,11 +1055,10 @@ class BucketConfig(google.protobuf.message.Message):
         start_by_s: builtins.float = ...,
         max_hold_s: builtins.float = ...,
         order: global___BucketOrder.ValueType = ...,
-        adaptive: global___AdaptiveConfig | None = ...,
         paused: builtins.bool = ...,
         version: builtins.int = ...,
+        adaptive: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["adaptive", b"adaptive"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["adaptive", b"adaptive", "burst", b"burst", "max_hold_s", b"max_hold_s", "max_in_flight", b"max_in_flight", "max_queued", b"max_queued", "max_queued_per_client", b"max_queued_per_client", "name", b"name", "order", b"order", "paused", b"paused", "rate_per_s", b"rate_per_s", "start_by_s", b"start_by_s", "version", b"version"]) -> None: ...
 
 global___BucketConfig = BucketConfig

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from limiter.core import (
-    AdaptiveLimits,
     BucketLimits,
     BucketOrder,
     LeaseId,
@@ -59,7 +58,7 @@ LIMITS = st.builds(
     rate_per_s=st.sampled_from([0.0, 0.0, 1.0, 3.5]),
     burst=st.sampled_from([0, 1, 6]),
     order=st.sampled_from(BucketOrder),
-    adaptive=st.sampled_from([None, AdaptiveLimits(1, 0.5)]),
+    adaptive=st.booleans(),
     paused=st.sampled_from([False, False, False, True]),
     max_hold=st.sampled_from([0.0, 8.0, 8.0]),
 )

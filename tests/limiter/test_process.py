@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from fairbox.channels import open_channel
 from fairbox.errors import ConfigError
 from fairbox.ports import free_port
-from limiter.config import AdaptiveConfig, BucketConfig, LimiterConfig
+from limiter.config import BucketConfig, LimiterConfig
 from tests.limiter.servers import ROOT, limiter_server
 
 _FREE = ["listen=127.0.0.1:0", "admin_listen=127.0.0.1:0", "health_listen=127.0.0.1:0", "metrics_listen="]
@@ -110,8 +110,6 @@ def test_configuration_is_checked_by_path() -> None:
         (BucketConfig(order="lifo"), r"order is 'lifo', must be one of fifo, fair_by_tenant"),
         (BucketConfig(rate_per_s=-1.0), r"rate_per_s is -1\.0, must be 0, or from 0\.001 to"),
         (BucketConfig(rate_per_s=float("nan")), r"rate_per_s is nan"),
-        (BucketConfig(adaptive=AdaptiveConfig(True, backoff=1.0)), r"adaptive\.backoff is 1\.0, must be above 0"),
-        (BucketConfig(4, adaptive=AdaptiveConfig(True, floor=5)), r"adaptive\.floor is 5, must be from 1 to 4"),
         (BucketConfig(max_hold_s=1e9), r"max_hold_s is 1000000000\.0, must be from 0\.0 to"),
     ):
         with pytest.raises(ConfigError, match=r"buckets\.code\." + sentence):

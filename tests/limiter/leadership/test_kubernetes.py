@@ -199,7 +199,7 @@ def test_identity_is_that_of_the_pod() -> None:
     assert pod_identity(pod) == pod_identity(pod) == "limiter-0_u-1"
     assert pod_identity({"POD_NAME": "limiter-0"}) != pod_identity({"POD_NAME": "limiter-0"})
     assert pod_namespace(pod) == "fairbox"
-    with pytest.raises(ConfigError, match="lease_namespace is not set"):
+    with pytest.raises(ConfigError, match="POD_NAMESPACE is not set"):
         pod_namespace({})
 
 
