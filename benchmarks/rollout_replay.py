@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from rollout.engines import EngineStatistics, FinishReason, GenerationRequest, GenerationResult, VersionSpan
 from rollout.tokens import HubTokenizer
-from rollout.tools import ToolOutcome, ToolResponse
+from rollout.tools import Tool, ToolOutcome, ToolResponse
 from rollout.tools.schema import ParameterSchema, ToolSchema
 
 __all__ = ["Played", "ReplayEngine", "ReplayTool", "Turn", "draws"]
@@ -105,16 +105,16 @@ class ReplayEngine:
         return GenerationResult(ids, (-0.5,) * len(ids), FinishReason.STOP, (VersionSpan("1", 0, len(ids)),))
 
 
-class ReplayTool:
+class ReplayTool(Tool):
     """Takes as long as the trajectory's turn says."""
 
-    schema = ToolSchema("code", "Runs code.", {"code": ParameterSchema("string", "Python.")}, required=("code",))
+    default_schema = ToolSchema(
+        "code", "Runs code.", {"code": ParameterSchema("string", "Python.")}, required=("code",)
+    )
 
     def __init__(self, engine: ReplayEngine) -> None:
+        super().__init__()
         self._engine = engine
-
-    async def create(self, trajectory_id: str, **options: Any) -> None:
-        return None
 
     async def execute(
         self, trajectory_id: str, arguments: Mapping[str, Any], *, time_limit_s: float | None = None
@@ -122,9 +122,3 @@ class ReplayTool:
         seconds = self._engine.tool_s(trajectory_id)
         await asyncio.sleep(seconds)
         return ToolResponse("4950", ToolOutcome.OK, run_s=seconds)
-
-    async def calc_reward(self, trajectory_id: str) -> float | None:
-        return None
-
-    async def release(self, trajectory_id: str) -> None:
-        return None

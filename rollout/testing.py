@@ -21,7 +21,7 @@ from rollout.engines.base import (
 )
 from rollout.engines.weights import Interrupt, WeightSource
 from rollout.tokens.tokenizer import Tokenizer
-from rollout.tools.base import ToolOutcome, ToolResponse
+from rollout.tools.base import Tool, ToolOutcome, ToolResponse
 from rollout.tools.schema import ParameterSchema, ToolSchema
 
 __all__ = ["LOGPROB", "Script", "ScriptedEngine", "ScriptedTool"]
@@ -140,11 +140,15 @@ def _listed(turns: Sequence[str | Exception]) -> Script:
     return say
 
 
-class ScriptedTool:
+class ScriptedTool(Tool):
     """Answers `answer(arguments)`: a text, a whole response, or an exception that is raised.
 
     `calls` and `events` show what happened: `create ID`, `execute ID`, `release ID`.
     """
+
+    default_schema = ToolSchema(
+        "echo", "Answers.", {"text": ParameterSchema("string", "What to say.")}, required=("text",)
+    )
 
     def __init__(
         self,
@@ -154,9 +158,7 @@ class ScriptedTool:
         reward: float | None = None,
         parallel: bool = True,
     ) -> None:
-        self.schema = schema or ToolSchema(
-            "echo", "Answers.", {"text": ParameterSchema("string", "What to say.")}, required=("text",)
-        )
+        super().__init__(schema=schema)
         self.parallel = parallel
         self.calls: list[Mapping[str, Any]] = []
         self.events: list[str] = []

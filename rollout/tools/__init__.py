@@ -4,14 +4,12 @@ The code interpreter is `rollout.tools.code_interpreter.CodeInterpreter`; it is 
 """
 
 from rollout.tools.base import (
-    BranchingTool,
     BranchRefused,
     InfraError,
-    MeasuredTool,
+    NoSettings,
     Tool,
     ToolOutcome,
     ToolResponse,
-    is_finish_tool,
 )
 from rollout.tools.calls import MalformedCall, ToolCall, ToolCallFormat
 from rollout.tools.formats import FORMATS, check_format, find_format
@@ -23,10 +21,9 @@ from rollout.tools.toolbox import Toolbox
 __all__ = [
     "FORMATS",
     "BranchRefused",
-    "BranchingTool",
     "InfraError",
     "MalformedCall",
-    "MeasuredTool",
+    "NoSettings",
     "ParameterSchema",
     "Tool",
     "ToolCall",
@@ -38,6 +35,5 @@ __all__ = [
     "Toolbox",
     "check_format",
     "find_format",
-    "is_finish_tool",
     "parse_tool_calls",
 ]

@@ -7,25 +7,27 @@ and `release` are called once for each trajectory that uses the tool, `release` 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from fairbox.errors import FairboxError
 from rollout.tools.schema import ToolSchema
 from rollout.tools.statistics import ToolStatistics
 
+if TYPE_CHECKING:
+    from rollout.tools.services import ToolServices
+
 __all__ = [
     "BranchRefused",
-    "BranchingTool",
     "InfraError",
-    "MeasuredTool",
+    "NoSettings",
     "Tool",
     "ToolOutcome",
     "ToolResponse",
-    "is_finish_tool",
-    "runs_in_parallel",
 ]
 
 
@@ -95,23 +97,47 @@ class ToolResponse:
     """Whether this call ends the trajectory as `answered`. The answer is recorded, and no turn follows that has it."""
 
 
-class Tool(Protocol):
-    """Something that the model can call. One object serves all trajectories at once.
+@dataclass(frozen=True)
+class NoSettings:
+    """Settings of a tool that has none."""
 
-    A tool whose calls of one trajectory must not run at once has an attribute `parallel` that is False: the calls of a
-    turn then run one after another in their order, beside those of other tools. One with which the model hands over its
-    answer has an attribute `finishes` that is True: its calls come before the others of their turn and are run whatever
-    limit is reached; they must cost no more than a check of their arguments. One that can branch is a `BranchingTool`,
-    one that knows what it waits for is a `MeasuredTool`.
-    """
 
-    @property
-    def schema(self) -> ToolSchema: ...
+class Tool(ABC):
+    """Something that the model can call: a class with `default_schema` and `execute`. One object serves all
+    trajectories at once; a tool that keeps nothing of a trajectory needs no other method."""
+
+    config_type: ClassVar[type[Any]] = NoSettings
+    """A dataclass of `fairbox.config.setting` fields. A method `validate(path)` may raise ConfigError."""
+    default_schema: ClassVar[ToolSchema]
+    parallel: bool = True
+    """Whether calls of one trajectory may run at once. If not, the calls of a turn run one after another in their
+    order, beside those of other tools."""
+    finishes: bool = False
+    """Whether the model hands its answer over with it. Such calls come before the others of their turn and are run
+    whatever limit is reached; they must cost no more than a check of their arguments."""
+
+    def __init__(self, config: Any = None, *, schema: ToolSchema | None = None) -> None:
+        self.config = self.config_type() if config is None else config
+        self.schema = schema or self.default_schema
+
+    @classmethod
+    def from_config(cls, config: Any, services: ToolServices, schema: ToolSchema | None) -> Self:
+        """Makes the tool of a file's entry, whose schema may be missing. Opens nothing."""
+        return cls(config, schema=schema)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
 
     async def create(self, trajectory_id: str, **options: Any) -> None:
         """Prepares for a trajectory. `options` are those of its task."""
-        ...
+        return
 
+    @abstractmethod
     async def execute(
         self, trajectory_id: str, arguments: Mapping[str, Any], *, time_limit_s: float | None = None
     ) -> ToolResponse:
@@ -119,39 +145,21 @@ class Tool(Protocol):
 
         `time_limit_s` is what the trajectory has left; the tool's own limit may be shorter. Raises InfraError.
         """
-        ...
+
+    async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
+        """Gives each of the trajectories `branches` a copy of the state that `trajectory_id` has now. All or none;
+        each is released for itself. Called instead of `create`, while no call runs. Raises BranchRefused, as a tool
+        that says nothing else does, and InfraError."""
+        raise BranchRefused(f"the tool {self.schema.name} can't branch: {type(self).__name__} has no method branch()")
 
     async def calc_reward(self, trajectory_id: str) -> float | None:
-        """The tool's own reward for a trajectory, between its last call and `release`; None when it has none."""
-        ...
+        """Returns the tool's own reward for a trajectory, between its last call and `release`; None if it has none."""
+        return None
 
     async def release(self, trajectory_id: str) -> None:
         """Ends what `create` began. Idempotent."""
-        ...
+        return
 
-
-@runtime_checkable
-class BranchingTool(Protocol):
-    """A tool whose state of a trajectory can be forked. One without state branches by doing nothing."""
-
-    async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
-        """Each of the trajectories `branches` has a copy of the state that `trajectory_id` has now, and is released
-        for itself. All or none. Called instead of `create`, while no call runs. Raises BranchRefused and InfraError."""
-        ...
-
-
-@runtime_checkable
-class MeasuredTool(Protocol):
-    """A tool that tells its waits apart."""
-
-    def statistics(self) -> ToolStatistics: ...
-
-
-def is_finish_tool(tool: Tool) -> bool:
-    """Whether the tool's calls hand over the model's answer."""
-    return bool(getattr(tool, "finishes", False))
-
-
-def runs_in_parallel(tool: Tool) -> bool:
-    """Whether calls of one turn to this tool may run at once; tools that don't say are taken to be without state."""
-    return bool(getattr(tool, "parallel", True))
+    def statistics(self) -> ToolStatistics | None:
+        """Tells the tool's waits apart; None if the toolbox's own count is enough."""
+        return None

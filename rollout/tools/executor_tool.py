@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 from fairbox.clock import Clock, MonotonicClock
 from rollout.cleanup import to_its_end
-from rollout.tools.base import ToolOutcome, ToolResponse
+from rollout.tools.base import Tool, ToolOutcome, ToolResponse
 from rollout.tools.executor_settings import ExecutorToolConfig
 from rollout.tools.places import Places
 from rollout.tools.program_text import describe
@@ -30,7 +30,7 @@ _FRESH = "[The session had ended with an earlier call; this is a new one, and no
 """Said before the answer of the first call after the model's own code has ended its session."""
 
 
-class ExecutorTool:
+class ExecutorTool(Tool):
     """`async with Tool(config, executor=..., limiter=...) as tool`. The targets are `host:port`.
 
     With `services` it uses clients that are open already, and the targets are not looked at. `schema` replaces the
@@ -38,7 +38,6 @@ class ExecutorTool:
     """
 
     config_type: ClassVar[type[ExecutorToolConfig]]
-    default_schema: ClassVar[ToolSchema]
 
     def __init__(
         self,
@@ -51,7 +50,8 @@ class ExecutorTool:
         clock: Clock | None = None,
     ) -> None:
         config.validate()
-        self.schema = schema or self.default_schema
+        super().__init__(config, schema=schema)
+        self.parallel = config.mode == "program"  # a session is one interpreter: its calls run one after another
         self._settings = config
         self._clock = clock or MonotonicClock()
         self._shared = services
@@ -94,11 +94,6 @@ class ExecutorTool:
         finally:
             await self._stack.aclose()
 
-    @property
-    def parallel(self) -> bool:
-        """A session is one interpreter, so its calls run one after another."""
-        return self._settings.mode == "program"
-
     def statistics(self) -> ToolStatistics:
         """Where this process's calls are."""
         runs = self._runs()
@@ -111,10 +106,6 @@ class ExecutorTool:
     async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
         """Forks the trajectory's session; programs have nothing to fork. Raises BranchRefused and InfraError."""
         await self._runs().branch(trajectory_id, branches)
-
-    async def calc_reward(self, trajectory_id: str) -> float | None:
-        """None: running code is worth nothing by itself."""
-        return None
 
     async def release(self, trajectory_id: str) -> None:
         """Ends the trajectory's session, where it has one. Idempotent."""

@@ -10,50 +10,30 @@ A kind of its own for other answers: `rollout.envs.code_search.finish`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from rollout.tools.base import ToolOutcome, ToolResponse
+from rollout.tools.base import Tool, ToolOutcome, ToolResponse
 from rollout.tools.schema import ParameterSchema, ToolSchema
-from rollout.tools.services import ToolServices
 
-__all__ = ["FinishConfig", "FinishTool"]
+__all__ = ["FinishTool"]
 
 _TAKEN = "The answer was handed over."
 
 
-@dataclass(frozen=True)
-class FinishConfig:
-    """It has no settings."""
+class FinishTool(Tool):
+    """`FinishTool()`. `schema` replaces the tool's own, and says what an answer is."""
 
-
-class FinishTool:
-    """`FinishTool(FinishConfig())`. `schema` replaces the tool's own, and says what an answer is."""
-
-    config_type: ClassVar[type[FinishConfig]] = FinishConfig
     default_schema: ClassVar[ToolSchema] = ToolSchema(
         name="finish",
         description="Hands over your final answer and ends the conversation. Call it once, alone, when you are done.",
         parameters={"message": ParameterSchema("string", "The final answer.")},
         required=("message",),
     )
-    parallel = True
     finishes = True
-
-    def __init__(self, config: FinishConfig, *, schema: ToolSchema | None = None) -> None:
-        self.schema = schema or self.default_schema
-
-    @classmethod
-    def from_config(cls, config: FinishConfig, services: ToolServices, schema: ToolSchema | None) -> Self:
-        """As the registry makes it. This tool needs none of the services."""
-        return cls(config, schema=schema)
 
     def problem(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with arguments that fit the schema, for the model; None when nothing is."""
         return None
-
-    async def create(self, trajectory_id: str, **options: Any) -> None:
-        """Nothing to prepare."""
 
     async def execute(
         self, trajectory_id: str, arguments: Mapping[str, Any], *, time_limit_s: float | None = None
@@ -66,10 +46,3 @@ class FinishTool:
 
     async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
         """Nothing to fork."""
-
-    async def calc_reward(self, trajectory_id: str) -> float | None:
-        """None: what an answer is worth is for reward functions to say."""
-        return None
-
-    async def release(self, trajectory_id: str) -> None:
-        """Nothing to release."""

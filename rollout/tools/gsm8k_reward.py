@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from fairbox.config import setting
 from fairbox.errors import ConfigError
 from rollout.rewards.gsm8k import AnswerMethod, gsm8k_reward, parse_number
-from rollout.tools.base import InfraError, ToolOutcome, ToolResponse
+from rollout.tools.base import InfraError, Tool, ToolOutcome, ToolResponse
 from rollout.tools.schema import ParameterSchema, ToolSchema
-from rollout.tools.services import ToolServices
 from rollout.tools.text import cut_text
 
 __all__ = ["Gsm8kRewardConfig", "Gsm8kRewardTool"]
@@ -54,7 +53,7 @@ class _AnswerSchema(ParameterSchema):
         return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
-class Gsm8kRewardTool:
+class Gsm8kRewardTool(Tool):
     """One object for all trajectories. A task's option is `ground_truth`, alone or below verl's `create_kwargs`."""
 
     config_type: ClassVar[type[Gsm8kRewardConfig]] = Gsm8kRewardConfig
@@ -70,14 +69,9 @@ class Gsm8kRewardTool:
     parallel = False
     """Whether an answer is better depends on the one before."""
 
-    def __init__(self, config: Gsm8kRewardConfig | None = None, schema: ToolSchema | None = None) -> None:
-        self.schema = schema or self.default_schema
-        self._config = config or Gsm8kRewardConfig()
+    def __init__(self, config: Gsm8kRewardConfig | None = None, *, schema: ToolSchema | None = None) -> None:
+        super().__init__(config, schema=schema)
         self._live: dict[str, _Submissions] = {}
-
-    @classmethod
-    def from_config(cls, config: Gsm8kRewardConfig, services: ToolServices, schema: ToolSchema | None) -> Self:
-        return cls(config, schema)
 
     async def create(self, trajectory_id: str, **options: Any) -> None:
         """Raises InfraError where the task has no ground truth, or one that is no number."""
@@ -91,7 +85,7 @@ class Gsm8kRewardTool:
         self, trajectory_id: str, arguments: Mapping[str, Any], *, time_limit_s: float | None = None
     ) -> ToolResponse:
         """What the answer is worth, in verl's words."""
-        before, config = self._live[trajectory_id], self._config
+        before, config = self._live[trajectory_id], self.config
         answer = str(arguments["answer"])
         reward = gsm8k_reward(
             answer, before.ground_truth, method=AnswerMethod.FLEXIBLE, format_score=config.format_score

@@ -5,10 +5,9 @@
         config: {num_workers: 10, mode: session}
         tool_schema: {type: function, function: {name: python, ...}}    # may be left out
 
-A class is one of fairbox's kind, which has `config_type` (a dataclass) and `from_config`, or one that was written for
-verl (`rollout.tools.verl_tool`). Invariants: a file that loads has no unknown key, no setting of a wrong type, no class
-that can't be imported and no two tools of one name; an error names the key by its path, `tools[1].config.top_k`.
-Loading imports the classes and opens nothing.
+A class is derived from `rollout.tools.Tool`, or was written for verl (`rollout.tools.verl_tool`). Invariants: a file
+that loads has no unknown key, no setting of a wrong type, no class that can't be imported and no two tools of one
+name; an error names the key by its path, `tools[1].config.top_k`. Loading imports the classes and opens nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import importlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -32,26 +31,13 @@ from rollout.tools.schema_file import check_keys, check_reads, read_schema
 from rollout.tools.services import ToolServices
 from rollout.tools.verl_tool import VerlTool, is_verl_tool
 
-__all__ = ["FairboxToolClass", "ToolSpec", "common_rate_limit", "load_tools", "open_tools"]
+__all__ = ["ToolSpec", "common_rate_limit", "load_tools", "open_tools"]
 
 _MOVED = {
     "verl.tools.sandbox_fusion_tools.SandboxFusionTool": "rollout.tools.code_interpreter.CodeInterpreter",
     "verl.tools.gsm8k_tool.Gsm8kTool": "rollout.tools.gsm8k_reward.Gsm8kRewardTool",
-    "verl.tools.search_tool.SearchTool": "rollout.tools.search.SearchTool",
 }
 """Classes that verl no longer has, and what does their work here."""
-
-
-@runtime_checkable
-class FairboxToolClass(Protocol):
-    """What makes a class loadable from a file, beside being a `Tool` (and, if it likes, an async context manager)."""
-
-    config_type: type[Any]
-    """A dataclass of `fairbox.config.setting` fields. A method `validate(path)` may raise ConfigError."""
-
-    def from_config(self, config: Any, services: ToolServices, schema: ToolSchema | None) -> Tool:
-        """A classmethod. `schema` is that of the file, or None. Opens nothing."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +56,8 @@ class ToolSpec:
     def build(self, services: ToolServices) -> Tool:
         """The tool, not entered."""
         if self.fairbox:
-            return cast("Tool", self.kind.from_config(self.config, services, self.schema))
+            tool: Tool = self.kind.from_config(self.config, services, self.schema)
+            return tool
         return VerlTool.build(self.kind, self.config, self.schema, self.path)
 
 
@@ -107,17 +94,14 @@ def common_rate_limit(specs: Sequence[ToolSpec]) -> int | None:
 
 @contextlib.asynccontextmanager
 async def open_tools(specs: Sequence[ToolSpec], services: ToolServices) -> AsyncIterator[list[Tool]]:
-    """The tools, entered where they can be, in their order; left in the opposite one. Raises ConfigError."""
+    """The tools, entered in their order; left in the opposite one. Raises ConfigError."""
     async with contextlib.AsyncExitStack() as stack:
         tools = []
         for spec in specs:
-            tool = spec.build(services)
-            if hasattr(tool, "__aenter__"):
-                try:
-                    await stack.enter_async_context(cast("Any", tool))
-                except FairboxError as error:
-                    raise ConfigError(f"{spec.path}: {error}") from error
-            tools.append(tool)
+            try:
+                tools.append(await stack.enter_async_context(spec.build(services)))
+            except FairboxError as error:
+                raise ConfigError(f"{spec.path}: {error}") from error
         yield tools
 
 
@@ -140,11 +124,12 @@ def _spec(entry: Any, path: str) -> ToolSpec:
         raise ConfigError(f"{path}.config.type is {config['type']!r}, must be native, or left out")
     tree = entry.get("tool_schema")
     schema = None if tree is None else read_schema(tree, f"{path}.tool_schema")
-    if not isinstance(kind, FairboxToolClass):
+    if not issubclass(kind, Tool):
         if not is_verl_tool(kind):
             raise ConfigError(
-                f"{path}.class_name is {entry['class_name']!r}, which is no tool: it has neither config_type and "
-                "from_config, nor the coroutine methods create, execute, calc_reward and release of verl's BaseTool"
+                f"{path}.class_name is {entry['class_name']!r}, which is no tool: it is neither derived from "
+                "rollout.tools.Tool, nor has it the coroutine methods create, execute, calc_reward and release of "
+                "verl's BaseTool"
             )
         return ToolSpec(path, kind, dict(config), schema, fairbox=False)
     settings = {key: value for key, value in config.items() if key != "type"}
@@ -154,7 +139,7 @@ def _spec(entry: Any, path: str) -> ToolSpec:
     reads = getattr(kind, "default_schema", None)
     if schema is not None and isinstance(reads, ToolSchema):
         check_reads(schema, reads, f"{path}.tool_schema")
-    return ToolSpec(path, cast("type[Any]", kind), typed, schema)
+    return ToolSpec(path, kind, typed, schema)
 
 
 def _class(name: Any, path: str) -> Any:

@@ -1,8 +1,9 @@
 """Answers the calls of a turn: in parallel under a cap, in the order in which they were made.
 
 Invariants: each call has one response, in its place; at most `max_parallel_calls` of a turn run at once, and start in
-their order (`rollout.tools.order`); calls of finish tools come first, and where one of them ends the trajectory no
-other call of the turn is run; no response is longer than `max_response_chars` and a marker.
+their order (a call that waits for another call of its tool takes up no room); calls of finish tools come first, and if
+one of them ends the trajectory, no other call of the turn is run; no response is longer than `max_response_chars` and a
+marker.
 """
 
 from __future__ import annotations
@@ -18,19 +19,8 @@ from fairbox import tracing
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import ConfigError
 from rollout.cleanup import to_its_end
-from rollout.tools.base import (
-    BranchingTool,
-    BranchRefused,
-    InfraError,
-    MeasuredTool,
-    Tool,
-    ToolOutcome,
-    ToolResponse,
-    is_finish_tool,
-    runs_in_parallel,
-)
+from rollout.tools.base import InfraError, Tool, ToolOutcome, ToolResponse
 from rollout.tools.calls import MalformedCall, ToolCall
-from rollout.tools.order import CallOrder
 from rollout.tools.statistics import CallBoard, CallPhase, ToolStatistics
 from rollout.tools.text import LEAST_CHARS, cut_text
 
@@ -74,10 +64,7 @@ class Toolbox:
 
     def statistics(self) -> dict[str, ToolStatistics]:
         """What the calls of each tool are doing, by its name."""
-        return {
-            name: tool.statistics() if isinstance(tool, MeasuredTool) else self._boards[name].statistics()
-            for name, tool in self._tools.items()
-        }
+        return {name: tool.statistics() or self._boards[name].statistics() for name, tool in self._tools.items()}
 
     async def create(self, trajectory_id: str, options: Mapping[str, Mapping[str, Any]]) -> None:
         """Prepares every tool for a trajectory; `options` by tool name."""
@@ -89,12 +76,11 @@ class Toolbox:
 
         Raises BranchRefused with the tool that can't and why, and InfraError.
         """
-        for name, tool in self._tools.items():
-            if not isinstance(tool, BranchingTool):
-                raise BranchRefused(f"the tool {name} can't branch: {type(tool).__name__} has no method branch()")
+        for tool in self._tools.values():
+            if type(tool).branch is Tool.branch:
+                await tool.branch(trajectory_id, branches)  # refuses, and nothing has changed yet
         try:
             for tool in self._tools.values():
-                assert isinstance(tool, BranchingTool)
                 await tool.branch(trajectory_id, branches)
         except BaseException:
             for branch in branches:
@@ -140,7 +126,7 @@ class Toolbox:
 
     def _finishes(self, call: ToolCall | MalformedCall) -> bool:
         tool = self._tools.get(call.name) if isinstance(call, ToolCall) else None
-        return tool is not None and is_finish_tool(tool)
+        return tool is not None and tool.finishes
 
     async def _answers(
         self,
@@ -152,29 +138,27 @@ class Toolbox:
         """The responses to the calls at these places."""
         calls = [calls[place] for place in places]
         lanes = [self._lane(call) for call in calls]
-        order = CallOrder(lanes, most=self._max_parallel_calls)
+        turns = {lane: asyncio.Lock() for lane in lanes if lane is not None}
+        room = asyncio.Semaphore(self._max_parallel_calls)  # both let those who wait in by their order
         responses: dict[int, ToolResponse] = {}
         failed: list[int] = []
 
-        async def one(index: int) -> None:
-            limit = None if time_limit_s is None else max(_SHORTEST_S, time_limit_s - _used(lanes, responses, index))
-            try:
-                responses[index] = await self._answer(trajectory_id, calls[index], limit)
-            except BaseException:
-                failed.append(index)
-                raise
-            order.ended(index)
-            if not failed:
-                start()
-
-        def start() -> None:
-            for index in order.start():
-                group.create_task(one(index))
+        async def one(index: int, lane: str | None) -> None:
+            async with turns[lane] if lane is not None else contextlib.nullcontext(), room:
+                if failed:
+                    return
+                left = None if time_limit_s is None else max(_SHORTEST_S, time_limit_s - _used(lanes, responses, index))
+                try:
+                    responses[index] = await self._answer(trajectory_id, calls[index], left)
+                except BaseException:
+                    failed.append(index)
+                    raise
 
         failure: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                start()
+                for index, lane in enumerate(lanes):
+                    group.create_task(one(index, lane))
         except* Exception as failures:
             failure = _first(failures)
         if failure is not None:  # out here: what is raised within `except*` comes out in a group before Python 3.11.4
@@ -192,7 +176,7 @@ class Toolbox:
     def _lane(self, call: ToolCall | MalformedCall) -> str | None:
         """The name of a tool whose calls run one after another; None for every other call."""
         tool = self._tools.get(call.name) if isinstance(call, ToolCall) else None
-        return None if tool is None or runs_in_parallel(tool) else tool.schema.name
+        return None if tool is None or tool.parallel else tool.schema.name
 
     async def _answer(
         self, trajectory_id: str, call: ToolCall | MalformedCall, time_limit_s: float | None

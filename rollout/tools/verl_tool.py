@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import ConfigError
-from rollout.tools.base import BranchRefused, InfraError, ToolOutcome, ToolResponse
+from rollout.tools.base import BranchRefused, InfraError, Tool, ToolOutcome, ToolResponse
 from rollout.tools.schema import ToolSchema
 from rollout.tools.schema_file import read_schema
 from rollout.tools.text import NO_OUTPUT
@@ -44,7 +44,7 @@ class _Instance:
     options: Mapping[str, Mapping[str, Any]]
 
 
-class VerlTool:
+class VerlTool(Tool):
     """An object of such a class as a `Tool`. Calls of one turn run at once unless it says `parallel = False`."""
 
     def __init__(self, tool: Any, *, path: str, schema: ToolSchema | None, clock: Clock | None = None) -> None:
@@ -52,7 +52,7 @@ class VerlTool:
         self._clock = clock or MonotonicClock()
         self._instances: dict[str, _Instance] = {}
         self._stack = AsyncExitStack()
-        self.schema = schema or _own_schema(tool, path)
+        super().__init__(schema=schema or _own_schema(tool, path))
         self.parallel = bool(getattr(tool, "parallel", True))
 
     @classmethod

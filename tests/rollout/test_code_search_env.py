@@ -15,8 +15,8 @@ from rollout.envs.base import EnvironmentSetup
 from rollout.envs.code_search import CodeSearchConfig, CodeSearchEnvironment, LocalizationFinish
 from rollout.envs.registry import find_environment
 from rollout.rewards import parse_rewards
+from rollout.tools.base import NoSettings
 from rollout.tools.bash import BashConfig, BashTool
-from rollout.tools.finish import FinishConfig
 from rollout.tools.registry import ToolSpec
 from tests.executor.repositories import commit, new
 from tests.pages import examples
@@ -99,7 +99,7 @@ async def test_column_that_a_template_needs_and_a_row_lacks_is_named(prepared: P
 async def test_dialect_that_is_a_call_needs_its_tool(prepared: Prepared) -> None:
     setup = prepared.setup(prepared.commits[0])
     bash = ToolSpec("tools[0]", BashTool, BashConfig())
-    finish = ToolSpec("tools[1]", LocalizationFinish, FinishConfig())
+    finish = ToolSpec("tools[1]", LocalizationFinish, NoSettings())
     given = {name: getattr(setup, name) for name in ("data", "max_turns")}
     with pytest.raises(ConfigError, match="the run's tools have no localization_finish"):
         opened(prepared.config(), EnvironmentSetup(**given, tools=(bash,)))

@@ -14,7 +14,6 @@ from rollout.data.records import DataError
 from rollout.envs.code_search.finish import LocalizationFinish
 from rollout.envs.code_search.rows import read_search_rows
 from rollout.tools import Toolbox, ToolCall, ToolOutcome, ToolResponse
-from rollout.tools.finish import FinishConfig
 
 ROW = {"instance_id": "a", "problem_statement": "It breaks.", "repo": "o/n", "base_commit": None}
 
@@ -58,7 +57,7 @@ def test_two_rows_of_one_name_would_be_one_group_and_are_refused(tmp_path: Path)
 
 
 async def said(**arguments: Any) -> ToolResponse:
-    box = Toolbox([LocalizationFinish(FinishConfig())])
+    box = Toolbox([LocalizationFinish()])
     (response,) = await box.answer("t", [ToolCall("localization_finish", arguments, "")], run=0, time_limit_s=None)
     return response
 
@@ -99,7 +98,7 @@ json_values = st.recursive(
 
 @given(st.lists(json_values | st.fixed_dictionaries({"file": json_values, "class_name": json_values}), max_size=5))
 def test_whatever_the_places_are_they_are_taken_or_answered(locations: list[Any]) -> None:
-    problem = LocalizationFinish(FinishConfig()).problem({"locations": locations})
+    problem = LocalizationFinish().problem({"locations": locations})
     taken = all(isinstance(each, dict) and isinstance(each.get("file"), str) for each in locations)
     assert problem is not None or taken
     assert problem is None or locations

@@ -30,7 +30,7 @@ from rollout.loop import (
 from rollout.testing import ScriptedEngine, ScriptedTool
 from rollout.tokens import ChatTemplate, HubTokenizer, SegmentKind
 from rollout.tools import InfraError, Toolbox, ToolOutcome, ToolResponse
-from rollout.tools.finish import FinishConfig, FinishTool
+from rollout.tools.finish import FinishTool
 from rollout.tools.registry import load_tools
 
 NONE = Limits(None, None, None, None, None, None, None)
@@ -61,7 +61,7 @@ class Played:
 
     async def play(self, turns: Sequence[str], **limits: int) -> TrajectoryResult:
         self.engine = ScriptedEngine(self._tokenizer, turns, vocab_size=49152)
-        tools = Toolbox([self.echo, Picky(FinishConfig())])
+        tools = Toolbox([self.echo, Picky()])
         bounds = dataclasses.replace(NONE, **limits)
         loop = AgentLoop(self.engine, self._chat, tools, bounds, SamplingParams())
         return await loop.run(TASK, index=0, seed=1)

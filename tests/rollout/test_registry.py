@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 import pytest
 
+from examples.tool import SearchTool
 from fairbox.errors import ConfigError
 from rollout.tools import BranchRefused, InfraError, Tool, Toolbox, ToolCall, ToolOutcome
 from rollout.tools.bash import BashTool
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
 from rollout.tools.registry import common_rate_limit, load_tools, open_tools
 from rollout.tools.schema_file import read_schema
-from rollout.tools.search import SearchTool
 from rollout.tools.services import ToolServices
 from rollout.tools.verl_tool import VerlTool
 
@@ -113,7 +113,7 @@ async def test_tools_of_a_file_are_opened_with_shared_clients_and_closed(tmp_pat
     text = (
         f"tools:\n  - class_name: {INTERPRETER}\n    config: {{mode: session, enable_global_rate_limit: false}}\n"
         "  - class_name: rollout.tools.bash.BashTool\n    config: {enable_global_rate_limit: false}\n"
-        f"  - class_name: rollout.tools.search.SearchTool\n    config: {{corpus: {tmp_path}/corpus.jsonl}}\n"
+        f"  - class_name: examples.tool.SearchTool\n    config: {{corpus: {tmp_path}/corpus.jsonl}}\n"
     )
     async with services() as shared, open_tools(load_tools(file(tmp_path, text)), shared) as tools:
         assert [type(tool) for tool in tools] == [CodeInterpreter, BashTool, SearchTool]
@@ -171,7 +171,7 @@ BAD_SCHEMA = SCHEMA.format(name="python", reads="code")
         (entry(INTERPRETER, "{num_workers: many}"), "tools[0].config.num_workers is 'many'"),
         (entry(INTERPRETER, "{num_workers: 0}"), "tools[0].config.num_workers is 0, must be at least 1"),
         (entry(INTERPRETER, "{sandbox_fusion_url: http://x}"), "tools[0].config.sandbox_fusion_url is 'http://x'"),
-        (entry("rollout.tools.search.SearchTool"), "tools[0].config.corpus is not set"),
+        (entry("examples.tool.SearchTool"), "tools[0].config.corpus is not set"),
         (entry(INTERPRETER, "{}", " 3"), "tools[0].tool_schema is 3, must be a mapping"),
         (entry(INTERPRETER, "{}", BAD_SCHEMA.replace("name:", "nmae:")), "tool_schema.function.nmae is not a key; did"),
         (entry(INTERPRETER, "{}", BAD_SCHEMA.replace("strict: false", "strict: true")), "function.strict is True"),
@@ -215,7 +215,7 @@ def test_programs_of_all_tools_share_one_limit(tmp_path: Path) -> None:
     assert common_rate_limit(load_tools(file(tmp_path, two + "{rate_limit: 3, enable_global_rate_limit: false}"))) == 10
     with pytest.raises(ConfigError, match=r"tools\[1\]\.config\.rate_limit is 3, but there is one limit"):
         common_rate_limit(load_tools(file(tmp_path, two + "{rate_limit: 3}")))
-    search = "tools: [{class_name: rollout.tools.search.SearchTool, config: {corpus: x}}]"
+    search = "tools: [{class_name: examples.tool.SearchTool, config: {corpus: x}}]"
     assert common_rate_limit(load_tools(file(tmp_path, search))) is None
 
 

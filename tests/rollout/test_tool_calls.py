@@ -1,4 +1,4 @@
-"""The order in which a turn's calls start, what is counted while they run, and what the toolbox makes of both."""
+"""The order in which a turn's calls start, and what is counted while they run."""
 
 from __future__ import annotations
 
@@ -7,54 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fairbox.errors import ConfigError
 from fairbox.testing import ManualClock
 from rollout.testing import ScriptedTool
 from rollout.tools import BranchRefused, InfraError, ToolCall, ToolOutcome, ToolResponse, ToolSchema, ToolStatistics
-from rollout.tools.order import CallOrder
 from rollout.tools.statistics import CallBoard, CallPhase
 from rollout.tools.toolbox import Toolbox
-
-
-def test_calls_start_in_their_order_and_a_lane_has_one_at_a_time() -> None:
-    order = CallOrder(["shell", None, "shell", None, None], most=3)
-    assert order.start() == [0, 1, 3]
-    assert (order.running, order.start()) == (3, [])
-    order.ended(1)
-    assert order.start() == [4]  # the second of the lane waits for the first, and holds nobody up
-    order.ended(0)
-    assert order.start() == [2]
-    for index in (2, 3, 4):
-        order.ended(index)
-    assert order.done
-
-
-@given(st.lists(st.sampled_from([None, "a", "b"]), max_size=12), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_every_call_starts_once_within_the_cap_and_lanes_keep_their_order(
-    lanes: list[str | None], most: int, random: Any
-) -> None:
-    order, running, started = CallOrder(lanes, most=most), list[int](), list[int]()
-    while True:
-        new = order.start()
-        assert new == sorted(new)
-        running += new
-        started += new
-        assert len(running) == order.running <= most
-        named = [lanes[index] for index in running if lanes[index] is not None]
-        assert len(named) == len(set(named))
-        assert order.start() == []
-        if not running:
-            break
-        order.ended(running.pop(random.randrange(len(running))))
-    assert order.done
-    assert sorted(started) == list(range(len(lanes)))
-    for lane in ("a", "b"):
-        assert [i for i in started if lanes[i] == lane] == [i for i in range(len(lanes)) if lanes[i] == lane]
-    free = [index for index in started if lanes[index] is None]
-    assert free == sorted(free)
 
 
 def test_board_knows_where_calls_are() -> None:

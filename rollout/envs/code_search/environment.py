@@ -27,8 +27,8 @@ from rollout.envs.registry import environment
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.rewards import Composition, Reward, RewardServices, Sample, read_rewards
+from rollout.tools.base import NoSettings
 from rollout.tools.bash import BashTool
-from rollout.tools.finish import FinishConfig
 from rollout.tools.registry import ToolSpec
 
 __all__ = ["CodeSearchEnvironment", "default_reward", "open_code_search"]
@@ -73,7 +73,7 @@ class CodeSearchEnvironment:
         bash = ToolSpec("env_config.bash", BashTool, self._config.bash)
         if not self._dialect.is_call:
             return (bash,)
-        return (bash, ToolSpec("env_config.dialect", LocalizationFinish, FinishConfig()))
+        return (bash, ToolSpec("env_config.dialect", LocalizationFinish, NoSettings()))
 
     def workspace_roots(self) -> tuple[Path, ...]:
         """Where the repositories are."""
