@@ -28,7 +28,7 @@ class SearchConfig:
     """Settings of the tool, checked when the file is loaded."""
 
     corpus: str = setting(help="JSONL file, one object a line, with a field `text`.")
-    top_k: int = setting(3, help="Passages that a call returns at most.")
+    top_k: int = setting(3, least=1, help="Passages that a call returns at most.")
 
 
 class SearchTool(Tool):

@@ -23,9 +23,9 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from fairbox.errors import ConfigError
-from fairbox.settings import Leaf, leaves, setting
+from fairbox.settings import Leaf, check, leaves, setting
 
-__all__ = ["config_files", "from_tree", "load", "peek", "read_document", "read_tree", "setting"]
+__all__ = ["check", "config_files", "from_tree", "load", "peek", "read_document", "read_tree", "setting"]
 
 T = TypeVar("T")
 
@@ -88,6 +88,7 @@ def from_tree(cls: type[T], tree: Mapping[str, Any], *, path: str) -> T:
         raise ConfigError(f"{path}.{min(missing)} is not set and has no default")
     result = OmegaConf.to_object(config)
     assert isinstance(result, cls)
+    check(result, path)
     return result
 
 
@@ -144,6 +145,7 @@ def _build(cls: type[T], config: DictConfig) -> T:
     except OmegaConfBaseException as error:
         raise ConfigError(_first_line(error)) from None
     assert isinstance(result, cls)
+    check(result)
     validate = getattr(result, "validate", None)
     if validate is not None:
         validate()

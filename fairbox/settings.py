@@ -1,28 +1,111 @@
 """Settings as fields of dataclasses: name, type, default and meaning stand in one place.
 
-`setting()` declares one; `leaves()` lists those of a class for flags, environment variables and help texts. A nested
-dataclass is a group (`limits.wall_time_s`); a mapping of dataclasses is a group per key (`buckets.code.max_in_flight`).
+`setting()` declares one with what it may be, which `check()` holds; `leaves()` lists those of a class for
+flags, environment variables and help texts. A nested dataclass is a group (`limits.wall_time_s`); a mapping of
+dataclasses is a group per key (`buckets.code.max_in_flight`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Leaf", "leaves", "setting"]
+from fairbox.errors import ConfigError
+
+__all__ = ["Leaf", "check", "leaves", "setting"]
 
 _HELP = "help"
+_BOUNDS = "bounds"
 
 
-def setting(default: Any = dataclasses.MISSING, *, help: str, factory: Callable[[], Any] | None = None) -> Any:
-    """A dataclass field that is a setting. `help` is one line: what it does, its unit, its edge values."""
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """The values that a setting may have, beside its type. A number with bounds is finite."""
+
+    least: float | None
+    above: float | None
+    most: float | None
+    below: float | None
+    choices: tuple[str, ...]
+    finite: bool
+
+    def allow(self, value: Any) -> bool:
+        """Whether the setting may have the value."""
+        if self.choices:
+            return value in self.choices
+        if not (self.finite or any(each is not None for each in (self.least, self.above, self.most, self.below))):
+            return True
+        return (
+            math.isfinite(value)
+            and (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        """Follows "must be"."""
+        if self.choices:
+            return f"one of: {', '.join(self.choices)}"
+        least, above, most, below = map(_shown, (self.least, self.above, self.most, self.below))
+        if least and (most or below):
+            return f"from {least} to {most or f'below {below}'}"
+        if self.above == 0 and not (most or below):
+            return "positive"
+        lower = f"at least {least}" if least else f"above {above}" if above else ""
+        upper = f"at most {most}" if most else f"below {below}" if below else ""
+        return " and ".join(filter(None, (lower, upper))) or "a finite number"
+
+
+def _shown(bound: float | None) -> str:
+    return "" if bound is None else str(int(bound) if float(bound).is_integer() else bound)
+
+
+def setting(
+    default: Any = dataclasses.MISSING,
+    *,
+    help: str,
+    factory: Callable[[], Any] | None = None,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    choices: Iterable[str] = (),
+    finite: bool = False,
+) -> Any:
+    """A dataclass field that is a setting. `help` is one line: what it does, its unit, its edge values.
+
+    `check()` holds the rest: `least` and `most` are allowed values, `above` and `below` are not; `choices` are the
+    texts that it may be. None, if the type has it, is always allowed.
+    """
+    bounds = _Bounds(least, above, most, below, tuple(map(str, choices)), finite)
+    metadata = {_HELP: help, _BOUNDS: bounds}
     if factory is not None:
-        return dataclasses.field(default_factory=factory, metadata={_HELP: help})
-    return dataclasses.field(default=default, metadata={_HELP: help})
+        return dataclasses.field(default_factory=factory, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def check(settings: Any, path: str = "") -> None:
+    """ConfigError for the first setting of a dataclass, or of one in it, that its declaration does not allow. `path` is
+    where the settings stand."""
+    for field in dataclasses.fields(settings):
+        value, where = getattr(settings, field.name), f"{path}.{field.name}" if path else field.name
+        bounds = field.metadata.get(_BOUNDS)
+        if dataclasses.is_dataclass(value):
+            check(value, where)
+        elif isinstance(value, dict):
+            for key, each in value.items():
+                if dataclasses.is_dataclass(each):
+                    check(each, f"{where}.{key}")
+        elif value is not None and bounds is not None and not bounds.allow(value):
+            none = ", or none" if _without_none(typing.get_type_hints(type(settings))[field.name])[1] else ""
+            shown = repr(value) if isinstance(value, str) else value
+            raise ConfigError(f"{where} is {shown}, must be {bounds}{none}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairbox.config import setting
+from fairbox.config import check, setting
 from fairbox.errors import ConfigError, FieldError, FieldErrors
 from fairbox.serving import check_address
 from fairbox.telemetry import TelemetrySettings
@@ -59,38 +59,39 @@ class EngineSettings:
 
     kind: str = setting(
         "transformers",
+        choices=_KINDS,
         help="transformers: in this process, on the CPU; sglang: servers at urls; vllm: the one at urls.",
     )
-    max_batch: int = setting(16, help="transformers: rows that are decoded at once.")
-    threads: int | None = setting(None, help="transformers: threads of torch; none: one per core.")
+    max_batch: int = setting(16, above=0, help="transformers: rows that are decoded at once.")
+    threads: int | None = setting(None, above=0, help="transformers: threads of torch; none: one per core.")
     max_model_tokens: int | None = setting(
         4096,
+        above=0,
         help="transformers: longest context; bounds memory. none: the model's own maximum. Servers have their own.",
     )
     queue_timeout_s: float = setting(
-        600.0, help="Longest wait of a turn for its turn, seconds; then the cause is INFRA."
+        600.0, above=0, help="Longest wait of a turn for its turn, seconds; then the cause is INFRA."
     )
     urls: list[str] = setting(factory=list, help="One address per server, like [http://HOST:30000]; of vllm one alone.")
     router_url: str | None = setting(
         None, help="sglang: address of a router that places the turns; urls are behind it."
     )
     api_key_file: str = setting("", help="File with the servers' API key; empty: they have none.")
-    turn_timeout_s: float = setting(3600.0, help="sglang: longest time of a turn without a limit of its own, seconds.")
-    interrupt: str = setting(
-        "continue", help="Turns that run during a weight update: continue under the new weights, or finish before it."
+    turn_timeout_s: float = setting(
+        3600.0, above=0, help="sglang: longest time of a turn without a limit of its own, seconds."
     )
-    logprobs_mode: str = setting("raw_logprobs", help="vllm: what the server was started with as --logprobs-mode.")
+    interrupt: str = setting(
+        "continue",
+        choices=Interrupt,
+        help="Turns that run during a weight update: continue under the new weights, or finish before it.",
+    )
+    logprobs_mode: str = setting(
+        "raw_logprobs", choices=LogprobsMode, help="vllm: what the server was started with as --logprobs-mode."
+    )
 
     def validate(self) -> None:
         """ConfigError naming the setting that is wrong, or that another one leaves without meaning."""
-        choices = {"kind": _KINDS, "interrupt": tuple(Interrupt), "logprobs_mode": tuple(LogprobsMode)}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ConfigError(f"engine.{name} is {getattr(self, name)!r}, must be one of: {', '.join(allowed)}")
-        for name in ("max_batch", "threads", "max_model_tokens", "queue_timeout_s", "turn_timeout_s"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"engine.{name} is {value}, must be positive")
+        check(self, "engine")
         for name in _OTHERS[self.kind]:
             if getattr(self, name) != getattr(EngineSettings(), name):
                 raise ConfigError(f"engine.{name} is set, which has no meaning with engine.kind={self.kind}")
@@ -119,8 +120,10 @@ class RolloutConfig(TelemetrySettings):
     reward: str | None = setting(
         None, help="Reward: YAML file of functions, a registered name, or module:function; none: the environment's."
     )
-    score_timeout_s: float = setting(SCORE_TIMEOUT_S, help="Longest time of scoring a trajectory; then it is masked.")
-    n: int = setting(8, help="How many problems, from the beginning of the data.")
+    score_timeout_s: float = setting(
+        SCORE_TIMEOUT_S, above=0, help="Longest time of scoring a trajectory; then it is masked."
+    )
+    n: int = setting(8, least=1, help="How many problems, from the beginning of the data.")
     samples_per_prompt: int = setting(1, help="Trajectories per problem; together they are a group.")
     extra_samples: int = setting(
         0, help="Trajectories per problem beyond those; the first to end are kept, which favours short ones."
@@ -129,7 +132,7 @@ class RolloutConfig(TelemetrySettings):
     time_limit_s: float | None = setting(None, help="Longest time of the run, seconds; what has not ended is dropped.")
     model: str = setting("smollm2", help="Folder of a model in the layout of the Hugging Face hub, or smollm2.")
     out: str | None = setting(None, help="Folder of the dump; none: a new one below out/, named by date and time.")
-    step: int = setting(1, help="Training step; the dump is {step}.jsonl.")
+    step: int = setting(1, least=0, help="Training step; the dump is {step}.jsonl.")
     up: bool = setting(False, help="Start limiter and executor for this run, on free ports.")
     limiter: str = setting("127.0.0.1:50052", help="Address of the limiter, or several, with commas; not used with up.")
     executor: str = setting("127.0.0.1:50051", help="Address of the executor; not used with up.")
@@ -138,10 +141,10 @@ class RolloutConfig(TelemetrySettings):
     spread: RaySpread = setting(factory=RaySpread, help="With ray: how many workers, and what each gets.")
     concurrency: int = setting(16, help="Trajectories that run at once.")
     tools: str | None = setting(None, help="File of tools in verl's format; none: the code interpreter of tool.*.")
-    max_parallel_calls: int = setting(5, help="Tool calls of one turn that run at once.")
-    infra_retries: int = setting(1, help="How often a trajectory that failed by the service is run again.")
+    max_parallel_calls: int = setting(5, least=1, help="Tool calls of one turn that run at once.")
+    infra_retries: int = setting(1, least=0, help="How often a trajectory that failed by the service is run again.")
     infra_retries_total: int = setting(
-        16, help="The same over the whole run, so that an outage does not multiply work."
+        16, least=0, help="The same over the whole run, so that an outage does not multiply work."
     )
     tool_format: str = setting(
         "auto", help="How the model writes tool calls: auto (as its chat template does), hermes, ..., sglang:NAME."
@@ -155,13 +158,7 @@ class RolloutConfig(TelemetrySettings):
 
     def validate(self) -> None:
         """ConfigError or FieldErrors for what types can't say."""
-        positive = ("n", "max_parallel_calls")
-        least = dict.fromkeys(positive, 1) | {"step": 0, "infra_retries": 0, "infra_retries_total": 0}
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be at least {bound}")
-        if not 0 < self.score_timeout_s < float("inf"):
-            raise ConfigError(f"score_timeout_s is {self.score_timeout_s}, must be positive")
+        check(self)
         self.validate_telemetry()
         if self.metrics_listen:
             check_address(self.metrics_listen, insecure=self.insecure, setting="metrics_listen")

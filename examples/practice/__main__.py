@@ -10,7 +10,7 @@ from pathlib import Path
 
 from examples.practice import WarmUp, write_practice
 from fairbox.config import load, setting
-from fairbox.errors import ConfigError, FairboxError
+from fairbox.errors import FairboxError
 
 __all__ = ["PracticeDataConfig", "main"]
 
@@ -20,17 +20,11 @@ class PracticeDataConfig:
     """Settings of the practice folder."""
 
     out: str = setting(help="Folder to write, which must not be there: model/, train.jsonl, test.jsonl.")
-    seed: int = setting(0, help="Draws the first weights and the problems.")
-    threads: int = setting(1, help="Threads of torch; more than there are idle cores make it many times slower.")
+    seed: int = setting(0, least=-(2**63), most=2**64 - 1, help="Draws the first weights and the problems.")
+    threads: int = setting(
+        1, least=1, help="Threads of torch; more than there are idle cores make it many times slower."
+    )
     warm_up: WarmUp = setting(factory=WarmUp, help="The supervised warm-up.")
-
-    def validate(self) -> None:
-        """ConfigError for what types can't say."""
-        if self.threads < 1:
-            raise ConfigError(f"threads is {self.threads}, must be at least 1")
-        if not -(2**63) <= self.seed < 2**64:
-            raise ConfigError(f"seed is {self.seed}, must be from -2**63 to 2**64 - 1")
-        self.warm_up.validate()
 
 
 def main(argv: Sequence[str]) -> int:

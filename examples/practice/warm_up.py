@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from examples.practice.problems import MODULUS, Problem, draw
 from fairbox.config import setting
-from fairbox.errors import ConfigError
 from rollout.tokens import ChatTemplate
 
 if TYPE_CHECKING:
@@ -36,20 +35,10 @@ _LEAST_RATE = 0.02
 class WarmUp:
     """How long, and towards what."""
 
-    steps: int = setting(300, help="Optimizer steps.")
-    batch: int = setting(32, help="Conversations of a step.")
-    lr: float = setting(1e-3, help="Highest learning rate of AdamW.")
-    call_share: float = setting(0.1, help="Probability of a call at the end, about; between 0 and 1.")
-
-    def validate(self, path: str = "warm_up") -> None:
-        """ConfigError naming the setting that is wrong. `path` is where the settings stand."""
-        for name, least in (("steps", 1), ("batch", _GUESSES)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{path}.{name} is {getattr(self, name)}, must be at least {least}")
-        if not 0 < self.lr < float("inf"):
-            raise ConfigError(f"{path}.lr is {self.lr}, must be positive")
-        if not 0 < self.call_share < 1:
-            raise ConfigError(f"{path}.call_share is {self.call_share}, must be above 0 and below 1")
+    steps: int = setting(300, least=1, help="Optimizer steps.")
+    batch: int = setting(32, least=_GUESSES, help="Conversations of a step.")
+    lr: float = setting(1e-3, above=0, help="Highest learning rate of AdamW.")
+    call_share: float = setting(0.1, above=0, below=1, help="Probability of a call at the end, about.")
 
 
 @dataclass(frozen=True, slots=True)

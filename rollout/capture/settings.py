@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairbox.config import setting
+from fairbox.config import check, setting
 from fairbox.errors import ConfigError, FieldError, FieldErrors
 from rollout.engines.base import SamplingParams
 
@@ -41,27 +41,24 @@ class CaptureSettings:
     any_model: bool = setting(False, help="Accept every name of a model, for agents that have one written into them.")
     force_sampling: bool = setting(False, help="Temperature, top_p, top_k and seed are ours, whatever requests say.")
     ignore_parameters: str = setting("", help="Parameters that are ignored and not refused, with commas between them.")
-    max_turn_tokens: int = setting(4096, help="Most tokens of a turn; requests may ask for less.")
-    max_trajectory_tokens: int = setting(262144, help="Most tokens of a trajectory, all branches together.")
-    max_trajectories: int = setting(4096, help="Most trajectories that are held; then 429.")
-    max_concurrent: int = setting(512, help="Most requests in flight; then 429.")
-    idle_ttl_s: float = setting(3600.0, help="A trajectory that nobody used for so long is given up, seconds.")
-    request_timeout_s: float = setting(1800.0, help="Longest time of a request, its wait for the engine included; 504.")
-    turn_time_limit_s: float | None = setting(
-        None, help="Longest generation of a turn, which is then cut off; seconds."
+    max_turn_tokens: int = setting(4096, least=1, help="Most tokens of a turn; requests may ask for less.")
+    max_trajectory_tokens: int = setting(262144, least=1, help="Most tokens of a trajectory, all branches together.")
+    max_trajectories: int = setting(4096, least=1, help="Most trajectories that are held; then 429.")
+    max_concurrent: int = setting(512, least=1, help="Most requests in flight; then 429.")
+    idle_ttl_s: float = setting(3600.0, above=0, help="A trajectory that nobody used for so long is given up, seconds.")
+    request_timeout_s: float = setting(
+        1800.0, above=0, help="Longest time of a request, its wait for the engine included; 504."
     )
-    keep_alive_s: float = setting(15.0, help="A stream that waits for its turn says so at such intervals, seconds.")
-    max_body_bytes: int = setting(4 << 20, help="Largest body of a request; then 413.")
+    turn_time_limit_s: float | None = setting(
+        None, above=0, help="Longest generation of a turn, which is then cut off; seconds."
+    )
+    keep_alive_s: float = setting(
+        15.0, above=0, help="A stream that waits for its turn says so at such intervals, seconds."
+    )
+    max_body_bytes: int = setting(4 << 20, least=1, help="Largest body of a request; then 413.")
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""
+        check(self)
         if bool(self.tls_cert) is not bool(self.tls_key):
             raise ConfigError("tls_cert and tls_key go together: set both, or none")
-        names = ("max_turn_tokens", "max_trajectory_tokens", "max_trajectories", "max_concurrent", "max_body_bytes")
-        for name in names:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
-        for name in ("idle_ttl_s", "request_timeout_s", "turn_time_limit_s", "keep_alive_s"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"{name} is {value}, must be a positive number of seconds")

@@ -31,7 +31,7 @@ class StatusConfig:
     executor: str = setting("127.0.0.1:50051", help="Addresses of executors, separated by commas; empty: ask none.")
     watch: float = setting(0.0, help="Show it again every so many seconds, from 0.1, until Ctrl-C; 0: once.")
     json: bool = setting(False, help="One JSON object a line instead of tables.")
-    timeout_s: float = setting(5.0, help="The longest wait for each answer, seconds, from 0.1.")
+    timeout_s: float = setting(5.0, least=0.1, most=600, help="The longest wait for each answer, seconds.")
 
     @property
     def executors(self) -> list[str]:
@@ -42,8 +42,6 @@ class StatusConfig:
         """Raises ConfigError for what the types can't say."""
         if self.watch != 0 and not (math.isfinite(self.watch) and 0.1 <= self.watch <= 86_400):
             raise ConfigError(f"watch is {self.watch}, must be 0 or from 0.1 to 86400")
-        if not (math.isfinite(self.timeout_s) and 0.1 <= self.timeout_s <= 600):
-            raise ConfigError(f"timeout_s is {self.timeout_s}, must be from 0.1 to 600")
         if not self.limiter and not self.executors:
             raise ConfigError("limiter and executor are both empty, so that there is nobody to ask")
         if len(set(self.executors)) != len(self.executors):

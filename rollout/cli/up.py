@@ -22,7 +22,7 @@ _WATCH_S = 0.2
 class UpConfig(TelemetrySettings):
     """Settings of `fairbox up`; everything else is set on the services themselves."""
 
-    max_in_flight: int = setting(10, help="Most programs in flight at once, over all clients; from 1.")
+    max_in_flight: int = setting(10, least=1, help="Most programs in flight at once, over all clients.")
     limiter: str = setting("127.0.0.1:50052", help="Address that the limiter listens on.")
     limiter_admin: str = setting("127.0.0.1:50053", help="Address of its admin service.")
     limiter_health: str = setting("127.0.0.1:50062", help="Address of its health service.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from fairbox.config import setting
+from fairbox.config import check, setting
 from fairbox.errors import ConfigError
 from rollout.data.rows import DataError, Row, read_rows
 from rollout.envs.base import EnvironmentSetup
@@ -41,21 +41,23 @@ class PromptStyle(StrEnum):
 class Gsm8kConfig:
     """Settings of the environment gsm8k."""
 
-    prompt: str = setting("code", help="code (worked examples, code interpreter), plain, submit (reward tool), data.")
-    method: str = setting("strict", help="Where the answer is: strict (after the last ####), flexible (last number).")
-    format_score: float = setting(0.0, help="Reward of a wrong answer in the right form.")
+    prompt: str = setting(
+        "code",
+        choices=PromptStyle,
+        help="code (worked examples, code interpreter), plain, submit (reward tool), data.",
+    )
+    method: str = setting(
+        "strict",
+        choices=AnswerMethod,
+        help="Where the answer is: strict (after the last ####), flexible (last number).",
+    )
+    format_score: float = setting(0.0, finite=True, help="Reward of a wrong answer in the right form.")
     turn_rewards: bool = setting(False, help="Add what tools give for single calls to the reward, each at its turn.")
     reward_tool: Gsm8kRewardConfig = setting(factory=Gsm8kRewardConfig, help="submit: the tool calc_gsm8k_reward.")
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""
-        for name, allowed in (("prompt", PromptStyle), ("method", AnswerMethod)):
-            if getattr(self, name) not in list(allowed):
-                said = f"env_config.{name} is {getattr(self, name)!r}"
-                raise ConfigError(f"{said}, must be one of: {', '.join(allowed)}")
-        if not abs(self.format_score) < float("inf"):
-            raise ConfigError(f"env_config.format_score is {self.format_score}, must be a finite number")
-        self.reward_tool.validate("env_config.reward_tool")
+        check(self, "env_config")
 
     def rewards(self) -> Composition:
         """The environment's own reward."""

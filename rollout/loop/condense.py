@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fairbox.errors import FieldError, FieldErrors
-from fairbox.settings import setting
+from fairbox.settings import check, setting
 from rollout.tokens.conversation import Turn
 
 __all__ = ["Condensation", "condensed"]
@@ -18,21 +17,15 @@ __all__ = ["Condensation", "condensed"]
 
 @dataclass(frozen=True)
 class Condensation:
-    """Off unless `at_tokens` is set. Raises FieldErrors."""
+    """Off unless `at_tokens` is set. Raises ConfigError."""
 
     at_tokens: int | None = setting(
-        None, help="Prompt and response at which old answers of tools are left out; none: never."
+        None, least=1, help="Prompt and response at which old answers of tools are left out; none: never."
     )
-    keep_last: int = setting(4, help="Answers of tools that stay as they are, the newest ones.")
+    keep_last: int = setting(4, least=0, help="Answers of tools that stay as they are, the newest ones.")
 
     def __post_init__(self) -> None:
-        errors = []
-        if self.at_tokens is not None and self.at_tokens < 1:
-            errors.append(FieldError("condense.at_tokens", f"is {self.at_tokens}, must be at least 1, or none"))
-        if self.keep_last < 0:
-            errors.append(FieldError("condense.keep_last", f"is {self.keep_last}, must be at least 0"))
-        if errors:
-            raise FieldErrors(errors)
+        check(self, "condense")
 
 
 def condensed(turns: Sequence[Turn], keep_last: int) -> tuple[Turn, ...] | None:

@@ -23,12 +23,10 @@ Deadlines form layers: a tool call has its tool's (`default_timeout`), a turn `m
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fairbox.errors import FieldError, FieldErrors
-from fairbox.settings import setting
+from fairbox.settings import check, setting
 
 __all__ = ["Limits", "StopReason", "Usage"]
 
@@ -60,26 +58,24 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Each is a positive number or None, which is no limit. Raises FieldErrors."""
+    """Each is a positive number or None, which is no limit. Raises ConfigError."""
 
-    max_response_tokens: int | None = setting(1024, help="Tokens after the prompt, sampled and tool ones together.")
-    max_model_tokens: int | None = setting(
-        None, help="Prompt and response together; the model's own maximum also holds."
+    max_response_tokens: int | None = setting(
+        1024, above=0, help="Tokens after the prompt, sampled and tool ones together."
     )
-    max_turns: int | None = setting(4, help="Turns of the assistant.")
-    max_tool_calls: int | None = setting(8, help="Tool calls, malformed ones included.")
-    max_wall_time_s: float | None = setting(300.0, help="Seconds of generation and tools, without waits in queues.")
-    max_turn_tokens: int | None = setting(256, help="Tokens of one turn.")
-    max_turn_time_s: float | None = setting(None, help="Seconds of generating one turn.")
+    max_model_tokens: int | None = setting(
+        None, above=0, help="Prompt and response together; the model's own maximum also holds."
+    )
+    max_turns: int | None = setting(4, above=0, help="Turns of the assistant.")
+    max_tool_calls: int | None = setting(8, above=0, help="Tool calls, malformed ones included.")
+    max_wall_time_s: float | None = setting(
+        300.0, above=0, help="Seconds of generation and tools, without waits in queues."
+    )
+    max_turn_tokens: int | None = setting(256, above=0, help="Tokens of one turn.")
+    max_turn_time_s: float | None = setting(None, above=0, help="Seconds of generating one turn.")
 
     def __post_init__(self) -> None:
-        errors = [
-            FieldError(f"limits.{name}", f"is {value}, must be positive, or none for no limit")
-            for name in self.__dataclass_fields__
-            if (value := getattr(self, name)) is not None and not (math.isfinite(value) and value > 0)
-        ]
-        if errors:
-            raise FieldErrors(errors)
+        check(self, "limits")
 
     def reached(self, usage: Usage) -> StopReason | None:
         """The first limit, in the order above, that leaves nothing for another turn."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbox.errors import ConfigError
-from fairbox.settings import setting
+from fairbox.settings import check, setting
 from rollout.tokens.chat import ChatTemplate, Rewrites
 from rollout.tokens.drift import DriftCounter
 from rollout.tokens.tokenizer import HubTokenizer
@@ -21,20 +21,19 @@ class ChatSettings:
     """The chat template of the model."""
 
     rewrites: str = setting(
-        Rewrites.REFUSE.value, help="A template that rewrites what was there before: refuse it, or keep the tokens."
+        Rewrites.REFUSE.value,
+        choices=Rewrites,
+        help="A template that rewrites what was there before: refuse it, or keep the tokens.",
     )
     options: str = setting("{}", help='Variables for the template, a JSON object, as {"enable_thinking": false}.')
     template: str | None = setting(None, help="A file with another template than the model folder's.")
     drift_fraction: float = setting(
-        0.05, help="Part of the trajectories, 0 to 1, that are compared with their conversations encoded anew."
+        0.05, least=0, most=1, help="Part of the trajectories that are compared with their conversations encoded anew."
     )
 
     def validate(self) -> None:
         """Raises ConfigError for what types can't say."""
-        if self.rewrites not in list(Rewrites):
-            raise ConfigError(f"chat.rewrites is {self.rewrites!r}, must be one of {', '.join(Rewrites)}")
-        if not 0 <= self.drift_fraction <= 1:
-            raise ConfigError(f"chat.drift_fraction is {self.drift_fraction}, must be from 0 to 1")
+        check(self, "chat")
         if self.template is not None and not Path(self.template).is_file():
             raise ConfigError(f"chat.template is {self.template!r}, which is no file")
         self._variables()

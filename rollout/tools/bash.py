@@ -26,6 +26,7 @@ from rollout.tools.base import InfraError, ToolOutcome, ToolResponse
 from rollout.tools.executor_settings import ExecutorToolConfig
 from rollout.tools.executor_tool import ExecutorTool, text_problem
 from rollout.tools.schema import ParameterSchema, ToolSchema
+from rollout.tools.text import LEAST_CHARS
 
 __all__ = ["BashConfig", "BashTool"]
 
@@ -79,8 +80,9 @@ if _fairbox_code:
 class BashConfig(ExecutorToolConfig):
     """Settings of the tool. More output than from code: listings and files are what it is for."""
 
-    max_output_chars: int = setting(8000, help="Characters of a command's output that the model sees; from 16.")
-
+    max_output_chars: int = setting(
+        8000, least=LEAST_CHARS, help="Characters of a command's output that the model sees."
+    )
     read_only: bool = setting(
         False,
         help="Commands can't write to the task's workspace, and the schema says what to search with. mode: program.",

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fairbox.config import setting
-from fairbox.errors import ConfigError
 from rollout.rewards.gsm8k import AnswerMethod, gsm8k_reward, parse_number
 from rollout.tools.base import InfraError, Tool, ToolOutcome, ToolResponse
 from rollout.tools.schema import ParameterSchema, ToolSchema
@@ -28,15 +27,11 @@ _MOST_CHARS = 1000
 class Gsm8kRewardConfig:
     """Settings of the tool calc_gsm8k_reward."""
 
-    improved: float = setting(0.0, help="Reward of a call whose answer is worth more than the one before.")
-    not_improved: float = setting(-0.05, help="Reward of any other call.")
-    format_score: float = setting(0.0, help="What a wrong number is worth; a right one is worth 1, no number 0.")
-
-    def validate(self, path: str) -> None:
-        """ConfigError for what types can't say."""
-        for name in ("improved", "not_improved", "format_score"):
-            if not abs(getattr(self, name)) < float("inf"):
-                raise ConfigError(f"{path}.{name} is {getattr(self, name)}, must be a finite number")
+    improved: float = setting(0.0, finite=True, help="Reward of a call whose answer is worth more than the one before.")
+    not_improved: float = setting(-0.05, finite=True, help="Reward of any other call.")
+    format_score: float = setting(
+        0.0, finite=True, help="What a wrong number is worth; a right one is worth 1, no number 0."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from fairbox.errors import ConfigError
-
-__all__ = ["NO_OUTPUT", "Keep", "check_text_settings", "cut_text", "marker"]
+__all__ = ["NO_OUTPUT", "Keep", "cut_text", "marker"]
 
 NO_OUTPUT = "[no output]"
 """Said instead of nothing, because models run the same code again when they see nothing."""
@@ -47,12 +45,3 @@ def cut_text(text: str, limit: int, *, total_bytes: int | None = None, keep: Kee
         return f"{said}\n{text[len(text) - limit :]}", True
     tail = limit // 3
     return f"{text[: limit - tail]}\n{said}\n{text[len(text) - tail :]}", True
-
-
-def check_text_settings(path: str, max_output_chars: int, keep_output: str) -> None:
-    """ConfigError unless the settings of a tool with these names can be used. `path` is that of its settings."""
-    if max_output_chars < LEAST_CHARS:
-        raise ConfigError(f"{path}.max_output_chars is {max_output_chars}, must be at least {LEAST_CHARS}")
-    if keep_output not in list(Keep):
-        allowed = ", ".join(Keep)
-        raise ConfigError(f"{path}.keep_output is {keep_output!r}, must be one of {allowed}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbox.config import load, setting
+from fairbox.config import check, from_tree, load, setting
 from fairbox.errors import ConfigError
 
 
@@ -131,3 +131,56 @@ def test_a_new_key_of_a_mapping_is_spelled_as_it_is_given() -> None:
     assert set(config("buckets.web-search.max_in_flight=4").buckets) == {"code", "web-search"}
     loaded = config("buckets.web-search.max_in_flight=4", "--buckets.web-search.max-in-flight=5")
     assert loaded.buckets["web-search"] == Bucket(5)
+
+
+@dataclass(frozen=True)
+class Bounded:
+    least: int = setting(1, least=1, help="")
+    rate: float | None = setting(None, above=0, help="")
+    share: float = setting(0.5, least=0, most=1, help="")
+    step: float = setting(0.5, least=0, below=1, help="")
+    wait: float = setting(1.0, above=0, most=86_400.0, help="")
+    part: float = setting(0.5, above=0, below=1, help="")
+    value: float = setting(0.0, finite=True, help="")
+    color: str = setting("red", choices=("red", "blue"), help="")
+
+
+@dataclass(frozen=True)
+class Holder:
+    own: Bounded = setting(factory=Bounded, help="")
+    each: dict[str, Bounded] = setting(factory=dict, help="")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("least", 0, "least is 0, must be at least 1"),
+        ("rate", 0.0, "rate is 0.0, must be positive, or none"),
+        ("rate", float("inf"), "rate is inf, must be positive, or none"),
+        ("share", 1.5, "share is 1.5, must be from 0 to 1"),
+        ("share", float("nan"), "share is nan, must be from 0 to 1"),
+        ("step", 1.0, "step is 1.0, must be from 0 to below 1"),
+        ("wait", 86_401.0, "wait is 86401.0, must be above 0 and at most 86400"),
+        ("part", 1.0, "part is 1.0, must be above 0 and below 1"),
+        ("value", float("inf"), "value is inf, must be a finite number"),
+        ("color", "green", "color is 'green', must be one of: red, blue"),
+    ],
+)
+def test_a_setting_outside_of_its_bounds_is_one_sentence(name: str, value: object, sentence: str) -> None:
+    wrong = Bounded(**{name: value})  # type: ignore[arg-type]
+    for settings, path, where in (
+        (wrong, "", ""),
+        (Holder(own=wrong), "", "own."),
+        (Holder(each={"a": wrong}), "tool", "tool.each.a."),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            check(settings, path)
+        assert str(caught.value) == where + sentence
+
+
+def test_bounds_are_held_wherever_settings_come_from() -> None:
+    check(Holder(each={"a": Bounded()}))
+    with pytest.raises(ConfigError, match=r"own\.least is 0, must be at least 1"):
+        load(Holder, prefix="T", prog="t", description="", argv=["own.least=0"], env={})
+    with pytest.raises(ConfigError, match=r"tools\.own\.least is 0, must be at least 1"):
+        from_tree(Holder, {"own": {"least": 0}}, path="tools")

@@ -118,7 +118,7 @@ async def test_rewards_come_from_a_file_and_what_has_none_is_masked_with_its_gro
 
 
 async def test_bad_settings_and_rows_are_refused(stack: LocalStack, model_dir: Any) -> None:
-    with pytest.raises(ConfigError, match="backend is 'tgi', must be one of vllm, sglang"):
+    with pytest.raises(ConfigError, match="backend is 'tgi', must be one of: vllm, sglang"):
         generator(stack, None, model_dir, backend="tgi")
     with pytest.raises(ConfigError, match=r"no reward_spec\.ground_truth"):
         await generator(stack, None, model_dir).generate(batch(1) | {"env_extras": [{}]})

@@ -189,7 +189,7 @@ async def test_new_trainer_gets_no_row_where_the_service_failed(make_worker: Mak
     assert isinstance(output, AgentLoopOutput)
     assert set(output.response_mask) == {0}
     worker, _ = make_worker(["never"], infra_rows="keep")
-    with pytest.raises(Exception, match="infra_rows is 'keep', must be one of auto, drop, mask"):
+    with pytest.raises(Exception, match="infra_rows is 'keep', must be one of: auto, drop, mask"):
         await alone(worker)
 
 

@@ -76,7 +76,7 @@ def test_template_that_can_not_be_used(model_dir: Path, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("argument", "problem"),
     [
-        ("chat.rewrites=maybe", "chat.rewrites is 'maybe', must be one of refuse, keep"),
+        ("chat.rewrites=maybe", "chat.rewrites is 'maybe', must be one of: refuse, keep"),
         ("chat.options=[1]", "chat.options is '[1]', must be a JSON object"),
         ("chat.options={", "chat.options is '{', must be a JSON object"),
         ("chat.template=no.jinja", "chat.template is 'no.jinja', which is no file"),

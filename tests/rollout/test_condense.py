@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbox.errors import FieldErrors
+from fairbox.errors import ConfigError, FieldErrors
 from rollout.batch import RolloutBatch
 from rollout.check import check_dump
 from rollout.dump import DumpError, DumpWriter, parts_of, read_dump, record_of
@@ -173,7 +173,7 @@ def test_part_whose_prompt_fills_the_model_is_not_begun() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("at_tokens", 0), ("keep_last", -1)])
 def test_bad_settings_are_named(name: str, value: int) -> None:
-    with pytest.raises(FieldErrors, match=rf"condense\.{name}.* is {value}"):
+    with pytest.raises(ConfigError, match=rf"condense\.{name}.* is {value}"):
         Condensation(**{name: value})
 
 

@@ -163,7 +163,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(
         ("warm_up.call_share=1", "warm_up.call_share is 1.0, must be above 0 and below 1"),
         ("warm_up.lr=0", "warm_up.lr is 0.0, must be positive"),
         ("threads=0", "threads is 0, must be at least 1"),
-        (f"seed={2**64}", f"seed is {2**64}, must be from -2**63 to 2**64 - 1"),
+        (f"seed={2**64}", f"seed is {2**64}, must be from {-(2**63)} to {2**64 - 1}"),
         ("step=3", "step (step) is not a setting"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from fairbox.config import setting
+from fairbox.config import check, setting
 from fairbox.errors import ConfigError
 from rollout.envs.code_search.dialects import AnswerDialect
 from rollout.tools.bash import BashConfig
@@ -28,7 +28,11 @@ class CodeSearchConfig:
     source: str = setting(
         "https://github.com/{repo}.git", help="Where they come from, as it was said to `fairbox data repos`."
     )
-    dialect: str = setting("finish", help="Form of the answer: files, code_block, finish (a tool call), final_answer.")
+    dialect: str = setting(
+        "finish",
+        choices=AnswerDialect,
+        help="Form of the answer: files, code_block, finish (a tool call), final_answer.",
+    )
     system_template: str | None = setting(None, help="Jinja2 template of the system turn; none: fairbox's own.")
     user_template: str | None = setting(None, help="Jinja2 template of the user turn; none: fairbox's own.")
     working_dir: str = setting(WORKING_DIR, help="Where the repository is mounted in the sandbox.")
@@ -36,11 +40,9 @@ class CodeSearchConfig:
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""
+        check(self, "env_config")
         if not self.repos:
             raise ConfigError("env_config.repos is not set, must be a folder that `fairbox data repos` has prepared")
-        if self.dialect not in list(AnswerDialect):
-            allowed = ", ".join(AnswerDialect)
-            raise ConfigError(f"env_config.dialect is {self.dialect!r}, must be one of: {allowed}")
         path = PurePosixPath(self.working_dir)
         if not path.is_absolute() or str(path) != self.working_dir or ".." in path.parts or len(path.parts) < 2:
             raise ConfigError(f"env_config.working_dir is {self.working_dir!r}, must be an absolute path like /testbed")

@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairbox.config import setting
-from fairbox.errors import ConfigError, FairboxError
+from fairbox.config import check, setting
+from fairbox.errors import FairboxError
 from rollout.interop.needs import needs
 from rollout.interop.portal import process_loop
 from rollout.interop.scores import REWARD_HELP, RowScorer, ground_truth
@@ -63,14 +63,13 @@ class EnvSettings:
 
     tool: InterpreterSettings = setting(factory=InterpreterSettings, help="The code interpreter and its services.")
     reward: str = setting("gsm8k", help=REWARD_HELP)
-    max_parallel_calls: int = setting(4, help="Tool calls of one turn that run at once; from 1.")
-    step_timeout_s: float = setting(900.0, help="Longest wait for the answers of a turn, or its score.")
+    max_parallel_calls: int = setting(4, least=1, help="Tool calls of one turn that run at once.")
+    step_timeout_s: float = setting(900.0, above=0, help="Longest wait for the answers of a turn, or its score.")
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""
+        check(self)
         self.tool.validate()
-        if not 0 < self.step_timeout_s < float("inf"):
-            raise ConfigError(f"step_timeout_s is {self.step_timeout_s}, must be positive")
 
 
 class FairboxEnv(BaseTextEnv):  # type: ignore[misc]

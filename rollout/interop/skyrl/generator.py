@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairbox.config import setting
-from fairbox.errors import ConfigError
+from fairbox.config import check, setting
 from rollout.engines.base import SamplingParams
 from rollout.interop.chat import chat_of, pad_token_id
 from rollout.interop.scores import REWARD_HELP, RowScorer, ground_truth
@@ -43,28 +42,27 @@ class GeneratorSettings:
     tool: InterpreterSettings = setting(factory=InterpreterSettings, help="The code interpreter and its services.")
     limits: Limits = setting(factory=Limits, help="When a trajectory has had enough.")
     reward: str = setting("gsm8k", help=REWARD_HELP)
-    score_timeout_s: float = setting(SCORE_TIMEOUT_S, help="Longest time of scoring a trajectory; then it is masked.")
-    backend: str = setting("vllm", help="SkyRL's generator.backend: vllm or sglang.")
-    max_model_tokens: int = setting(32_768, help="Longest context of the engines, prompt and response together.")
-    concurrency: int = setting(256, help="Trajectories that run at once.")
+    score_timeout_s: float = setting(
+        SCORE_TIMEOUT_S, above=0, help="Longest time of scoring a trajectory; then it is masked."
+    )
+    backend: str = setting("vllm", choices=_LENGTH_KEYS, help="SkyRL's generator.backend: vllm or sglang.")
+    max_model_tokens: int = setting(
+        32_768, least=2, help="Longest context of the engines, prompt and response together."
+    )
+    concurrency: int = setting(256, least=1, help="Trajectories that run at once.")
     tool_format: str = setting("auto", help="How the model writes calls; auto: as its chat template does.")
-    max_parallel_calls: int = setting(4, help="Tool calls of one turn that run at once; from 1.")
-    infra_retries: int = setting(1, help="How often a trajectory that the service failed is played again.")
+    max_parallel_calls: int = setting(4, least=1, help="Tool calls of one turn that run at once.")
+    infra_retries: int = setting(1, least=0, help="How often a trajectory that the service failed is played again.")
     mask_groups: bool = setting(True, help="Train on no trajectory of a group in which the service failed one.")
-    engine_timeout_s: float = setting(3600.0, help="Longest wait for one turn, updates of the weights included.")
+    engine_timeout_s: float = setting(
+        3600.0, above=0, help="Longest wait for one turn, updates of the weights included."
+    )
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""
+        check(self)
         self.tool.validate()
         check_format(self.tool_format)
-        if self.backend not in _LENGTH_KEYS:
-            raise ConfigError(f"backend is {self.backend!r}, must be one of {', '.join(_LENGTH_KEYS)}")
-        for name, least in (("max_model_tokens", 2), ("concurrency", 1), ("max_parallel_calls", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be at least {least}")
-        for name in ("engine_timeout_s", "score_timeout_s"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be positive")
 
 
 class FairboxGenerator:

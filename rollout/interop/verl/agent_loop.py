@@ -19,7 +19,7 @@ from typing import Any
 
 from executor_service import Cause
 from fairbox.clock import MonotonicClock
-from fairbox.config import setting
+from fairbox.config import check, setting
 from fairbox.errors import ConfigError
 from rollout.engines.base import SamplingParams
 from rollout.interop.chat import chat_of, pad_token_id
@@ -63,28 +63,25 @@ class AgentLoopSettings:
     """`settings` in the file of `agent_loop_config_path`. Lengths and turns are verl's own settings."""
 
     tool: InterpreterSettings = setting(factory=InterpreterSettings, help="The code interpreter and its services.")
-    infra_rows: str = setting("auto", help="What becomes of trajectories that the service failed: auto, drop or mask.")
-    infra_retries: int = setting(1, help="How often a trajectory that the service failed is played again; from 0.")
+    infra_rows: str = setting(
+        "auto", choices=InfraRows, help="What becomes of trajectories that the service failed: auto, drop or mask."
+    )
+    infra_retries: int = setting(1, least=0, help="How often a trajectory that the service failed is played again.")
     tool_format: str = setting("auto", help="How the model writes calls; auto: as its chat template does.")
     reward: str = setting("", help=f"{REWARD_HELP} Empty: verl's own.")
-    score_timeout_s: float = setting(SCORE_TIMEOUT_S, help="Longest time of scoring a trajectory by `reward`.")
-    max_parallel_calls: int = setting(4, help="Tool calls of one turn that run at once; from 1.")
+    score_timeout_s: float = setting(SCORE_TIMEOUT_S, above=0, help="Longest time of scoring a trajectory by `reward`.")
+    max_parallel_calls: int = setting(4, least=1, help="Tool calls of one turn that run at once.")
     max_tool_calls: int | None = setting(None, help="Tool calls of a trajectory; none: no limit.")
     max_turn_tokens: int | None = setting(None, help="Tokens of one turn; none: no limit of its own.")
-    engine_timeout_s: float = setting(3600.0, help="Longest wait for one turn, updates of the weights included.")
+    engine_timeout_s: float = setting(
+        3600.0, above=0, help="Longest wait for one turn, updates of the weights included."
+    )
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""
+        check(self)
         self.tool.validate()
         check_format(self.tool_format)
-        if self.infra_rows not in list(InfraRows):
-            raise ConfigError(f"infra_rows is {self.infra_rows!r}, must be one of {', '.join(InfraRows)}")
-        for name, least in (("infra_retries", 0), ("max_parallel_calls", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be at least {least}")
-        for name in ("engine_timeout_s", "score_timeout_s"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be positive")
 
 
 @register("fairbox")

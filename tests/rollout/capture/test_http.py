@@ -180,7 +180,7 @@ def test_causes_of_refusals() -> None:
     [
         (["listen=0.0.0.0:8081"], "listen is '0.0.0.0:8081', which is not loopback"),
         (["token_file=absent"], "token_file is 'absent', which can't be read"),
-        (["idle_ttl_s=0"], "idle_ttl_s is 0.0, must be a positive number of seconds"),
+        (["idle_ttl_s=0"], "idle_ttl_s is 0.0, must be positive"),
         (["sampling.top_p=0"], "sampling.top_p is 0.0, must be above 0 and at most 1"),
         (["max_trajectory=5"], "did you mean max_trajectories?"),
     ],
