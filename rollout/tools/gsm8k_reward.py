@@ -41,22 +41,24 @@ class _Submissions:
     """Of the last answer."""
 
 
-class _AnswerSchema(ParameterSchema):
-    """A text; a number is taken for one, as verl's tool does."""
+class _AnswerSchema(ToolSchema):
+    """The answer is a text; a number is taken for one, as verl's tool does."""
 
-    def accepts(self, value: Any) -> bool:
-        return isinstance(value, str | int | float) and not isinstance(value, bool)
+    def problem(self, arguments: Mapping[str, Any]) -> str | None:
+        answer = arguments.get("answer")
+        number = isinstance(answer, int | float) and not isinstance(answer, bool)
+        return super().problem({**arguments, "answer": str(answer)} if number else arguments)
 
 
 class Gsm8kRewardTool(Tool):
     """One object for all trajectories. A task's option is `ground_truth`, alone or below verl's `create_kwargs`."""
 
     config_type: ClassVar[type[Gsm8kRewardConfig]] = Gsm8kRewardConfig
-    default_schema: ClassVar[ToolSchema] = ToolSchema(
+    default_schema: ClassVar[ToolSchema] = _AnswerSchema(
         "calc_gsm8k_reward",
         "A tool for calculating the reward of gsm8k. (1.0 if your answer is correct, 0.0 if your answer is incorrect)",
         {
-            "answer": _AnswerSchema("string", "The model's answer to the GSM8K math problem, must be a digits"),
+            "answer": ParameterSchema("string", "The model's answer to the GSM8K math problem, must be a digits"),
         },
         required=("answer",),
     )

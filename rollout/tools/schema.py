@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-__all__ = ["ParameterSchema", "ToolSchema"]
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-}
+from rollout.tools.text import cut_text
+
+__all__ = ["TYPES", "ParameterSchema", "ToolSchema"]
+
+TYPES = ("string", "integer", "number", "boolean", "array", "object")
+"""JSON schema's, but null, which is no argument."""
+_MOST_CHARS = 300
+"""Of a sentence about a wrong argument, which may quote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +28,16 @@ class ParameterSchema:
     description: str
     enum: tuple[Any, ...] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further keywords of JSON schema (`items`, `minimum`, ...): shown to the model, not checked."""
+    """Further keywords of JSON schema: `items`, `minimum`, ..."""
 
     def __post_init__(self) -> None:
-        assert self.type in _TYPES
+        assert self.type in TYPES
 
-    def accepts(self, value: Any) -> bool:
-        """Whether a JSON value has this type and, where there is one, is in the enumeration."""
-        if isinstance(value, bool) and self.type != "boolean":
-            return False
-        return isinstance(value, _TYPES[self.type]) and (self.enum is None or value in self.enum)
+    def tree(self) -> dict[str, Any]:
+        """The parameter as JSON schema."""
+        described = {"description": self.description} if self.description else {}
+        enum = {} if self.enum is None else {"enum": list(self.enum)}
+        return {"type": self.type, **described, **enum, **self.extra}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +51,29 @@ class ToolSchema:
 
     def openai(self) -> dict[str, Any]:
         """As chat templates and OpenAI-compatible servers take it."""
-        properties = {name: _property(parameter) for name, parameter in self.parameters.items()}
-        parameters = {"type": "object", "properties": properties, "required": list(self.required)}
+        parameters = {"type": "object", "properties": self._properties(), "required": list(self.required)}
         function = {"name": self.name, "description": self.description, "parameters": parameters, "strict": False}
         return {"type": "function", "function": function}
 
     def problem(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, for the model; None when nothing is. Unknown ones are tolerated."""
-        for name in self.required:
-            if name not in arguments:
-                return f'the argument "{name}" is missing'
-        for name, value in arguments.items():
-            parameter = self.parameters.get(name)
-            if parameter is not None and not parameter.accepts(value):
-                allowed = parameter.type if parameter.enum is None else f"one of {', '.join(map(str, parameter.enum))}"
-                return f'the argument "{name}" must be {allowed}'
-        return None
+        schema = {"required": list(self.required), "properties": self._properties()}
+        error = next(Draft202012Validator(schema).iter_errors(arguments), None)
+        return None if error is None else _sentence(error)
+
+    def _properties(self) -> dict[str, Any]:
+        return {name: parameter.tree() for name, parameter in self.parameters.items()}
 
 
-def _property(parameter: ParameterSchema) -> dict[str, Any]:
-    described = {"description": parameter.description} if parameter.description else {}
-    enum = {} if parameter.enum is None else {"enum": list(parameter.enum)}
-    return {"type": parameter.type, **described, **enum, **parameter.extra}
+def _sentence(error: ValidationError) -> str:
+    place, allowed = error.json_path.removeprefix("$").removeprefix("."), cast("Any", error.validator_value)
+    match error.validator:
+        case "required":
+            given = cast("Any", error.instance)
+            missing = next(name for name in allowed if name not in given)
+            return f'the argument "{".".join(filter(None, (place, missing)))}" is missing'
+        case "type":
+            return f'the argument "{place}" must be {allowed if isinstance(allowed, str) else " or ".join(allowed)}'
+        case "enum":
+            return f'the argument "{place}" must be one of {", ".join(map(str, allowed))}'
+    return f'the argument "{place}" is wrong: {cut_text(error.message, _MOST_CHARS)[0]}'

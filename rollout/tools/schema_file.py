@@ -10,18 +10,16 @@ import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
 from fairbox.errors import ConfigError
-from rollout.tools.schema import ParameterSchema, ToolSchema
+from rollout.tools.schema import TYPES, ParameterSchema, ToolSchema
 
 __all__ = ["check_keys", "check_reads", "read_schema"]
 
-_TYPES = ("string", "integer", "number", "boolean", "array", "object")
-_KEYWORDS = (
-    *("type", "description", "enum", "items", "prefixItems", "properties", "required", "additionalProperties"),
-    *("minItems", "maxItems", "uniqueItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum"),
-    *("exclusiveMinimum", "exclusiveMaximum", "multipleOf", "default", "const", "title", "examples", "anyOf", "oneOf"),
-    *("allOf", "not", "minProperties", "maxProperties", "propertyNames", "patternProperties", "deprecated"),
-)
+_SAID = ("title", "description", "default", "examples", "deprecated")
+_KEYWORDS = (*_SAID, *(word for word in Draft202012Validator.VALIDATORS if not word.startswith("$")))
 _NESTED = ("items", "additionalProperties", "not", "propertyNames")
 """Keywords whose value is a schema."""
 
@@ -86,15 +84,17 @@ def check_keys(tree: Any, path: str, known: Collection[str], *, required: Collec
 
 def _parameter(tree: Any, path: str) -> ParameterSchema:
     _check_keywords(tree, path)
-    if tree.get("type") not in _TYPES:
-        raise ConfigError(f"{path}.type is {tree.get('type')!r}, must be one of {', '.join(_TYPES)}")
-    description = tree.get("description") or ""
-    _text(description, f"{path}.description")
-    enum = tree.get("enum")  # verl's examples have `enum: null`
-    if enum is not None and (not isinstance(enum, list) or not enum):
-        raise ConfigError(f"{path}.enum is {enum!r}, must be a list of values, or left out")
-    extra = {key: value for key, value in tree.items() if key not in ("type", "description", "enum")}
-    return ParameterSchema(tree["type"], description, None if enum is None else tuple(enum), extra)
+    if tree.get("type") not in TYPES:
+        raise ConfigError(f"{path}.type is {tree.get('type')!r}, must be one of {', '.join(TYPES)}")
+    # verl's examples have `enum: null`.
+    said = {key: value for key, value in tree.items() if value is not None or key not in ("enum", "description")}
+    try:
+        Draft202012Validator.check_schema(said)
+    except SchemaError as error:
+        raise ConfigError(f"{path}{error.json_path.removeprefix('$')}: {error.message}") from None
+    extra = {key: value for key, value in said.items() if key not in ("type", "description", "enum")}
+    enum = said.get("enum")
+    return ParameterSchema(said["type"], said.get("description", ""), None if enum is None else tuple(enum), extra)
 
 
 def _check_keywords(tree: Any, path: str) -> None:

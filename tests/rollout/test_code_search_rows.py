@@ -79,9 +79,10 @@ async def test_answer_in_order_is_final(locations: list[Any]) -> None:
     ("locations", "problem"),
     [
         ("a.py", '"locations" must be array'),
-        ([{"file": "a.py"}, "b.py"], 'locations[1] must be an object with "file"'),
-        ([{"class_name": "C"}], '"locations[0].file" must be the path of a file'),
-        ([{"file": "a.py", "function_name": ["f"]}], '"locations[0].function_name" must be a string'),
+        ([{"file": "a.py"}, "b.py"], '"locations[1]" must be object'),
+        ([{"file": 3}], '"locations[0].file" must be string'),
+        ([{"class_name": "C"}], '"locations[0].file" is missing'),
+        ([{"file": "a.py", "function_name": ["f"]}], '"locations[0].function_name" must be string'),
     ],
 )
 async def test_answer_out_of_order_says_what_is_wrong_and_ends_nothing(locations: Any, problem: str) -> None:
@@ -98,7 +99,7 @@ json_values = st.recursive(
 
 @given(st.lists(json_values | st.fixed_dictionaries({"file": json_values, "class_name": json_values}), max_size=5))
 def test_whatever_the_places_are_they_are_taken_or_answered(locations: list[Any]) -> None:
-    problem = LocalizationFinish().problem({"locations": locations})
+    problem = LocalizationFinish.default_schema.problem({"locations": locations})
     taken = all(isinstance(each, dict) and isinstance(each.get("file"), str) for each in locations)
     assert problem is not None or taken
     assert problem is None or locations

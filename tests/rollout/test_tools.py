@@ -55,11 +55,21 @@ def test_arguments_are_checked_and_unknown_ones_tolerated(arguments: dict[str, A
 
 
 def test_types_are_those_of_json() -> None:
-    assert not ParameterSchema("integer", "").accepts(True)
-    assert not ParameterSchema("number", "").accepts("1")
-    assert ParameterSchema("number", "").accepts(1)
-    assert ParameterSchema("boolean", "").accepts(False)
-    assert not ParameterSchema("string", "", enum=("a",)).accepts("b")
+    def problem(value: Any, kind: str, *, enum: tuple[str, ...] | None = None, **extra: Any) -> str | None:
+        return ToolSchema("t", "", {"x": ParameterSchema(kind, "", enum, extra)}).problem({"x": value})
+
+    assert problem(True, "integer") == 'the argument "x" must be integer'
+    assert problem("1", "number") == 'the argument "x" must be number'
+    assert problem(1, "number") is None
+    assert problem(False, "boolean") is None
+    assert problem("b", "string", enum=("a", "c")) == 'the argument "x" must be one of a, c'
+    assert problem([1, "a"], "array", items={"type": "integer"}) == 'the argument "x[1]" must be integer'
+    assert problem(0, "integer", minimum=1) == 'the argument "x" is wrong: 0 is less than the minimum of 1'
+    assert len(problem("a" * 9999, "string", maxLength=3) or "") < 400
+    file = {"type": "object", "required": ["file"], "properties": {"name": {"type": ["string", "null"]}}}
+    assert problem([{}], "array", items=file) == 'the argument "x[0].file" is missing'
+    wrong = [{"file": "a", "name": 3}]
+    assert problem(wrong, "array", items=file) == 'the argument "x[0].name" must be string or null'
 
 
 def test_cut_text_says_so_with_the_full_size() -> None:

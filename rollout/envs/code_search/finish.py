@@ -10,7 +10,6 @@ from rollout.tools.schema import ParameterSchema, ToolSchema
 
 __all__ = ["LocalizationFinish"]
 
-_OPTIONAL = ("class_name", "function_name")
 _ITEM = {
     "type": "object",
     "properties": {
@@ -22,28 +21,27 @@ _ITEM = {
 }
 
 
+class _LocationsSchema(ToolSchema):
+    """A name that is null is left out, which models write too."""
+
+    def problem(self, arguments: Mapping[str, Any]) -> str | None:
+        places = arguments.get("locations")
+        if isinstance(places, list):
+            arguments = {**arguments, "locations": [_named(place) for place in places]}
+        return super().problem(arguments)
+
+
 class LocalizationFinish(FinishTool):
     """Takes the places that the model found. An empty list is an answer too, and so is a place that is not there: what
     such an answer is worth is for reward functions to say."""
 
-    default_schema: ClassVar[ToolSchema] = ToolSchema(
+    default_schema: ClassVar[ToolSchema] = _LocationsSchema(
         name="localization_finish",
         description="Hands over the places that must change and ends the search. Call it once, alone, at the end.",
         parameters={"locations": ParameterSchema("array", "The places.", extra={"items": _ITEM})},
         required=("locations",),
     )
 
-    def problem(self, arguments: Mapping[str, Any]) -> str | None:
-        found = (_problem(each, f"locations[{index}]") for index, each in enumerate(arguments["locations"]))
-        return next((problem for problem in found if problem is not None), None)
 
-
-def _problem(location: Any, where: str) -> str | None:
-    if not isinstance(location, dict):
-        return f'{where} must be an object with "file"'
-    if not isinstance(location.get("file"), str):
-        return f'"{where}.file" must be the path of a file'
-    for name in _OPTIONAL:
-        if not isinstance(location.get(name, ""), str | None):
-            return f'"{where}.{name}" must be a string, or left out'
-    return None
+def _named(place: Any) -> Any:
+    return {name: value for name, value in place.items() if value is not None} if isinstance(place, dict) else place
