@@ -15,13 +15,19 @@ from rollout.engines.base import (
     VersionSpan,
 )
 from rollout.engines.model_store import find_model
-from rollout.engines.replica import Replica
-from rollout.engines.replicas import BalancerConfig, ReplicaState, ReplicaView
+from rollout.engines.replicas import ReplicaState, ReplicaView
 from rollout.engines.replicated import ReplicatedEngine
-from rollout.engines.weights import DiskWeights, Interrupt, StateWeights, TensorWeights, WeightedEngine, WeightSource
+from rollout.engines.weights import (
+    DiskWeights,
+    Interrupt,
+    Replica,
+    StateWeights,
+    TensorWeights,
+    WeightedEngine,
+    WeightSource,
+)
 
 __all__ = [
-    "BalancerConfig",
     "DiskWeights",
     "Engine",
     "EngineStatistics",

@@ -12,8 +12,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 
 from rollout.engines.base import EngineUnavailable
-from rollout.engines.replica import Replica
-from rollout.engines.weights import DiskWeights, Interrupt, WeightSource
+from rollout.engines.weights import DiskWeights, Interrupt, Replica, WeightSource
 
 __all__ = ["ReplicaWeights"]
 

@@ -1,7 +1,7 @@
 """Which replica samples which turn: a pure state machine, with time as an argument.
 
 Invariants: a turn goes only to a replica that is ready; turns of one trajectory stay on one replica, whose cache has
-their prefix, unless it is down, is being drained, or has far more to do than another; every turn that was placed is
+their prefix, unless it is down or has far more to do than another; every turn that was placed is
 counted until it has ended; a replica that is down is probed with growing pauses until it answers, and one that is ready
 is probed from time to time. It knows no engine: events in, decisions out.
 """
@@ -13,9 +13,22 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fairbox.errors import FieldError, FieldErrors
+__all__ = ["Balancer", "ReplicaState", "ReplicaView"]
 
-__all__ = ["Balancer", "BalancerConfig", "ReplicaState", "ReplicaView"]
+
+BALANCE_ABS = 4
+"""A trajectory is moved when its replica has at least this many turns more than the one with the fewest ..."""
+BALANCE_REL = 1.5
+"""... and more than this many times as many: moving costs the computation of its whole context."""
+PROBE_EVERY_S = 5.0
+"""Between probes of a replica that is ready."""
+PROBE_BACKOFF_S = 0.5
+"""Before the second probe of one that is down; doubled each time. The first comes at once."""
+PROBE_BACKOFF_MAX_S = 15.0
+PROBES_TO_LOSE = 3
+"""Probes that must fail in a row until the turns that still run at a replica are given up."""
+MAX_STICKY = 100_000
+"""Trajectories that are remembered; the one unused for longest is forgotten first."""
 
 
 class ReplicaState(StrEnum):
@@ -23,44 +36,8 @@ class ReplicaState(StrEnum):
 
     READY = "ready"
     """It does."""
-    DRAINING = "draining"
-    """It takes no new turns, on request; those it has run to their ends."""
     DOWN = "down"
     """A turn or a probe failed, or it has not answered yet; it takes turns again after a probe that succeeds."""
-
-
-@dataclass(frozen=True, slots=True)
-class BalancerConfig:
-    """When turns move and how replicas are probed. Raises FieldErrors naming every bad value."""
-
-    balance_abs: int = 4
-    """A trajectory is moved when its replica has at least this many turns more than the one with the fewest ..."""
-    balance_rel: float = 1.5
-    """... and more than this many times as many: moving costs the computation of its whole context."""
-    probe_every_s: float = 5.0
-    """Between probes of a replica that is ready."""
-    probe_backoff_s: float = 0.5
-    """Before the second probe of one that is down; doubled each time. The first comes at once."""
-    probe_backoff_max_s: float = 15.0
-    probes_to_lose: int = 3
-    """Probes that must fail in a row until the turns that still run at a replica are given up."""
-    max_sticky: int = 100_000
-    """Trajectories that are remembered; the one unused for longest is forgotten first."""
-
-    def __post_init__(self) -> None:
-        least = {"balance_abs": 1, "balance_rel": 1, "probes_to_lose": 1, "max_sticky": 1}
-        errors = [
-            FieldError(name, f"is {getattr(self, name)}, must be at least {bound}")
-            for name, bound in least.items()
-            if not getattr(self, name) >= bound
-        ]
-        errors += [
-            FieldError(name, f"is {getattr(self, name)}, must be a positive number of seconds")
-            for name in ("probe_every_s", "probe_backoff_s", "probe_backoff_max_s")
-            if not 0 < getattr(self, name) < float("inf")
-        ]
-        if errors:
-            raise FieldErrors(errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +59,6 @@ class ReplicaView:
 class _Replica:
     probe_at: float
     up: bool = False
-    draining: bool = False
     load: int = 0
     placed: int = 0
     failures: int = 0
@@ -93,16 +69,13 @@ class _Replica:
 
     @property
     def state(self) -> ReplicaState:
-        if not self.up:
-            return ReplicaState.DOWN
-        return ReplicaState.DRAINING if self.draining else ReplicaState.READY
+        return ReplicaState.READY if self.up else ReplicaState.DOWN
 
 
 class Balancer:
     """`names` start as down, with a probe due at `now`."""
 
-    def __init__(self, names: Iterable[str], config: BalancerConfig, *, now: float) -> None:
-        self._config = config
+    def __init__(self, names: Iterable[str], *, now: float) -> None:
         self._replicas = {name: _Replica(probe_at=now) for name in names}
         self._sticky: OrderedDict[str, str] = OrderedDict()
         self.moved = 0
@@ -113,7 +86,7 @@ class Balancer:
 
         avoid: replicas that failed this turn, which get it only where there is no other.
         """
-        ready = {name: each for name, each in self._replicas.items() if each.state is ReplicaState.READY}
+        ready = {name: each for name, each in self._replicas.items() if each.up}
         if not ready:
             return None
         ready = {name: each for name, each in ready.items() if name not in avoid} or ready
@@ -124,7 +97,7 @@ class Balancer:
         self.moved += before is not None and before != chosen
         self._sticky[trajectory_id] = chosen
         self._sticky.move_to_end(trajectory_id)
-        while len(self._sticky) > self._config.max_sticky:
+        while len(self._sticky) > MAX_STICKY:
             self._sticky.popitem(last=False)
         ready[chosen].load += 1
         ready[chosen].placed += 1
@@ -152,30 +125,24 @@ class Balancer:
 
     def probed(self, name: str, error: str | None, *, now: float) -> bool:
         """A probe has ended, with an error or None. True when the turns that still run there are to be given up."""
-        replica, config = self._replicas[name], self._config
+        replica = self._replicas[name]
         replica.probing = False
         if error is None:
             replica.up = True
             replica.failed_probes = 0
-            replica.probe_at = now + config.probe_every_s
+            replica.probe_at = now + PROBE_EVERY_S
             return False
         replica.failures += 1
         replica.failed_probes += 1
         replica.last_error = error
-        backoff = config.probe_backoff_s * 2 ** min(replica.failed_probes - 1, 30)
-        replica.probe_at = now + min(backoff, config.probe_backoff_max_s)
+        backoff = PROBE_BACKOFF_S * 2 ** min(replica.failed_probes - 1, 30)
+        replica.probe_at = now + min(backoff, PROBE_BACKOFF_MAX_S)
         replica.up = False
-        return replica.failed_probes == config.probes_to_lose
+        return replica.failed_probes == PROBES_TO_LOSE
 
     def next_probe_at(self) -> float | None:
         """When `due` will have something to say; None while every probe is under way."""
         return min((each.probe_at for each in self._replicas.values() if not each.probing), default=None)
-
-    def drain(self, name: str, draining: bool) -> None:
-        """Keeps new turns off a replica, or lets them come again. Raises FieldErrors for an unknown name."""
-        if name not in self._replicas:
-            raise FieldErrors([FieldError("name", f"is {name!r}, must be one of: {', '.join(self._replicas)}")])
-        self._replicas[name].draining = draining
 
     def views(self) -> tuple[ReplicaView, ...]:
         return tuple(
@@ -184,4 +151,4 @@ class Balancer:
         )
 
     def _unbalanced(self, load: int, least: int) -> bool:
-        return load - least >= self._config.balance_abs and load > self._config.balance_rel * least
+        return load - least >= BALANCE_ABS and load > BALANCE_REL * least

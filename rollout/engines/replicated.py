@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
-from fairbox.clock import Clock, MonotonicClock
+from fairbox.clock import MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
 from rollout.cleanup import cancelled_here
 from rollout.engines.base import (
@@ -28,14 +28,15 @@ from rollout.engines.base import (
     GenerationResult,
     check_request,
 )
-from rollout.engines.replica import Replica
 from rollout.engines.replica_weights import ReplicaWeights
-from rollout.engines.replicas import Balancer, BalancerConfig, ReplicaView
-from rollout.engines.weights import Interrupt, WeightSource
+from rollout.engines.replicas import PROBE_EVERY_S, Balancer, ReplicaView
+from rollout.engines.weights import Interrupt, Replica, WeightSource
 
 __all__ = ["ReplicatedEngine"]
 
 _LOG = logging.getLogger("fairbox.rollout")
+_MAX_ATTEMPTS = 3
+"""Replicas that a turn may be lost on until it fails: one that kills its engine must not kill them all."""
 _PROBE_S = 5.0
 """Longest wait for the answer to a probe."""
 
@@ -52,27 +53,15 @@ class _Member:
 class ReplicatedEngine:
     """`async with ReplicatedEngine({"a": SglangEngine(...), "b": SglangEngine(...)}) as engine`.
 
-    At least one replica must answer on entering; the others join when they do. max_attempts: replicas that a turn may
-    be lost on until it fails, so that a turn that kills its engine does not kill them all.
+    At least one replica must answer on entering; the others join when they do.
     """
 
-    def __init__(
-        self,
-        replicas: Mapping[str, Replica],
-        *,
-        balancer: BalancerConfig | None = None,
-        max_attempts: int = 3,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, replicas: Mapping[str, Replica]) -> None:
         if not replicas:
             raise FieldErrors([FieldError("replicas", "is empty, must hold at least one engine")])
-        if max_attempts < 1:
-            raise FieldErrors([FieldError("max_attempts", f"is {max_attempts}, must be at least 1")])
-        self._clock = clock or MonotonicClock()
+        self._clock = MonotonicClock()
         self._members = {name: _Member(engine) for name, engine in replicas.items()}
-        self._config = balancer or BalancerConfig()
-        self._balancer = Balancer(self._members, self._config, now=self._clock.now())
-        self._max_attempts = max_attempts
+        self._balancer = Balancer(self._members, now=self._clock.now())
         self._weights = ReplicaWeights()
         self._changed = asyncio.Event()
         """Set, and made anew, whenever a replica may have become ready."""
@@ -131,7 +120,7 @@ class ReplicatedEngine:
         began = self._clock.now()
         ends = began + request.queue_timeout_s + (request.time_limit_s or 0.0)
         lost: set[str] = set()
-        for attempt in range(1, self._max_attempts + 1):
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
             left = min(request.queue_timeout_s, ends - self._clock.now())
             name = await self._place(request.trajectory_id, lost, left)
             spent = self._clock.now() - began
@@ -141,7 +130,7 @@ class ReplicatedEngine:
                 return replace(result, queue_s=result.queue_s + spent)
             except EngineUnavailable as error:
                 lost.add(name)
-                if self._prober is None or attempt == self._max_attempts or self._clock.now() >= ends:
+                if self._prober is None or attempt == _MAX_ATTEMPTS or self._clock.now() >= ends:
                     raise
                 _LOG.warning("turn %s is sampled again: replica %s: %s", request.request_id, name, error)
                 self._retried += 1
@@ -151,13 +140,9 @@ class ReplicatedEngine:
         """Every replica as it is."""
         return self._balancer.views()
 
-    def replica_statistics(self) -> dict[str, EngineStatistics]:
-        """The figures of each replica's engine."""
-        return {name: member.engine.statistics() for name, member in self._members.items()}
-
     def statistics(self) -> EngineStatistics:
         """Sums over the replicas; `busy_s` is that of the busiest."""
-        each = list(self.replica_statistics().values())
+        each = [member.engine.statistics() for member in self._members.values()]
         names = ("running", "finished", "aborted", "prompt_tokens", "cached_tokens", "sampled_tokens")
         sums: dict[str, Any] = {name: sum(getattr(figures, name) for figures in each) for name in names}
         views = self._balancer.views()
@@ -172,15 +157,6 @@ class ReplicatedEngine:
                 "retried": self._retried,
             },
         )
-
-    def drain(self, name: str) -> None:
-        """Keeps new turns off a replica; those it has run to their ends. Raises FieldErrors for an unknown name."""
-        self._balancer.drain(name, True)
-
-    def admit(self, name: str) -> None:
-        """Ends `drain`."""
-        self._balancer.drain(name, False)
-        self._notify()
 
     async def pause(self, mode: Interrupt | None = None, *, timeout_s: float = 600.0) -> None:
         """As `WeightedEngine`, for every replica that answers. One that fails is down until it is probed."""
@@ -247,7 +223,7 @@ class ReplicatedEngine:
                 for name in self._balancer.due(self._clock.now()):
                     group.create_task(self._probe(name))
                 next_at = self._balancer.next_probe_at()
-                pause = self._config.probe_every_s if next_at is None else max(0.0, next_at - self._clock.now())
+                pause = PROBE_EVERY_S if next_at is None else max(0.0, next_at - self._clock.now())
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), pause)
 

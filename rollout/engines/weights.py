@@ -85,3 +85,11 @@ class WeightedEngine(Engine, Protocol):
         Raises FieldErrors for a source that can't be meant and EngineUnavailable when it could not be loaded.
         """
         ...
+
+
+class Replica(WeightedEngine, Protocol):
+    """An engine that can be one of several: its health can be asked for. A failed `__aenter__` may be tried again."""
+
+    async def check_health(self, *, timeout_s: float = 5.0) -> str:
+        """The weight version it samples with. Raises EngineUnavailable when it does not answer."""
+        ...

@@ -6,15 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbox.errors import FieldErrors
-from rollout.engines import BalancerConfig, ReplicaState
+from rollout.engines import ReplicaState, replicas
 from rollout.engines.replicas import Balancer
-
-CONFIG = BalancerConfig(balance_abs=3, balance_rel=2.0, probe_every_s=5, probe_backoff_s=1, probe_backoff_max_s=8)
 
 
 def ready(*names: str) -> Balancer:
-    balancer = Balancer(names, CONFIG, now=0)
+    balancer = Balancer(names, now=0)
     assert balancer.choose("t") is None
     assert balancer.due(0) == list(names)
     for name in names:
@@ -44,10 +41,11 @@ def test_trajectory_stays_where_it_was_and_new_ones_go_to_the_least_loaded() -> 
 def test_trajectory_moves_away_from_a_replica_with_far_more_to_do() -> None:
     balancer = ready("a", "b")
     assert balancer.choose("t") == "a"
-    balancer.drain("b", True)
+    balancer.failed("b", "gone", now=0)
     for number in range(3):
         assert balancer.choose(f"u{number}") == "a"
-    balancer.drain("b", False)
+    assert balancer.due(0) == ["b"]
+    balancer.probed("b", None, now=0)
     assert loads(balancer) == [4, 0]
     assert balancer.choose("t") == "b"
     assert balancer.moved == 1
@@ -72,20 +70,20 @@ def test_failed_turn_takes_its_replica_out_until_a_probe_succeeds() -> None:
     assert balancer.due(1) == ["a"]
     assert balancer.due(1) == []  # under way
     assert not balancer.probed("a", "refused", now=1)
-    assert balancer.next_probe_at() == 2
-    assert balancer.due(1.9) == []
-    assert balancer.due(2) == ["a"]
-    assert not balancer.probed("a", "refused", now=2)
-    assert balancer.due(3.9) == []
-    assert balancer.due(4) == ["a"]
-    assert balancer.probed("a", "refused", now=4)  # the third in a row: turns that run there are given up
+    assert balancer.next_probe_at() == 1.5
+    assert balancer.due(1.4) == []
+    assert balancer.due(1.5) == ["a"]
+    assert not balancer.probed("a", "refused", now=1.5)
+    assert balancer.due(2.4) == []
+    assert balancer.due(2.5) == ["a"]
+    assert balancer.probed("a", "refused", now=2.5)  # the third in a row: turns that run there are given up
     assert balancer.due(8) == ["a", "b"]
     assert not balancer.probed("a", None, now=8)
     assert states(balancer) == [ReplicaState.READY, ReplicaState.READY]
 
 
 def test_probes_of_a_dead_replica_grow_apart_up_to_a_bound() -> None:
-    balancer = Balancer(["a"], CONFIG, now=0)
+    balancer = Balancer(["a"], now=0)
     pauses, now = [], 0.0
     for _ in range(6):
         assert balancer.due(now) == ["a"]
@@ -94,7 +92,7 @@ def test_probes_of_a_dead_replica_grow_apart_up_to_a_bound() -> None:
         assert at is not None
         pauses.append(at - now)
         now = at
-    assert pauses == [1, 2, 4, 8, 8, 8]
+    assert pauses == [0.5, 1, 2, 4, 8, 15]
 
 
 def test_probe_that_fails_alone_is_enough_to_send_no_new_turns() -> None:
@@ -118,36 +116,14 @@ def test_avoided_replica_is_taken_where_there_is_no_other() -> None:
     assert balancer.choose("t", avoid={"a"}) == "a"
 
 
-def test_drained_replica_gets_no_new_turns_and_unknown_names_are_refused() -> None:
-    balancer = ready("a", "b")
-    balancer.drain("a", True)
-    assert {balancer.choose(f"t{number}") for number in range(4)} == {"b"}
-    assert states(balancer) == [ReplicaState.DRAINING, ReplicaState.READY]
-    balancer.drain("b", True)
-    assert balancer.choose("t") is None
-    with pytest.raises(FieldErrors, match="name is 'c', must be one of: a, b"):
-        balancer.drain("c", True)
-
-
-def test_forgotten_trajectory_is_placed_anew() -> None:
-    balancer = Balancer(["a", "b"], BalancerConfig(max_sticky=2), now=0)
+def test_forgotten_trajectory_is_placed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "MAX_STICKY", 2)
+    balancer = Balancer(["a", "b"], now=0)
     for name in balancer.due(0):
         balancer.probed(name, None, now=0)
     for each in ("t1", "t2", "t3"):
         balancer.choose(each)
     assert len(balancer._sticky) == 2
-
-
-def test_configuration_is_validated() -> None:
-    with pytest.raises(FieldErrors) as caught:
-        BalancerConfig(balance_abs=0, balance_rel=0.5, probe_every_s=0, probes_to_lose=0, max_sticky=0)
-    assert {error.field for error in caught.value.errors} == {
-        "balance_abs",
-        "balance_rel",
-        "probe_every_s",
-        "probes_to_lose",
-        "max_sticky",
-    }
 
 
 @given(st.lists(st.tuples(st.sampled_from(["choose", "end", "fail", "probe"]), st.integers(0, 5)), max_size=80))

@@ -10,18 +10,22 @@ import pytest
 
 from fairbox.errors import FieldErrors
 from rollout.engines import (
-    BalancerConfig,
     DiskWeights,
     EngineUnavailable,
     GenerationRequest,
     ReplicatedEngine,
     SamplingParams,
     VersionSpan,
+    replicas,
 )
 from rollout.engines.transformers import TransformersEngine
 from tests.rollout.engine_contract import CLOSE, LONG, difference, plain_model, request
 
-PROBES = BalancerConfig(probe_every_s=0.2, probe_backoff_s=0.05, probe_backoff_max_s=0.2)
+
+@pytest.fixture(autouse=True)
+def _fast_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("PROBE_EVERY_S", 0.2), ("PROBE_BACKOFF_S", 0.05), ("PROBE_BACKOFF_MAX_S", 0.2)):
+        monkeypatch.setattr(replicas, name, seconds)
 
 
 def tiny(folder: Path, version: str = "first") -> TransformersEngine:
@@ -58,7 +62,7 @@ async def test_trajectories_stay_on_their_replica_whose_cache_has_their_prefix(t
 
 async def test_turns_of_a_replica_that_dies_are_sampled_again_on_another(tiny_dir: Path) -> None:
     engines = {"a": tiny(tiny_dir), "b": tiny(tiny_dir)}
-    async with ReplicatedEngine(engines, balancer=PROBES) as engine:
+    async with ReplicatedEngine(engines) as engine:
         wanted = [on(f"t{number}", (number + 1, 5, 7), LONG) for number in range(6)]
         tasks = [asyncio.ensure_future(engine.generate(each)) for each in wanted]
         async with asyncio.timeout(60):
@@ -82,24 +86,22 @@ async def test_replica_that_comes_later_gets_the_wanted_weights_first(
     tiny_dir: Path, other_tiny_dir: Path, tmp_path: Path
 ) -> None:
     late = tmp_path / "late"
-    async with ReplicatedEngine({"a": tiny(tiny_dir), "b": tiny(late)}, balancer=PROBES) as engine:
+    async with ReplicatedEngine({"a": tiny(tiny_dir), "b": tiny(late)}) as engine:
         await states(engine, "ready", "down")
         await engine.update_weights(DiskWeights(other_tiny_dir), version="second")
         shutil.copytree(tiny_dir, tmp_path / "copying")
         (tmp_path / "copying").rename(late)
         await states(engine, "ready", "ready")
-        engine.drain("a")
-        asked = on("t", (1, 2, 3), 8)
-        result = await engine.generate(asked)
-        assert result.versions == (VersionSpan("second", 0, 8),)
-        assert [view.placed for view in engine.replicas()] == [0, 1]
-        assert difference(plain_model(other_tiny_dir), asked.input_ids, result) < CLOSE
-        engine.admit("a")
-        await states(engine, "ready", "ready")
+        for trajectory_id in ("t", "u"):
+            asked = on(trajectory_id, (1, 2, 3), 8)
+            result = await engine.generate(asked)
+            assert result.versions == (VersionSpan("second", 0, 8),)
+            assert difference(plain_model(other_tiny_dir), asked.input_ids, result) < CLOSE
+        assert [view.placed for view in engine.replicas()] == [1, 1]
 
 
 async def test_update_that_fails_everywhere_changes_nothing(tiny_dir: Path, tmp_path: Path) -> None:
-    async with ReplicatedEngine({"a": tiny(tiny_dir), "b": tiny(tiny_dir)}, balancer=PROBES) as engine:
+    async with ReplicatedEngine({"a": tiny(tiny_dir), "b": tiny(tiny_dir)}) as engine:
         with pytest.raises(EngineUnavailable, match="the weights were not replaced"):
             await engine.update_weights(DiskWeights(tmp_path / "absent"), version="second")
         assert engine.weight_version == "first"
@@ -127,7 +129,7 @@ async def test_no_replica_is_an_error_with_every_reason(tiny_dir: Path, tmp_path
     with pytest.raises(FieldErrors, match="replicas is empty"):
         ReplicatedEngine({})
     engines = {"a": tiny(tiny_dir)}
-    async with ReplicatedEngine(engines, balancer=PROBES) as engine:
+    async with ReplicatedEngine(engines) as engine:
         await engines["a"].__aexit__(None, None, None)
         params = SamplingParams(max_new_tokens=1)
         with pytest.raises(EngineUnavailable, match="no replica was ready in time: a is down: the engine is closed"):
@@ -135,7 +137,7 @@ async def test_no_replica_is_an_error_with_every_reason(tiny_dir: Path, tmp_path
 
 
 async def test_replica_with_other_weights_and_no_folder_to_load_them_from_stays_out(tiny_dir: Path) -> None:
-    async with ReplicatedEngine({"a": tiny(tiny_dir), "b": tiny(tiny_dir, "other")}, balancer=PROBES) as engine:
+    async with ReplicatedEngine({"a": tiny(tiny_dir), "b": tiny(tiny_dir, "other")}) as engine:
         assert sorted(view.state for view in engine.replicas()) == ["down", "ready"]
         (down,) = (view for view in engine.replicas() if view.state == "down")
         assert "in no folder" in down.last_error

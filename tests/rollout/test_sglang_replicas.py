@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from fairbox.ports import free_port
-from rollout.engines import BalancerConfig, DiskWeights, ReplicatedEngine, VersionSpan
+from rollout.engines import DiskWeights, ReplicatedEngine, VersionSpan, replicas
 from rollout.engines.launch import KeptProcess, LocalServers
 from rollout.engines.sglang import SglangEngine
 from rollout.engines.sglang_http import SglangHttp
@@ -32,7 +32,12 @@ from tests.rollout.sglang_servers import on_cpu, sglang_python
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.sglang, pytest.mark.timeout(900)]
 
 VOCABULARY = 49152
-PROBES = BalancerConfig(probe_every_s=0.5, probe_backoff_s=0.2, probe_backoff_max_s=1)
+
+
+@pytest.fixture(autouse=True)
+def _fast_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("PROBE_EVERY_S", 0.5), ("PROBE_BACKOFF_S", 0.2), ("PROBE_BACKOFF_MAX_S", 1.0)):
+        monkeypatch.setattr(replicas, name, seconds)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -59,7 +64,7 @@ class TestWeights(WeightsContract):
 
 def replicated(urls: dict[str, str]) -> ReplicatedEngine:
     engines = {name: SglangEngine(url, vocab_size=VOCABULARY) for name, url in urls.items()}
-    return ReplicatedEngine(engines, balancer=PROBES)
+    return ReplicatedEngine(engines)
 
 
 async def both_ready(engine: ReplicatedEngine) -> None:
@@ -101,10 +106,9 @@ async def test_nothing_is_lost_when_a_server_is_killed_and_it_comes_back_with_th
             assert difference(plain, asked.input_ids, result) < CLOSE
         assert engine.statistics().extra["retried"] == 4
         await both_ready(engine)  # the keeper has started it again, with the weights of its folder
-        engine.drain("replica-0")
-        again = await engine.generate(request((1, 2, 3), max_new_tokens=4))
-        assert again.versions == (VersionSpan("second", 0, 4),)
-        engine.admit("replica-0")
+        pair = [request((1, 2, 3), max_new_tokens=4) for _ in range(2)]  # one for each
+        for again in await asyncio.gather(*(engine.generate(each) for each in pair)):
+            assert again.versions == (VersionSpan("second", 0, 4),)
         await engine.update_weights(DiskWeights(tiny_dir), version="first")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout.engines import BalancerConfig, EngineUnavailable, GenerationRequest, ReplicatedEngine, SamplingParams
+from rollout.engines import EngineUnavailable, GenerationRequest, ReplicatedEngine, SamplingParams, replicas
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
@@ -18,7 +18,11 @@ from rollout.engines.weights import DiskWeights  # noqa: E402
 from rollout.training import Policy, PolicySettings  # noqa: E402
 from rollout.training.sync import WeightSync, version_name  # noqa: E402
 
-PROBES = BalancerConfig(probe_every_s=0.1, probe_backoff_s=0.05, probe_backoff_max_s=0.2)
+
+@pytest.fixture(autouse=True)
+def _fast_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("PROBE_EVERY_S", 0.1), ("PROBE_BACKOFF_S", 0.05), ("PROBE_BACKOFF_MAX_S", 0.2)):
+        monkeypatch.setattr(replicas, name, seconds)
 
 
 def engine(model_dir: Path) -> TransformersEngine:
@@ -31,7 +35,7 @@ def names(folder: Path) -> list[str]:
 
 async def test_a_server_that_was_started_again_gets_the_weights_of_now(mini_dir: Path, tmp_path: Path) -> None:
     servers = {"a": engine(mini_dir), "b": engine(mini_dir)}
-    async with ReplicatedEngine(servers, balancer=PROBES) as both:
+    async with ReplicatedEngine(servers) as both:
         sync = WeightSync(both, Policy.load(mini_dir, PolicySettings()), folder=tmp_path / "weights")
         for steps in (0, 1):
             await sync.push(steps)
