@@ -1,7 +1,7 @@
 """A worker: an actor that holds one agent loop, with its engine and tools, and plays the trajectories that it is sent.
 
-Invariants: it takes trajectories only while its loop is open; the loop is opened and closed by one task, so that what
-is in it may use task groups; when its owner ends, Ray ends it.
+Invariants: the loop is opened by the first call, also in a process that Ray has started again; it is opened and closed
+by one task, so that what is in it may use task groups; when its owner ends, Ray ends it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rollout.loop.task import Task
 __all__ = ["LoopFactory", "LoopFacts", "RolloutActor"]
 
 LoopFactory = Callable[[], AbstractAsyncContextManager[AgentLoop]]
-"""Called in the worker's process, once."""
+"""Called in the worker's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,35 +37,38 @@ class RolloutActor:
 
     def __init__(self, factory: LoopFactory) -> None:
         self._factory = factory
-        self._loop: AgentLoop | None = None
-        self._opened = asyncio.Event()
+        self._opened: asyncio.Future[AgentLoop] | None = None
+        self._serving: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
 
-    async def serve(self) -> None:
-        """Opens the loop, and closes it after `stop`. Raises what keeps it from being opened."""
-        async with self._factory() as loop:
-            self._loop = loop
-            self._opened.set()
-            try:
-                await self._stop.wait()
-            finally:
-                self._loop = None
-
     async def facts(self) -> LoopFacts:
-        """What its loop is made of. Returns when it takes trajectories."""
-        await self._opened.wait()
-        assert self._loop is not None, "it is not open"
-        engine = self._loop.engine
-        return LoopFacts(engine.model_name, engine.max_model_tokens, self._loop.tools.schemas)
-
-    async def ping(self) -> None:
-        """Answers, which shows that its loop turns."""
+        """What its loop is made of. Raises what keeps it from being opened; a further call tries again."""
+        loop = await self._loop()
+        return LoopFacts(loop.engine.model_name, loop.engine.max_model_tokens, loop.tools.schemas)
 
     async def run(self, task: Task, index: int, seed: int | None, attempt: int) -> TrajectoryResult:
         """One trajectory, as `AgentLoop.run`."""
-        assert self._loop is not None, "it is not open"
-        return await self._loop.run(task, index=index, seed=seed, attempt=attempt)
+        return await (await self._loop()).run(task, index=index, seed=seed, attempt=attempt)
 
     async def stop(self) -> None:
-        """Ends `serve`."""
+        """Closes the loop."""
         self._stop.set()
+        if self._serving is not None:
+            await self._serving
+
+    async def _loop(self) -> AgentLoop:
+        if self._opened is None:
+            self._opened = asyncio.get_running_loop().create_future()
+            self._serving = asyncio.create_task(self._serve(self._opened))
+        return await asyncio.shield(self._opened)
+
+    async def _serve(self, opened: asyncio.Future[AgentLoop]) -> None:
+        try:
+            async with self._factory() as loop:
+                opened.set_result(loop)
+                await self._stop.wait()
+        except Exception as error:  # the boundary of a worker: its owner is told
+            if opened.done():
+                raise
+            self._opened = None
+            opened.set_exception(error)

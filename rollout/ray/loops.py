@@ -1,7 +1,8 @@
 """Agent loops spread over a Ray cluster, behind the face of one.
 
 Invariants: a worker or a node that dies costs the trajectories that it ran, which come back masked (cause INFRA) and
-are run again by whoever runs them, under new ids; every wait has a deadline; leaving ends every worker.
+are run again by whoever runs them, under new ids; Ray starts the worker again; every wait has a deadline; leaving ends
+every worker.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
 from executor_service import Cause
-from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FairboxError
 from rollout.engines.base import SamplingParams
 from rollout.loop.limits import StopReason
@@ -25,18 +25,59 @@ from rollout.loop.task import Task
 from rollout.ray.actor import LoopFactory, LoopFacts, RolloutActor
 from rollout.ray.errors import ray_sentence
 from rollout.ray.spread import RaySpread
-from rollout.ray.workers import WorkersStatistics, WorkerTable
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.segment import Segment, SegmentKind
 from rollout.tokens.trajectory import Trajectory
 
-__all__ = ["RayLoops"]
+__all__ = ["RayLoops", "WorkersStatistics"]
 
 _LOG = logging.getLogger("fairbox.rollout.ray")
+CAPACITY = 64
+"""Trajectories that a worker runs at once."""
+NUM_CPUS = 1.0
+"""Processors that Ray keeps for a worker."""
+RESTARTS = 8
+"""How often Ray starts a worker again that died."""
+_OPENINGS = 3
+"""Tries to open a worker's loop, in a process that lives."""
+_START_WITHIN_S = 600.0
+"""Longest time until a worker is ready: placement, loading the model."""
+_WAIT_S = 600.0
+"""Longest wait of a trajectory for a worker; then it is masked."""
 _STOP_WITHIN_S = 20.0
 """For a worker to release what its trajectories hold; then it is killed."""
+_PAUSE_S = 1.0
 _EXTRA_CALLS = 16
-"""Calls of a worker beside its trajectories: serve, opened, ping, stop."""
+"""Calls of a worker beside its trajectories."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersStatistics:
+    """Counts over all workers."""
+
+    ready: int
+    starting: int
+    given_up: int
+    running: int
+    """Trajectories."""
+    lost: int
+    """Processes of workers that died, over the whole run."""
+
+    def __str__(self) -> str:
+        return f"{self.ready} ready, {self.starting} starting, {self.given_up} given up; {self.lost} were lost"
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    """An actor, and what is known of it."""
+
+    number: int
+    actor: Any
+    running: int = 0
+    ready: bool = False
+    given_up: bool = False
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when its process died."""
 
 
 class RayLoops:
@@ -48,168 +89,147 @@ class RayLoops:
     """
 
     def __init__(
-        self,
-        factory: LoopFactory,
-        spread: RaySpread,
-        *,
-        chat: ChatTemplate,
-        sampling: SamplingParams,
-        clock: Clock | None = None,
+        self, factory: LoopFactory, spread: RaySpread, *, chat: ChatTemplate, sampling: SamplingParams
     ) -> None:
         self._factory = factory
         self._spread = spread
         self._chat = chat
         self._sampling = sampling
-        self._clock = clock or MonotonicClock()
-        self._table = WorkerTable(
-            spread.workers, capacity=spread.capacity, restarts=spread.restarts, now=self._clock.now()
-        )
-        self._actors: dict[int, Any] = {}
+        self._workers: list[_Worker] = []
+        self._watching: list[asyncio.Task[None]] = []
         self._facts: LoopFacts | None = None
+        self._lost = 0
+        self._why = ""
+        """What the last lost worker was lost to."""
         self._changed = asyncio.Event()
         """Set, and replaced, when a worker changes or a place becomes free."""
-        self._keeper: asyncio.Task[None] | None = None
 
     def statistics(self) -> WorkersStatistics:
         """The workers now."""
-        return self._table.statistics()
+        ready = sum(worker.ready for worker in self._workers)
+        given_up = sum(worker.given_up for worker in self._workers)
+        return WorkersStatistics(
+            ready=ready,
+            starting=len(self._workers) - ready - given_up,
+            given_up=given_up,
+            running=sum(worker.running for worker in self._workers),
+            lost=self._lost,
+        )
 
     async def __aenter__(self) -> Self:
         import ray
 
         if not ray.is_initialized():
             raise FairboxError("Ray is not initialised: call ray.init() before")
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        kind = ray.remote(RolloutActor).options(
+            num_cpus=NUM_CPUS,
+            num_gpus=self._spread.num_gpus,
+            max_concurrency=CAPACITY + _EXTRA_CALLS,
+            max_restarts=RESTARTS,
+            scheduling_strategy="SPREAD",
+        )
+        self._workers = [_Worker(number, kind.remote(self._factory)) for number in range(self._spread.workers)]
+        self._watching = [asyncio.create_task(self._watch(worker)) for worker in self._workers]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._keeper is not None
-        self._keeper.cancel()
-        await asyncio.shield(asyncio.gather(self._keeper, return_exceptions=True))
+        for task in self._watching:
+            task.cancel()
+        ends = (_end(worker.actor) for worker in self._workers)
+        await asyncio.shield(asyncio.gather(*self._watching, *ends, return_exceptions=True))
 
     async def facts(self) -> LoopFacts:
         """What a worker's loop is made of. Waits for the first worker; FairboxError when none gets ready."""
-        try:
-            async with asyncio.timeout(self._spread.start_within_s):
-                while self._facts is None:
-                    if self._table.hopeless:
-                        raise FairboxError(f"no worker got ready: {self._table.why}")
-                    await self._changed.wait()
-        except TimeoutError:
-            raise FairboxError(f"no worker was ready within {self._spread.start_within_s:g} s") from None
+        while self._facts is None:
+            if self._hopeless:
+                raise FairboxError(f"no worker got ready: {self._why}")
+            await self._changed.wait()
         return self._facts
 
     async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
         """One trajectory of a task, on the worker that runs the fewest."""
-        taken = await self._take()
-        if taken is None:
-            why = f"no worker took it within {self._spread.wait_s:.0f} s"
-            return self._lost(task, index, seed, attempt, f"{why}: {self._table.why}" if self._table.why else why)
-        number, life = taken
+        worker = await self._take()
+        if worker is None:
+            why = f"no worker took it within {_WAIT_S:.0f} s"
+            return self._masked(task, index, seed, attempt, f"{why}: {self._why}" if self._why else why)
         try:
-            return await self._call(number, life, task, index, seed, attempt)
+            return await self._call(worker, task, index, seed, attempt)
         finally:
-            self._table.give_back(number, life)
+            worker.running -= 1
             self._tell()
 
-    async def _call(
-        self, number: int, life: int, task: Task, index: int, seed: int | None, attempt: int
-    ) -> TrajectoryResult:
+    async def _call(self, worker: _Worker, task: Task, index: int, seed: int | None, attempt: int) -> TrajectoryResult:
         import ray
         from ray.exceptions import RayActorError, RayError
 
-        reference = self._actors[number].run.remote(task, index, seed, attempt)
+        reference = worker.actor.run.remote(task, index, seed, attempt)
         try:
             result: TrajectoryResult = await reference
         except asyncio.CancelledError:
             ray.cancel(reference)
             raise
         except RayActorError as error:
-            self._worker_lost(number, life, ray_sentence(error))
-            return self._lost(task, index, seed, attempt, f"worker {number} was lost: {ray_sentence(error)}")
+            if worker.ready:
+                self._lost += 1
+                self._left(worker, ray_sentence(error))
+                worker.lost.set()
+            return self._masked(task, index, seed, attempt, f"worker {worker.number} was lost: {ray_sentence(error)}")
         except RayError as error:
-            return self._lost(task, index, seed, attempt, f"worker {number}: {ray_sentence(error)}")
+            return self._masked(task, index, seed, attempt, f"worker {worker.number}: {ray_sentence(error)}")
         return result
 
-    async def _take(self) -> tuple[int, int] | None:
-        """A place at a worker; None: there was none in time, or never will be."""
+    @property
+    def _hopeless(self) -> bool:
+        """Whether no worker will ever be ready again."""
+        return all(worker.given_up for worker in self._workers)
+
+    async def _take(self) -> _Worker | None:
+        """A worker with a place; None: there was none in time, or never will be."""
         try:
-            async with asyncio.timeout(self._spread.wait_s):
-                while (taken := self._table.take()) is None:
-                    if self._table.hopeless:
-                        return None
+            async with asyncio.timeout(_WAIT_S):
+                while not self._hopeless:
+                    free = [worker for worker in self._workers if worker.ready and worker.running < CAPACITY]
+                    if free:
+                        chosen = min(free, key=lambda worker: worker.running)
+                        chosen.running += 1
+                        return chosen
                     await self._changed.wait()
-                return taken
         except TimeoutError:
-            return None
+            pass
+        return None
 
-    async def _keep(self) -> None:
-        """Starts workers, and starts them again. Cancelled at the end; then it ends them all."""
-        try:
-            async with asyncio.TaskGroup() as lives:
-                while True:
-                    for number, life in self._table.due(self._clock.now()):
-                        lives.create_task(self._live(number, life))
-                    wake_at = self._table.wake_at
-                    pause = None if wake_at is None else max(0.0, wake_at - self._clock.now())
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(pause):
-                            await self._changed.wait()
-        finally:
-            self._actors.clear()
+    async def _watch(self, worker: _Worker) -> None:
+        """Waits for a worker, and again whenever its process has died, which Ray starts again. Gives it up where Ray
+        does, and where its loop can't be opened."""
+        from ray.exceptions import RayError
 
-    async def _live(self, number: int, life: int) -> None:
-        """One life of a worker, from asking Ray for it to its end."""
-        import ray
-
-        spread = self._spread
-        actor = (
-            ray.remote(RolloutActor)
-            .options(
-                num_cpus=spread.num_cpus,
-                num_gpus=spread.num_gpus,
-                max_concurrency=spread.capacity + _EXTRA_CALLS,
-                max_restarts=0,
-                scheduling_strategy="SPREAD",
-            )
-            .remote(self._factory)
-        )
-        serving = asyncio.ensure_future(_awaited(actor.serve.remote()))
-        watching = asyncio.ensure_future(self._watch(number, life, actor))
-        try:
-            await asyncio.wait({serving, watching}, return_when=asyncio.FIRST_COMPLETED)
-            ended = serving if serving.done() else watching
-            error = ended.exception()
-            self._worker_lost(number, life, "it ended" if error is None else ray_sentence(error))
-        finally:
-            watching.cancel()
-            await asyncio.shield(_end(actor, serving))
-
-    async def _watch(self, number: int, life: int, actor: Any) -> None:
-        """Raises TimeoutError when the worker is not ready in time, or does not answer."""
-        async with asyncio.timeout(self._spread.start_within_s):
-            self._facts = await actor.facts.remote()
-        self._actors[number] = actor
-        self._table.ready(number, life)
-        self._tell()
         while True:
-            await asyncio.sleep(self._spread.ping_every_s)
-            async with asyncio.timeout(self._spread.ping_within_s):
-                await actor.ping.remote()
-
-    def _worker_lost(self, number: int, life: int, why: str) -> None:
-        if self._table.lost(number, life, why, now=self._clock.now()):
-            _LOG.warning("worker %d of the rollouts was lost: %s", number, why)
+            try:
+                async with asyncio.timeout(_START_WITHIN_S):
+                    self._facts = await _facts_of(worker.actor)
+            except (RayError, TimeoutError) as error:
+                worker.given_up = True
+                self._left(worker, ray_sentence(error))
+                return
+            worker.ready = True
             self._tell()
+            await worker.lost.wait()
+            worker.lost.clear()
+
+    def _left(self, worker: _Worker, why: str) -> None:
+        """It takes no trajectories now."""
+        self._why, worker.ready = why, False
+        _LOG.warning("worker %d of the rollouts was lost: %s", worker.number, why)
+        self._tell()
 
     def _tell(self) -> None:
         """Wakes those that wait for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _lost(self, task: Task, index: int, seed: int | None, attempt: int, why: str) -> TrajectoryResult:
+    def _masked(self, task: Task, index: int, seed: int | None, attempt: int, why: str) -> TrajectoryResult:
         """What is known of a trajectory whose worker is gone: its prompt, and that the service failed."""
         prompt = self._chat.prompt_ids(task.messages, self._facts.schemas if self._facts else ())
         return TrajectoryResult(
@@ -229,19 +249,31 @@ class RayLoops:
         )
 
 
-async def _end(actor: Any, serving: asyncio.Future[None]) -> None:
+async def _facts_of(actor: Any) -> LoopFacts:
+    """Returns when the worker's loop is open. Raises RayError when it can't be opened, or Ray has given the worker
+    up."""
+    from ray.exceptions import ActorUnavailableError, RayTaskError
+
+    failed = 0
+    while True:
+        try:
+            facts: LoopFacts = await actor.facts.remote()
+        except ActorUnavailableError:
+            pass  # it died, and is started again
+        except RayTaskError:
+            failed += 1
+            if failed == _OPENINGS:
+                raise
+        else:
+            return facts
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def _end(actor: Any) -> None:
     """Lets a worker close what it holds, and ends it."""
     import ray
 
-    if not serving.done():
-        with contextlib.suppress(Exception):  # the boundary to a process that may be gone: it is killed below
-            async with asyncio.timeout(_STOP_WITHIN_S):
-                await actor.stop.remote()
-                await asyncio.wait({serving})
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    with contextlib.suppress(Exception):  # the boundary to a process that may be gone: it is killed below
+        async with asyncio.timeout(_STOP_WITHIN_S):
+            await actor.stop.remote()
     ray.kill(actor)
-
-
-async def _awaited(reference: Any) -> None:
-    await reference

@@ -110,7 +110,7 @@ async def test_interrupted_run_keeps_what_had_ended(tmp_path: Path, model_dir: P
 
 
 def test_a_run_over_ray_is_a_run(tmp_path: Path, model_dir: Path) -> None:
-    few = ("n=2", "limits.max_turns=2", "limits.max_turn_tokens=48", "spread.workers=1", "spread.num_cpus=0.5")
+    few = ("n=2", "limits.max_turns=2", "limits.max_turn_tokens=48", "spread.workers=1")
     words = command("--up", "--ray", "ray_address=local", f"out={tmp_path / 'out'}", *few)
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr

@@ -17,6 +17,7 @@ from fairbox.errors import FieldErrors
 from rollout.engines import SamplingParams, find_model
 from rollout.loop import AgentLoop, Limits, RetryBudget, RolloutRunner, Schedule, Task, TrajectoryResult
 from rollout.ray import RayLoops, RaySpread
+from rollout.ray import loops as ray_loops
 from rollout.rewards import Reward
 from rollout.testing import ScriptedEngine, ScriptedTool
 from rollout.tokens import ChatTemplate, HubTokenizer
@@ -26,7 +27,14 @@ from tests.limiter.contract.cluster import ray_cluster
 pytestmark = pytest.mark.timeout(300)
 
 CALL = '<tool_call>\n{"name": "echo", "arguments": {"text": "six"}}\n</tool_call>'
-SPREAD = RaySpread(workers=2, capacity=4, num_cpus=0.1, restarts=3)
+SPREAD = RaySpread(workers=2)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that fit any machine, and have few places."""
+    monkeypatch.setattr(ray_loops, "NUM_CPUS", 0.1)
+    monkeypatch.setattr(ray_loops, "CAPACITY", 4)
 
 
 @asynccontextmanager
@@ -127,8 +135,7 @@ async def test_a_killed_worker_costs_its_own_trajectories_only_and_they_are_run_
 
 async def test_without_any_worker_trajectories_are_masked_with_the_reason(chat: ChatTemplate, tmp_path: Path) -> None:
     gone = tmp_path / "no-such-folder"
-    spread = RaySpread(workers=1, capacity=4, num_cpus=0.1, restarts=0, wait_s=120.0)
-    async with loops(chat, gone, spread=spread) as broken:
+    async with loops(chat, gone, spread=RaySpread(workers=1)) as broken:
         (result,) = await play(broken, 1, retries=0)
         assert broken.statistics().given_up == 1
     assert result.masked
@@ -146,5 +153,5 @@ async def test_stragglers_are_cancelled_in_their_workers(chat: ChatTemplate, tmp
 def test_bad_numbers_are_named() -> None:
     with pytest.raises(FieldErrors, match="workers"):
         RaySpread(workers=0)
-    with pytest.raises(FieldErrors, match="wait_s"):
-        RaySpread(wait_s=float("nan"))
+    with pytest.raises(FieldErrors, match="num_gpus"):
+        RaySpread(num_gpus=float("nan"))
