@@ -13,7 +13,7 @@ from fairbox.errors import ConfigError
 from fairbox.telemetry import open_traces
 from rollout.config import RolloutConfig
 from rollout.data.rows import DataError
-from rollout.engine_choice import make_engine
+from rollout.engine_choice import open_engine
 from rollout.envs.base import EnvironmentSetup, EnvironmentWithTools
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.task import Task
@@ -90,7 +90,7 @@ async def open_loop(
         await stack.enter_async_context(open_traces(config, service="rollout", instance=instance))
         services = await stack.enter_async_context(ToolServices(executor=executor, limiter=limiter))
         tools = await stack.enter_async_context(open_tools(tool_specs(config) if specs is None else specs, services))
-        engine = await stack.enter_async_context(make_engine(config.engine, model_dir))
+        engine = await stack.enter_async_context(open_engine(config.engine, model_dir, ray_address=config.ray_address))
         chat = config.chat.load(model_dir)
         yield AgentLoop(
             engine=engine,

@@ -24,7 +24,7 @@ __all__ = ["EngineSettings", "RolloutConfig", "SamplingSettings"]
 
 _KINDS = ("transformers", "sglang", "vllm")
 _ONLY_TRANSFORMERS = ("max_batch", "threads", "max_model_tokens")
-_ONLY_SGLANG = ("router_url", "turn_timeout_s")
+_ONLY_SGLANG = ("router_url", "turn_timeout_s", "launch")
 _ONLY_SERVERS = ("urls", "api_key_file")
 _ONLY_VLLM = ("logprobs_mode",)
 _OTHERS = {
@@ -54,13 +54,34 @@ class SamplingSettings:
 
 
 @dataclass(frozen=True)
+class LaunchSettings:
+    """Servers that a run starts for itself."""
+
+    replicas: int = setting(
+        0, help="sglang: servers to start, each with the whole model; 0: those at engine.urls run already."
+    )
+    tensor_parallel: int = setting(1, help="GPUs of one machine that share a server.")
+    python: str = setting("python3", help="Interpreter that has sglang.")
+    ray: bool = setting(False, help="Place them over the Ray cluster at ray_address, not on this machine.")
+
+    def validate(self) -> None:
+        """ConfigError naming the setting that is wrong."""
+        for name, least in (("replicas", 0), ("tensor_parallel", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"engine.launch.{name} is {getattr(self, name)}, must be at least {least}")
+        for name in ("tensor_parallel", "python", "ray"):
+            if not self.replicas and getattr(self, name) != getattr(LaunchSettings(), name):
+                raise ConfigError(f"engine.launch.{name} is set, which has no meaning without engine.launch.replicas")
+
+
+@dataclass(frozen=True)
 class EngineSettings:
-    """What samples the turns: a model in this process, or servers that run already."""
+    """What samples the turns: a model in this process, or servers that run already or are started."""
 
     kind: str = setting(
         "transformers",
         choices=_KINDS,
-        help="transformers: in this process, on the CPU; sglang: servers at urls; vllm: the one at urls.",
+        help="transformers: in this process, on the CPU; sglang: servers at urls, or launched; vllm: the one at urls.",
     )
     max_batch: int = setting(16, above=0, help="transformers: rows that are decoded at once.")
     threads: int | None = setting(None, above=0, help="transformers: threads of torch; none: one per core.")
@@ -73,6 +94,7 @@ class EngineSettings:
         600.0, above=0, help="Longest wait of a turn for its turn, seconds; then the cause is INFRA."
     )
     urls: list[str] = setting(factory=list, help="One address per server, like [http://HOST:30000]; of vllm one alone.")
+    launch: LaunchSettings = setting(factory=LaunchSettings, help="sglang: servers that the run starts and ends.")
     router_url: str | None = setting(
         None, help="sglang: address of a router that places the turns; urls are behind it."
     )
@@ -95,7 +117,11 @@ class EngineSettings:
         for name in _OTHERS[self.kind]:
             if getattr(self, name) != getattr(EngineSettings(), name):
                 raise ConfigError(f"engine.{name} is set, which has no meaning with engine.kind={self.kind}")
-        if self.kind != "transformers" and not self.urls:
+        self.launch.validate()
+        for name in ("urls", "router_url", "api_key_file"):
+            if self.launch.replicas and getattr(self, name) != getattr(EngineSettings(), name):
+                raise ConfigError(f"engine.{name} is set, which has no meaning with engine.launch.replicas")
+        if self.kind != "transformers" and not self.urls and not self.launch.replicas:
             raise ConfigError("engine.urls is empty, must hold the address of each server, like [http://HOST:30000]")
         if self.kind == "vllm" and len(self.urls) > 1:
             raise ConfigError(f"engine.urls holds {len(self.urls)} addresses, must be one with engine.kind=vllm")
@@ -163,6 +189,8 @@ class RolloutConfig(TelemetrySettings):
         if self.metrics_listen:
             check_address(self.metrics_listen, insecure=self.insecure, setting="metrics_listen")
         self.engine.validate()
+        if self.ray and self.engine.launch.replicas:
+            raise ConfigError("engine.launch.replicas is set, but with ray each worker would start servers; use urls")
         self.schedule()
         self.chat.validate()
         check_format(self.tool_format)

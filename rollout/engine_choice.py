@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 from fairbox.errors import ConfigError, FairboxError
-from rollout.config import EngineSettings
+from rollout.config import EngineSettings, LaunchSettings
 from rollout.engines.base import Engine
 from rollout.engines.replicated import ReplicatedEngine
 from rollout.engines.vllm_api import LogprobsMode
 from rollout.engines.weights import Interrupt, WeightedEngine
+from rollout.ray.cluster import ray_cluster
 
-__all__ = ["make_engine", "vocabulary_of"]
+__all__ = ["make_engine", "open_engine", "vocabulary_of"]
+
+
+@contextlib.asynccontextmanager
+async def open_engine(settings: EngineSettings, model_dir: Path, *, ray_address: str) -> AsyncIterator[Engine]:
+    """The engine, entered. Servers that the settings launch are started before, and ended on leaving."""
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.launch.replicas:
+            urls = await stack.enter_async_context(_launched(settings.launch, model_dir, ray_address))
+            settings = replace(settings, urls=urls, launch=LaunchSettings())
+        yield await stack.enter_async_context(make_engine(settings, model_dir))
+
+
+@contextlib.asynccontextmanager
+async def _launched(launch: LaunchSettings, model_dir: Path, ray_address: str) -> AsyncIterator[list[str]]:
+    try:
+        from rollout.engines.launch import LaunchConfig, local_servers
+    except ModuleNotFoundError as error:
+        raise FairboxError(f"engine.kind=sglang needs {error.name}: run `pip install 'fairbox[sglang]'`") from None
+    config = LaunchConfig(model_dir, launch.replicas, launch.tensor_parallel, launch.python)
+    if not launch.ray:
+        async with local_servers(config) as urls:
+            yield list(urls.values())
+        return
+    with ray_cluster(ray_address, what="engine.launch.ray"):
+        from rollout.engines.ray_launch import ray_servers
+
+        async with ray_servers(config) as urls:
+            yield list(urls.values())
 
 
 def make_engine(settings: EngineSettings, model_dir: Path) -> Engine:

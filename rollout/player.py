@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairbox.errors import ConfigError, FairboxError
+from fairbox.errors import ConfigError
 from rollout.build import open_loop
 from rollout.config import RolloutConfig
 from rollout.engines.base import EngineStatistics
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.runner import Loop
+from rollout.ray.cluster import ray_cluster
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.drift import DriftCounter
 from rollout.tools.registry import ToolSpec
@@ -68,18 +69,11 @@ async def open_player(
 async def _over_ray(
     config: RolloutConfig, model_dir: Path, factory: Callable[[], AbstractAsyncContextManager[AgentLoop]]
 ) -> AsyncIterator[Player]:
-    try:
+    with ray_cluster(config.ray_address, what="--ray"):
         import ray
-    except ModuleNotFoundError:
-        raise FairboxError("--ray needs ray: run `pip install 'fairbox[ray]'`") from None
-    from rollout.ray import RayLoops
 
-    try:
-        ray.init(address=config.ray_address, configure_logging=False, log_to_driver=False)
-    except (ConnectionError, ValueError) as error:
-        problem = f"no Ray cluster at ray_address={config.ray_address}: {error}"
-        raise FairboxError(f"{problem}; ray_address=local starts one on this machine") from None
-    try:
+        from rollout.ray import RayLoops
+
         nodes = sum(node["Alive"] for node in ray.nodes())
         if config.up and nodes > 1:
             raise ConfigError(f"up is set, but the {nodes} machines of the cluster can't reach services on this one")
@@ -94,5 +88,3 @@ async def _over_ray(
                 max_model_tokens=facts.max_model_tokens,
                 workers=lambda: str(loops.statistics()),
             )
-    finally:
-        ray.shutdown()

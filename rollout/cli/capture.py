@@ -15,7 +15,7 @@ from fairbox.telemetry import TelemetrySettings, open_telemetry
 from fairbox.tokens import read_token
 from rollout.capture.settings import CaptureSampling, CaptureSettings
 from rollout.config import EngineSettings
-from rollout.engine_choice import make_engine
+from rollout.engine_choice import open_engine
 from rollout.engines.model_store import find_model
 
 __all__ = ["CaptureConfig", "main"]
@@ -50,12 +50,11 @@ def main(argv: Sequence[str]) -> int:
         from rollout.tools.formats import AUTO, find_format
 
         print(f"loading {model_dir.name}", file=sys.stderr)
-        engine = make_engine(config.engine, model_dir)
         chat = ChatTemplate(HubTokenizer(model_dir))
         if (written := find_format(AUTO, chat).name) != "hermes":
             raise FairboxError(f"{model_dir}: its tool calls are in the format {written}, and only hermes is read here")
         telemetry = open_telemetry(config, service="capture", instance=f"{socket.gethostname()}:{config.listen}")
-        async with telemetry, engine:
+        async with telemetry, open_engine(config.engine, model_dir, ray_address="auto") as engine:
             gateway = CaptureGateway(
                 engine,
                 chat,

@@ -10,25 +10,60 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from fairbox.ports import free_port
 from rollout.engines import keeper
 from rollout.engines.base import EngineUnavailable
-from rollout.engines.launch_plan import LaunchConfig, plan, server_command
 from rollout.engines.sglang_http import SglangHttp
 
-__all__ = ["KeptProcess", "LocalServers", "free_port", "server_env", "visible_gpus", "wait_ready"]
+__all__ = ["KeptProcess", "LaunchConfig", "local_servers", "server_command", "server_env", "wait_ready"]
 
-_ASK_S = 5.0
-"""For one answer of a server that is starting."""
+READY_WITHIN_S = 1200.0
+"""Longest wait until a server answers: loading a large model takes minutes."""
 _ASK_EVERY_S = 0.5
 _STOP_S = 30.0
 """The keeper needs 20 s at most."""
 _TAIL_BYTES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchConfig:
+    """What to serve and on what."""
+
+    model: Path
+    """Folder in the layout of the Hugging Face hub, at this path on every machine."""
+    replicas: int = 1
+    """Servers with the whole model each."""
+    tensor_parallel: int = 1
+    """GPUs of one machine that share one replica."""
+    python: str = "python3"
+    """Interpreter that has sglang, on every machine."""
+    on_cpu: bool = False
+    """Whether a replica has no GPU at all."""
+    args: tuple[str, ...] = ()
+    """Further arguments of `python -m sglang.launch_server`."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Further environment variables of the servers."""
+    restarts: int = 3
+    """How often a server that ends by itself is started again."""
+
+    @property
+    def gpus(self) -> int:
+        """Of one replica."""
+        return 0 if self.on_cpu else self.tensor_parallel
+
+
+def server_command(config: LaunchConfig, *, host: str, port: int) -> list[str]:
+    """What starts a server that listens there."""
+    words = [config.python, "-m", "sglang.launch_server", "--model-path", str(config.model)]
+    words += ["--host", host, "--port", str(port)]
+    if config.tensor_parallel > 1:
+        words += ["--tp-size", str(config.tensor_parallel)]
+    return [*words, *config.args]
 
 
 def server_env(env: Mapping[str, str]) -> dict[str, str]:
@@ -76,9 +111,7 @@ class KeptProcess:
             )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await asyncio.shield(self.stop())
 
     @property
@@ -105,56 +138,36 @@ class KeptProcess:
         return data[-_TAIL_BYTES:].decode(errors="replace").strip()
 
 
-class LocalServers:
-    """`async with LocalServers(config) as urls`: the URL of each replica, by its name, once all of them answer.
-
-    GPUs are given out in order, `tensor_parallel` to each replica. logs: folder for the servers' logs, None for a
-    temporary one. Raises EngineUnavailable with the end of the log of a server that did not start.
-    """
-
-    def __init__(self, config: LaunchConfig, *, logs: Path | None = None) -> None:
-        self._config = config
-        self._logs = logs
-        self._stack = contextlib.AsyncExitStack()
-        self.processes: dict[str, KeptProcess] = {}
-
-    async def __aenter__(self) -> dict[str, str]:
-        config = self._config
-        async with contextlib.AsyncExitStack() as stack:
-            logs = self._logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairbox-sglang-")))
-            urls = {}
-            for index, replica in enumerate(plan(config)):
-                if len(replica.parts) > 1:
-                    raise EngineUnavailable(f"{replica.name} needs {len(replica.parts)} machines: launch it with Ray")
-                port, part = free_port(), replica.parts[0]
-                env = server_env(config.env)
-                if part.gpus:
-                    env["CUDA_VISIBLE_DEVICES"] = visible_gpus(index * part.gpus, part.gpus, env)
-                words = server_command(config, replica, part, host="127.0.0.1", port=port)
-                process = KeptProcess(words, env=env, log=logs / f"{replica.name}.log", restarts=config.restarts)
-                self.processes[replica.name] = await stack.enter_async_context(process)
-                urls[replica.name] = f"http://127.0.0.1:{port}"
-            await asyncio.gather(
-                *(wait_ready(urls[name], self.processes[name], config.ready_within_s) for name in urls)
-            )
-            self._stack = stack.pop_all()
-        return urls
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.shield(self._stack.aclose())
+@contextlib.asynccontextmanager
+async def local_servers(config: LaunchConfig) -> AsyncIterator[dict[str, str]]:
+    """The URL of each replica, by its name, once all of them answer. GPUs are given out in order. Raises
+    EngineUnavailable with the end of the log of a server that did not start."""
+    async with contextlib.AsyncExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairbox-sglang-")))
+        urls, processes = {}, {}
+        for index in range(config.replicas):
+            name, port, env = f"replica-{index}", free_port(), server_env(config.env)
+            if config.gpus:
+                env["CUDA_VISIBLE_DEVICES"] = visible_gpus(index * config.gpus, config.gpus, env)
+            words, log = server_command(config, host="127.0.0.1", port=port), logs / f"{name}.log"
+            process = KeptProcess(words, env=env, log=log, restarts=config.restarts)
+            processes[name] = await stack.enter_async_context(process)
+            urls[name] = f"http://127.0.0.1:{port}"
+        await asyncio.gather(*(wait_ready(urls[name], processes[name]) for name in urls))
+        yield urls
 
 
-async def wait_ready(url: str, process: KeptProcess, timeout_s: float) -> None:
+async def wait_ready(url: str, process: KeptProcess) -> None:
     """Returns when the server answers /health. Raises EngineUnavailable when it ended or time is over."""
     try:
-        async with asyncio.timeout(timeout_s), SglangHttp(url) as server:
+        async with asyncio.timeout(READY_WITHIN_S), SglangHttp(url) as server:
             while not process.ended:
                 with contextlib.suppress(EngineUnavailable):
-                    await server.get("/health", timeout_s=_ASK_S)
+                    await server.get("/health", timeout_s=5.0)
                     return
                 await asyncio.sleep(_ASK_EVERY_S)
     except TimeoutError:
-        raise EngineUnavailable(f"{url}: not ready within {timeout_s:g} s; its log ends:\n{process.tail()}") from None
+        raise EngineUnavailable(
+            f"{url}: not ready within {READY_WITHIN_S:g} s; its log ends:\n{process.tail()}"
+        ) from None
     raise EngineUnavailable(f"{url}: the server ended; its log ends:\n{process.tail()}")

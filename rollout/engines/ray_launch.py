@@ -1,179 +1,88 @@
-"""sglang servers over a Ray cluster: each replica in a placement group, as long as the driver lives.
+"""sglang servers over a Ray cluster, as long as the driver lives.
 
-Invariants: every GPU of a replica is set aside before any of its processes starts; a replica that needs one machine is
-on one; a server ends with its actor, and an actor with the driver, however they die. Needs the extra `ray`, and
-`ray.init()` by the caller.
+Invariants: all GPUs of a replica are on one machine and set aside before it starts; a server ends with its actor, and
+an actor with the driver, however they die. Needs the extra `ray`, and `ray.init()` by the caller.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
-from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.exceptions import RayError, RayTaskError
 
 from fairbox.ports import free_port
-from rollout.engines import keeper
 from rollout.engines.base import EngineUnavailable
-from rollout.engines.launch import server_env
-from rollout.engines.launch_plan import LaunchConfig, ReplicaPlan, plan, server_command
-from rollout.engines.sglang_http import SglangHttp
+from rollout.engines.launch import READY_WITHIN_S, KeptProcess, LaunchConfig, server_command, server_env, wait_ready
+from rollout.ray.errors import ray_sentence
 
-__all__ = ["RayServers"]
+__all__ = ["ray_servers"]
 
-_ASK_S = 30.0
-"""For an actor's answer; its process may have to be started first."""
+_CPUS = 4.0
+"""Processors that Ray sets aside beside each GPU."""
 _STOP_S = 40.0
 """The keeper needs 20 s at most."""
-_POLL_S = 0.5
-_TAIL_BYTES = 2000
 
 
 class _Server:
-    """What Ray runs: one part of a replica, on its machine."""
+    """What Ray runs: one replica, on the GPUs that Ray shows this process."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log = Path(tempfile.mkdtemp(prefix="fairbox-sglang-")) / "server.log"
+        self._process: KeptProcess | None = None
 
-    def place(self) -> tuple[str, int, int]:
-        """(address of this machine, a free port, another one)."""
+    async def start(self, config: LaunchConfig) -> str:
+        """The URL of the server, which answers. Raises EngineUnavailable with the end of its log."""
         host = ray.util.get_node_ip_address()
-        return host, free_port(host), free_port(host)
+        port, log = free_port(host), Path(tempfile.mkdtemp(prefix="fairbox-sglang-")) / "server.log"
+        words, env = server_command(config, host=host, port=port), server_env(config.env)
+        self._process = KeptProcess(words, env=env, log=log, restarts=config.restarts)
+        await self._process.__aenter__()
+        url = f"http://{host}:{port}"
+        await wait_ready(url, self._process)
+        return url
 
-    def start(self, words: Sequence[str], env: Mapping[str, str], restarts: int) -> None:
-        """Starts the server. Ray has set which GPUs this process, and so the server, sees."""
-        with self._log.open("ab") as out:
-            self._process = subprocess.Popen(  # noqa: S603 - the command is ours
-                keeper.command(words, restarts=restarts),
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=out,
-                env=server_env(env),
-                start_new_session=True,
-            )
-
-    def state(self) -> tuple[bool, str]:
-        """(whether it has ended, the end of its log)."""
-        data = self._log.read_bytes() if self._log.exists() else b""
-        ended = self._process is None or self._process.poll() is not None
-        return ended, data[-_TAIL_BYTES:].decode(errors="replace").strip()
-
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Ends the server and waits for it."""
-        process, self._process = self._process, None
-        if process is not None:
-            assert process.stdin is not None
-            process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_STOP_S - 10)
-            process.kill()
-
-    def pid(self) -> int:
-        """Of this actor."""
-        return os.getpid()
+        if self._process is not None:
+            await self._process.stop()
 
 
-class RayServers:
-    """`async with RayServers(config) as urls`: the URL of each replica, by its name, once all of them answer.
-
-    Raises EngineUnavailable when the cluster has no room within `ready_within_s`, or a server does not start.
-    """
-
-    def __init__(self, config: LaunchConfig) -> None:
-        self._config = config
-        self._groups: list[Any] = []
-        self.actors: dict[str, list[Any]] = {}
-        """Of each replica, by rank."""
-
-    async def __aenter__(self) -> dict[str, str]:
-        try:
-            async with asyncio.timeout(self._config.ready_within_s):
-                urls = await asyncio.gather(*(self._start(replica) for replica in plan(self._config)))
-        except TimeoutError:
-            await asyncio.shield(self._stop())
-            seconds = self._config.ready_within_s
-            raise EngineUnavailable(f"the servers were not ready within {seconds:g} s{await self._why()}") from None
-        except BaseException:
-            await asyncio.shield(self._stop())
-            raise
-        return dict(urls)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.shield(self._stop())
-
-    async def _start(self, replica: ReplicaPlan) -> tuple[str, str]:
-        config = self._config
-        group = placement_group([part.bundle for part in replica.parts], strategy=replica.strategy)
-        self._groups.append(group)
-        await asyncio.wrap_future(group.ready().future())
-        actors = self.actors[replica.name] = []
-        for index, part in enumerate(replica.parts):
-            strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
-            options = {"num_cpus": part.cpus, "num_gpus": part.gpus, "scheduling_strategy": strategy}
-            actors.append(ray.remote(_Server).options(**options).remote())
-        places = [await _ask(actor.place.remote()) for actor in actors]
-        meet = f"{places[0][0]}:{places[0][2]}"
-        restarts = config.restarts if len(actors) == 1 else 0  # one part alone can't join the others again
-        for part, actor, (host, port, _) in zip(replica.parts, actors, places, strict=True):
-            words = server_command(config, replica, part, host=host, port=port, meet=meet)
-            await _ask(actor.start.remote(words, dict(config.env), restarts))
-        url = f"http://{places[0][0]}:{places[0][1]}"
-        await self._ready(url, actors)
-        return replica.name, url
-
-    async def _ready(self, url: str, actors: Sequence[Any]) -> None:
-        async with SglangHttp(url) as server:
-            while True:
-                with contextlib.suppress(EngineUnavailable):
-                    await server.get("/health", timeout_s=5.0)
-                    return
-                for actor in actors:
-                    ended, tail = await _ask(actor.state.remote())
-                    if ended:
-                        raise EngineUnavailable(f"{url}: the server ended; its log ends:\n{tail}")
-                await asyncio.sleep(_POLL_S)
-
-    async def _why(self) -> str:
-        resources = await asyncio.to_thread(ray.available_resources)
-        wanted = [part.bundle for replica in plan(self._config) for part in replica.parts]
-        return f"; wanted are {wanted}, free are {resources.get('GPU', 0):g} GPUs and {resources.get('CPU', 0):g} CPUs"
-
-    async def _stop(self) -> None:
-        actors = [actor for each in self.actors.values() for actor in each]
-        self.actors = {}
-        await asyncio.gather(*(_end(actor) for actor in actors))
-        for group in self._groups:
-            with contextlib.suppress(RayError):
-                remove_placement_group(group)
-        self._groups = []
-
-
-async def _ask(answer: Any) -> Any:
-    """What an actor answers. Raises EngineUnavailable when it does not."""
+@contextlib.asynccontextmanager
+async def ray_servers(config: LaunchConfig) -> AsyncIterator[dict[str, str]]:
+    """The URL of each replica, by its name, once all of them answer. Raises EngineUnavailable when the cluster has no
+    room in time, or a server does not start."""
+    cpus = _CPUS * config.gpus if config.gpus else 1.0
+    kind = ray.remote(_Server).options(num_cpus=cpus, num_gpus=config.gpus, scheduling_strategy="SPREAD")
+    actors = [kind.remote() for _ in range(config.replicas)]
     try:
-        return await asyncio.wait_for(asyncio.wrap_future(answer.future()), _ASK_S)
-    except (RayError, TimeoutError) as error:
-        raise EngineUnavailable(f"Ray: {type(error).__name__}: {str(error).splitlines()[0]}") from None
+        urls = await _started(actors, config)
+        yield {f"replica-{index}": url for index, url in enumerate(urls)}
+    finally:
+        await asyncio.shield(asyncio.gather(*(_end(actor) for actor in actors)))
+
+
+async def _started(actors: list[Any], config: LaunchConfig) -> list[str]:
+    try:
+        async with asyncio.timeout(READY_WITHIN_S):
+            return list(await asyncio.gather(*(actor.start.remote(config) for actor in actors)))
+    except TimeoutError:
+        free = await asyncio.to_thread(ray.available_resources)
+        wanted = f"wanted are {config.replicas} times {config.gpus} GPUs of one machine"
+        raise EngineUnavailable(
+            f"the servers were not ready within {READY_WITHIN_S:g} s; {wanted}, free are {free.get('GPU', 0):g}"
+        ) from None
+    except RayError as error:
+        why = str(error.cause) if isinstance(error, RayTaskError) else f"Ray: {ray_sentence(error)}"
+        raise EngineUnavailable(why) from None
 
 
 async def _end(actor: Any) -> None:
-    try:
-        await asyncio.wait_for(asyncio.wrap_future(actor.stop.remote().future()), _STOP_S)
-    except (RayError, TimeoutError):
-        pass  # its machine is gone, or it is killed now
-    finally:
-        with contextlib.suppress(RayError):
-            ray.kill(actor)
+    with contextlib.suppress(RayError, TimeoutError):  # its machine is gone, or it is killed now
+        async with asyncio.timeout(_STOP_S):
+            await actor.stop.remote()
+    ray.kill(actor)

@@ -18,6 +18,7 @@ from typing import Any
 
 from fairbox.errors import FairboxError
 from rollout.batch import RolloutBatch
+from rollout.ray.cluster import ray_cluster
 from rollout.ray.errors import ray_sentence
 from rollout.training.learner import Diverged
 from rollout.training.shard import Answer, Outcome, Shard, ShardPlan
@@ -48,27 +49,13 @@ async def open_shards(
 ) -> AsyncIterator[ShardedLearner]:
     """Starts the shards, and ends them on leaving. `address` is Ray's; `out` must be the same folder on all machines of
     the shards, as must be the model's. Raises FairboxError."""
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise FairboxError("shards.count above 1 needs ray: run `pip install 'fairbox[ray]'`") from None
-    ours = not ray.is_initialized()
-    try:
-        if ours:
-            await asyncio.to_thread(ray.init, address=address, configure_logging=False, log_to_driver=False)
-    except (ConnectionError, ValueError) as error:
-        problem = f"no Ray cluster at ray_address={address}: {error}"
-        raise FairboxError(f"{problem}; ray_address=local starts one on this machine") from None
-    shards = _Shards(settings)
-    try:
-        steps_done = await asyncio.to_thread(shards.start, plan, out)
-        yield ShardedLearner(shards, steps_done)
-    finally:
+    with ray_cluster(address, what="shards.count above 1"):
+        shards = _Shards(settings)
         try:
-            await asyncio.shield(asyncio.to_thread(shards.close))
+            steps_done = await asyncio.to_thread(shards.start, plan, out)
+            yield ShardedLearner(shards, steps_done)
         finally:
-            if ours:
-                await asyncio.shield(asyncio.to_thread(ray.shutdown))
+            await asyncio.shield(asyncio.to_thread(shards.close))
 
 
 class ShardedLearner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,28 @@ def gsm8k_test() -> Path:
 def openhands_python() -> str:
     """An interpreter that has the OpenHands SDK."""
     return find_openhands()
+
+
+SERVER = """#!{python}
+import os, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Healthy(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{{}}")
+
+print("GPUs", os.environ.get("CUDA_VISIBLE_DEVICES"))
+words = dict(zip(sys.argv[3::2], sys.argv[4::2]))
+HTTPServer((words["--host"], int(words["--port"])), Healthy).serve_forever()
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Path:
+    """An interpreter whose sglang is healthy at once, and can do nothing else."""
+    path = tmp_path / "python"
+    path.write_text(SERVER.format(python=sys.executable))
+    path.chmod(0o755)
+    return path

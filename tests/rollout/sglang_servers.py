@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout.engines.launch_plan import LaunchConfig
+from rollout.engines.launch import LaunchConfig
 
 ROOT = Path(__file__).parents[2]
 _ARGS = (
@@ -32,11 +32,9 @@ def on_cpu(model: Path, *, replicas: int = 1, restarts: int = 0, **env: str) -> 
     return LaunchConfig(
         model=model,
         replicas=replicas,
-        gpus_per_node=0,
-        cpus_per_gpu=0.5,
+        on_cpu=True,
         python=str(sglang_python()),
         args=_ARGS,
         env=_ENV | {"TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"} | env,
         restarts=restarts,
-        ready_within_s=900,
     )

@@ -3,78 +3,98 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairbox.errors import FieldErrors
+from fairbox.errors import ConfigError
+from rollout import engine_choice
+from rollout.config import EngineSettings, LaunchSettings, RolloutConfig
 from rollout.engines import EngineUnavailable, keeper
-from rollout.engines.launch import KeptProcess, LocalServers, server_env, visible_gpus
-from rollout.engines.launch_plan import LaunchConfig, NodePart, plan, server_command
+from rollout.engines.launch import KeptProcess, LaunchConfig, local_servers, server_command, server_env, visible_gpus
+from rollout.engines.sglang_http import SglangHttp
 
 MODEL = Path("/models/m")
 
 
-def test_replica_that_fits_a_machine_is_on_one() -> None:
-    config = LaunchConfig(MODEL, replicas=3, tensor_parallel=4, cpus_per_gpu=2)
-    replicas = plan(config)
-    assert [replica.name for replica in replicas] == ["replica-0", "replica-1", "replica-2"]
-    assert {replica.parts for replica in replicas} == {(NodePart(0, 4, 8.0),)}
-    assert replicas[0].strategy == "STRICT_PACK"
-    assert replicas[0].parts[0].bundle == {"CPU": 8.0, "GPU": 4.0}
-    words = server_command(config, replicas[0], replicas[0].parts[0], host="10.0.0.1", port=31000)
-    assert words[1:] == [
-        *("-m", "sglang.launch_server", "--model-path", "/models/m"),
-        *("--host", "10.0.0.1", "--port", "31000", "--tp-size", "4"),
+def test_a_server_is_told_its_model_its_address_and_its_gpus() -> None:
+    config = LaunchConfig(MODEL, tensor_parallel=4, args=("--dtype", "bfloat16"))
+    words = server_command(config, host="10.0.0.1", port=31000)
+    assert words == [
+        *("python3", "-m", "sglang.launch_server", "--model-path", "/models/m"),
+        *("--host", "10.0.0.1", "--port", "31000", "--tp-size", "4", "--dtype", "bfloat16"),
     ]
-
-
-def test_replica_of_several_machines_takes_them_whole() -> None:
-    config = LaunchConfig(MODEL, tensor_parallel=16, gpus_per_node=8, args=("--dtype", "bfloat16"))
-    (replica,) = plan(config)
-    assert replica.parts == (NodePart(0, 8, 32.0), NodePart(1, 8, 32.0))
-    assert replica.strategy == "STRICT_SPREAD"
-    words = server_command(config, replica, replica.parts[1], host="b", port=1, meet="a:2")
-    ends = ["--tp-size", "16", "--nnodes", "2", "--node-rank", "1", "--dist-init-addr", "a:2", "--dtype", "bfloat16"]
-    assert words[-10:] == ends
-
-
-def test_cpu_needs_no_gpu() -> None:
-    (replica,) = plan(LaunchConfig(MODEL, gpus_per_node=0, cpus_per_gpu=1))
-    assert replica.parts[0].bundle == {"CPU": 1.0}
+    assert (config.gpus, LaunchConfig(MODEL, on_cpu=True).gpus) == (4, 0)
 
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"replicas": 0}, "replicas is 0, must be at least 1"),
-        ({"tensor_parallel": 12}, "tensor_parallel is 12, must be a multiple of 8 or at most 8"),
-        ({"tensor_parallel": 2, "gpus_per_node": 0}, "must be 1 where gpus_per_node is 0"),
-        ({"args": ("--port=1", "--x")}, "args holds --port, which the launcher sets itself"),
-        ({"ready_within_s": 0}, "ready_within_s is 0"),
+        ({"launch": LaunchSettings(replicas=-1)}, "engine.launch.replicas is -1, must be at least 0"),
+        ({"launch": LaunchSettings(1, 0)}, "engine.launch.tensor_parallel is 0, must be at least 1"),
+        ({"launch": LaunchSettings(ray=True)}, "engine.launch.ray is set, which has no meaning without engine.launch"),
+        (
+            {"launch": LaunchSettings(1), "urls": ["http://a"]},
+            "engine.urls is set, which has no meaning with engine.l",
+        ),
+        (
+            {"launch": LaunchSettings(1), "kind": "vllm"},
+            "engine.launch is set, which has no meaning with engine.kind",
+        ),
     ],
 )
-def test_impossible_plans_are_refused(settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(FieldErrors, match=sentence):
-        LaunchConfig(MODEL, **settings)
+def test_settings_that_can_not_be_meant_are_named(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        EngineSettings(**{"kind": "sglang"} | settings).validate()
 
 
-async def test_several_machines_need_ray() -> None:
-    with pytest.raises(EngineUnavailable, match="needs 2 machines: launch it with Ray"):
-        async with LocalServers(LaunchConfig(MODEL, tensor_parallel=16)):
-            pass
+def test_workers_over_ray_start_no_servers_of_their_own() -> None:
+    engine = EngineSettings(kind="sglang", launch=LaunchSettings(replicas=1))
+    RolloutConfig(engine=engine).validate()
+    with pytest.raises(ConfigError, match="with ray each worker would start servers"):
+        RolloutConfig(engine=engine, ray=True).validate()
 
 
-async def test_server_that_does_not_start_says_why(tmp_path: Path) -> None:
-    config = LaunchConfig(MODEL, gpus_per_node=0, python=sys.executable, args=("--nonsense",), restarts=0)
-    with pytest.raises(EngineUnavailable, match="the server ended; its log ends"):
-        async with LocalServers(config, logs=tmp_path):
+async def test_a_run_starts_the_servers_of_its_settings_and_ends_them(
+    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 9}')
+    made: list[EngineSettings] = []
+
+    @contextlib.asynccontextmanager
+    async def engine() -> AsyncIterator[None]:
+        yield
+
+    def make_engine(settings: EngineSettings, model_dir: Path) -> Any:
+        made.append(settings)
+        return engine()
+
+    monkeypatch.setattr(engine_choice, "make_engine", make_engine)
+    settings = EngineSettings(kind="sglang", launch=LaunchSettings(replicas=2, python=str(stand_in)))
+    async with engine_choice.open_engine(settings, tmp_path, ray_address="auto"):
+        (found,) = made
+        assert len(set(found.urls)) == 2
+        for url in found.urls:
+            async with SglangHttp(url) as server:
+                await server.get("/health", timeout_s=5)
+    for url in found.urls:
+        async with SglangHttp(url) as server:
+            with pytest.raises(EngineUnavailable):
+                await server.get("/health", timeout_s=5)
+
+
+async def test_server_that_does_not_start_says_why() -> None:
+    config = LaunchConfig(MODEL, on_cpu=True, python=sys.executable, args=("--nonsense",), restarts=0)
+    with pytest.raises(EngineUnavailable, match=r"the server ended; its log ends:\n.*sglang"):
+        async with local_servers(config):
             pass
 
 

@@ -17,7 +17,7 @@ from fairbox.errors import FieldErrors
 from fairbox.ports import free_port
 from rollout.check import check_dump
 from rollout.engines import DiskWeights, EngineUnavailable, GenerationRequest, SamplingParams, TensorWeights
-from rollout.engines.launch import LocalServers
+from rollout.engines.launch import local_servers
 from rollout.engines.sglang import SglangEngine
 from rollout.engines.sglang_http import SglangHttp
 from rollout.tokens import ChatTemplate
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.sglang, pyte
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def url(model_dir: Path) -> AsyncIterator[str]:
-    async with LocalServers(on_cpu(model_dir)) as urls:
+    async with local_servers(on_cpu(model_dir)) as urls:
         yield urls["replica-0"]
 
 
@@ -173,7 +173,7 @@ async def test_nobody_at_the_address_is_an_error() -> None:
 
 
 async def test_server_whose_logprobs_ignore_the_temperature_is_refused(tiny_dir: Path, other_tiny_dir: Path) -> None:
-    async with LocalServers(on_cpu(tiny_dir, SGLANG_RETURN_ORIGINAL_LOGPROB="1")) as urls:
+    async with local_servers(on_cpu(tiny_dir, SGLANG_RETURN_ORIGINAL_LOGPROB="1")) as urls:
         with pytest.raises(EngineUnavailable, match="logprobs don't follow the temperature"):
             async with SglangEngine(urls["replica-0"], vocab_size=49152):
                 pass

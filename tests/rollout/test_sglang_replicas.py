@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from fairbox.ports import free_port
 from rollout.engines import DiskWeights, ReplicatedEngine, VersionSpan, replicas
-from rollout.engines.launch import KeptProcess, LocalServers
+from rollout.engines.launch import KeptProcess, local_servers
 from rollout.engines.sglang import SglangEngine
 from rollout.engines.sglang_http import SglangHttp
 from tests.rollout.engine_contract import (
@@ -42,7 +42,7 @@ def _fast_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def urls(tiny_dir: Path) -> AsyncIterator[dict[str, str]]:
-    async with LocalServers(on_cpu(tiny_dir, replicas=2, restarts=2)) as urls:
+    async with local_servers(on_cpu(tiny_dir, replicas=2, restarts=2)) as urls:
         yield urls
 
 
@@ -159,9 +159,9 @@ def ray_cluster() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 async def test_ray_starts_servers_and_ends_them(ray_cluster: None, tiny_dir: Path) -> None:
-    from rollout.engines.ray_launch import RayServers
+    from rollout.engines.ray_launch import ray_servers
 
-    async with RayServers(on_cpu(tiny_dir)) as urls, SglangEngine(urls["replica-0"], vocab_size=VOCABULARY) as engine:
+    async with ray_servers(on_cpu(tiny_dir)) as urls, SglangEngine(urls["replica-0"], vocab_size=VOCABULARY) as engine:
         result = await engine.generate(request((1, 2, 3), max_new_tokens=4))
         assert result.versions == (VersionSpan("default", 0, 4),)
         url = urls["replica-0"]

@@ -17,7 +17,7 @@ from rollout.check import check_dump
 from rollout.config import EngineSettings
 from rollout.dump import read_dump
 from rollout.engines import DiskWeights, GenerationRequest, SamplingParams
-from rollout.engines.launch import LocalServers
+from rollout.engines.launch import local_servers
 from rollout.engines.sglang import SglangEngine
 from rollout.envs.base import EnvironmentSetup
 from rollout.loop import Limits
@@ -41,7 +41,7 @@ STEPS = 2
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def url(tiny_dir: Path) -> AsyncIterator[str]:
-    async with LocalServers(on_cpu(tiny_dir)) as urls:
+    async with local_servers(on_cpu(tiny_dir)) as urls:
         yield urls["replica-0"]
 
 

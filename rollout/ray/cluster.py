@@ -1,0 +1,32 @@
+"""Connects this process to a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from fairbox.errors import FairboxError
+
+__all__ = ["ray_cluster"]
+
+
+@contextlib.contextmanager
+def ray_cluster(address: str, *, what: str) -> Iterator[None]:
+    """Ray is initialised within it, and ended on leaving unless it was before. `what` needs it. Raises FairboxError
+    where Ray is not installed or no cluster answers at `address`."""
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise FairboxError(f"{what} needs ray: run `pip install 'fairbox[ray]'`") from None
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        ray.init(address=address, configure_logging=False, log_to_driver=False)
+    except (ConnectionError, ValueError) as error:
+        problem = f"no Ray cluster at ray_address={address}: {error}"
+        raise FairboxError(f"{problem}; ray_address=local starts one on this machine") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
