@@ -8,9 +8,9 @@ from rollout.viewer.compare import Change, Comparison, compare_steps
 from rollout.viewer.facts import RowFacts
 from rollout.viewer.filters import Filter, FilterError, parse_filter
 from rollout.viewer.groups import Group, GroupBy, group_rows
-from rollout.viewer.index import IndexState, RowIndex, StepFile
+from rollout.viewer.index import IndexState, StepFile
 from rollout.viewer.lookup import Query, QueryError, SearchHit, SearchProgress, parse_query, search
-from rollout.viewer.rowview import RowView, Sorting
+from rollout.viewer.rowview import RowView
 from rollout.viewer.steps import DumpFolder, Step
 
 __all__ = [
@@ -25,11 +25,9 @@ __all__ = [
     "Query",
     "QueryError",
     "RowFacts",
-    "RowIndex",
     "RowView",
     "SearchHit",
     "SearchProgress",
-    "Sorting",
     "Step",
     "StepFile",
     "compare_steps",

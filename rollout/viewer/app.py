@@ -21,17 +21,14 @@ class ViewerApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", "Quit", show=False, priority=True)]
     CSS = """
     Screen { layers: base; }
-    ScrollView { scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; overflow-x: hidden; overflow-y: scroll; }
+    ScrollView { scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; }
+    HelpPanel #widget-help { overflow-y: auto; }
     """
 
     def __init__(self, session: Session, *, filter: str = "", step: str | None = None, follow: bool = False) -> None:
         super().__init__()
-        self._rows = RowsScreen(session, filter=filter, step=step, follow=follow)
+        self.rows = RowsScreen(session, filter=filter, step=step, follow=follow)
+        """The first screen."""
 
     def on_mount(self) -> None:
-        self.push_screen(self._rows)
-
-    @property
-    def rows(self) -> RowsScreen:
-        """The first screen."""
-        return self._rows
+        self.push_screen(self.rows)

@@ -1,120 +1,67 @@
 """Where the rows of a dump are: byte offsets and facts, built as the file is read and as it grows.
 
-`RowIndex` is pure: bytes in, rows out. `StepFile` reads a file into one, a slice at a time, from any thread, and reads
-single rows by their offset. Invariants: a line is a row as soon as it has its end; a last line without one is a row if
-it is a whole object already, and is waited for otherwise; a broken line is a row that says what is wrong with it; a
-file that was replaced or shortened is read anew, as another generation. What is held in memory is the facts, and one
-line.
+`StepFile` reads a file a slice at a time, from any thread, and single rows by their offset. Invariants: a line is a row
+as soon as it has its end; a last line without one is a row if it is a whole object already, and is waited for
+otherwise; a broken line is a row that says what is wrong with it; a file that was replaced or shortened is read anew,
+as another generation. What is held in memory is the facts, and one line.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rollout.viewer.facts import RowFacts, broken_row, facts_of, parse_line
 
-__all__ = ["MAX_LINE_BYTES", "SLICE_BYTES", "IndexState", "RowIndex", "StepFile"]
+__all__ = ["MAX_LINE_BYTES", "SLICE_BYTES", "IndexState", "Line", "StepFile", "read_lines"]
 
 MAX_LINE_BYTES = 64 << 20
 """A longer line is broken: 32k tokens with their texts take about one MiB."""
 SLICE_BYTES = 1 << 20
 """Read at once: some 10 ms of work."""
-CACHED_BYTES = 8 << 20
-"""Of the lines whose rows are kept parsed, which takes about four times as much. The newest one is always kept."""
 
 
-class RowIndex:
-    """`feed()` it the bytes of a dump in order; `settle()` when there are no more for now."""
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a file."""
 
-    def __init__(self, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
-        self.rows: list[RowFacts] = []
-        self._max_line_bytes = max_line_bytes
-        self._pending: list[bytes] = []
-        self._pending_bytes = 0
-        self._skipped = 0
-        """Bytes of a line that is too long, which are not kept."""
-        self._line_offset = 0
-        self._line = 1
-        self._provisional = False
-        """Whether the last row is of a line that has no end yet."""
+    number: int
+    offset: int
+    size: int
+    """Bytes, without its end."""
+    data: bytes | None
+    """Without its end; None where it is too long."""
+    ended: bool
 
-    @property
-    def position(self) -> int:
-        """Bytes that were fed."""
-        return self._line_offset + self._pending_bytes + self._skipped
 
-    @property
-    def waits_for(self) -> int:
-        """Bytes of a last line that is not whole yet; 0 when there is none."""
-        return 0 if self._provisional else self._pending_bytes + self._skipped
-
-    def feed(self, data: bytes) -> None:
-        """Takes the next bytes."""
-        if not data:
-            return
-        if self._provisional:
-            self.rows.pop()
-            self._provisional = False
-        start = 0
-        while (end := data.find(b"\n", start)) >= 0:
-            self._hold(data[start:end])
-            self._finish_line()
-            start = end + 1
-        self._hold(data[start:])
-
-    def settle(self) -> None:
-        """Makes a row of a last line that has no end, if it is a whole object."""
-        if self._provisional or self._skipped or not self._pending:
-            return
-        line = b"".join(self._pending)
-        self._pending = [line]
-        if line.rstrip().endswith(b"}") and isinstance(parse_line(line), dict):
-            self.rows.append(self._row(line))
-            self._provisional = True
-
-    def _hold(self, part: bytes) -> None:
-        if self._skipped or self._pending_bytes + len(part) > self._max_line_bytes:
-            self._skipped += self._pending_bytes + len(part)
-            self._pending, self._pending_bytes = [], 0
-        elif part:
-            self._pending.append(part)
-            self._pending_bytes += len(part)
-
-    def _finish_line(self) -> None:
-        size = self._pending_bytes + self._skipped
-        line = b"".join(self._pending)
-        if self._skipped:
-            problem = f"has {size} bytes, more than {self._max_line_bytes}"
-            self.rows.append(broken_row(self._line, self._line_offset, size, problem))
-        elif line.strip():
-            self.rows.append(self._row(line))
-        self._line_offset += size + 1
-        self._line += 1
-        self._pending, self._pending_bytes, self._skipped = [], 0, 0
-
-    def _row(self, line: bytes) -> RowFacts:
-        record = parse_line(line)
-        if isinstance(record, str):
-            return broken_row(self._line, self._line_offset, len(line), record)
-        return facts_of(record, line=self._line, offset=self._line_offset, size=len(line))
+def read_lines(file: BinaryIO, number: int = 1, offset: int = 0, limit: int = MAX_LINE_BYTES) -> Iterator[Line]:
+    """The lines from `offset` on. Of one that is longer than `limit` no more is held at a time."""
+    file.seek(offset)
+    while data := file.readline(limit + 1):
+        size, part = len(data), data
+        while not part.endswith(b"\n") and (part := file.readline(limit + 1)):
+            size += len(part)
+        ended = part.endswith(b"\n")
+        line = data.removesuffix(b"\n") if size == len(data) and size - ended <= limit else None
+        yield Line(number, offset, size - ended, line, ended)
+        number, offset = number + 1, offset + size
 
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
     """How far a file has been read."""
 
-    generation: int
+    generation: int = 0
     """Grows when the file was replaced: rows of another generation are void."""
-    rows: int
-    position: int
-    size: int
+    rows: int = 0
+    position: int = 0
+    size: int = 0
     """Bytes of the file when it was last looked at."""
-    waits_for: int
+    waits_for: int = 0
     """Bytes of a last line that is not whole."""
     problem: str = ""
     """Why the file could not be read; empty when it could."""
@@ -122,7 +69,7 @@ class IndexState:
     @property
     def complete(self) -> bool:
         """Whether everything that was there has been read."""
-        return self.position >= self.size
+        return self.position + self.waits_for >= self.size
 
 
 class StepFile:
@@ -132,53 +79,35 @@ class StepFile:
         self.path = path
         self._max_line_bytes = max_line_bytes
         self._lock = threading.Lock()
-        self._index = RowIndex(max_line_bytes=max_line_bytes)
+        self._rows: list[RowFacts] = []
+        self._line = 1
         self._identity: tuple[int, int] | None = None
-        self._cache: OrderedDict[int, dict[str, Any]] = OrderedDict()
-        self._cached_sizes: dict[int, int] = {}
-        self._state = IndexState(0, 0, 0, 0, 0)
+        self._state = IndexState()
 
     @property
     def state(self) -> IndexState:
         """As of the last `advance()`."""
         return self._state
 
-    @property
-    def cached_rows(self) -> int:
-        """Rows that are kept parsed."""
-        return len(self._cache)
-
     def rows(self, start: int = 0) -> list[RowFacts]:
         """A copy of the rows from `start` on."""
         with self._lock:
-            return self._index.rows[start:]
+            return self._rows[start:]
 
     def advance(self, max_bytes: int = SLICE_BYTES) -> IndexState:
-        """Reads up to `max_bytes` more. A file that can't be read is a state that says so."""
+        """Reads up to `max_bytes` more, or a line. A file that can't be read is a state that says so."""
         with self._lock:
             try:
-                self._state = self._read_on(max_bytes)
+                self._read_on(max_bytes)
             except OSError as error:
-                state = self._state
-                self._state = IndexState(
-                    state.generation, state.rows, state.position, state.position, 0, error.strerror or str(error)
-                )
+                problem = error.strerror or str(error)
+                self._state = replace(self._state, size=self._state.position, waits_for=0, problem=problem)
             return self._state
 
     def read(self, row: RowFacts) -> dict[str, Any] | str:
         """The whole row, or why it can't be had."""
-        if row.problem:
-            return row.problem
-        with self._lock:
-            if row.offset in self._cache:
-                self._cache.move_to_end(row.offset)
-                return self._cache[row.offset]
-        data = self.read_bytes(row)
-        record = data if isinstance(data, str) else parse_line(data)
-        if isinstance(record, dict):
-            with self._lock:
-                self._keep(row, record)
-        return record
+        data = row.problem or self.read_bytes(row)
+        return data if isinstance(data, str) else parse_line(data)
 
     def read_bytes(self, row: RowFacts, limit: int | None = None) -> bytes | str:
         """The line as it stands in the file, its first `limit` bytes, or why it can't be had."""
@@ -191,28 +120,35 @@ class StepFile:
             return error.strerror or str(error)
         return data if len(data) == size else "the file was shortened"
 
-    def _read_on(self, max_bytes: int) -> IndexState:
+    def _read_on(self, max_bytes: int) -> None:
         with self.path.open("rb") as file:
             status = os.fstat(file.fileno())
-            identity = (status.st_dev, status.st_ino)
-            generation = self._state.generation
-            if self._identity not in (None, identity) or status.st_size < self._index.position:
-                self._index = RowIndex(max_line_bytes=self._max_line_bytes)
-                self._cache.clear()
-                self._cached_sizes.clear()
-                generation += 1
+            identity, state = (status.st_dev, status.st_ino), self._state
+            if self._identity not in (None, identity) or status.st_size < state.position:
+                self._rows, self._line = [], 1
+                state = IndexState(state.generation + 1)
             self._identity = identity
-            file.seek(self._index.position)
-            data = file.read(max_bytes)
-        self._index.feed(data)
-        if self._index.position >= status.st_size:
-            self._index.settle()
-        size = max(status.st_size, self._index.position)
-        return IndexState(generation, len(self._index.rows), self._index.position, size, self._index.waits_for)
+            position, waits_for = state.position, 0
+            for line in read_lines(file, self._line, position, self._max_line_bytes):
+                if not line.ended and not isinstance(parse_line(line.data or b""), dict):
+                    waits_for = line.size
+                    break
+                self._take(line)
+                # A line without an end keeps its number, for the end that may follow it.
+                self._line = line.number + line.ended
+                position = line.offset + line.size + line.ended
+                if position - state.position >= max_bytes:
+                    break
+        size = max(status.st_size, position + waits_for)
+        self._state = IndexState(state.generation, len(self._rows), position, size, waits_for)
 
-    def _keep(self, row: RowFacts, record: dict[str, Any]) -> None:
-        self._cache[row.offset] = record
-        self._cached_sizes[row.offset] = row.size
-        while len(self._cache) > 1 and sum(self._cached_sizes.values()) > CACHED_BYTES:
-            offset, _ = self._cache.popitem(last=False)
-            del self._cached_sizes[offset]
+    def _take(self, line: Line) -> None:
+        if line.data is None:
+            problem = f"has {line.size} bytes, more than {self._max_line_bytes}"
+            self._rows.append(broken_row(line.number, line.offset, line.size, problem))
+        elif line.data.strip():
+            record = parse_line(line.data)
+            if isinstance(record, str):
+                self._rows.append(broken_row(line.number, line.offset, line.size, record))
+            else:
+                self._rows.append(facts_of(record, line=line.number, offset=line.offset, size=line.size))

@@ -14,7 +14,7 @@ from pathlib import Path
 from fairbox.errors import ConfigError
 from rollout.viewer.index import StepFile
 
-__all__ = ["MAX_OPEN", "DumpFolder", "FolderStatistics", "Step"]
+__all__ = ["MAX_OPEN", "DumpFolder", "Step"]
 
 MAX_OPEN = 8
 """Indexes that are held; one of 100,000 rows takes about 100 MB."""
@@ -37,18 +37,6 @@ class Step:
         """Numbers by size, then names."""
         is_number = self.label.isascii() and self.label.isdigit()
         return (not is_number, int(self.label) if is_number else 0, self.label)
-
-
-@dataclass(frozen=True, slots=True)
-class FolderStatistics:
-    """What is held at this moment."""
-
-    steps: int
-    open_indexes: int
-    rows: int
-    """Of the open indexes."""
-    cached_rows: int
-    """Rows that are kept parsed."""
 
 
 class DumpFolder:
@@ -93,16 +81,6 @@ class DumpFolder:
             while len(self._open) > MAX_OPEN:
                 self._open.popitem(last=False)
             return file
-
-    def statistics(self) -> FolderStatistics:
-        with self._lock:
-            files = list(self._open.values())
-        return FolderStatistics(
-            steps=len(self.steps),
-            open_indexes=len(files),
-            rows=sum(file.state.rows for file in files),
-            cached_rows=sum(file.cached_rows for file in files),
-        )
 
     def _refuse_parent_of_runs(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What every screen can do: notices, dialogs, copying, exporting, jumping to a request id.
+"""What every screen can do: notices, questions, copying, exporting, jumping to a request id.
 
 Invariant: nothing here reads a file on the loop that draws; what takes longer runs in a thread, a slice at a time, and
 is cancelled when it is superseded or its screen is left.
@@ -10,23 +10,24 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from rich.text import Text
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Vertical
 from textual.css.query import NoMatches
-from textual.screen import Screen
-from textual.widgets import Static
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Footer, HelpPanel, Input, Static
 
 from fairbox.errors import FairboxError
 from rollout.viewer.columns import visible
-from rollout.viewer.facts import RowFacts
-from rollout.viewer.lookup import find_request
-from rollout.viewer.screens.dialogs import HelpScreen, PromptScreen
+from rollout.viewer.lookup import Query, QueryError, parse_query, request_query, search
 from rollout.viewer.session import Place, Session
 from rollout.viewer.steps import Step
+from rollout.viewer.widgets.table import Table
 
-__all__ = ["ViewerScreen", "take"]
+__all__ = ["PromptScreen", "ViewerScreen", "query_problem", "take"]
 
 T = TypeVar("T")
 
@@ -39,17 +40,59 @@ async def take(iterator: Iterator[T]) -> T | None:
     return await asyncio.to_thread(next, iterator, None)
 
 
+def query_problem(text: str, parse: Callable[[str], Query] = parse_query) -> str:
+    """What is wrong with a text to look for; empty when nothing is."""
+    try:
+        parse(text)
+    except QueryError as error:
+        return str(error)
+    return ""
+
+
+class PromptScreen(ModalScreen[str | None]):
+    """Asks for one line at the foot of the screen. `check` says what is wrong with it, or nothing. Esc gives None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Cancel")]
+    DEFAULT_CSS = """
+    PromptScreen { align: left bottom; background: $background 40%; }
+    PromptScreen Vertical { height: auto; background: $panel; border-top: solid $accent; }
+    PromptScreen #problem { color: $error; }
+    """
+
+    def __init__(self, question: str, value: str, check: Callable[[str], str]) -> None:
+        super().__init__()
+        self._question = question
+        self._value = value
+        self._check = check
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Static(Text(self._question, style="bold"))
+            yield Input(self._value, compact=True)
+            yield Static(id="problem")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        problem = self._check(event.value)
+        if problem:
+            self.query_one("#problem", Static).update(Text(problem))
+        else:
+            self.dismiss(event.value)
+
+
 class ViewerScreen(Screen[None]):
-    """A screen with a title and a status line. Subclasses say which rows keys act on: `places()` and `position`."""
+    """A screen with a title, a status line and something between them: `body()`. `place()` is the row that keys act
+    on."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "help", "Help", key_display="?"),
-        Binding("escape", "back", "Back", show=False),
+        Binding("escape", "back", "Back; stops a search that runs", show=False),
         Binding("q", "app.quit", "Quit", show=False),
-        Binding("r", "jump", "Jump", show=False),
-        Binding("y", "copy_row", "Copy", show=False),
-        Binding("i", "copy_id", "Copy id", show=False),
-        Binding("e", "export", "Export", show=False),
+        Binding("n", "move(1)", "Next row", show=False),
+        Binding("p", "move(-1)", "Previous row", show=False),
+        Binding("r", "jump", "Jump to a request id", show=False),
+        Binding("y", "copy_row", "Copy the row as JSON", show=False),
+        Binding("i", "copy_id", "Copy its request id", show=False),
+        Binding("e", "export", "Export the row as JSON", show=False),
     ]
     DEFAULT_CSS = """
     ViewerScreen .title {
@@ -61,6 +104,21 @@ class ViewerScreen(Screen[None]):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
+
+    def compose(self) -> ComposeResult:
+        yield Static(classes="title")
+        yield from self.body()
+        yield Static(classes="status")
+        yield Footer()
+
+    def body(self) -> ComposeResult:
+        """What is between the title and the status line."""
+        yield Table[Any]()
+
+    @property
+    def table(self) -> Table[Any]:
+        """The first table of the screen."""
+        return self.query(Table).first()
 
     def place(self) -> Place | None:
         """The row on which keys act."""
@@ -84,9 +142,15 @@ class ViewerScreen(Screen[None]):
             if self.query(".title"):
                 raise
 
-    def title_line(self, text: str | Text) -> None:
+    async def read_step(self, step: Step) -> None:
+        """Reads a step to its end."""
+        file = self.session.file(step)
+        while not (state := await asyncio.to_thread(file.advance)).complete:
+            self.status_line(f"reading step {step.label}: {100 * state.position // max(1, state.size)} %; esc leaves")
+
+    def title_line(self, text: str) -> None:
         """Sets the first line."""
-        self.query_one(".title", Static).update(text if isinstance(text, Text) else Text(visible(text), end=""))
+        self.query_one(".title", Static).update(Text(visible(text), end=""))
 
     def status_line(self, text: str | Text) -> None:
         """Sets the line above the keys."""
@@ -103,18 +167,25 @@ class ViewerScreen(Screen[None]):
         *,
         value: str = "",
         check: Callable[[str], str] = lambda text: "",
-        hint: str = "",
     ) -> None:
         """Asks for a line, and does nothing when it is refused."""
-        screen = PromptScreen(question, value, check=check, hint=hint)
+        screen = PromptScreen(question, value, check)
         self.app.push_screen(screen, lambda answer: None if answer is None else then(answer))
 
     def action_help(self) -> None:
-        self.app.push_screen(HelpScreen())
+        if self.query(HelpPanel):
+            self.app.action_hide_help_panel()
+        else:
+            self.app.action_show_help_panel()
 
     def action_back(self) -> None:
-        if len(self.app.screen_stack) > 2:  # the lowest one is Textual's own, then the rows
+        if self.query(HelpPanel):
+            self.app.action_hide_help_panel()
+        elif len(self.app.screen_stack) > 2:  # the lowest one is Textual's own, then the rows
             self.dismiss(None)
+
+    def action_move(self, rows: int) -> None:
+        self.table.move_cursor(row=self.table.cursor_row + rows)
 
     def action_copy_row(self) -> None:
         place = self.place()
@@ -134,11 +205,8 @@ class ViewerScreen(Screen[None]):
             self.ask("export this row to", lambda path: self.export([place], path), value=name, check=_no_file)
 
     def action_jump(self) -> None:
-        self.ask(
-            "request id, or what it begins with",
-            lambda wanted: self._start_jump(wanted),
-            check=lambda text: "" if text.strip(" -") else "there is nothing to look for",
-        )
+        question = "request id, or what it begins with"
+        self.ask(question, self._start_jump, check=lambda text: query_problem(text, request_query))
 
     def export(self, places: list[Place], path: str) -> None:
         """Writes rows to a file, off the loop."""
@@ -166,14 +234,12 @@ class ViewerScreen(Screen[None]):
         self.start(partial(self._jump, wanted), "jump")
 
     async def _jump(self, wanted: str) -> None:
-        steps = await asyncio.to_thread(self.session.folder.refresh)
-        found: Step | tuple[Step, RowFacts] | None
-        looking = find_request(steps, wanted)
-        while (found := await take(looking)) is not None:
-            if isinstance(found, tuple):
-                self.open_places([Place(*found)], 0)
+        looking = search(await asyncio.to_thread(self.session.folder.refresh), request_query(wanted))
+        while (progress := await take(looking)) is not None:
+            if progress.hits:
+                self.open_places([Place(progress.hits[0].step, progress.hits[0].row)], 0)
                 return
-            self.status_line(f"looking for {wanted} in step {found.label}; esc leaves")
+            self.status_line(f"looking for {wanted}: {progress.percent} % read; esc leaves")
         self.status_line(f"no row has a request id that begins with {wanted}")
 
 

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from rollout.viewer.app import ViewerApp
-from rollout.viewer.screens.dialogs import PromptScreen
+from rollout.viewer.screens.base import PromptScreen
 from rollout.viewer.session import Session
 from rollout.viewer.steps import DumpFolder
 from rollout.viewer.widgets.table import Table
@@ -63,7 +63,7 @@ class Driver:
 
     def row_lines(self) -> list[int]:
         """Lines of the file in the order in which they are shown."""
-        return [row.line for row in self.app.rows.query_one("#rows", Table).rows]
+        return [row.line for row in self.app.rows.query_one("#rows", Table).items]
 
     async def says(self, text: str) -> None:
         """Waits for a text, wherever the screen breaks it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,8 @@ from hypothesis import strategies as st
 
 from fairbox.errors import ConfigError
 from rollout.dump import read_dump
-from rollout.viewer import DumpFolder, RowFacts, RowIndex, RowView, StepFile
-from rollout.viewer import index as index_module
-from rollout.viewer.facts import facts_of, parse_line
+from rollout.viewer import DumpFolder, RowFacts, StepFile
+from rollout.viewer.facts import parse_line
 from rollout.viewer.steps import MAX_OPEN
 from tests.rollout.viewer.conftest import verl_row
 
@@ -30,13 +30,17 @@ NAMES = st.sampled_from(
 )
 
 
-def indexed(data: bytes, *cuts: int, **options: Any) -> RowIndex:
-    index = RowIndex(**options)
+def indexed(data: bytes, *cuts: int, **options: Any) -> StepFile:
     edges = [0, *sorted(cuts), len(data)]
-    for start, end in itertools.pairwise(edges):
-        index.feed(data[start:end])
-        index.settle()
-    return index
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "1.jsonl"
+        file = StepFile(path, **options)
+        with path.open("wb") as written:
+            for start, end in itertools.pairwise(edges):
+                written.write(data[start:end])
+                written.flush()
+                whole(file)
+        return file
 
 
 def whole(file: StepFile) -> list[RowFacts]:
@@ -53,8 +57,8 @@ def test_any_object_is_a_row_wherever_the_bytes_are_cut(
 ) -> None:
     ends = data.draw(st.sampled_from([b"\n", b""])) if records else b""
     written = b"\n".join(json.dumps(record).encode() for record in records) + ends
-    rows = indexed(written, *(cut for cut in cuts if cut < len(written))).rows
-    assert rows == indexed(written).rows
+    rows = indexed(written, *(cut for cut in cuts if cut < len(written))).rows()
+    assert rows == indexed(written).rows()
     assert [row.line for row in rows] == list(range(1, len(records) + 1))
     assert not [row.problem for row in rows if row.problem]
     lines = [written[row.offset : row.offset + row.size] for row in rows]
@@ -64,8 +68,8 @@ def test_any_object_is_a_row_wherever_the_bytes_are_cut(
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_index(data: bytes) -> None:
     index = indexed(data)
-    assert index.position == len(data)
-    assert len(index.rows) <= data.count(b"\n") + 1
+    assert index.state.position + index.state.waits_for == len(data)
+    assert len(index.rows()) <= data.count(b"\n") + 1
 
 
 def test_facts_of_a_dump_are_those_of_its_rows(played: Path) -> None:
@@ -106,7 +110,7 @@ def test_broken_line_is_a_row_that_says_so(write: Callable[..., Path]) -> None:
 
 def test_line_that_is_too_long_is_broken_and_not_held() -> None:
     long = b'{"a": "' + b"x" * 1000 + b'"}\n{"score": 1}\n'
-    rows = indexed(long, *range(0, 1000, 100), max_line_bytes=300).rows
+    rows = indexed(long, *range(0, 1000, 100), max_line_bytes=300).rows()
     assert [(row.line, row.problem, row.score) for row in rows] == [
         (1, "has 1009 bytes, more than 300", None),
         (2, "", 1.0),
@@ -159,25 +163,6 @@ def test_row_of_a_shortened_file_is_no_row(write: Callable[..., Path]) -> None:
     assert file.read(row) == "the file was shortened"
 
 
-def test_parsed_rows_are_kept_up_to_a_size(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    file = StepFile(write(1, *(verl_row(number) for number in range(10))))
-    rows = whole(file)
-    monkeypatch.setattr(index_module, "CACHED_BYTES", 3 * max(row.size for row in rows))
-    for row in rows:
-        file.read(row)
-    assert file.cached_rows == 3
-    assert file.read(rows[9]) is file.read(rows[9])
-
-
-def test_view_takes_back_a_row_whose_line_went_on(tmp_path: Path) -> None:
-    view = RowView(lambda row: {})
-    first, second = (facts_of({}, line=line, offset=0, size=2) for line in (1, 2))
-    view.extend([first, second])
-    view.advance()
-    view.drop_last()
-    assert (view.ordered(), view.pending) == ([first], 0)
-
-
 def test_steps_are_ordered_by_number(write: Callable[..., Path], tmp_path: Path) -> None:
     for step in (10, 9, "val", 100, "007"):
         write(step, verl_row(0))
@@ -194,7 +179,6 @@ def test_few_indexes_are_held(write: Callable[..., Path], tmp_path: Path) -> Non
         write(step, verl_row(0))
     folder = DumpFolder(tmp_path)
     files = [folder.open(step) for step in folder.steps]
-    assert (folder.statistics().open_indexes, folder.statistics().steps) == (MAX_OPEN, MAX_OPEN + 3)
     assert folder.open(folder.steps[-1]) is files[-1]
     assert folder.open(folder.steps[0]) is not files[0]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from rich.cells import cell_len
 
 from rollout.dump import read_dump
 from rollout.tokens import HubTokenizer
-from rollout.viewer.columns import Column, number_text, signed_text, visible, window
+from rollout.viewer.columns import number_text, signed_text, visible
 from rollout.viewer.decoder import DecoderError, find_tokenizer, load_decoder
 from rollout.viewer.document import MAX_BODY_CHARS, Block, BlockKind, blocks_of
 from rollout.viewer.layout import DocumentLayout, piece_lines
@@ -255,13 +254,3 @@ def test_heat_follows_probability() -> None:
 )
 def test_numbers_are_short(value: float | None, shown: str, signed: str) -> None:
     assert (number_text(value), signed_text(value)) == (shown, signed)
-
-
-@given(st.lists(st.integers(1, 20), min_size=1, max_size=10), st.integers(0, 9), st.integers(10, 80))
-def test_current_column_is_in_sight(widths: Sequence[int], current: int, width: int) -> None:
-    columns: list[Column[None]] = [Column(str(i), str(i), size, lambda row: "") for i, size in enumerate(widths)]
-    current = min(current, len(columns) - 1)
-    shown = window(columns, width, current)
-    assert {0, current} <= {position for position, _ in shown}
-    needed = widths[0] + 1 + (widths[current] + 1 if current else 0)
-    assert sum(size + 1 for _, size in shown) <= max(width, needed)
