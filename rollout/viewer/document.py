@@ -16,7 +16,7 @@ from rollout.viewer.facts import KNOWN_FIELDS
 
 __all__ = ["MAX_BODY_CHARS", "Block", "BlockKind", "blocks_of"]
 
-MAX_BODY_CHARS = 1_000_000
+MAX_BODY_CHARS = 200_000
 """Of one block; a longer one is cut and says so."""
 _COUNTED = ("num_", "total_", "avg_", "tokens", "steps", "wall_clock_duration", "tool_calls_by_turn")
 """Beginnings of metrics that are among the counts and times already."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 __all__ = ["HEATS", "Decode", "Piece", "decoded_pieces", "heat", "segment_pieces", "token_lists"]
@@ -30,7 +31,7 @@ class Piece:
     text: str
     kind: str
     """`prompt`, `sampled` or `tool`."""
-    position: int
+    position: int = 0
     """Of its first token, from 0 at the prompt's first."""
     tokens: int = 1
     id: int | None = None
@@ -42,14 +43,6 @@ class Piece:
     def sampled(self) -> bool:
         """Whether it is trained on: its mask is 1."""
         return self.kind == "sampled"
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    id: int
-    kind: str
-    logprob: float | None
-    version: str
 
 
 def heat(logprob: float | None) -> int | None:
@@ -73,49 +66,42 @@ def token_lists(record: Mapping[str, Any]) -> str:
     return ""
 
 
-def decoded_pieces(record: Mapping[str, Any], decode: Decode, *, prompt: bool = True) -> list[Piece]:
-    """One piece for each token of the response, with `prompt` also of the prompt. Needs `token_lists(record) == ""`."""
-    tokens = list(_tokens(record))
-    first = 0 if prompt else len(record["prompt_ids"])
-    texts = _texts([token.id for token in tokens[first:]], decode)
-    return [
-        Piece(text, token.kind, position, 1, token.id, token.logprob, token.version)
-        for position, (token, text) in enumerate(zip(tokens[first:], texts, strict=True), first)
-    ]
+def decoded_pieces(record: Mapping[str, Any], decode: Decode) -> list[Piece]:
+    """One piece for each token of prompt and response. Needs `token_lists(record) == ""`."""
+    tokens = _tokens(record)
+    texts = _texts([token.id or 0 for token in tokens], decode)
+    return [replace(token, text=text) for token, text in zip(tokens, texts, strict=True)]
 
 
-def segment_pieces(record: Mapping[str, Any], *, prompt: bool = True) -> list[Piece]:
+def segment_pieces(record: Mapping[str, Any]) -> list[Piece]:
     """Without a tokenizer: a piece for each segment, with the text that the row has of it."""
-    pieces: list[Piece] = []
     texts = _segment_texts(record)
-    begin = 0
-    tokens = list(_tokens(record)) if not token_lists(record) else []
-    for kind, length in _segments(record, tokens):
-        of_it = tokens[begin : begin + length]
-        logprobs = [token.logprob for token in of_it if token.logprob is not None]
+    if token_lists(record):
+        return [Piece(next(texts[kind], ""), kind, tokens=0) for kind in ("prompt", "sampled")]
+    pieces = []
+    for kind, group in groupby(_tokens(record), lambda token: token.kind):
+        tokens = list(group)
+        logprobs = [token.logprob for token in tokens if token.logprob is not None]
         mean = math.fsum(logprobs) / len(logprobs) if logprobs else None
-        text = next(texts[kind], "") or f"({length} tokens)"
-        if prompt or kind != "prompt":
-            version = of_it[0].version if of_it else ""
-            pieces.append(Piece(text, kind, begin, length, None, mean, version))
-        begin += length
+        text = next(texts[kind], "") or f"({len(tokens)} tokens)"
+        pieces.append(replace(tokens[0], text=text, tokens=len(tokens), id=None, logprob=mean))
     return pieces
 
 
-def _tokens(record: Mapping[str, Any]) -> Iterator[_Token]:
+def _tokens(record: Mapping[str, Any]) -> list[Piece]:
     """Ids with what is known of each. The mask decides what was sampled; segments only name the weights."""
     versions: list[str] = []
     for segment in _objects(record.get("segments")):
         if isinstance(segment.get("length"), int):
             versions += [str(segment.get("weight_version") or "")] * max(0, min(segment["length"], 1 << 20))
-    prompt = record["prompt_ids"]
-    for position, token_id in enumerate(prompt):
-        yield _Token(token_id, "prompt", None, versions[position] if position < len(versions) else "")
-    rest = zip(record["response_ids"], record["response_mask"], record["logprobs"], strict=True)
-    for position, (token_id, bit, logprob) in enumerate(rest, len(prompt)):
+    tokens = [Piece("", "prompt", id=token_id) for token_id in record["prompt_ids"]]
+    for token_id, bit, logprob in zip(record["response_ids"], record["response_mask"], record["logprobs"], strict=True):
         known = float(logprob) if bit and isinstance(logprob, int | float) else None
-        version = versions[position] if position < len(versions) else ""
-        yield _Token(token_id, "sampled" if bit else "tool", known, version)
+        tokens.append(Piece("", "sampled" if bit else "tool", id=token_id, logprob=known))
+    versions += [""] * len(tokens)
+    return [
+        replace(token, position=position, weight_version=versions[position]) for position, token in enumerate(tokens)
+    ]
 
 
 def _texts(ids: Sequence[int], decode: Decode) -> list[str]:
@@ -136,39 +122,17 @@ def _texts(ids: Sequence[int], decode: Decode) -> list[str]:
     return texts
 
 
-def _segments(record: Mapping[str, Any], tokens: Sequence[_Token]) -> Iterator[tuple[str, int]]:
-    """(kind, length), of neighbours of one kind together; without tokens, by the row's messages."""
-    if not tokens:
-        yield "prompt", 0
-        yield "sampled", 0
-        return
-    begin = 0
-    for position in range(1, len(tokens) + 1):
-        if position == len(tokens) or tokens[position].kind != tokens[begin].kind:
-            yield tokens[begin].kind, position - begin
-            begin = position
-
-
 def _segment_texts(record: Mapping[str, Any]) -> dict[str, Iterator[str]]:
-    messages = _objects(record.get("messages"))
-    prompt, output = str(record.get("input") or ""), str(record.get("output") or "")
-    turns = record.get("turns")
+    """Texts of the segments of each kind, in order: of the messages that followed the prompt, or of the whole."""
+    messages, turns = _objects(record.get("messages")), record.get("turns")
     said = [position for position, message in enumerate(messages) if message.get("role") == "assistant"]
-    if not messages or not isinstance(turns, int) or not 0 < turns <= len(said):
-        return {"prompt": iter([prompt]), "sampled": iter([output]), "tool": iter(())}
-    spoken: list[str] = []
-    answers: list[str] = []
-    pending: list[str] = []
-    for message in messages[said[-turns] :]:
-        text = str(message.get("content") or "")
-        if message.get("role") == "assistant":
-            if spoken:
-                answers.append("\n".join(pending))
-            spoken.append(text)
-            pending = []
-        else:
-            pending.append(text)
-    return {"prompt": iter([prompt]), "sampled": iter(spoken), "tool": iter([*answers, "\n".join(pending)])}
+    texts = {"prompt": [str(record.get("input") or "")], "sampled": [str(record.get("output") or "")], "tool": []}
+    if isinstance(turns, int) and 0 < turns <= len(said):
+        texts["sampled"] = []
+        for sampled, group in groupby(messages[said[-turns] :], lambda message: message.get("role") == "assistant"):
+            kind = "sampled" if sampled else "tool"
+            texts[kind].append("\n".join(str(message.get("content") or "") for message in group))
+    return {kind: iter(each) for kind, each in texts.items()}
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:

@@ -9,12 +9,12 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import ContentSwitcher, Footer, Static
+from textual.widgets import ContentSwitcher
 
 from rollout.viewer.columns import number_text
 from rollout.viewer.document import Block, BlockKind, blocks_of
-from rollout.viewer.lookup import Query, QueryError, parse_query
-from rollout.viewer.screens.base import ViewerScreen
+from rollout.viewer.lookup import Query, parse_query
+from rollout.viewer.screens.base import ViewerScreen, query_problem
 from rollout.viewer.session import Place, Session
 from rollout.viewer.widgets.document import DocumentView
 from rollout.viewer.widgets.tokens import TokenView
@@ -44,17 +44,12 @@ class RowScreen(ViewerScreen):
         self._places = places
         self._position = position
         self._query: Query | None = parse_query(find) if find else None
-        self._found = 0
-        self._problem = ""
         self._tokens_of: Place | None = None
 
-    def compose(self) -> ComposeResult:
-        yield Static(classes="title")
+    def body(self) -> ComposeResult:
         with ContentSwitcher(initial="document"):
             yield DocumentView(id="document")
             yield TokenView(id="tokens")
-        yield Static(classes="status")
-        yield Footer()
 
     def on_mount(self) -> None:
         self._open()
@@ -78,7 +73,7 @@ class RowScreen(ViewerScreen):
 
     def action_find(self) -> None:
         value = self._query.source if self._query is not None else ""
-        self.ask("find in this row; /regular expression/", self._find, value=value, check=_query_problem)
+        self.ask("find in this row; /regular expression/", self._find, value=value, check=query_problem)
 
     def action_next_match(self, step: int) -> None:
         if not self.showing_tokens:
@@ -90,7 +85,7 @@ class RowScreen(ViewerScreen):
 
     def action_back(self) -> None:
         if self._query is not None and not self.showing_tokens:
-            self._query, self._found = None, 0
+            self._query = None
             self.query_one(DocumentView).find(None)
             self._status()
         elif self.showing_tokens:
@@ -109,10 +104,11 @@ class RowScreen(ViewerScreen):
         self.start(partial(self._load, self.place()), "row")
 
     async def _load(self, place: Place) -> None:
-        blocks, self._problem = await asyncio.to_thread(_blocks, self.session, place)
+        blocks = await asyncio.to_thread(_blocks, self.session, place)
         view = self.query_one(DocumentView)
-        view.show(blocks)
-        self._found = view.find(self._query.pattern) if self._query is not None else 0
+        await view.show(blocks)
+        if self._query is not None:
+            view.find(self._query.pattern)
         self._title()
         self._show_mode()
 
@@ -125,9 +121,7 @@ class RowScreen(ViewerScreen):
             return
         other = known[position]
         for step in (place.step, other):
-            file = self.session.file(step)
-            while not (await asyncio.to_thread(file.advance)).complete:
-                self.status_line(f"reading step {step.label}")
+            await self.read_step(step)
         partner = await asyncio.to_thread(self.session.partner, place, other)
         if partner is None:
             self.tell(f"step {other.label} has no rows")
@@ -142,8 +136,7 @@ class RowScreen(ViewerScreen):
         if self.showing_tokens:
             self.action_tokens()
         self._query = parse_query(text)
-        self._found = self.query_one(DocumentView).find(self._query.pattern)
-        if not self._found:
+        if not self.query_one(DocumentView).find(self._query.pattern):
             self.tell(f"{text} is not in this row")
         self._status()
 
@@ -180,29 +173,22 @@ class RowScreen(ViewerScreen):
             view = self.query_one(TokenView)
             self.status_line(Text.assemble(view.about_cursor(), "\n", view.legend(), end=""))
             return
-        state = self.query_one(DocumentView).layout_state
-        parts = [f"line {state.line + 1} of {len(state.lines)}"] if state.lines else []
+        document = self.query_one(DocumentView)
+        at, found = document.current, document.found
+        parts = [f"part {at + 1} of {len(document.parts)}"] if document.parts else []
         if self._query is not None:
-            which = f"{state.match + 1} of {self._found}" if state.match is not None else "none"
+            which = f"{found.index(at) + 1} of {len(found)}" if at in found else "none"
             parts.append(f"found {self._query.source}: {which}; enter next, backspace previous, esc forgets")
         self.status_line("  ".join(parts))
 
 
-def _blocks(session: Session, place: Place) -> tuple[list[Block], str]:
+def _blocks(session: Session, place: Place) -> list[Block]:
     record = session.read(place)
     if isinstance(record, dict):
-        return blocks_of(record), ""
+        return blocks_of(record)
     start = session.file(place.step).read_bytes(place.row, 20_000)
     text = start if isinstance(start, str) else start.decode("utf-8", "replace")
     return [
         Block(BlockKind.FAILED_CALL, f"line {place.row.line} {record}", ""),
         Block(BlockKind.OTHER, "its first 20000 bytes", text),
-    ], record
-
-
-def _query_problem(text: str) -> str:
-    try:
-        parse_query(text)
-    except QueryError as error:
-        return str(error)
-    return ""
+    ]

@@ -6,156 +6,135 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rich.segment import Segment
-from rich.style import Style
-from textual import events
+from rich.text import Text
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
+from textual.containers import VerticalScroll
+from textual.markup import escape
 from textual.message import Message
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
+from textual.widgets import Collapsible, Static
 
 from rollout.viewer.columns import visible
 from rollout.viewer.document import Block, BlockKind
-from rollout.viewer.layout import DocumentLayout, DocumentLine
-from rollout.viewer.widgets.styles import BLOCK_STYLES, CURSOR, DIM, FOUND, FOUND_CURRENT
+from rollout.viewer.widgets.styles import DIM, FOUND
 
-__all__ = ["DocumentView"]
-
-_CONTEXT = 3
-"""Lines that are kept in sight around the current one."""
+__all__ = ["DocumentView", "Part"]
 
 
-class DocumentView(ScrollView, can_focus=True):
-    """`show(blocks)`; `layout_state` is what is on the screen. `Changed` says that a key changed it."""
+class Part(Collapsible):
+    """One block. Its title has its kind's colour."""
+
+    DEFAULT_CSS = """
+    Part { padding: 0; border-top: none; background: transparent; }
+    Part > Contents { padding: 0 0 0 2; }
+    Part > CollapsibleTitle { text-style: bold; color: #c3cddb; }
+    Part.prompt > CollapsibleTitle { color: #8fb4e8; }
+    Part.turn > CollapsibleTitle { color: #8fe0a0; }
+    Part.call > CollapsibleTitle { color: #e8c98f; }
+    Part.failed_call > CollapsibleTitle { color: #ff8f7a; }
+    Part.other > CollapsibleTitle { color: #b9a3d8; }
+    Part.current > CollapsibleTitle { text-style: bold reverse; }
+    """
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        body = "\n".join(map(visible, block.body.split("\n")))
+        self._text = Text(body, DIM if block.kind is BlockKind.PROMPT else "")
+        self._body = Static(self._text)
+        title = escape(visible(block.title))
+        super().__init__(self._body, title=title, collapsed=block.folded, classes=block.kind.value)
+
+    def on_mount(self) -> None:
+        self._title.can_focus = False
+
+    def find(self, pattern: re.Pattern[str] | None) -> bool:
+        """Whether the text is in it; every place is marked."""
+        text = self._text.copy()
+        for match in pattern.finditer(self.block.body) if pattern is not None else ():
+            text.stylize(FOUND, *match.span())
+        self._body.update(text)
+        return len(text.spans) > 0
+
+
+class DocumentView(VerticalScroll):
+    """`await show(blocks)`. Keys act on the current part. `Changed` says that a key changed which one that is."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "Up", show=False),
-        Binding("down,j", "move(1)", "Down", show=False),
-        Binding("pageup,ctrl+b", "page(-1)", "Page up", show=False),
-        Binding("pagedown,ctrl+f", "page(1)", "Page down", show=False),
-        Binding("home,g", "edge(-1)", "Start", show=False),
-        Binding("end,G", "edge(1)", "End", show=False),
-        Binding("left,h,left_square_bracket", "block(-1)", "Previous part", show=False),
-        Binding("right,l,right_square_bracket", "block(1)", "Next part", show=False),
+        Binding("k", "scroll_up", "Up", show=False),
+        Binding("j", "scroll_down", "Down", show=False),
+        Binding("ctrl+b", "page_up", "Page up", show=False),
+        Binding("ctrl+f", "page_down", "Page down", show=False),
+        Binding("g", "scroll_home", "Start", show=False),
+        Binding("G", "scroll_end", "End", show=False),
+        Binding("left,h,left_square_bracket", "part(-1)", "Previous part", show=False),
+        Binding("right,l,right_square_bracket", "part(1)", "Next part", show=False),
         Binding("space", "fold", "Fold", show=False),
         Binding("z", "fold_all", "Fold all", show=False),
     ]
 
     class Changed(Message):
-        """The current line, a fold or a hit is another one."""
+        """The current part is another one."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.layout_state = DocumentLayout((), 80)
+        self.parts: Sequence[Part] = ()
+        self.found: Sequence[int] = ()
+        """Positions of the parts that have what was looked for."""
+        self.current = 0
+        """Position of the current part."""
 
-    def show(self, blocks: Sequence[Block]) -> None:
+    async def show(self, blocks: Sequence[Block]) -> None:
         """Shows another trajectory, from its start."""
-        self.layout_state = DocumentLayout(blocks, self._width())
-        self._changed()
-        self.scroll_to(y=0, animate=False, force=True, immediate=True)
+        self.found, self.parts = (), [Part(block) for block in blocks]
+        await self.remove_children()
+        await self.mount_all(self.parts)
+        self.scroll_home(animate=False)
+        self._choose(0)
 
     def find(self, pattern: re.Pattern[str] | None) -> int:
-        """How many places there are; the first one is shown."""
-        count = self.layout_state.find(pattern)
-        self._changed()
-        return count
+        """How many parts have the text; the first one from the current on is shown."""
+        first = self._in_sight()
+        self.found = [position for position, part in enumerate(self.parts) if part.find(pattern)]
+        if self.found:
+            self._unfold(next((position for position in self.found if position >= first), self.found[0]))
+        return len(self.found)
 
     def next_match(self, step: int) -> None:
-        """Shows the next place, or the one before."""
-        self.layout_state.next_match(step)
-        self._changed()
+        """Shows the next part that has what was found, or the one before; around the end."""
+        if self.found:
+            at = self.found.index(self.current) + step if self.current in self.found else 0
+            self._unfold(self.found[at % len(self.found)])
 
-    def action_move(self, lines: int) -> None:
-        self.layout_state.move(lines)
-        self._changed()
-
-    def action_page(self, pages: int) -> None:
-        self.action_move(pages * max(1, self.scrollable_content_region.height - 2))
-
-    def action_edge(self, direction: int) -> None:
-        self.action_move(direction * len(self.layout_state.lines))
-
-    def action_block(self, blocks: int) -> None:
-        self.layout_state.move_block(blocks)
-        self._changed()
-        line = self.layout_state.line
-        self.scroll_to(y=max(0, line - 1), animate=False, force=True, immediate=True)
+    def action_part(self, parts: int) -> None:
+        if self.parts:
+            self._go(max(0, min(self._in_sight() + parts, len(self.parts) - 1)))
 
     def action_fold(self) -> None:
-        self.layout_state.toggle()
-        self._changed()
+        if self.parts:
+            position = self._in_sight()
+            self.parts[position].collapsed = not self.parts[position].collapsed
+            self._choose(position)
 
     def action_fold_all(self) -> None:
-        self.layout_state.toggle_all()
-        self._changed()
+        """Unfolds everything; folds everything where nothing is folded."""
+        folded = any(part.collapsed for part in self.parts)
+        for part in self.parts:
+            part.collapsed = not folded
 
-    def on_resize(self, event: events.Resize) -> None:
-        self.layout_state.resize(self._width())
-        self._changed()
+    def _in_sight(self) -> int:
+        """The part on which keys act: the current one, or the first that is in sight where that was scrolled away."""
+        seen = [position for position, part in enumerate(self.parts) if part.region.overlaps(self.region)]
+        return self.current if self.current in seen or not seen else seen[0]
 
-    def on_click(self, event: events.Click) -> None:
-        line = self.scroll_offset.y + event.y
-        if line < len(self.layout_state.lines):
-            self.layout_state.line = line
-            if self.layout_state.lines[line].stretch is None:
-                self.layout_state.toggle()
-            self._changed()
+    def _unfold(self, position: int) -> None:
+        self.parts[position].collapsed = False
+        self._go(position)
 
-    def render_line(self, y: int) -> Strip:
-        position = self.scroll_offset.y + y
-        state, width = self.layout_state, self.scrollable_content_region.width
-        if position >= len(state.lines):
-            return Strip.blank(width, self.rich_style)
-        line = state.lines[position]
-        segments = self._title(line) if line.stretch is None else self._body(line)
-        current = position == state.line
-        if current:
-            mark = Segment("▌", CURSOR) if line.stretch is None else Segment("▌ ", DIM)
-            segments = [mark, *segments[1:]]
-        return Strip(segments).adjust_cell_length(width).apply_style(self.rich_style)
+    def _go(self, position: int) -> None:
+        self._choose(position)
+        self.call_after_refresh(self.parts[position].scroll_visible, top=True, animate=False)
 
-    def _title(self, line: DocumentLine) -> list[Segment]:
-        block = self.layout_state.blocks[line.block]
-        folded = line.block in self.layout_state.folded
-        style = BLOCK_STYLES[block.kind]
-        is_current = self.layout_state.block == line.block
-        segments = [Segment(" "), Segment(f"{'▶' if folded else '▼'} {visible(block.title)}", style)]
-        if is_current:
-            segments[1] = Segment(segments[1].text, style + Style(underline=True))
-        if folded:
-            count = block.body.count("\n") + 1 if block.body else 0
-            start = " ".join(block.body[:200].split())
-            segments.append(Segment(f"  {count} line{'s' * (count != 1)}  {visible(start)}", DIM))
-        return segments
-
-    def _body(self, line: DocumentLine) -> list[Segment]:
-        block, stretch = self.layout_state.blocks[line.block], line.stretch
-        assert stretch is not None
-        style = DIM if block.kind is BlockKind.PROMPT else None
-        segments, at = [Segment("  ")], stretch.start
-        for start, end, current in self.layout_state.matches_on(line):
-            segments.append(Segment(visible(block.body[at:start]), style))
-            segments.append(Segment(visible(block.body[start:end]), FOUND_CURRENT if current else FOUND))
-            at = end
-        segments.append(Segment(visible(block.body[at : stretch.end]), style))
-        return segments
-
-    def _width(self) -> int:
-        return max(20, self.scrollable_content_region.width or 80)
-
-    def _changed(self) -> None:
-        state = self.layout_state
-        self.virtual_size = Size(self.scrollable_content_region.width, len(state.lines))
-        top, height = round(self.scroll_offset.y), max(1, self.scrollable_content_region.height)
-        margin = min(_CONTEXT, height // 3)
-        if state.line < top + margin:
-            target = state.line - margin
-        elif state.line >= top + height - margin:
-            target = state.line - height + margin + 1
-        else:
-            target = top
-        if target != top:
-            self.scroll_to(y=max(0, target), animate=False, force=True, immediate=True)
-        self.refresh()
+    def _choose(self, position: int) -> None:
+        self.current = position
+        for each, part in enumerate(self.parts):
+            part.set_class(each == position, "current")
         self.post_message(self.Changed())

@@ -6,39 +6,13 @@ from collections.abc import Mapping
 
 from rich.style import Style
 
-from rollout.viewer.document import BlockKind
 from rollout.viewer.pieces import HEATS
 
-__all__ = [
-    "BLOCK_STYLES",
-    "CURSOR",
-    "DIM",
-    "FOUND",
-    "FOUND_CURRENT",
-    "HEADER",
-    "HEADER_CURRENT",
-    "HEAT_STYLES",
-    "PIECE_STYLES",
-    "PROBLEM",
-    "STRIPES",
-]
+__all__ = ["DIM", "FOUND", "HEAT_STYLES", "PIECE_STYLES", "PROBLEM", "STRIPES"]
 
-CURSOR = Style.parse("bold #ffffff on #2f5d8a")
-HEADER = Style.parse("bold #a8b4c4")
-HEADER_CURRENT = Style.parse("bold underline #ffffff")
 DIM = Style.parse("#8a94a2")
 PROBLEM = Style.parse("bold #ff8f7a")
 FOUND = Style.parse("#000000 on #c9a227")
-FOUND_CURRENT = Style.parse("bold #000000 on #ffe45c")
-
-BLOCK_STYLES: Mapping[BlockKind, Style] = {
-    BlockKind.FACTS: Style.parse("bold #c3cddb"),
-    BlockKind.PROMPT: Style.parse("bold #8fb4e8"),
-    BlockKind.TURN: Style.parse("bold #8fe0a0"),
-    BlockKind.CALL: Style.parse("bold #e8c98f"),
-    BlockKind.FAILED_CALL: PROBLEM,
-    BlockKind.OTHER: Style.parse("bold #b9a3d8"),
-}
 
 PIECE_STYLES: Mapping[str, Style] = {
     "prompt": Style.parse("#8a94a2"),

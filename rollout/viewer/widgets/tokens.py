@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import ClassVar
 
+from rich.cells import cell_len, chop_cells
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -19,11 +20,13 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from rollout.viewer.columns import visible
-from rollout.viewer.layout import PieceRun, piece_lines
 from rollout.viewer.pieces import Piece, heat
 from rollout.viewer.widgets.styles import DIM, HEAT_STYLES, PIECE_STYLES, STRIPES
 
-__all__ = ["Overlay", "TokenView"]
+__all__ = ["Overlay", "TokenView", "piece_lines"]
+
+Run = tuple[int, str]
+"""A token's position, and what of it is on one line."""
 
 
 class Overlay(StrEnum):
@@ -61,9 +64,7 @@ class TokenView(ScrollView, can_focus=True):
         self.cursor = 0
         self.overlay = Overlay.MASK
         self.boundaries = True
-        self._lines: list[list[PieceRun]] = [[]]
-        self._first: list[int] = []
-        """Piece with which each line that has one begins."""
+        self._lines: list[list[Run]] = [[]]
 
     def show(self, pieces: Sequence[Piece]) -> None:
         """Shows other tokens; the cursor is on the first one after the prompt."""
@@ -76,10 +77,9 @@ class TokenView(ScrollView, can_focus=True):
 
     def action_line(self, lines: int) -> None:
         line = max(0, min(self._line_of(self.cursor) + lines, len(self._lines) - 1))
-        while 0 <= line < len(self._lines) and not self._lines[line]:
-            line += 1 if lines > 0 else -1
-        if 0 <= line < len(self._lines):
-            self._put(self._lines[line][0].piece if lines < 0 else self._lines[line][-1].piece)
+        if self.pieces:
+            piece = self._lines[line][0 if lines < 0 else -1][0]
+            self._put(piece if piece != self.cursor else piece + (1 if lines > 0 else -1))
 
     def action_page(self, pages: int) -> None:
         self.action_line(pages * max(1, self.scrollable_content_region.height - 2))
@@ -130,17 +130,17 @@ class TokenView(ScrollView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         line, at = self.scroll_offset.y + event.y, 0
-        for run in self._lines[line] if line < len(self._lines) else ():
-            at += Segment(run.text).cell_length
+        for piece, text in self._lines[line] if line < len(self._lines) else ():
+            at += cell_len(text)
             if event.x < at:
-                self._put(run.piece)
+                self._put(piece)
                 return
 
     def render_line(self, y: int) -> Strip:
         position, width = self.scroll_offset.y + y, self.scrollable_content_region.width
         if position >= len(self._lines):
             return Strip.blank(width, self.rich_style)
-        segments = [Segment(run.text, self._style(run.piece)) for run in self._lines[position]]
+        segments = [Segment(text, self._style(piece)) for piece, text in self._lines[position]]
         return Strip(segments).adjust_cell_length(width).apply_style(self.rich_style)
 
     def _style(self, position: int) -> Style:
@@ -155,25 +155,12 @@ class TokenView(ScrollView, can_focus=True):
         return style + Style(reverse=True, bold=True) if position == self.cursor else style
 
     def _lay_out(self) -> None:
-        self._lines = piece_lines(self.pieces, max(1, self.scrollable_content_region.width or 80))
-        last = 0
-        self._first = []
-        for line in self._lines:
-            last = line[0].piece if line else last
-            self._first.append(last)
+        self._lines = piece_lines(self.pieces, max(2, self.scrollable_content_region.width or 80))
         self._changed()
 
     def _line_of(self, piece: int) -> int:
         """The line on which a token begins."""
-        line = max(0, bisect.bisect_right(self._first, piece) - 1)
-        while line > 0 and self._lines[line] and self._lines[line][0].piece == piece and self._has(line - 1, piece):
-            line -= 1
-        while line > 0 and not self._lines[line]:
-            line -= 1
-        return line
-
-    def _has(self, line: int, piece: int) -> bool:
-        return bool(self._lines[line]) and self._lines[line][-1].piece == piece
+        return bisect.bisect_left(self._lines, piece, key=lambda line: line[-1][0] if line else -1)
 
     def _put(self, piece: int) -> None:
         self.cursor = max(0, min(piece, len(self.pieces) - 1))
@@ -181,12 +168,28 @@ class TokenView(ScrollView, can_focus=True):
 
     def _changed(self) -> None:
         self.virtual_size = Size(self.scrollable_content_region.width, len(self._lines))
-        line, top, height = (
-            self._line_of(self.cursor),
-            round(self.scroll_offset.y),
-            max(1, self.scrollable_content_region.height),
-        )
+        line, height = self._line_of(self.cursor), max(1, self.scrollable_content_region.height)
+        top = round(self.scroll_offset.y)
         if not top <= line < top + height:
             self.scroll_to(y=max(0, line - height // 3), animate=False, force=True, immediate=True)
         self.refresh()
         self.post_message(self.Changed())
+
+
+def piece_lines(pieces: Sequence[Piece], width: int) -> list[list[Run]]:
+    """Tokens in lines of at most `width` cells; a line break of a token is seen, and breaks the line behind it."""
+    lines: list[list[Run]] = [[]]
+    used = 0
+    for position, piece in enumerate(pieces):
+        shown = piece.text.replace("\r\n", "\n").expandtabs(4).replace("\n", "↵\n") or "·"
+        for number, part in enumerate(map(visible, shown.split("\n"))):
+            if number or (used and used + cell_len(part) > width):
+                lines.append([])
+                used = 0
+            for chunk, text in enumerate(chop_cells(part, width) if part else ()):
+                if chunk:
+                    lines.append([])
+                    used = 0
+                lines[-1].append((position, text))
+                used += cell_len(text)
+    return lines if lines[-1] or len(lines) == 1 else lines[:-1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from pathlib import Path
 
@@ -15,38 +14,21 @@ from rollout.dump import read_dump
 from rollout.tokens import HubTokenizer
 from rollout.viewer.columns import number_text, signed_text, visible
 from rollout.viewer.decoder import DecoderError, find_tokenizer, load_decoder
-from rollout.viewer.document import MAX_BODY_CHARS, Block, BlockKind, blocks_of
-from rollout.viewer.layout import DocumentLayout, piece_lines
+from rollout.viewer.document import MAX_BODY_CHARS, BlockKind, blocks_of
 from rollout.viewer.pieces import Piece, decoded_pieces, heat, segment_pieces, token_lists
-from rollout.viewer.wrap import wrap
+from rollout.viewer.widgets.tokens import piece_lines
 from tests.rollout.viewer.conftest import verl_row
 
 TEXT = st.text(alphabet=st.sampled_from("ab \n\t漢é\x1b🙂"), max_size=60)
-BLOCKS = [
-    Block(BlockKind.PROMPT, "prompt", "find me\n" * 3, folded=True),
-    Block(BlockKind.TURN, "turn 1", "x" * 95),
-    Block(BlockKind.TURN, "turn 2", ("y" * 30 + " ") * 2 + "find me"),
-]
-
-
-@given(TEXT, st.integers(1, 12))
-def test_wrapped_lines_fit_and_leave_nothing_out(text: str, width: int) -> None:
-    text = text.replace("\t", " ")
-    lines = wrap(text, width)
-    assert all(cell_len(text[line.start : line.end]) <= max(width, 2) for line in lines)  # one wide character
-    left = "".join(text[line.start : line.end] for line in lines)
-    assert left.replace(" ", "") == text.replace(" ", "").replace("\n", "")
-    gaps = [text[a.end : b.start] for a, b in itertools.pairwise(lines)]
-    assert set(gaps) <= {"", " ", "\n"}
 
 
 @given(TEXT, st.integers(2, 12))
 def test_tokens_are_laid_out_whole(text: str, width: int) -> None:
     pieces = [Piece(part, "sampled", position) for position, part in enumerate(re.split(r"(?<=b)", text))]
     lines = piece_lines(pieces, width)
-    assert all(sum(cell_len(run.text) for run in line) <= width for line in lines)
-    assert [run.piece for line in lines for run in line] == sorted(run.piece for line in lines for run in line)
-    assert {run.piece for line in lines for run in line} == set(range(len(pieces)))
+    assert all(sum(cell_len(text) for _, text in line) <= width for line in lines)
+    assert [piece for line in lines for piece, _ in line] == sorted(piece for line in lines for piece, _ in line)
+    assert {piece for line in lines for piece, _ in line} == set(range(len(pieces)))
 
 
 def test_what_a_terminal_would_obey_is_made_visible() -> None:
@@ -102,51 +84,6 @@ def test_no_row_breaks_the_view(value: object) -> None:
         segment_pieces(record)
 
 
-def test_folding_and_finding() -> None:
-    state = DocumentLayout(BLOCKS, 42)
-    assert [(line.block, line.stretch is None) for line in state.lines] == [
-        (0, True),
-        (1, True),
-        *[(1, False)] * 3,
-        (2, True),
-        *[(2, False)] * 2,
-    ]
-    state.move(2)
-    assert state.find(re.compile("find me")) == 4
-    assert (state.match, state.lines[state.line].block) == (3, 2)  # the first one from the current block on
-    assert state.matches_on(state.lines[state.line]) == [(62, 69, True)]
-    state.next_match()
-    assert (state.match, state.folded) == (0, set())  # unfolded, because it is there
-    state.next_match(-1)
-    assert state.match == 3
-    state.toggle()
-    assert (state.folded, state.lines[-1].stretch) == ({2}, None)
-    state.toggle_all()
-    state.toggle_all()
-    assert len(state.lines) == 3
-    assert state.find(None) == 0
-
-
-def test_moving_by_blocks() -> None:
-    state = DocumentLayout(BLOCKS, 42)
-    state.move_block(1)
-    state.move(2)
-    assert (state.block, state.line) == (1, 3)
-    state.move_block(-1)
-    assert (state.block, state.line) == (1, 1)  # first to its own title
-    state.move_block(-1)
-    state.move_block(-1)
-    assert state.line == 0
-    state.move_block(9)
-    assert (state.block, state.lines[state.line].stretch) == (2, None)
-    state.move(99)
-    before = state.lines[state.line]
-    state.resize(30)
-    assert state.lines[state.line].block == before.block
-    state.move(-99)
-    assert DocumentLayout((), 80).lines == []
-
-
 @given(st.lists(st.integers(0, 49151), max_size=40))
 def test_pieces_of_any_ids_are_the_ids(tokenizer: HubTokenizer, ids: list[int]) -> None:
     mask = [position % 2 for position in range(len(ids))]
@@ -172,9 +109,7 @@ def test_pieces_of_a_text_are_the_text(tokenizer: HubTokenizer, text: str) -> No
     }
     whole = decoded_pieces(record, tokenizer.decode)
     assert "".join(piece.text for piece in whole) == tokenizer.decode(ids + ids)
-    response = decoded_pieces(record, tokenizer.decode, prompt=False)
-    assert "".join(piece.text for piece in response) == tokenizer.decode(ids)
-    assert [piece.position for piece in response] == list(range(len(ids), 2 * len(ids)))
+    assert [piece.position for piece in whole] == list(range(2 * len(ids)))
 
 
 def test_pieces_tell_mask_logprobs_and_weights(played: Path, tokenizer: HubTokenizer, model_dir: Path) -> None:
@@ -198,8 +133,9 @@ def test_without_a_tokenizer_segments_have_their_texts(played: Path) -> None:
     assert pieces[0].text == record["input"]
     assert pieces[2].text == "six\n☃ 漢字"
     assert pieces[3].text.startswith("####")
-    assert [(piece.kind, piece.text) for piece in segment_pieces(verl_row(1), prompt=False)] == [
-        ("sampled", "I think it is 1.")
+    assert [(piece.kind, piece.text) for piece in segment_pieces(verl_row(1))] == [
+        ("prompt", "user\nQuestion 0?\nassistant\n"),
+        ("sampled", "I think it is 1."),
     ]
 
 
