@@ -1,24 +1,21 @@
-"""`fairbox status`: what limiter and executors are doing, once or again and again."""
+"""`fairbox status`: what limiter and executors are doing."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.live import Live
 
 from fairbox.config import load, setting
 from fairbox.errors import EXIT_FAILURE, ConfigError
 from fairbox.serving import run_service
-from rollout.status.client import Status, StatusClient
-from rollout.status.view import as_data, as_tables
+from rollout.status import as_tables, ask, is_complete
 
 __all__ = ["StatusConfig", "main"]
 
@@ -29,8 +26,7 @@ class StatusConfig:
 
     limiter: str = setting("127.0.0.1:50053", help="Address of the limiter's admin service; empty: don't ask it.")
     executor: str = setting("127.0.0.1:50051", help="Addresses of executors, separated by commas; empty: ask none.")
-    watch: float = setting(0.0, help="Show it again every so many seconds, from 0.1, until Ctrl-C; 0: once.")
-    json: bool = setting(False, help="One JSON object a line instead of tables.")
+    json: bool = setting(False, help="One JSON object instead of lines to read.")
     timeout_s: float = setting(5.0, least=0.1, most=600, help="The longest wait for each answer, seconds.")
 
     @property
@@ -40,8 +36,6 @@ class StatusConfig:
 
     def validate(self) -> None:
         """Raises ConfigError for what the types can't say."""
-        if self.watch != 0 and not (math.isfinite(self.watch) and 0.1 <= self.watch <= 86_400):
-            raise ConfigError(f"watch is {self.watch}, must be 0 or from 0.1 to 86400")
         if not self.limiter and not self.executors:
             raise ConfigError("limiter and executor are both empty, so that there is nobody to ask")
         if len(set(self.executors)) != len(self.executors):
@@ -54,9 +48,18 @@ def main(argv: Sequence[str]) -> int:
     complete = [True]
 
     async def serve(stop: asyncio.Event) -> None:
-        async with StatusClient(config.limiter, config.executors, timeout_s=config.timeout_s) as client:
-            with _output(config) as show:
-                await _show(client, config.watch, stop, show, complete)
+        asked = asyncio.ensure_future(ask(config.limiter, config.executors, timeout_s=config.timeout_s))
+        stopped = asyncio.ensure_future(stop.wait())
+        await asyncio.wait([asked, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if asked.done():
+            complete[:] = [is_complete(asked.result())]
+            if config.json:
+                print(json.dumps(asked.result()))
+            else:
+                Console().print(as_tables(asked.result()))
+        for task in (asked, stopped):
+            task.cancel()
+        await asyncio.wait([asked, stopped])
 
     try:
         code = run_service(serve, name="fairbox status")
@@ -65,40 +68,3 @@ def main(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code or (0 if complete[-1] else EXIT_FAILURE)
-
-
-async def _show(
-    client: StatusClient, watch: float, stop: asyncio.Event, show: Callable[[Status], None], complete: list[bool]
-) -> None:
-    stopped = asyncio.ensure_future(stop.wait())
-    try:
-        while True:
-            asked = asyncio.ensure_future(client.ask())
-            try:
-                await asyncio.wait([asked, stopped], return_when=asyncio.FIRST_COMPLETED)
-                if not asked.done():
-                    return
-            finally:
-                asked.cancel()
-                await asyncio.wait([asked])
-            show(asked.result())
-            complete[:] = [asked.result().complete]
-            if not watch or stopped.done():
-                return
-            await asyncio.wait([stopped], timeout=watch)
-    finally:
-        stopped.cancel()
-        await asyncio.wait([stopped])
-
-
-@contextlib.contextmanager
-def _output(config: StatusConfig) -> Iterator[Callable[[Status], None]]:
-    """How one status is shown: as JSON, as tables below each other, or in place on a terminal."""
-    console = Console()
-    if config.json:
-        yield lambda status: print(json.dumps(as_data(status)), flush=True)
-    elif config.watch and console.is_terminal:
-        with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
-            yield lambda status: live.update(as_tables(status), refresh=True)
-    else:
-        yield lambda status: console.print(as_tables(status))

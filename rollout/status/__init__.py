@@ -1,1 +1,0 @@
-"""What limiter and executors are doing: asked, and shown to people and to programs."""
