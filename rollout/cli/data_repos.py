@@ -33,23 +33,17 @@ class DataReposConfig:
     )
     source: str = setting(
         "https://github.com/{repo}.git",
-        help="Where they come from: a URL, or the path of a repository, bundle, archive or folder, with {repo}, "
-        "{owner}, {name}, {commit} or {instance_id} of the row.",
+        help="Where they come from: a URL, or the path of a repository or bundle, with {repo}, {owner}, {name}, "
+        "{commit} or {instance_id} of the row.",
     )
     limit: int | None = setting(None, help="Only the first so many rows; none: all.")
     parallel: int = setting(8, help="Repositories at once; from 1.")
-    attempts: int = setting(3, help="Attempts of each repository while its source fails; from 1.")
     timeout_s: float = setting(900.0, help="Longest attempt, seconds; then every process of it is killed.")
-    max_gb: float = setting(200.0, help="Most GiB of all repositories in the folder.")
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""
-        if self.attempts < 1:
-            raise ConfigError(f"attempts is {self.attempts}, must be at least 1")
         if self.limit is not None and self.limit < 1:
             raise ConfigError(f"limit is {self.limit}, must be at least 1")
-        if not self.max_gb > 0:
-            raise ConfigError(f"max_gb is {self.max_gb}, must be above 0")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -59,18 +53,14 @@ def main(argv: Sequence[str]) -> int:
     )
     check_template(config.source)
     wants = _wants(config)
-    store = RepoStore(
-        config.out,
-        parallel=config.parallel,
-        timeout_s=config.timeout_s,
-        most_bytes=int(config.max_gb * (1 << 30)),
-    )
+    store = RepoStore(config.out, parallel=config.parallel, timeout_s=config.timeout_s)
+    ended, total = itertools.count(1), len({want.repo for want in wants})
     try:
-        found = asyncio.run(fetch_all(store, wants, attempts=config.attempts, report=_say))
+        found = asyncio.run(fetch_all(store, wants, report=lambda each: _say(each, f"[{next(ended)}/{total}]")))
     except KeyboardInterrupt:
         print("interrupted; what is finished stays, and the same command goes on", file=sys.stderr)
         return EXIT_INTERRUPTED
-    return _summary(wants, found, store)
+    return _summary(wants, found)
 
 
 def _wants(config: DataReposConfig) -> list[Want]:
@@ -91,23 +81,19 @@ def _wants(config: DataReposConfig) -> list[Want]:
     return wants
 
 
-def _say(progress: Progress) -> None:
-    figures = progress.statistics
-    ended = figures.done + figures.failed
-    count = f"[{ended}/{ended + figures.running + figures.waiting}]"
+def _say(progress: Progress, count: str) -> None:
     if not progress.failures:
         print(f"{count} {progress.repo}: {progress.wanted} there, {progress.seconds:.1f} s", file=sys.stderr)
         return
     error = progress.failures[0]
-    what = "failed, tried again later" if progress.again else "failed"
-    print(f"{count} {progress.repo}: {len(progress.failures)} of {progress.wanted} {what}: {error}", file=sys.stderr)
+    print(f"{count} {progress.repo}: {len(progress.failures)} of {progress.wanted} failed: {error}", file=sys.stderr)
 
 
-def _summary(wants: list[Want], found: dict[Want, Checkout | RepoError], store: RepoStore) -> int:
+def _summary(wants: list[Want], found: dict[Want, Checkout | RepoError]) -> int:
     failed = {want: error for want, error in found.items() if isinstance(error, RepoError)}
     rows = sum(want in failed for want in wants)
     repos = len({want.repo for want in wants})
-    print(f"{len(wants) - rows} of {len(wants)} rows ready: {repos} repositories, {store.bytes() / (1 << 20):.1f} MiB")
+    print(f"{len(wants) - rows} of {len(wants)} rows ready: {repos} repositories")
     for want, error in itertools.islice(failed.items(), _MOST_SAID):
         commit = want.commit[:12] if want.commit else "default branch"
         print(f"  {want.repo} ({commit}): {error.kind}: {error}")

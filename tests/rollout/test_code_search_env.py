@@ -10,7 +10,7 @@ import pytest
 
 from fairbox.errors import ConfigError
 from rollout.data.records import DataError
-from rollout.data.repos import RepoStore
+from rollout.data.repos import RepoStore, Want
 from rollout.envs.base import EnvironmentSetup
 from rollout.envs.code_search import CodeSearchConfig, CodeSearchEnvironment, LocalizationFinish
 from rollout.envs.registry import find_environment
@@ -48,7 +48,7 @@ class Prepared:
 @pytest.fixture
 async def prepared(tmp_path: Path) -> Prepared:
     made = Prepared(tmp_path)
-    await RepoStore(made.repos).ensure("o/n", made.commits[0], str(made.origin))
+    await RepoStore(made.repos).make(Want("o/n", str(made.origin), made.commits[0]))
     return made
 
 

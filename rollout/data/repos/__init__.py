@@ -1,8 +1,7 @@
 """Repositories for code search: fetched once, verified, kept as bare mirrors that the executor mounts."""
 
-from rollout.data.repos.failures import FailureKind, RepoError
-from rollout.data.repos.fetch import Progress, fetch_all
-from rollout.data.repos.store import Checkout, RepoStore
+from rollout.data.repos.mirror import FailureKind, RepoError
+from rollout.data.repos.store import Checkout, Progress, RepoStore, fetch_all
 from rollout.data.repos.wants import Want, check_template, row_want
 
 __all__ = [

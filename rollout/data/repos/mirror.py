@@ -1,225 +1,153 @@
-"""One bare repository of the store: fetches commits into it, makes commits of archives and patches, and marks what is
-whole.
+"""One bare repository of the store: fetches commits into it, makes commits of patches, and marks what is whole.
 
-A want is there exactly when its marker is: a reference that is written after everything below its commit has been found
-present and is on disk. What is without a marker is left over from an end halfway, and is fetched over.
+A want is there exactly when its mark is: a reference that is written after everything below its commit was found
+present. What has no mark is left over from an end halfway, and is fetched over.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 
-from rollout.data.repos.failures import FailureKind, RepoError
-from rollout.data.repos.git import Git, GitFailed
-from rollout.data.repos.trees import (
-    COMMIT_DATE,
-    COMMIT_EMAIL,
-    COMMIT_NAME,
-    TREE_REF,
-    entries,
-    import_stream,
-    is_archive,
-)
+from fairbox.errors import FairboxError
+from fairbox.git import GitError, git_async
 
-__all__ = ["Mirror", "marked", "source_kind"]
+__all__ = ["FailureKind", "Mirror", "RepoError"]
 
 _MARKS = "refs/fairbox/wants"
 _FULL = "refs/fairbox/full"
+_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _NOT_THERE = re.compile(r"not our ref ([0-9a-f]{40,64})")
 _ONLY_WHOLE = re.compile(r"unadvertised object|does not support (shallow|--depth)", re.IGNORECASE)
 """What servers say that give no single commits: old ones, and those that only serve files."""
 _FETCH = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--force")
 _COMMITS_AT_ONCE = 200
 """Hashes on one command line, and in one request to the server."""
-_FEED_BYTES = 1 << 18
-_LEFT_OVER = ("tmp_*", "*.lock", "fast_import_crash_*")
+_LEFT_OVER = ("tmp_*", "*.lock")
+_IDENTITY = {
+    f"GIT_{role}_{what}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "fairbox"), ("EMAIL", "fairbox@localhost"), ("DATE", "@946684800 +0000"))
+}
+"""Fixed, so that equal files give equal commits on every machine."""
 
 
-def source_kind(source: str) -> str:
-    """`remote`, `bundle`, `tree` (archive or folder) or `repository`. RepoError MISSING where nothing is."""
-    if "://" in source:
-        return "remote"
-    path = Path(source)
-    if not path.exists():
-        raise RepoError(FailureKind.MISSING, f"{source} is not there")
-    if path.is_file():
-        if is_archive(path):
-            return "tree"
-        if path.suffix == ".bundle":
-            return "bundle"
-        raise RepoError(
-            FailureKind.UNUSABLE, f"{source} is neither a repository nor a .bundle, .tar, .tar.gz or .zip file"
-        )
-    bare = (path / "HEAD").is_file() and (path / "objects").is_dir()
-    worked_in = (path / ".git").is_file() or (path / ".git" / "HEAD").is_file()
-    return "repository" if bare or worked_in else "tree"
+class FailureKind(StrEnum):
+    """What kept a state of a repository from being made."""
+
+    SOURCE = "source"
+    """The source did not give it in time: not reachable, gone, refused, damaged, slow. Trying again may help."""
+    MISSING = "missing"
+    """The source has no such commit, or there is no source."""
+    PATCH = "patch"
+    """The patch does not apply."""
 
 
-def marked(mirror: Path, digest: str) -> str | None:
-    """The commit of a want that is whole in the mirror, read without git; None: it is not there."""
-    with contextlib.suppress(OSError):
-        text = (mirror / _MARKS / digest).read_text(encoding="ascii").strip()
-        return text if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", text) else None
-    return None
+class RepoError(FairboxError):
+    """A state of a repository can't be had; `kind` says why in one word, the text in a sentence."""
+
+    def __init__(self, kind: FailureKind, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 class Mirror:
-    """The repository at `path`, for whoever holds its lock. `problem` says, while git runs, why it must end."""
+    """The repository at `path`. Only who holds its lock may call anything but `marked`."""
 
-    def __init__(self, path: Path, git: Git, problem: Callable[[], str | None], *, most_bytes: int) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._git = git
-        self._problem = problem
-        self._most_bytes = most_bytes
 
-    async def create(self) -> None:
-        self.path.mkdir(parents=True)
-        await self._run("init", "--quiet", "--bare", "--template=", "--initial-branch=main")
-        for name in ("HEAD", "config"):
-            _sync(self.path / name)
+    def marked(self, digest: str) -> str | None:
+        """The commit of a want that is there, read without git; None if it is not."""
+        with contextlib.suppress(OSError):
+            text = (self.path / _MARKS / digest).read_text(encoding="ascii").strip()
+            return text if _HASH.fullmatch(text) else None
+        return None
 
-    def tidy(self) -> None:
-        """Removes what a killed git has left. Only who holds the lock may, and no git of his runs."""
+    async def open(self) -> None:
+        """Makes the repository if there is none, and removes what a killed git has left."""
+        self.path.mkdir(parents=True, exist_ok=True)
         for pattern in _LEFT_OVER:
             for path in self.path.rglob(pattern):
-                with contextlib.suppress(FileNotFoundError):
-                    path.unlink()
+                path.unlink(missing_ok=True)
+        await git_async(self.path, "init", "--quiet", "--bare", "--template=", "--initial-branch=main")
 
-    async def fetch(self, source: str, kind: str, commits: Sequence[str]) -> dict[str, RepoError]:
-        """Fetches commits that are not there yet; those that the source does not have are returned, with the reason.
+    async def fetch(self, source: str, commits: Sequence[str]) -> dict[str, RepoError]:
+        """Fetches commits that are not there yet; returns those that the source does not have, with the reason.
 
-        Single commits where the source gives those, otherwise everything. RepoError where the source gave nothing.
+        Takes single commits if the source gives those, otherwise everything. Raises RepoError if it gave nothing.
         """
-        lacking = [commit for commit in commits if await self._lost(commit)]
+        lacking = [commit for commit in commits if not await self._is_whole(commit)]
         missing: dict[str, RepoError] = {}
-        whole = kind == "bundle"
-        while lacking and not whole:
-            some = lacking[:_COMMITS_AT_ONCE]
+        while some := lacking[:_COMMITS_AT_ONCE]:
             try:
-                await self._fetch(source, "--depth=1", *(f"{commit}:refs/fairbox/fetched/{commit}" for commit in some))
+                await self._fetch(source, "--depth=1", *(f"{each}:refs/fairbox/fetched/{each}" for each in some))
                 lacking = lacking[len(some) :]
-            except GitFailed as error:
+            except GitError as error:
                 if (found := _NOT_THERE.search(str(error))) and found[1] in some:
                     missing[found[1]] = RepoError(FailureKind.MISSING, f"{source} has no commit {found[1]}")
                     lacking.remove(found[1])
                 elif _ONLY_WHOLE.search(str(error)):
-                    whole = True
+                    await self._fetch_all(source)
+                    break
                 else:
                     raise RepoError(FailureKind.SOURCE, f"{source}: {error}") from None
-        if lacking:
-            await self._fetch_all(source)
         for commit in lacking:
-            if await self._lost(commit):
-                missing[commit] = RepoError(
-                    FailureKind.MISSING, f"{source} has no commit {commit} on any branch or tag"
-                )
+            if not await self._is_whole(commit):
+                text = f"{source} has no commit {commit} on any branch or tag"
+                missing[commit] = RepoError(FailureKind.MISSING, text)
         return missing
 
-    async def fetch_head(self, source: str, kind: str) -> str:
-        """The source's default branch, as it is now."""
+    async def fetch_head(self, source: str) -> str:
+        """Fetches the source's default branch, as it is now, and returns its commit. Raises RepoError."""
         name = f"{_FULL}/HEAD"
-        depth = () if kind == "bundle" else ("--depth=1",)
         try:
-            await self._fetch(source, *depth, f"HEAD:{name}")
-        except GitFailed as error:
+            await self._fetch(source, "--depth=1", f"HEAD:{name}")
+        except GitError as error:
             if not _ONLY_WHOLE.search(str(error)):
                 raise RepoError(FailureKind.SOURCE, f"{source}: {error}") from None
             await self._fetch_all(source, f"HEAD:{name}")
-        return await self._resolve(name)
-
-    async def import_tree(self, source: Path) -> str:
-        """The commit of an archive or a folder."""
-        stream = _fed(import_stream(entries(source, most_bytes=self._most_bytes)))
-        try:
-            await self._run("fast-import", "--quiet", "--done", "--force", "--date-format=raw", stdin=stream)
-        except GitFailed as error:
-            raise RepoError(FailureKind.UNUSABLE, f"{source}: {error}") from None
-        return await self._resolve(TREE_REF)
+        return (await git_async(self.path, "rev-parse", "--verify", f"{name}^{{commit}}")).decode().strip()
 
     async def apply(self, commit: str, patch: str) -> str:
-        """A commit without a parent: the files of `commit` with the patch applied."""
+        """Makes a commit without a parent: the files of `commit` with the patch applied. Raises RepoError."""
         index = {"GIT_INDEX_FILE": str(self.path / "tmp_index")}
-        (self.path / "tmp_index").unlink(missing_ok=True)
+        await git_async(self.path, "read-tree", commit, env=index)
+        text = patch if patch.endswith("\n") else patch + "\n"
         try:
-            await self._run("read-tree", commit, env=index)
-            text = patch if patch.endswith("\n") else patch + "\n"
-            try:
-                words = ("apply", "--cached", "--whitespace=nowarn", "-")
-                await self._run(*words, stdin=text.encode("utf-8", "surrogateescape"), env=index)
-            except GitFailed as error:
-                raise RepoError(FailureKind.PATCH, f"the patch does not apply to {commit[:12]}: {error}") from None
-            tree = (await self._run("write-tree", env=index)).decode().strip()
-        finally:
-            (self.path / "tmp_index").unlink(missing_ok=True)
-        who = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in _IDENTITY}
-        return (await self._run("commit-tree", tree, "-m", "workspace", env=who)).decode().strip()
+            await git_async(
+                self.path, "apply", "--cached", "-", stdin=text.encode("utf-8", "surrogateescape"), env=index
+            )
+        except GitError as error:
+            raise RepoError(FailureKind.PATCH, f"the patch does not apply to {commit[:12]}: {error}") from None
+        tree = (await git_async(self.path, "write-tree", env=index)).decode().strip()
+        (self.path / "tmp_index").unlink()
+        return (await git_async(self.path, "commit-tree", tree, "-m", "workspace", env=_IDENTITY)).decode().strip()
 
     async def mark(self, digest: str, commit: str) -> None:
-        """Says that a want is whole, after looking. RepoError STORE when objects are missing."""
-        if lost := await self._lost(commit):
-            raise RepoError(FailureKind.STORE, f"{self.path} is not whole: {lost}")
-        await self._run("update-ref", f"{_MARKS}/{digest}", commit)
+        """Says that a want is there, after looking. Raises RepoError if objects are missing."""
+        if not await self._is_whole(commit):
+            raise RepoError(FailureKind.SOURCE, f"{self.path} is not whole: objects of {commit} are missing")
+        await git_async(self.path, "update-ref", f"{_MARKS}/{digest}", commit)
 
     async def _fetch(self, source: str, *words: str) -> None:
         options = [word for word in words if word.startswith("--")]
         names = [word for word in words if not word.startswith("--")]
-        remote = {"remote": True, "problem": self._problem}
-        await self._git.run(self.path, *_FETCH, *options, "--", source, *names, **remote)  # type: ignore[arg-type]
+        await git_async(self.path, *_FETCH, *options, "--", source, *names, users=True)
 
     async def _fetch_all(self, source: str, *more: str) -> None:
         try:
             await self._fetch(source, f"+refs/heads/*:{_FULL}/heads/*", f"+refs/tags/*:{_FULL}/tags/*", *more)
-        except GitFailed as error:
+        except GitError as error:
             raise RepoError(FailureKind.SOURCE, f"{source}: {error}") from None
 
-    async def _lost(self, commit: str) -> str | None:
-        """What is missing below a commit; None: nothing."""
+    async def _is_whole(self, commit: str) -> bool:
+        """Whether everything below a commit is there."""
         try:
-            listed = await self._run("rev-list", "--objects", "--no-object-names", f"{commit}^{{tree}}")
-            found = await self._run("cat-file", "--batch-check=%(objecttype)", stdin=listed)
-        except GitFailed as error:
-            return str(error)
-        lost = sum(line.endswith(b"missing") for line in found.splitlines())
-        return f"{lost} objects of {commit} are missing" if lost else None
-
-    async def _resolve(self, name: str) -> str:
-        try:
-            return (await self._run("rev-parse", "--verify", f"{name}^{{commit}}")).decode().split()[-1]
-        except GitFailed as error:
-            raise RepoError(FailureKind.SOURCE, f"{name} is no commit: {error}") from None
-
-    async def _run(
-        self, *words: str, stdin: bytes | AsyncIterator[bytes] = b"", env: dict[str, str] | None = None
-    ) -> bytes:
-        return await self._git.run(self.path, *words, stdin=stdin, env=env, problem=self._problem)
-
-
-_IDENTITY = (("NAME", COMMIT_NAME), ("EMAIL", COMMIT_EMAIL), ("DATE", f"@{COMMIT_DATE}"))
-
-
-async def _fed(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Made in a thread, some at a time: unpacking takes processor time."""
-
-    def some() -> bytes:
-        out = bytearray()
-        for piece in pieces:
-            out += piece
-            if len(out) >= _FEED_BYTES:
-                break
-        return bytes(out)
-
-    while data := await asyncio.to_thread(some):
-        yield data
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+            await git_async(self.path, "rev-list", "--objects", "--quiet", f"{commit}^{{tree}}")
+        except GitError:
+            return False
+        return True

@@ -1,8 +1,8 @@
 """What is wanted of a repository: a commit of some source, or a commit with a patch applied, and where it comes from.
 
-Pure. A want is named by a digest of what decides its content, so that the same want has the same name on every machine
-and in every run. Not everything that decides is known beforehand: the default branch of a remote is what it is when it
-is fetched, and stays that in this store.
+A want is named by a digest of what decides its content, so that the same want has the same name on every machine and in
+every run. Not everything that decides is known beforehand: the default branch of a source is what it is when it is
+fetched, and stays that in this store.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ class Want:
     repo: str
     """owner/name; names the mirror."""
     source: str
-    """A URL (`https://`, `http://`, `file://`), or the path of a repository, a bundle, an archive or a folder; paths
-    become absolute."""
+    """A URL (`https://`, `http://`, `file://`), or the path of a repository or a bundle; paths become absolute."""
     commit: str | None = None
-    """Full hash; None: the default branch of a repository, or all of an archive or folder."""
+    """Full hash; None: the default branch."""
     patch: str = ""
     """Applied on top. The result is a commit without a parent."""
 
@@ -59,11 +58,9 @@ class Want:
             # One name for one place, whichever folder it is asked for from.
             object.__setattr__(self, "source", str(Path(self.source).absolute()))
 
-    def digest(self, content: str = "") -> str:
-        """32 hex digits. `content` says what an archive or a folder holds; a commit's hash says that by itself."""
-        decides = [self.commit or self.source, content, self.patch]
-        if content:
-            decides[0] = "content"
+    def digest(self) -> str:
+        """32 hex digits."""
+        decides = [self.commit or self.source, "", self.patch]
         return hashlib.sha256(json.dumps(decides).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     @property

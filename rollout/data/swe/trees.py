@@ -6,18 +6,16 @@ and with a deadline, and a file has a bound.
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fairbox.errors import FairboxError
+from fairbox.git import GitError, git
 
 __all__ = ["Clones", "GitTree", "TreeError", "diff_text", "run_git"]
 
 _MOST_BYTES = 16 << 20
 """Of one file; sources of Python have at most some hundred thousand."""
-_GIT_S = 120.0
-"""Longest time of one git; they only read what is there."""
 
 
 class TreeError(FairboxError):
@@ -62,20 +60,12 @@ class Clones:
         return None
 
 
-def run_git(repository: Path, *words: str, text: bytes = b"") -> bytes:
-    """What a git command that changes nothing but objects writes. Raises TreeError, also when it takes too long."""
-    settings = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.quotePath=true"]
-    command = ["git", "--no-pager", "--no-replace-objects", "-C", str(repository), *settings, *words]
+def run_git(repository: Path, *words: str, text: bytes = b"", env: Mapping[str, str] | None = None) -> bytes:
+    """What a git command writes. Raises TreeError, also when it takes too long."""
     try:
-        done = subprocess.run(command, input=text, capture_output=True, check=False, timeout=_GIT_S)  # noqa: S603
-    except FileNotFoundError:
-        raise TreeError("git is not installed, or not on PATH") from None
-    except subprocess.TimeoutExpired:
-        raise TreeError(f"{repository}: git {words[0]} took longer than {_GIT_S:g} s") from None
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit code {done.returncode}"]
-        raise TreeError(f"{repository}: git {words[0]}: {said[-1][:200]}")
-    return done.stdout
+        return git(repository, *words, stdin=text, env=env, users=True)
+    except GitError as error:
+        raise TreeError(f"{repository}: {error}") from None
 
 
 def diff_text(repository: Path, old: str, new: str, paths: Sequence[str]) -> str:

@@ -17,12 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rollout.cli.data_repos import main
 from rollout.data.repos import Checkout, FailureKind, Progress, RepoError, RepoStore, Want, fetch_all
-from rollout.data.repos.table import BACKOFF_S, FetchTable
+from rollout.data.repos import store as repo_store
 from tests.executor import repositories
 from tests.executor.repositories import git
 
@@ -30,66 +28,37 @@ ROOT = Path(__file__).parents[3]
 HANGS, DAMAGED, GONE = "o/r03", "o/r07", "o/r40"
 
 
-@given(st.integers(1, 30), st.integers(1, 5), st.integers(1, 3), st.randoms(use_true_random=False))
-def test_every_repository_ends_within_its_attempts_and_few_run_at_once(
-    count: int, parallel: int, attempts: int, random: object
-) -> None:
-    table = FetchTable([f"r{n}" for n in range(count)], parallel=parallel, attempts=attempts)
-    now, running, tried = 0.0, [], dict.fromkeys((f"r{n}" for n in range(count)), 0)
-    fresh: list[str] = []
-    while not table.finished:
-        for name in table.start(now):
-            running.append(name)
-            tried[name] += 1
-            fresh += [name] if tried[name] == 1 else []
-        assert len(running) <= parallel
-        assert table.statistics().running == len(running)
-        if not running:
-            wait = table.wait_s(now)
-            assert wait is not None
-            assert wait > 0
-            now += wait
-            continue
-        name = running.pop(random.randrange(len(running)))  # type: ignore[attr-defined]
-        fate = random.random()  # type: ignore[attr-defined]
-        again = table.ended(name, now, failed=fate < 0.5, may_pass=fate < 0.4)
-        assert again == (fate < 0.4 and tried[name] < attempts)
-        now += 0.1
-    assert fresh == list(tried)  # in their order
-    assert all(1 <= number <= attempts for number in tried.values())
-    figures = table.statistics()
-    assert (figures.done + figures.failed, figures.attempts) == (count, sum(tried.values()))
-
-
-def test_a_repository_waits_before_it_is_tried_again_and_longer_each_time() -> None:
-    table = FetchTable(["a"], parallel=1, attempts=3)
-    assert table.start(0.0) == ["a"]
-    assert table.ended("a", 1.0, failed=True, may_pass=True)
-    assert (table.wait_s(1.0), table.start(1.0 + BACKOFF_S / 2)) == (BACKOFF_S, [])
-    assert table.start(1.0 + BACKOFF_S) == ["a"]
-    assert table.ended("a", 5.0, failed=True, may_pass=True)
-    assert table.wait_s(5.0) == 2 * BACKOFF_S
-    assert table.start(20.0) == ["a"]
-    assert not table.ended("a", 20.0, failed=True, may_pass=True)
-    assert table.finished
-
-
 async def test_a_source_that_comes_back_is_tried_again_and_one_that_lacks_a_commit_is_not(tmp_path: Path) -> None:
     origin, base = repositories.project(tmp_path / "origin")
     hidden = origin.rename(tmp_path / "hidden")
+    asyncio.get_running_loop().call_later(0.5, hidden.rename, origin)
     said: list[Progress] = []
-
-    def report(progress: Progress) -> None:
-        said.append(progress)
-        if hidden.exists():
-            hidden.rename(origin)
-
     wants = [Want("o/p", origin.as_uri(), base), Want("o/p", origin.as_uri(), "0" * 40)]
-    found = await fetch_all(RepoStore(tmp_path / "store"), wants, report=report)
+    found = await fetch_all(RepoStore(tmp_path / "store"), wants, report=said.append)
     assert isinstance(found[wants[0]], Checkout)
     assert isinstance(error := found[wants[1]], RepoError)
     assert error.kind is FailureKind.MISSING
-    assert [(each.wanted, len(each.failures), each.again) for each in said] == [(2, 2, True), (2, 1, False)]
+    assert [(each.wanted, each.failures) for each in said] == [(2, (error,))]
+
+
+async def test_few_repositories_are_worked_on_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once: list[int] = []
+    running = 0
+
+    async def fill(*_: object) -> None:
+        nonlocal running
+        running += 1
+        at_once.append(running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        raise OSError("no")
+
+    monkeypatch.setattr(RepoStore, "_fill", fill)
+    monkeypatch.setattr(repo_store, "_BACKOFF_S", 0.001)
+    wants = [Want(f"o/r{number}", "/srv") for number in range(10)]
+    found = await fetch_all(RepoStore(tmp_path / "store", parallel=3), wants)
+    assert {str(each) for each in found.values()} == {f"{want.repo}: no" for want in wants}
+    assert (max(at_once), len(at_once)) == (3, 30)  # each is tried three times
 
 
 @contextlib.contextmanager
@@ -143,11 +112,10 @@ async def test_a_source_that_hangs_is_ended_with_all_its_processes(tmp_path: Pat
     store = RepoStore(tmp_path / "store", timeout_s=2)
     with pytest.raises(RepoError, match="not done after 2 s") as caught:
         await store.make(Want("o/p", origin.as_uri(), base))
-    assert caught.value.kind is FailureKind.TIMEOUT
+    assert caught.value.kind is FailureKind.SOURCE
     async with asyncio.timeout(30):
         while processes(origin):
             await asyncio.sleep(0.05)
-    assert not list((store.folder / "making").iterdir())
 
 
 def hang(origin: Path) -> None:
@@ -195,16 +163,14 @@ def test_fifty_repositories_of_which_some_are_bad_and_a_run_that_is_killed(
     mirrors = tmp_path / "store" / "mirrors"
     before = {path: path.stat().st_mtime_ns for path in mirrors.glob("*/*.git/objects/pack/*.pack")}
     assert 11 <= len(before) < 48
-    assert list((tmp_path / "store" / "making").iterdir())  # at least the one that hangs
     shutil.rmtree(tmp_path / "origins" / GONE)
-    assert main([*words, "parallel=8", "attempts=1", "timeout_s=6"]) == 1
+    assert main([*words, "parallel=8", "timeout_s=6"]) == 1
     out, err = capsys.readouterr()
     assert out.startswith("47 of 50 rows ready: 50 repositories")
-    for repo, reason in ((HANGS, "timeout: "), (DAMAGED, "source: "), (GONE, "source: ")):
+    for repo, reason in ((HANGS, "source: "), (DAMAGED, "source: "), (GONE, "source: ")):
         assert f"  {repo} ({base[:12]}): {reason}" in out
     assert out.count("\n") == 4
     assert "[50/50]" in err
-    assert not list((tmp_path / "store" / "making").iterdir())
     assert {path: path.stat().st_mtime_ns for path in before} == before  # nothing was fetched twice
     store = RepoStore(tmp_path / "store")
     ready = [store.find(Want(str(row["repo"]), source.replace("{repo}", str(row["repo"])), base)) for row in rows]
@@ -237,7 +203,6 @@ async def test_two_processes_fetch_a_repository_once(tmp_path: Path) -> None:
     checkouts = await asyncio.gather(*(store.make(want) for store in stores))
     assert len(set(checkouts)) == 1
     assert len(list(checkouts[0].path.glob("objects/pack/*.pack"))) == 1
-    assert not list((stores[0].folder / "making").iterdir())
 
 
 def test_bad_rows_are_named_before_anything_is_fetched(tmp_path: Path) -> None:
