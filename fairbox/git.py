@@ -55,19 +55,21 @@ def git(
     stdin: bytes = b"",
     env: Mapping[str, str] | None = None,
     users: bool = False,
+    with_stderr: bool = False,
     timeout_s: float = 120.0,
 ) -> bytes:
     """Runs a command in a repository, bare or not, and returns what it writes. Raises GitError, also at the timeout."""
+    errors = subprocess.STDOUT if with_stderr else subprocess.PIPE
     command, environment = _command(repository, words), _environment(repository, users) | dict(env or {})
     try:
         done = subprocess.run(  # noqa: S603 - no shell
-            command, input=stdin, capture_output=True, check=False, timeout=timeout_s, env=environment
+            command, input=stdin, stdout=subprocess.PIPE, stderr=errors, check=False, timeout=timeout_s, env=environment
         )
     except FileNotFoundError:
         raise GitError("git is not installed, or not on PATH") from None
     except subprocess.TimeoutExpired:
         raise GitError(f"git {words[0]} took longer than {timeout_s:g} s") from None
-    return _checked(words, done.returncode, done.stdout, done.stderr)
+    return _checked(words, done.returncode, done.stdout, done.stdout if with_stderr else done.stderr)
 
 
 async def git_async(

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from rollout.data.swe.apply import ApplyError, apply_patch
-from rollout.data.swe.parse import PatchError, parse_patch
-from rollout.data.swe.patch import Patch
+from rollout.data.swe.patch import Patch, PatchError, parse_patch
 from rollout.data.swe.rows import SearchTask, read_changes_column
 from rollout.data.swe.targets import target_column
-from rollout.data.swe.trees import Clones, GitTree, TreeError
-from rollout.data.swe.truth import Dialect, FileChange, TruthError, searched_path, truth
+from rollout.data.swe.trees import ApplyError, Clones, GitTree, TreeError
+from rollout.data.swe.truth import Dialect, FileChange, TruthError, truth
 
 __all__ = ["Built", "Filters", "Left", "Why", "build"]
 
@@ -139,7 +137,7 @@ def _task(
         raise _LeftOut(Why.BAD_ROW, str(error)) from None
     changes = given
     if clones is not None and (tree := clones.tree(repo, commit)) is not None:
-        changes = _made(patch, tree, makes_defect, dialect)
+        changes = _made(text, patch, tree, makes_defect, dialect)
         built.made += 1
     if changes is None and filters.need_truth:
         raise _LeftOut(Why.NO_SOURCE, f"there is none of {repo} at {commit or 'its own state'}")
@@ -155,7 +153,7 @@ def _patch(text: str, filters: Filters) -> Patch:
         raise _LeftOut(Why.BAD_PATCH, f"patch: {error}") from None
     if not patch.files:
         raise _LeftOut(Why.BAD_PATCH, "patch: has no files")
-    python = {searched_path(file) for file in patch.files if searched_path(file).endswith(".py")}
+    python = {file.searched_path for file in patch.files if file.searched_path.endswith(".py")}
     if not python:
         raise _LeftOut(Why.NO_PYTHON, f"patch: changes {patch.files[0].path}, and no .py file")
     if filters.max_files is not None and len(python) > filters.max_files:
@@ -163,13 +161,13 @@ def _patch(text: str, filters: Filters) -> Patch:
     return patch
 
 
-def _made(patch: Patch, tree: GitTree, use_patch: bool, dialect: Dialect) -> tuple[FileChange, ...]:
+def _made(text: str, patch: Patch, tree: GitTree, use_patch: bool, dialect: Dialect) -> tuple[FileChange, ...]:
     """The truth. The searched tree is the one with the patch if that makes the defect, else the one without."""
     try:
-        if not use_patch:
-            return tuple(truth(patch, tree.read, dialect))
-        after = apply_patch(patch, tree.read)
-        return tuple(truth(patch.reversed(), lambda path: after[path] if path in after else tree.read(path), dialect))
+        with tree.patched(text) as patched:
+            if use_patch:
+                return tuple(truth(patch.reversed(), patched.read, tree.read, dialect))
+            return tuple(truth(patch, tree.read, patched.read, dialect))
     except ApplyError as error:
         raise _LeftOut(Why.DOES_NOT_FIT, str(error)) from None
     except TreeError as error:

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from rollout.data.swe.apply import ApplyError
 from rollout.data.swe.commits import clean_message, is_test, named_file
-from rollout.data.swe.parse import parse_patch
+from rollout.data.swe.patch import PatchError, parse_patch
 from rollout.data.swe.rows import SearchTask
 from rollout.data.swe.targets import target_column
 from rollout.data.swe.trees import GitTree, diff_text, run_git
@@ -137,13 +136,15 @@ def _task(repository: Path, repo: str, commit: Commit, dialect: Dialect, filters
     if named_file(statement, paths) is not None:
         return Unfit.NAMES_ANSWER
     text = diff_text(repository, parent, commit.hash, paths)
-    patch = parse_patch(text)
-    if sum(line.mark != " " for file in patch.files for hunk in file.hunks for line in hunk.lines) > filters.max_lines:
-        return Unfit.TOO_MANY_LINES
     try:
         text.encode()  # rows are UTF-8
-        changes = tuple(truth(patch, GitTree(repository, parent).read, dialect))
-    except (ApplyError, TruthError, UnicodeEncodeError):  # a file that git takes for binary, or that is not Python 3
+        patch = parse_patch(text)
+        hunks = [hunk for file in patch.files for hunk in file.hunks]
+        if sum(len(hunk.removed) + len(hunk.added) for hunk in hunks) > filters.max_lines:
+            return Unfit.TOO_MANY_LINES
+        before, after = (GitTree(repository, each).read for each in (parent, commit.hash))
+        changes = tuple(truth(patch, before, after, dialect))
+    except (PatchError, TruthError, UnicodeEncodeError):  # a file that is not Python 3, or whose name has quotes
         return Unfit.NOT_PARSED
     if not any(each.changes.edited_entities for each in changes):
         return Unfit.NO_ENTITY

@@ -1,53 +1,28 @@
-"""A patch as plain data: files, hunks, lines. Parsing is `parse`, printing is here, applying is `apply`.
+"""A patch as plain data: what it removes from files and adds to them. The package `unidiff` reads it.
 
-Text, not bytes: what is not UTF-8 is in it as surrogates (`surrogateescape`), so that nothing is lost. Lines end at a
-newline and nowhere else; a carriage return before it is part of the line.
-
-Printing gives the form of `git diff`, and `parse_patch(str(patch)) == patch`.
+Text, not bytes: what is not UTF-8 is in it as surrogates (`surrogateescape`), so that nothing is lost.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Self
+import re
+from dataclasses import dataclass
 
-from rollout.data.swe.names import quote
+from unidiff.errors import UnidiffParseError
+from unidiff.patch import Hunk as ReadHunk
+from unidiff.patch import PatchedFile, PatchSet
 
-__all__ = ["NO_NEWLINE", "ChangeKind", "FilePatch", "Hunk", "Line", "Patch"]
+from fairbox.errors import FairboxError
 
-NO_NEWLINE = "\\ No newline at end of file"
+__all__ = ["FilePatch", "Hunk", "Patch", "PatchError", "parse_patch"]
 
-
-class ChangeKind(StrEnum):
-    """What happens to a file."""
-
-    MODIFIED = "modified"
-    """Its content, its mode, or both change."""
-    ADDED = "added"
-    """It was not there."""
-    DELETED = "deleted"
-    """It goes."""
-    RENAMED = "renamed"
-    """It gets another name, and perhaps another content."""
-    COPIED = "copied"
-    """It stays, and a copy, perhaps changed, gets another name."""
+_NOTHING = "/dev/null"
+_PREFIX = re.compile(r"^[abciow12]/")
+"""What git puts before names: a/ and b/, or by `diff.mnemonicPrefix` c/, i/, o/ and w/, or 1/ and 2/."""
 
 
-_REVERSED = {ChangeKind.ADDED: ChangeKind.DELETED, ChangeKind.DELETED: ChangeKind.ADDED}
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a hunk."""
-
-    mark: str
-    """` ` in both versions, `-` in the old one alone, `+` in the new one alone."""
-    text: str
-    """With its newline; without one only at the end of a file that has none there."""
-
-    def __str__(self) -> str:
-        return self.mark + self.text + ("" if self.text.endswith("\n") else f"\n{NO_NEWLINE}\n")
+class PatchError(FairboxError):
+    """A text is no patch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,109 +33,39 @@ class Hunk:
     old_count: int
     new_start: int
     new_count: int
-    lines: tuple[Line, ...]
-    heading: str = ""
-    """What follows the second `@@`: a space and the function that the hunk lies in, as the tool guessed it."""
+    removed: tuple[tuple[int, str], ...]
+    """Number in the old file, and text."""
+    added: tuple[tuple[int, str], ...]
+    """Number in the new file, and text."""
 
-    def __str__(self) -> str:
-        old, new = _range(self.old_start, self.old_count), _range(self.new_start, self.new_count)
-        return f"@@ -{old} +{new} @@{self.heading}\n" + "".join(map(str, self.lines))
-
-    def reversed(self) -> Self:
-        """The hunk that undoes it: removed lines before added ones, as tools write them."""
-        lines: list[Line] = []
-        added: list[Line] = []
-        for line in self.lines:
-            if line.mark == " ":
-                lines += [*added, line]
-                added = []
-            elif line.mark == "-":
-                added.append(Line("+", line.text))
-            else:
-                lines.append(Line("-", line.text))
-        return replace(
-            self,
-            old_start=self.new_start,
-            old_count=self.new_count,
-            new_start=self.old_start,
-            new_count=self.old_count,
-            lines=(*lines, *added),
-        )
+    def reversed(self) -> Hunk:
+        """The hunk that undoes it."""
+        return Hunk(self.new_start, self.new_count, self.old_start, self.old_count, self.added, self.removed)
 
 
 @dataclass(frozen=True, slots=True)
 class FilePatch:
-    """What a patch does to one file. `path` is the name that it has afterwards, or had if it goes."""
+    """What a patch does to one file."""
 
-    kind: ChangeKind
     old_path: str | None
     """None for an added file."""
     new_path: str | None
     """None for a deleted file."""
     hunks: tuple[Hunk, ...] = ()
-    binary: bool = False
-    """The content changes in a way that the patch doesn't show as lines; it can't be applied here."""
-    old_mode: str | None = None
-    """Six octal digits as git has them (`100644`); None where the patch says none, and of the side that has no file.
-    A file that comes or goes has one; equal modes of both sides are said together with the blobs only."""
-    new_mode: str | None = None
-    old_blob: str | None = None
-    """Hash of the content, often abbreviated, where the patch says it."""
-    new_blob: str | None = None
-    similarity: int | None = None
-    """Percent, of a renamed or copied file."""
 
     @property
     def path(self) -> str:
-        path = self.old_path if self.new_path is None else self.new_path
-        assert path is not None
-        return path
+        """The name afterwards; that of a deleted file, which has none, before."""
+        return self.new_path or self.old_path or ""
 
-    def reversed(self) -> Self:
-        """The change that undoes this one; that of a copied file removes the copy without saying what was in it."""
-        kind = _REVERSED.get(self.kind, self.kind)
-        old, new = self.new_path, self.old_path
-        if kind is ChangeKind.COPIED:
-            kind, new = ChangeKind.DELETED, None
-        return replace(
-            self,
-            kind=kind,
-            old_path=old,
-            new_path=new,
-            hunks=() if self.kind is ChangeKind.COPIED else tuple(hunk.reversed() for hunk in self.hunks),
-            old_mode=self.new_mode,
-            new_mode=None if kind is ChangeKind.DELETED else self.old_mode,
-            old_blob=self.new_blob,
-            new_blob=self.old_blob,
-            similarity=None if kind is ChangeKind.DELETED else self.similarity,
-        )
+    @property
+    def searched_path(self) -> str:
+        """The name in the tree before the patch; that of an added file, which has none there, afterwards."""
+        return self.old_path or self.new_path or ""
 
-    def __str__(self) -> str:
-        old, new = self.old_path or self.path, self.path
-        lines = [f"diff --git {quote('a/' + old)} {quote('b/' + new)}", *self._modes()]
-        if self.similarity is not None:
-            lines.append(f"similarity index {self.similarity}%")
-        if self.kind in (ChangeKind.RENAMED, ChangeKind.COPIED):
-            verb = "rename" if self.kind is ChangeKind.RENAMED else "copy"
-            lines += [f"{verb} from {quote(old)}", f"{verb} to {quote(new)}"]
-        if self.old_blob is not None and self.new_blob is not None:
-            mode = f" {self.old_mode}" if self.old_mode is not None and self.old_mode == self.new_mode else ""
-            lines.append(f"index {self.old_blob}..{self.new_blob}{mode}")
-        sources = [_side("a", self.old_path), _side("b", self.new_path)]
-        if self.binary:
-            lines.append(f"Binary files {sources[0]} and {sources[1]} differ")
-        elif self.hunks:
-            lines += [f"--- {_tabbed(sources[0])}", f"+++ {_tabbed(sources[1])}"]
-        return "".join(line + "\n" for line in lines) + "".join(map(str, self.hunks))
-
-    def _modes(self) -> list[str]:
-        if self.kind is ChangeKind.ADDED:
-            return [f"new file mode {self.new_mode}"]
-        if self.kind is ChangeKind.DELETED:
-            return [f"deleted file mode {self.old_mode}"]
-        if self.old_mode == self.new_mode:
-            return []
-        return [f"old mode {self.old_mode}", f"new mode {self.new_mode}"]
+    def reversed(self) -> FilePatch:
+        """The change that undoes this one."""
+        return FilePatch(self.new_path, self.old_path, tuple(hunk.reversed() for hunk in self.hunks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,22 +74,31 @@ class Patch:
 
     files: tuple[FilePatch, ...] = ()
 
-    def reversed(self) -> Self:
+    def reversed(self) -> Patch:
         """The patch that undoes this one."""
-        return replace(self, files=tuple(file.reversed() for file in reversed(self.files)))
-
-    def __str__(self) -> str:
-        return "".join(map(str, self.files))
+        return Patch(tuple(file.reversed() for file in reversed(self.files)))
 
 
-def _range(start: int, count: int) -> str:
-    return str(start) if count == 1 else f"{start},{count}"
+def parse_patch(text: str) -> Patch:
+    """Reads a unified diff, of git or plain; a text without files is an empty patch. Raises PatchError."""
+    try:
+        return Patch(tuple(_file(file) for file in PatchSet(text)))
+    except UnidiffParseError as error:
+        raise PatchError(str(error).strip()) from None
 
 
-def _side(prefix: str, path: str | None) -> str:
-    return "/dev/null" if path is None else quote(f"{prefix}/{path}")
+def _file(file: PatchedFile) -> FilePatch:
+    old, new = _path(file.source_file), _path(file.target_file)
+    if old is None and new is None:
+        raise PatchError("a file was expected in `---` or `+++`, but both are /dev/null")
+    return FilePatch(old, new, tuple(map(_hunk, file)))
 
 
-def _tabbed(name: str) -> str:
-    """Git ends a name that has a space with a tab, so that nobody takes its end for a time."""
-    return f"{name}\t" if " " in name and not name.startswith('"') else name
+def _path(name: str) -> str | None:
+    return None if name == _NOTHING else _PREFIX.sub("", name, count=1)
+
+
+def _hunk(hunk: ReadHunk) -> Hunk:
+    removed = tuple((line.source_line_no or 0, line.value) for line in hunk if line.is_removed)
+    added = tuple((line.target_line_no or 0, line.value) for line in hunk if line.is_added)
+    return Hunk(hunk.source_start, hunk.source_length, hunk.target_start, hunk.target_length, removed, added)

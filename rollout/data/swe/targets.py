@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rollout.data.swe.patch import Patch
-from rollout.data.swe.truth import searched_path
 
 __all__ = ["LineRange", "answer_column", "hunk_targets", "line_ranges", "target_column"]
 
@@ -29,7 +28,7 @@ def hunk_targets(patch: Patch) -> list[tuple[str, list[int]]]:
     old name. (`extract_functions_from_patch` of agentic-code-search-oss, which made such columns first, gives the hunks
     of a deleted file to the file before it in the patch, and a renamed file its new name.)
     """
-    return [(searched_path(file), [hunk.old_start, hunk.old_count]) for file in patch.files for hunk in file.hunks]
+    return [(file.searched_path, [hunk.old_start, hunk.old_count]) for file in patch.files for hunk in file.hunks]
 
 
 def target_column(patch: Patch) -> str:

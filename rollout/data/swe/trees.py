@@ -6,33 +6,44 @@ and with a deadline, and a file has a bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fairbox.errors import FairboxError
 from fairbox.git import GitError, git
 
-__all__ = ["Clones", "GitTree", "TreeError", "diff_text", "run_git"]
+__all__ = ["ApplyError", "Clones", "GitTree", "TreeError", "diff_text", "run_git"]
 
 _MOST_BYTES = 16 << 20
 """Of one file; sources of Python have at most some hundred thousand."""
+_ELSEWHERE = re.compile(r"Hunk #\d+ succeeded at .*")
+"""What git says of a hunk that fits, but at other lines than those that it names."""
 
 
 class TreeError(FairboxError):
     """A tree can't be read. The text starts with its name."""
 
 
-class GitTree:
-    """A commit of a repository at hand, bare or not."""
+class ApplyError(TreeError):
+    """A patch doesn't fit a tree."""
 
-    def __init__(self, repository: Path, commit: str) -> None:
-        self.name = f"{repository} at {commit[:12]}"
+
+class GitTree:
+    """A tree of a repository at hand, bare or not. `objects` names where git finds it, if not in the repository."""
+
+    def __init__(self, repository: Path, name: str, objects: Mapping[str, str] | None = None) -> None:
+        self.name = f"{repository} at {name[:12]}"
         self._repository = repository
-        self._commit = commit
+        self._tree = name
+        self._objects = objects
 
     def read(self, path: str) -> str | None:
-        wanted = f"{self._commit}:{path}\0".encode("utf-8", "surrogateescape")
-        answer = run_git(self._repository, "cat-file", "--batch", "-z", text=wanted)
+        """The content of a file; None if there is none. Raises TreeError."""
+        wanted = f"{self._tree}:{path}\0".encode("utf-8", "surrogateescape")
+        answer = run_git(self._repository, "cat-file", "--batch", "-z", text=wanted, env=self._objects)
         head, _, content = answer.partition(b"\n")
         words = head.rsplit(b" ", 2)
         if words[-1] in (b"missing", b"ambiguous") or len(words) < 3 or words[1] != b"blob":
@@ -40,6 +51,29 @@ class GitTree:
         if int(words[2]) > _MOST_BYTES:
             raise _too_large(self.name, path)
         return _text(content[:-1])
+
+    @contextlib.contextmanager
+    def patched(self, patch: str) -> Iterator[GitTree]:
+        """The tree with a patch applied, which must fit at the lines that it names. Raises ApplyError and TreeError.
+
+        What git writes lies outside of the repository, and is gone when the block ends.
+        """
+        at = ("rev-parse", "--path-format=absolute", "--git-path", "objects")
+        objects = run_git(self._repository, *at).decode("utf-8", "surrogateescape").rstrip("\n")
+        with tempfile.TemporaryDirectory(prefix="fairbox-patch-") as folder:
+            env = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
+            index = {**env, "GIT_INDEX_FILE": str(Path(folder, "index"))}
+            run_git(self._repository, "read-tree", self._tree, env=index)
+            content = patch.encode("utf-8", "surrogateescape")
+            words = ("apply", "--cached", "--verbose", "-")
+            try:
+                said = git(self._repository, *words, stdin=content, env=index, users=True, with_stderr=True)
+            except GitError as error:
+                raise ApplyError(f"{self.name}: {error}") from None
+            if found := _ELSEWHERE.search(said.decode("utf-8", "replace")):
+                raise ApplyError(f"{self.name}: {found[0]}")
+            tree = run_git(self._repository, "write-tree", "--missing-ok", env=index).decode().strip()
+            yield GitTree(self._repository, tree, env)
 
 
 class Clones:

@@ -17,16 +17,15 @@ method that the defect took away counts as added.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from fairbox.errors import FairboxError
-from rollout.data.swe.apply import apply_patch
 from rollout.data.swe.outline import Outline, OutlineError, Owner, outline
-from rollout.data.swe.patch import ChangeKind, FilePatch, Patch
+from rollout.data.swe.patch import FilePatch, Patch
 
-__all__ = ["Changes", "Dialect", "FileChange", "TruthError", "searched_path", "truth"]
+__all__ = ["Changes", "Dialect", "FileChange", "TruthError", "truth"]
 
 
 class TruthError(FairboxError):
@@ -70,26 +69,23 @@ class _Touched:
     existed: bool
 
 
-def truth(patch: Patch, read: Callable[[str], str | None], dialect: Dialect) -> list[FileChange]:
-    """The truth of a patch that makes the searched tree good; `read` gives the searched tree.
+Read = Callable[[str], str | None]
+"""Path -> content of a file, or None if there is none."""
 
-    Raises ApplyError where the patch doesn't fit, TruthError where a file can't be parsed.
+
+def truth(patch: Patch, before: Read, after: Read, dialect: Dialect) -> list[FileChange]:
+    """The truth of a patch that makes the searched tree good; `before` gives that tree, `after` the one with the patch.
+
+    Raises TruthError if a file can't be parsed.
     """
-    after = apply_patch(patch, read)
     changes = []
     for file in patch.files:
-        if file.kind is ChangeKind.COPIED or not searched_path(file).endswith(".py"):
-            continue
-        before = "" if file.old_path is None else read(file.old_path)
-        old = _outline(searched_path(file), before, "before")
-        new = _outline(searched_path(file), after[file.path], "after")
-        changes.append(FileChange(searched_path(file), _changes(file, _touched(file, old, new), old, dialect)))
+        path = file.searched_path
+        if path.endswith(".py"):
+            old = _outline(path, None if file.old_path is None else before(file.old_path), "before")
+            new = _outline(path, None if file.new_path is None else after(file.new_path), "after")
+            changes.append(FileChange(path, _changes(file, _touched(file, old, new), old, dialect)))
     return changes
-
-
-def searched_path(file: FilePatch) -> str:
-    """The name of a file in the tree before the patch; that of an added file, which has none there, afterwards."""
-    return file.path if file.old_path is None else file.old_path
 
 
 def _outline(path: str, source: str | None, when: str) -> Outline:
@@ -102,33 +98,14 @@ def _outline(path: str, source: str | None, when: str) -> Outline:
 def _touched(file: FilePatch, old: Outline, new: Outline) -> list[_Touched]:
     """In the order of the patch: of each hunk first what is removed, then what is added."""
     touched: list[_Touched] = []
-    for removed, added in _lines(file):
-        for number, text in removed:
+    for hunk in file.hunks:
+        for number, text in hunk.removed:
             if not _says_nothing(number, text, old) and (owner := old.owner(number)):
                 touched.append(_Touched(owner, True))
-        for number, text in added:
+        for number, text in hunk.added:
             if not _says_nothing(number, text, new) and (owner := new.owner(number)):
                 touched.append(_Touched(owner, old.has(owner)))
     return touched
-
-
-def _lines(file: FilePatch) -> Iterator[tuple[list[tuple[int, str]], list[tuple[int, str]]]]:
-    """Of each hunk the removed lines with their numbers before, and the added ones with their numbers after."""
-    shift = 0  # lines added less lines removed by the hunks above
-    for hunk in file.hunks:
-        old = hunk.old_start + (hunk.old_count == 0)
-        new = old + shift
-        removed: list[tuple[int, str]] = []
-        added: list[tuple[int, str]] = []
-        for line in hunk.lines:
-            if line.mark == "-":
-                removed.append((old, line.text))
-            elif line.mark == "+":
-                added.append((new, line.text))
-            old += line.mark != "+"
-            new += line.mark != "-"
-        shift += hunk.new_count - hunk.old_count
-        yield removed, added
 
 
 def _says_nothing(number: int, text: str, where: Outline) -> bool:
@@ -156,6 +133,6 @@ def _changes(file: FilePatch, touched: list[_Touched], old: Outline, dialect: Di
         added_modules = {name: None for name in added_modules if name not in edited_modules}
 
     def named(names: dict[str, None]) -> tuple[str, ...]:
-        return tuple(f"{searched_path(file)}:{name}" for name in names)
+        return tuple(f"{file.searched_path}:{name}" for name in names)
 
     return Changes(named(added), named(added_modules), named(edited), named(edited_modules))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from rollout.data.swe import Dialect, parse_patch
 from rollout.data.swe.build import Why, build
 from rollout.data.swe.trees import Clones
 from tests.rollout.real_tasks import origin, real_rows
+from tests.rollout.swe.naive import changed_lines
+
+SIDES = ("removed", "added")
 
 
 def records(*path: str) -> list[tuple[str, dict[str, Any]]]:
@@ -24,15 +28,18 @@ def records(*path: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("path", [("swebench", "swebench_lite.jsonl"), ("swe_smith", "code_search.parquet")])
-def test_every_patch_is_read_and_printed_exactly(path: tuple[str, str]) -> None:
+def test_every_patch_is_read_exactly(path: tuple[str, str]) -> None:
     columns = [record.get(name, "") for _, record in records(*path) for name in ("patch", "test_patch")]
     texts = [text for text in columns if text]
     assert len(texts) >= 82
     for text in texts:
-        patch = parse_patch(text)
-        assert patch.files
-        assert str(patch) == text
-        assert str(patch.reversed().reversed()) == text
+        files = [file for file in parse_patch(text).files if file.new_path and file.hunks]
+        numbers = {
+            file.path: tuple([number for hunk in file.hunks for number, _ in getattr(hunk, side)] for side in SIDES)
+            for file in files
+        }
+        assert numbers == {name: found for name, found in changed_lines(text).items() if name in numbers}
+        assert [f"+++ b/{file.path}" for file in files] == re.findall(r"^\+\+\+ b/[^\t\n]+", text, re.MULTILINE)
 
 
 @pytest.mark.timeout(600)

@@ -47,7 +47,7 @@ def diff(old: str, new: str, path: str = "m.py", context: int = 3) -> str:
 
 
 def changes(old: str, new: str, dialect: Dialect) -> Changes:
-    [change] = truth(parse_patch(diff(old, new)), {"m.py": old}.get, dialect)
+    [change] = truth(parse_patch(diff(old, new)), {"m.py": old}.get, {"m.py": new}.get, dialect)
     assert change.file == "m.py"
     return change.changes
 
@@ -119,7 +119,7 @@ def test_a_function_with_the_name_of_a_method_is_missing_as_in_the_data() -> Non
 def test_the_truth_of_a_patch_that_makes_the_defect_is_that_of_its_reverse() -> None:
     good, bad = OLD, OLD.replace("    def grow(self):\n        return 2\n", "")
     patch = parse_patch(diff(good, bad)).reversed()
-    [change] = truth(patch, {"m.py": bad}.get, Dialect.CODESCOUT)
+    [change] = truth(patch, {"m.py": bad}.get, {"m.py": good}.get, Dialect.CODESCOUT)
     assert change.changes == Changes(added_entities=named("Box.grow"), edited_modules=named("Box"))
 
 
@@ -132,7 +132,8 @@ def test_files_are_named_as_in_the_searched_tree() -> None:
     )
     tree = {"old.py": "def f():\n    return 1\n", "d.py": "def h(): pass\n"}
     text = diff("a\n", "b\n", "notes.txt")
-    found = truth(parse_patch(renamed + added + deleted + text), {**tree, "notes.txt": "a\n"}.get, Dialect.CODESCOUT)
+    after = {"new.py": "def f():\n    return 2\n", "c.py": "def g(): pass\n"}
+    found = truth(parse_patch(renamed + added + deleted + text), tree.get, after.get, Dialect.CODESCOUT)
     assert [(each.file, each.changes) for each in found] == [
         ("old.py", Changes(edited_entities=("old.py:f",), edited_modules=("old.py:f",))),
         ("c.py", Changes(added_entities=("c.py:g",), added_modules=("c.py:g",))),
@@ -190,7 +191,7 @@ def test_truth_is_that_of_the_second_implementation(
     old, new = programs
     text = diff(old, new, context=context)
     expected: Truth = naive_truth(text, {"m.py": old}, tmp_path_factory.mktemp("tree"), dialect) if text else {}
-    found = truth(parse_patch(text), {"m.py": old}.get, dialect)
+    found = truth(parse_patch(text), {"m.py": old}.get, {"m.py": new}.get, dialect)
     assert {each.file: sets(each.changes) for each in found} == expected
 
 
