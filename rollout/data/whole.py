@@ -1,29 +1,16 @@
-"""Files that are whole or not there: written beside their place and renamed into it."""
+"""Parquet files that are whole or not there: written beside their place and renamed into it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from rollout.data.records import DataError
 
-__all__ = ["whole_file", "write_parquet"]
-
-
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """`with whole_file(path) as unfinished:` write to `unfinished`; it becomes `path` when the block ends well, and is
-    removed when not. Makes the folder. Raises OSError."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        yield unfinished
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+__all__ = ["write_parquet"]
 
 
 def write_parquet(path: Path, rows: Iterable[dict[str, Any]], *, schema: Callable[[Any], Any] | None = None) -> int:
@@ -34,12 +21,17 @@ def write_parquet(path: Path, rows: Iterable[dict[str, Any]], *, schema: Callabl
         import pyarrow.parquet as parquet
     except ImportError:
         raise DataError(f"{path}: writing parquet needs the package pyarrow: pip install 'fairbox[engine]'") from None
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         table = arrow.Table.from_pylist(list(rows), schema=None if schema is None else schema(arrow))
-        with whole_file(path) as unfinished:
-            parquet.write_table(table, unfinished, compression="zstd")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(table, unfinished, compression="zstd")
+        unfinished.replace(path)
     except UnicodeEncodeError:
         raise DataError(f"{path}: a column has bytes that are not UTF-8, which parquet can't hold") from None
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
     return int(table.num_rows)

@@ -59,7 +59,7 @@ class Want:
             object.__setattr__(self, "source", str(Path(self.source).absolute()))
 
     def digest(self) -> str:
-        """32 hex digits."""
+        """32 hex digits. What they are made of must not change: stores that are there name their states so."""
         decides = [self.commit or self.source, "", self.patch]
         return hashlib.sha256(json.dumps(decides).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 

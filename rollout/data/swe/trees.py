@@ -64,7 +64,7 @@ class GitTree:
             env = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
             index = {**env, "GIT_INDEX_FILE": str(Path(folder, "index"))}
             run_git(self._repository, "read-tree", self._tree, env=index)
-            content = patch.encode("utf-8", "surrogateescape")
+            content = (patch if patch.endswith("\n") else patch + "\n").encode("utf-8", "surrogateescape")
             words = ("apply", "--cached", "--verbose", "-")
             try:
                 said = git(self._repository, *words, stdin=content, env=index, users=True, with_stderr=True)

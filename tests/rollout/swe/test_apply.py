@@ -69,6 +69,6 @@ def test_applying_leaves_no_trace_in_the_repository(tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "o")
     name = commit(repository, "one", {"x": "0\na\nb\nd\n"})
     before = sorted(repository.rglob("*"))
-    with GitTree(repository, name).patched(MODIFY) as patched:
+    with GitTree(repository, name).patched(MODIFY.removesuffix("\n")) as patched:
         assert (patched.read("x"), patched.read("y")) == ("0\na\nc\nd\n", None)
     assert sorted(repository.rglob("*")) == before
