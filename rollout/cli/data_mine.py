@@ -24,9 +24,8 @@ class DataMineConfig:
     """Settings of `fairbox data mine`."""
 
     out: str = setting(help="Folder for train.parquet and validation.parquet.")
-    repo: str = setting(help="A git repository.")
+    repo: str = setting(help="A git repository; commits that its HEAD can reach are looked at.")
     name: str | None = setting(None, help="OWNER/NAME in the rows; none: local/ and the name of the folder.")
-    revision: str = setting("HEAD", help="Commits that this can reach are looked at.")
     limit: int | None = setting(None, help="Most tasks, of commits chosen by the seed; none: all.")
     max_files: int = setting(5, help="Most .py files, tests not counted, that a commit may change.")
     max_lines: int = setting(400, help="Most lines of them that a commit may add and remove.")
@@ -55,7 +54,6 @@ def main(argv: Sequence[str]) -> int:
     mined = mine(
         folder,
         config.name or f"local/{folder.name.removesuffix('.git')}",
-        revision=config.revision,
         limit=config.limit,
         seed=config.seed,
         dialect=config.dialect,

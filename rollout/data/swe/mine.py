@@ -82,18 +82,17 @@ def mine(
     repository: Path,
     repo: str,
     *,
-    revision: str = "HEAD",
     limit: int | None = None,
     seed: int = 42,
     dialect: Dialect = Dialect.CODESCOUT,
     filters: MineFilters | None = None,
     progress: Callable[[int], None] = lambda looked_at: None,
 ) -> Mined:
-    """At most `limit` tasks, of commits chosen by the seed, from what `revision` can reach. Raises TreeError.
+    """At most `limit` tasks, of commits chosen by the seed, from what HEAD can reach. Raises TreeError.
 
     `repo` names the repository in the rows (owner/name).
     """
-    commits = read_commits(repository, revision)
+    commits = read_commits(repository)
     order = list(range(len(commits)))
     if limit is not None:
         random.Random(seed).shuffle(order)  # noqa: S311 - no secret
@@ -112,9 +111,9 @@ def mine(
     return mined
 
 
-def read_commits(repository: Path, revision: str) -> list[Commit]:
-    """What `revision` can reach, as git orders it. Raises TreeError."""
-    words = ("log", "-z", "--topo-order", "--format=%H%n%P%n%B", "--end-of-options", revision, "--")
+def read_commits(repository: Path) -> list[Commit]:
+    """What HEAD can reach, as git orders it. Raises TreeError."""
+    words = ("log", "-z", "--topo-order", "--format=%H%n%P%n%B", "--no-show-signature", "HEAD", "--")
     text = run_git(repository, *words).decode("utf-8", "replace")
     commits = []
     for entry in filter(None, text.split("\0")):

@@ -94,13 +94,11 @@ def test_a_limit_takes_commits_by_the_seed(history: Path) -> None:
     assert len({tuple(task.instance_id for task in tasks) for tasks in picks.values()}) > 1
 
 
-def test_what_is_no_repository_or_revision_is_named(tmp_path: Path, history: Path) -> None:
+def test_what_is_no_repository_or_has_no_commit_is_named(tmp_path: Path) -> None:
     with pytest.raises(TreeError, match="not a git repository"):
         mine(tmp_path, "o/proj")
-    with pytest.raises(TreeError, match=r"proj: git log: .*absent"):
-        mine(history, "o/proj", revision="absent")
-    with pytest.raises(TreeError, match="git log"):
-        mine(history, "o/proj", revision="--output=x")
+    with pytest.raises(TreeError, match=r"empty: git log: .*HEAD"):
+        mine(make_repository(tmp_path / "empty"), "o/proj")
 
 
 @pytest.mark.parametrize(
