@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tests.k8s.kubectl import find_kubectl
-from tests.k8s.manifests import FOLDER
+from tests.k8s.manifests import FOLDER, find_kubectl
 
 __all__ = ["APPLIED", "CLIENT", "NAMESPACE", "Cluster", "Document", "until"]
 
 APPLIED = ("-k", folder) if (folder := os.environ.get("FAIRBOX_CLUSTER_FOLDER", "")) else ("-f", str(FOLDER))
-"""What `kubectl apply` takes: k8s/, or the kustomization that FAIRBOX_CLUSTER_FOLDER names."""
+"""Arguments of `kubectl apply`: k8s/, or the kustomization that FAIRBOX_CLUSTER_FOLDER names."""
 NAMESPACE = {"limiter": "fairbox", "executor": "fairbox-exec"}
 CLIENT = {"fairbox.dev/client": "true"}
 """Labels of a pod that may acquire tokens and run programs."""
@@ -38,7 +37,7 @@ class Cluster:
         )
 
     def kubectl(self, *words: str, stdin: str = "", within_s: float = 120.0) -> str:
-        """What kubectl printed, of a call that has to succeed."""
+        """Runs kubectl, which has to succeed, and returns what it printed."""
         done = self.attempt(*words, stdin=stdin, within_s=within_s)
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}{done.stdout}"
         return done.stdout
@@ -61,7 +60,7 @@ class Cluster:
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def ready(self, tier: str) -> list[Document]:
-        """Those of them that the kubelet found ready."""
+        """Pods of a tier that the kubelet found ready."""
         return [
             pod
             for pod in self.pods(tier)
@@ -70,7 +69,7 @@ class Cluster:
         ]
 
     def execute(self, pod: Document, *words: str) -> str:
-        """What a command printed inside a pod."""
+        """Runs a command inside a pod, and returns what it printed."""
         meta = pod["metadata"]
         return self.kubectl("-n", meta["namespace"], "exec", meta["name"], "--", *words)
 
@@ -100,7 +99,7 @@ class Cluster:
         self.kubectl("apply", "-f", "-", stdin=json.dumps(job))
 
     def logs(self, name: str, namespace: str = "fairbox") -> str:
-        """What a Job has printed so far; empty while its pod has not started."""
+        """Output of a Job so far; empty while its pod has not started."""
         return self.attempt("-n", namespace, "logs", f"job/{name}").stdout
 
     def finish(self, name: str, *, namespace: str = "fairbox", within_s: float = 120.0) -> str:

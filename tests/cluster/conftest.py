@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.cluster import APPLIED, NAMESPACE, Cluster
-from tests.k8s.kubectl import find_kubectl
+from tests.k8s.manifests import find_kubectl
 
 
 @pytest.fixture(scope="session")

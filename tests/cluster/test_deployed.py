@@ -1,4 +1,4 @@
-"""What was applied runs: it is accepted twice, becomes ready, has the rights it asked for, and rolls out."""
+"""The deployment runs: it is accepted twice, becomes ready, has the rights it asked for, and rolls out."""
 
 from __future__ import annotations
 

