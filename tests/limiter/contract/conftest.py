@@ -11,7 +11,7 @@ import pytest
 
 from limiter.inprocess import InProcessLimiter
 from tests.limiter.contract.cluster import RayCluster, ray_cluster
-from tests.limiter.contract.hosts import TIMING, Host, InProcessHost, RayHost, buckets, grpc_host
+from tests.limiter.contract.hosts import TIMING, Host, InProcessHost, RayHost, buckets, grpc_host, settings
 from tests.limiter.servers import ROOT
 
 
@@ -38,16 +38,15 @@ def grpc_limiter() -> Iterator[Host]:
 @pytest.fixture(scope="package")
 def ray_limiter(cluster: RayCluster) -> Host:
     """A limiter's actor."""
-    from limiter.ray import RayLimiter, RaySettings
+    from limiter.ray import RayLimiter
 
-    async def make() -> None:
-        async with RayLimiter(name="contract", settings=RaySettings(buckets(), TIMING, poll=0.5, silence=2.0)):
-            pass
+    async def make() -> str:
+        async with RayLimiter(settings=settings(), name="contract") as limiter:
+            return limiter.admin_address
 
     # In a thread: this one may be running a loop.
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(lambda: asyncio.run(make())).result(120)
-    return RayHost(cluster.address, "contract")
+        return RayHost(cluster.address, "contract", thread.submit(lambda: asyncio.run(make())).result(120))
 
 
 @pytest.fixture(params=["inprocess", "grpc", "ray"])

@@ -112,19 +112,16 @@ class GrpcHost(Host):
         return GrpcTransport(self._address)
 
     async def counts(self, bucket: str) -> Counts:
-        async with open_channel(self._admin) as channel:
-            stub = cast(
-                "limiter_pb2_grpc.LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel)
-            )
-            return (await stub.GetStatus(pb.GetStatusRequest(bucket=bucket), timeout=10)).buckets[0]
+        return await _asked(self._admin, bucket)
 
 
 class RayHost(Host):
     """A named actor of a real Ray cluster."""
 
-    def __init__(self, cluster: str, name: str) -> None:
+    def __init__(self, cluster: str, name: str, admin: str) -> None:
         super().__init__(f"ray {cluster} {name}")
         self.name = name
+        self._admin = admin
 
     def transport(self) -> Transport:
         from limiter.ray import RayTransport
@@ -132,22 +129,30 @@ class RayHost(Host):
         return RayTransport(self.name)
 
     async def counts(self, bucket: str) -> Counts:
-        from limiter.ray import RayLimiter
+        return await _asked(self._admin, bucket)
 
-        async with RayLimiter(name=self.name) as limiter:
-            return (await limiter.statistics()).bucket(bucket)
+
+async def _asked(admin: str, bucket: str) -> Counts:
+    async with open_channel(admin) as channel:
+        stub = cast("limiter_pb2_grpc.LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+        return (await stub.GetStatus(pb.GetStatusRequest(bucket=bucket), timeout=10)).buckets[0]
+
+
+def settings() -> list[str]:
+    """Words of a limiter's process with all buckets."""
+    words = ["fresh=true", f"grace_s={TIMING.grace}", f"executor_ttl_s={TIMING.executor_ttl}"]
+    for bucket in buckets():
+        path = f"buckets.{bucket.name}"
+        words += [f"{path}.max_in_flight={bucket.max_in_flight}", f"{path}.max_queued={bucket.max_queued}"]
+        words.append(f"{path}.start_by_s={bucket.start_by}")
+    return words
 
 
 @contextmanager
 def grpc_host() -> Iterator[GrpcHost]:
     """A limiter's process; killed at the end."""
     words = [f"{name}=127.0.0.1:0" for name in ("listen", "admin_listen", "health_listen")]
-    words += ["metrics_listen=", "fresh=true", f"grace_s={TIMING.grace}", f"executor_ttl_s={TIMING.executor_ttl}"]
-    for bucket in buckets():
-        path = f"buckets.{bucket.name}"
-        words += [f"{path}.max_in_flight={bucket.max_in_flight}", f"{path}.max_queued={bucket.max_queued}"]
-        words.append(f"{path}.start_by_s={bucket.start_by}")
-    command = [sys.executable, "-m", "limiter", *words]
+    command = [sys.executable, "-m", "limiter", "metrics_listen=", *words, *settings()]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None

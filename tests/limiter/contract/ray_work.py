@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from limiter.pool import ExecutionPool
-from limiter.ray import RayLimiter, RaySettings
+from limiter.ray import RayLimiter
 
 
 def mark(log: str) -> None:
@@ -30,12 +31,13 @@ def most_at_once(log: str) -> int:
     return most
 
 
-def share(name: str, settings: RaySettings, log: str, runs: int) -> int:
-    """Makes the limiter or finds it, runs functions under it, and returns its epoch."""
+def share(name: str, settings: Sequence[str], log: str, runs: int) -> int:
+    """Makes the limiter or finds it, runs functions under it, and returns the epoch of a lease."""
 
     async def work() -> int:
         async with RayLimiter(name=name, settings=settings) as limiter, ExecutionPool(limiter, num_workers=3) as pool:
             await asyncio.gather(*(pool.run(mark, log) for _ in range(runs)))
-            return (await limiter.statistics()).epoch
+            async with limiter.client() as client, client.lease() as lease:
+                return lease.epoch
 
     return asyncio.run(work())

@@ -1,4 +1,4 @@
-"""The limiter as a Ray actor: one for the cluster, whoever made it, wherever it runs, however it ends."""
+"""The limiter of a Ray cluster: one for the cluster, whoever made it, wherever it runs, however it ends."""
 
 from __future__ import annotations
 
@@ -9,65 +9,76 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import grpc
 import pytest
 
+from fairbox.channels import open_channel
 from fairbox.errors import ConfigError
 from limiter import ExecutorSession, LimiterClient, LimiterUnavailable, QueueTimeout
-from limiter.core import Timing
 from limiter.pool import ExecutionPool, RunTimeout, WorkerDied
+from limiter.v1 import limiter_pb2 as pb
+from limiter.v1 import limiter_pb2_grpc
 from tests.limiter.contract.cluster import RayCluster
 from tests.limiter.contract.network import Cuttable
 from tests.limiter.servers import until
 
 ray = pytest.importorskip("ray", reason="ray is not installed (extra `ray`)")
 
-from limiter.ray import LimiterMismatch, RayLimiter, RaySettings  # noqa: E402 - after the check for Ray
-from limiter.ray.settings import NAMESPACE, bucket_limits  # noqa: E402
-from limiter.ray.store import ClusterStore  # noqa: E402
+from limiter.ray import LimiterMismatch, RayLimiter  # noqa: E402 - after the check for Ray
 from tests.limiter.contract.ray_work import most_at_once, share  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("cluster")
-SETTINGS = RaySettings(bucket_limits({"code": 2}), Timing(executor_ttl=2.0), lease=2.0)
+SETTINGS = ("buckets.code.max_in_flight=2", "executor_ttl_s=2")
 NAMES = (f"test-{number}" for number in itertools.count())
 
 
 @asynccontextmanager
 async def a_limiter(limit: int, *, name: str = "", **options: Any) -> AsyncIterator[RayLimiter]:
     """A limiter of its own for one test; destroyed at the end."""
-    settings = RaySettings(
-        bucket_limits({"code": limit}), Timing(executor_ttl=20.0, client_return=0.5), poll=0.5, silence=0.5
-    )
-    async with RayLimiter(name=name or next(NAMES), settings=settings, **options) as limiter:
+    settings = ("executor_ttl_s=20", "grace_s=1.5", "fresh=true")
+    async with RayLimiter({"code": limit}, settings=settings, name=name or next(NAMES), **options) as limiter:
         try:
             yield limiter
         finally:
             await limiter.destroy()
 
 
-async def kill_actor(limiter: RayLimiter, name: str) -> int:
-    """SIGKILLs the actor's process; returns its epoch."""
-    epoch = (await limiter.statistics()).epoch
-    claim = await ClusterStore(NAMESPACE, name).get(f"epoch.{epoch}")
-    assert claim is not None
-    os.kill(int(claim.decode().split()[1]), signal.SIGKILL)
-    return epoch
+async def status(limiter: RayLimiter) -> pb.GetStatusResponse:
+    """What the service says of itself."""
+    async with open_channel(limiter.admin_address) as channel:
+        stub = cast("limiter_pb2_grpc.LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+        return await stub.GetStatus(pb.GetStatusRequest(), timeout=10)
 
 
-async def restarted(limiter: RayLimiter, epoch: int, *, within: float = 60.0) -> None:
-    """Returns when a later epoch leads and has recovered."""
+def process_of(limiter: RayLimiter) -> int:
+    """The service's process: the one with this limiter's words that has the actor for a parent."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        words = entry.read_bytes().split(b"\0") if entry.exists() else []
+        if b"limiter" in words and any(word.startswith(b"admin_listen=") for word in words):
+            found.append(int(entry.parent.name))
+    return max(found)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def restarted(name: str, epoch: int, *, within: float = 90.0) -> int:
+    """The epoch that leads and has recovered, after `epoch`."""
     async with asyncio.timeout(within):
         while True:
             try:
-                statistics = await limiter.statistics()
-                if statistics.epoch > epoch and not statistics.recovering:
-                    return
-            except LimiterUnavailable:
+                async with RayLimiter(name=name) as limiter:
+                    found = await status(limiter)
+                if found.epoch > epoch and not found.recovering:
+                    return found.epoch
+            except (LimiterUnavailable, grpc.aio.AioRpcError):
                 pass
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
 
 
 async def workers(name: str, log: str, *, placed: list[dict[str, float]]) -> list[int]:
@@ -81,10 +92,12 @@ async def test_basic_multi_process_init(tmp_path: Path) -> None:
     name, log = next(NAMES), str(tmp_path / "log")
     first = await workers(name, log, placed=[{}])  # the process that made the actor ends with its task
     later = await workers(name, log, placed=[{}, {}])
-    assert len({*first, *later}) == 1, "one limiter, in its first incarnation"
+    assert len({*first, *later}) == 1, "one limiter, in its first life"
     async with RayLimiter(name=name) as limiter:
-        bucket = (await limiter.statistics()).bucket()
-        assert (bucket.held, bucket.queued, bucket.granted_total) == (0, 0, 18)
+        bucket = (await status(limiter)).buckets[0]
+        assert (bucket.held, bucket.queued, bucket.granted_total) == (0, 0, 21), (
+            "18 functions, and a lease for each worker"
+        )
         await limiter.destroy()
 
 
@@ -117,77 +130,66 @@ async def test_rotten_execution() -> None:
             cancelled.cancel()
             await asyncio.wait([cancelled])
             assert await asyncio.gather(*(pool.run(int, "7") for pool in (threads, processes) * 3)) == [7] * 6
-        statistics = await limiter.statistics()
-        assert (statistics.held, statistics.queued) == (0, 0)
+        bucket = (await status(limiter)).buckets[0]
+        assert (bucket.held, bucket.queued) == (0, 0)
 
 
-async def test_another_limit_is_refused_or_set_explicitly_and_outlives_a_restart() -> None:
+async def test_what_is_not_the_same_limiter_is_refused_by_name() -> None:
     name = next(NAMES)
     async with RayLimiter({"code": 2}, name=name) as limiter:
-        with pytest.raises(LimiterMismatch, match=r"runs with code\.max_in_flight 2, where 50 was asked for"):
+        with pytest.raises(LimiterMismatch, match=r"runs with buckets.code.max_in_flight=2, where .*=50 was asked for"):
             await RayLimiter({"code": 50}, name=name).__aenter__()
-        with pytest.raises(LimiterMismatch, match="runs with buckets code, where code, other was asked for"):
-            await RayLimiter({"code": 2, "other": 1}, name=name).__aenter__()
-        old = (await limiter.statistics()).bucket().limits
-        changed = await limiter.configure(replace(old, max_in_flight=1))
-        assert changed.version == old.version + 1
-        with pytest.raises(LimiterMismatch, match="has another version than 1"):
-            await limiter.configure(replace(old, max_in_flight=9))
-        await restarted(limiter, await kill_actor(limiter, name))
-        assert (await limiter.statistics()).bucket().limits.max_in_flight == 1
-        async with RayLimiter({"code": 1}, name=name):
-            await limiter.destroy()
-
-
-async def test_missing_limiter_is_named() -> None:
+        async with RayLimiter({"code": 2}, name=name) as same:
+            assert same.address == limiter.address
+        await limiter.destroy()
     with pytest.raises(LimiterUnavailable, match="there is no limiter fairbox/nobody; make it with"):
         await RayLimiter(name="nobody").__aenter__()
-    with pytest.raises(ConfigError, match="buckets is given beside settings"):
-        RayLimiter({"code": 1}, settings=RaySettings(()))
 
 
-async def test_restarted_actor_counts_what_runs_and_serves_those_who_waited_in_order() -> None:
+async def test_settings_that_can_not_be_end_with_their_sentence() -> None:
+    name = next(NAMES)
+    limiter = RayLimiter({"code": 0}, name=name)
+    with pytest.raises(LimiterUnavailable, match="max_in_flight"):
+        await limiter.__aenter__()
+    await limiter.destroy()
+    with pytest.raises((LimiterUnavailable, ConfigError)):
+        await RayLimiter(name=name).__aenter__()
+
+
+@pytest.mark.parametrize("killed", ["actor", "service"])
+async def test_restart_counts_what_runs_and_serves_those_who_waited_in_order(killed: str) -> None:
     name, order = next(NAMES), list[int]()
 
     async def wait(client: LimiterClient, number: int) -> None:
         async with client.lease():
             order.append(number)
 
-    async with a_limiter(1, name=name) as limiter:
+    settings = ("executor_ttl_s=20",)
+    async with RayLimiter({"code": 1}, settings=settings, name=name) as limiter, limiter.client() as client:
         network = Cuttable(limiter.transport())
-        async with ExecutorSession(network.target, transport=network) as executor, limiter.client() as client:
-            async with executor.acquire() as running:
-                tasks = []
-                for number in range(4):
-                    tasks.append(asyncio.create_task(wait(client, number)))
-                    while (await limiter.statistics()).queued <= number:
-                        await asyncio.sleep(0.01)
-                network.cut()
-                epoch = await kill_actor(limiter, name)
-                await until(lambda: not client.connected)
-                await until(lambda: client.connected, within=30)
-                statistics = await limiter.statistics()
-                assert (statistics.recovering, statistics.held, statistics.queued) == (True, 0, 4), "one is missing"
-                network.mend()
-                await restarted(limiter, epoch)
-                await until(lambda: executor.connected)
-                assert executor.vouches(running), "it was back within its time"
-                statistics = await limiter.statistics()
-                assert (statistics.bound, statistics.queued, order) == (1, 4, [])
-            await asyncio.gather(*tasks)
-            assert order == list(range(4))
-
-
-async def test_actor_ends_itself_when_a_later_epoch_has_begun() -> None:
-    name = next(NAMES)
-    async with a_limiter(1, name=name) as limiter:
-        epoch = (await limiter.statistics()).epoch
-        node = ray.get_runtime_context().get_node_id()
-        assert await ClusterStore(NAMESPACE, name).claim(f"epoch.{epoch + 1}", f"{node} 4194305 0".encode())
-        await restarted(limiter, epoch + 1)
-        assert (await limiter.statistics()).epoch == epoch + 2
-        async with limiter.client() as client, client.lease():
-            pass
+        async with ExecutorSession(network.target, transport=network) as executor, executor.acquire() as running:
+            tasks = []
+            for number in range(4):
+                tasks.append(asyncio.create_task(wait(client, number)))
+                while (await status(limiter)).buckets[0].queued <= number:
+                    await asyncio.sleep(0.01)
+            network.cut()
+            epoch = (await status(limiter)).epoch
+            service = process_of(limiter)
+            os.kill(parent(service) if killed == "actor" else service, signal.SIGKILL)
+            await until(lambda: not client.connected, within=30)
+            await until(lambda: client.connected, within=60)
+            network.mend()
+            await until(lambda: executor.connected, within=30)
+            assert executor.vouches(running), "it was back within its time"
+            assert await restarted(name, epoch) > epoch
+            async with RayLimiter(name=name) as again:
+                bucket = (await status(again)).buckets[0]
+                assert (bucket.bound, bucket.queued, order) == (1, 4, [])
+        await asyncio.gather(*tasks)
+        assert order == list(range(4))
+        await until(lambda: not Path(f"/proc/{service}").exists() or killed == "service", within=30)
+        await limiter.destroy()
 
 
 async def test_destroyed_limiter_is_unavailable() -> None:
@@ -217,9 +219,9 @@ class TestMultiNodeRateLimiterCase:
             await limiter.__aenter__()
             await workers(name, log, placed=[here, elsewhere, elsewhere])
             assert most_at_once(log) == 2
-            epoch = (await limiter.statistics()).epoch
+            epoch = (await status(limiter)).epoch
         with cluster.another_node(movable=1):
-            await restarted(limiter, epoch)
+            await restarted(name, epoch)
             await workers(name, log, placed=[here, elsewhere])
             assert most_at_once(log) == 2
             await limiter.destroy()
