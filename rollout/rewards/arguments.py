@@ -1,28 +1,29 @@
 """Arguments of functions out of a file: their names, types and values, against the function's signature. Pure.
 
-Nothing is converted but what loses nothing: an int where a float is wanted, a list where a tuple or a set is, a text
-where an enum's value is. Annotations may be those of scalars, `Literal`, enums, unions, and lists, tuples, sets and
-mappings of them; what is annotated `Any`, or not at all, takes everything. `**name: Unpack[T]` of a TypedDict stands
-for its keys.
+Pydantic checks the values in its strict mode. Nothing is converted but what loses nothing: an int where a float is
+wanted, a list where a tuple or a set is, a text where an enum's value is. What is annotated `Any`, or not at all, takes
+everything. `**name: Unpack[T]` of a TypedDict stands for its keys.
 """
 
 from __future__ import annotations
 
 import difflib
-import enum
 import inspect
-import math
+import json
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import pydantic
+from pydantic_core import ErrorDetails
 
 from fairbox.errors import ConfigError
 
 __all__ = ["Argument", "arguments_of", "checked_arguments"]
 
-_SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "null"}
+_STRICT = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +77,7 @@ def checked_arguments(
     for key, argument in known.items():
         if argument.required and key not in given:
             raise ConfigError(f"{path}.{key} is not set, and {name} has no default for it")
-    taken = {}
-    for key, value in given.items():
-        try:
-            taken[key] = _fitted(value, known[key].wanted)
-        except _Unfit as problem:
-            raise ConfigError(f"{path}.{key}{problem.where} is {problem.value!r}, must be {problem.wanted}") from None
-    return taken
-
-
-class _Unfit(Exception):  # noqa: N818 - an answer between the functions below
-    def __init__(self, value: Any, wanted: str, where: str = "") -> None:
-        super().__init__(wanted)
-        self.value, self.wanted, self.where = value, wanted, where
+    return {key: _fitted(value, known[key].wanted, f"{path}.{key}") for key, value in given.items()}
 
 
 def _hint(key: str, known: list[str]) -> str:
@@ -98,80 +87,35 @@ def _hint(key: str, known: list[str]) -> str:
     return f"did you mean {near[0]}?" if near else f"has: {', '.join(known)}"
 
 
-def _fitted(value: Any, wanted: Any) -> Any:
-    """`value` as the annotation `wanted` has it. Raises _Unfit."""
-    origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
-    if wanted in (Any, object):
+def _fitted(value: Any, wanted: Any, path: str) -> Any:
+    """`value` as the annotation `wanted` has it."""
+    if wanted is Any:
         return value
-    if wanted in (None, *_SCALARS):
-        return _scalar(value, type(None) if wanted is None else wanted)
-    if origin is typing.Annotated:
-        return _fitted(value, inner[0])
-    if origin is typing.Literal:
-        if any(value == each and type(value) is type(each) for each in inner):
-            return value
-        raise _Unfit(value, _one_of(inner))
-    if origin in (typing.Union, types.UnionType):
-        return _one_that_fits(value, inner)
-    if isinstance(wanted, type) and issubclass(wanted, enum.Enum):
-        try:
-            return wanted(value)
-        except ValueError:
-            raise _Unfit(value, _one_of([each.value for each in wanted])) from None
-    return _collection(value, origin or wanted, inner)
-
-
-def _scalar(value: Any, wanted: type[Any]) -> Any:
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not wanted:
-        raise _Unfit(value, _SCALARS[wanted])
-    if wanted is float and not math.isfinite(value):
-        raise _Unfit(value, "a finite number")
-    return value
-
-
-def _one_that_fits(value: Any, options: Sequence[Any]) -> Any:
-    problems = []
-    for option in options:
-        try:
-            return _fitted(value, option)
-        except _Unfit as problem:
-            problems.append(problem)
-    deeper = [problem for problem in problems if problem.where]
-    if len(deeper) == 1:
-        raise deeper[0]
-    raise _Unfit(value, " or ".join(dict.fromkeys(problem.wanted for problem in problems)))
-
-
-def _collection(value: Any, kind: Any, inner: tuple[Any, ...]) -> Any:
-    if not isinstance(kind, type):
-        raise _Unfit(value, f"something that no file can say ({kind})")
-    if issubclass(kind, Mapping):
-        if not isinstance(value, Mapping):
-            raise _Unfit(value, "a mapping")
-        keys, values = inner or (Any, Any)
-        return {_fitted(key, keys): _below(each, values, f".{key}") for key, each in value.items()}
-    if not issubclass(kind, (Sequence, Set)):
-        raise _Unfit(value, f"something that no file can say ({kind.__name__})")
-    if not isinstance(value, list):
-        raise _Unfit(value, "a list")
-    if kind is tuple and inner and inner[-1] is not Ellipsis:
-        if len(value) != len(inner):
-            raise _Unfit(value, f"a list of {len(inner)}")
-        return tuple(_below(each, hint, f"[{n}]") for n, (each, hint) in enumerate(zip(value, inner, strict=True)))
-    items = [_below(each, inner[0] if inner else Any, f"[{number}]") for number, each in enumerate(value)]
-    if kind is tuple:
-        return tuple(items)
-    return frozenset(items) if issubclass(kind, Set) else items
-
-
-def _below(value: Any, wanted: Any, where: str) -> Any:
     try:
-        return _fitted(value, wanted)
-    except _Unfit as problem:
-        raise _Unfit(problem.value, problem.wanted, where + problem.where) from None
+        # As JSON, which has lists where Python has tuples and sets, and texts for the values of enums.
+        return pydantic.TypeAdapter(wanted, config=_STRICT).validate_json(json.dumps(value))
+    except pydantic.ValidationError as error:
+        problems = [(_place(value, problem["loc"]), _wanted(problem)) for problem in error.errors()]
+        (where, shown), _ = problems[0]
+        said = " or ".join(dict.fromkeys(text for (at, _), text in problems if at == where))
+        raise ConfigError(f"{path}{where} is {shown!r}, must be {said}") from None
+    except (pydantic.PydanticUserError, TypeError):
+        raise ConfigError(f"{path} is annotated {wanted}, which no file can say") from None
 
 
-def _one_of(values: Sequence[Any]) -> str:
-    return f"one of: {', '.join(str(value) for value in values)}"
+def _wanted(problem: ErrorDetails) -> str:
+    """Follows "must be"."""
+    if problem["type"] == "missing":
+        return f"complete: {problem['loc'][-1]} is missing"
+    return problem["msg"].removeprefix("Input should be ")
+
+
+def _place(value: Any, loc: tuple[int | str, ...]) -> tuple[str, Any]:
+    """Returns the path of what is wrong, and its value. Other parts of `loc` name the members of a union."""
+    where = ""
+    for part in loc:
+        if isinstance(value, list) and isinstance(part, int) and part < len(value):
+            where, value = f"{where}[{part}]", value[part]
+        elif isinstance(value, dict) and part in value:
+            where, value = f"{where}.{part}", value[part]
+    return where, value

@@ -51,7 +51,7 @@ def test_arguments_that_functions_share_are_the_keys_of_a_typed_dict() -> None:
     }
     for given, problem in (
         ({"words": [], "wieght": 1}, r"r\.wieght is not an argument of shared; did you mean weight\?"),
-        ({"words": [], "weight": "1"}, r"r\.weight is '1', must be a number"),
+        ({"words": [], "weight": "1"}, r"r\.weight is '1', must be a valid number"),
         ({"weight": 1}, r"r\.words is not set"),
     ):
         with pytest.raises(ConfigError, match=problem):
