@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rollout.capture.messages import Call, ChatMessage
-from rollout.tools.hermes import MalformedCall, ToolCall, parse_tool_calls
+from rollout.tools.calls import MalformedCall, ToolCall
+from rollout.tools.marked_calls import parse_tool_calls
 
 __all__ = ["ParsedTurn", "TurnParser", "new_call_id", "parse_hermes_turn"]
 

@@ -19,7 +19,7 @@ from rollout.loop.task import Task
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.drift import DriftCounter
 from rollout.tools.calls import ToolCallFormat
-from rollout.tools.hermes import HermesFormat
+from rollout.tools.marked_calls import HERMES
 from rollout.tools.toolbox import Toolbox
 
 __all__ = ["AgentLoop", "turn_seed"]
@@ -36,7 +36,7 @@ class AgentLoop:
     sampling: SamplingParams
     queue_timeout_s: float = 600.0
     """Longest wait in the engine's queue, per turn."""
-    tool_format: ToolCallFormat = field(default_factory=HermesFormat)
+    tool_format: ToolCallFormat = HERMES
     """How the model writes its calls; see `rollout.tools.find_format`."""
     drift: DriftCounter | None = None
     """Compares trajectories that have ended with what their conversations would be encoded to; condensed ones are left

@@ -13,7 +13,7 @@ from rollout.tools.base import (
 )
 from rollout.tools.calls import MalformedCall, ToolCall, ToolCallFormat
 from rollout.tools.formats import FORMATS, check_format, find_format
-from rollout.tools.hermes import parse_tool_calls
+from rollout.tools.marked_calls import parse_tool_calls
 from rollout.tools.schema import ParameterSchema, ToolSchema
 from rollout.tools.statistics import ToolStatistics
 from rollout.tools.toolbox import Toolbox

@@ -11,10 +11,9 @@ from fairbox.errors import ConfigError
 from rollout.tokens.chat import ChatTemplate, ChatTemplateError
 from rollout.tokens.conversation import PROBE_NAME, PROBE_TOOL
 from rollout.tools.calls import ToolCall, ToolCallFormat
-from rollout.tools.deepseek import DeepSeekFormat
 from rollout.tools.harmony import HarmonyFormat
-from rollout.tools.hermes import HermesFormat
-from rollout.tools.json_calls import Llama3Format, MistralFormat
+from rollout.tools.json_calls import Llama3Format
+from rollout.tools.marked_calls import DEEPSEEK, HERMES, MISTRAL
 from rollout.tools.xml_calls import GlmFormat, Qwen3CoderFormat
 
 __all__ = ["AUTO", "FORMATS", "check_format", "find_format", "template_format"]
@@ -25,11 +24,11 @@ _SGLANG = "sglang:"
 FORMATS: dict[str, ToolCallFormat] = {
     each.name: each
     for each in (
-        HermesFormat(),
+        HERMES,
         Qwen3CoderFormat(),
         GlmFormat(),
-        MistralFormat(),
-        DeepSeekFormat(),
+        MISTRAL,
+        DEEPSEEK,
         HarmonyFormat(),
         Llama3Format(),
     )

@@ -18,7 +18,7 @@ from rollout.rewards.base import Sample
 from rollout.rewards.localization.answer import Answer, Location, entity_id, module_id, present, strip_dot_slash
 from rollout.rewards.localization.said import last_turn
 from rollout.tools.calls import MalformedCall
-from rollout.tools.hermes import parse_tool_calls
+from rollout.tools.marked_calls import parse_tool_calls
 
 __all__ = ["FINISH_TOOL", "finish_problem", "finished_locations", "parse_structured", "read_locations"]
 
