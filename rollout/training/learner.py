@@ -16,6 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.tensor import DTensor
 
 from fairbox.errors import FairboxError
@@ -28,11 +33,13 @@ from rollout.training.objective import Objective, ObjectiveInputs, ObjectiveSett
 from rollout.training.peers import ALONE, Peers
 from rollout.training.policy import Policy, TokenValues
 from rollout.training.rounds import plan_rounds
-from rollout.training.sharding import part_of
 from rollout.training.sync import version_name
 from rollout.training.update import UpdateSettings, make_optimizer, make_schedule
 
 __all__ = ["Diverged", "Learner", "LearnerSettings"]
+
+_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+"""In one piece, at the first peer's CPU."""
 
 
 class Diverged(FairboxError):  # noqa: N818 - what became of a run
@@ -102,7 +109,7 @@ class Learner:
         return {
             "steps_done": self.steps_done,
             "parameters": self.policy.trained_state(),
-            "optimizer": self._whole(self._optimizer.state_dict()),
+            "optimizer": self._moments(),
             "schedule": self._schedule.state_dict(),
             "rng": torch.get_rng_state(),
         }
@@ -110,26 +117,17 @@ class Learner:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state` was taken. Raises FairboxError for another model's."""
         self.policy.load_trained_state(state["parameters"])
-        moments = {
-            number: {
-                name: part_of(value, self._parameters[number]) if value.ndim else value for name, value in each.items()
-            }
-            for number, each in state["optimizer"]["state"].items()
-        }
-        self._optimizer.load_state_dict({**state["optimizer"], "state": moments})
+        if state["optimizer"] is not None:
+            set_optimizer_state_dict(self.policy.module, self._optimizer, state["optimizer"], options=_WHOLE)
         self._schedule.load_state_dict(state["schedule"])
         torch.set_rng_state(state["rng"])
         self.steps_done = state["steps_done"]
 
-    def _whole(self, optimizer: dict[str, Any]) -> dict[str, Any]:
-        """An optimizer's state with its tensors in one piece."""
-        if self._peers.count == 1:
-            return optimizer
-        moments: dict[int, dict[str, torch.Tensor]] = {}
-        for number, each in optimizer["state"].items():
-            whole = {name: self._peers.whole(value) for name, value in each.items()}
-            moments[number] = {name: value.cpu() for name, value in whole.items() if value is not None}
-        return {**optimizer, "state": moments}
+    def _moments(self) -> dict[str, Any] | None:
+        """The optimizer's state; None before its first step, which torch would count as done to make one."""
+        if not self._optimizer.state:
+            return None
+        return get_optimizer_state_dict(self.policy.module, self._optimizer, options=_WHOLE)
 
     def _minibatches(self, mask: torch.Tensor, epoch: int) -> Iterator[list[int]]:
         """Rows with a token to train on, in an order of this step and epoch, in parts of like size."""

@@ -70,4 +70,4 @@ class Ranks:
 
     def whole(self, value: torch.Tensor) -> torch.Tensor | None:
         full = value.full_tensor() if isinstance(value, DTensor) else value
-        return full if self.rank == 0 else None
+        return full.clone() if self.rank == 0 else None  # else it may be a view of what was padded to be gathered

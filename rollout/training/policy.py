@@ -87,6 +87,11 @@ class Policy:
         second = loaded(False, False).requires_grad_(False) if reference and not settings.lora_rank else None
         return cls(trained, settings, reference=second, peers=peers)
 
+    @property
+    def module(self) -> TokenModel:
+        """The model that is trained, with its value head."""
+        return self._trained
+
     def named_parameters(self) -> dict[str, torch.nn.Parameter]:
         """What is trained, by name, each once. Of a model that is split, this process's parts."""
         put_together(self._trained)
@@ -100,18 +105,13 @@ class Policy:
         return plain_state(self.model)
 
     def write(self, folder: Path) -> None:
-        """As `WritableModel`. Every peer calls it, and the first one writes."""
+        """As `WritableModel`. Every peer calls it, and the first one puts it together on its CPU and writes it."""
         put_together(self._trained)
         tied = tied_names(self.model)
         whole = ((name, self._peers.whole(value)) for name, value in plain_items(self.model) if name not in tied)
-        try:
-            if self._peers.rank == 0:
-                write_model(self.model.config, ((name, value) for name, value in whole if value is not None), folder)
-        finally:
-            for (
-                _
-            ) in whole:  # every part is asked of all, or they would wait for each other: also where the disk is full
-                pass
+        tensors = {name: value.cpu() for name, value in whole if value is not None}
+        if self._peers.rank == 0:
+            write_model(self.model.config, tensors, folder)
 
     def trained_state(self) -> dict[str, torch.Tensor]:
         """The parameters that are trained, on the CPU, for a checkpoint; empty but at the first peer."""

@@ -133,6 +133,14 @@ def test_a_step_goes_on_from_its_state_bit_for_bit(mini_dir: Path, sampled_batch
     assert (moved(first, second), second.steps_done) == (0, 2)
 
 
+def test_a_state_from_before_the_first_update_changes_nothing(mini_dir: Path, sampled_batch: RolloutBatch) -> None:
+    alone, saved, loaded = learner(mini_dir), learner(mini_dir), learner(mini_dir)
+    loaded.load_state(saved.state())
+    for each in (alone, saved, loaded):
+        each.step(sampled_batch)
+    assert moved(alone, saved) == moved(alone, loaded) == 0
+
+
 def test_a_batch_without_anything_to_train_on_moves_nothing(
     mini_dir: Path, sampled_results: list[TrajectoryResult]
 ) -> None:
