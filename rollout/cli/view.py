@@ -12,8 +12,8 @@ from fairbox.config import load, setting
 from fairbox.errors import ConfigError, FairboxError
 from rollout.viewer.filters import FilterError, parse_filter
 from rollout.viewer.groups import GroupBy
+from rollout.viewer.index import DumpFolder
 from rollout.viewer.session import Session
-from rollout.viewer.steps import DumpFolder
 
 __all__ = ["ViewConfig", "main"]
 

@@ -4,14 +4,11 @@ Everything here but `rollout.viewer.app` and what it shows is without a terminal
 that is larger than memory, filters, groups, search and comparison can be used from a notebook or a script.
 """
 
-from rollout.viewer.compare import Change, Comparison, compare_steps
 from rollout.viewer.facts import RowFacts
-from rollout.viewer.filters import Filter, FilterError, parse_filter
-from rollout.viewer.groups import Group, GroupBy, group_rows
-from rollout.viewer.index import IndexState, StepFile
+from rollout.viewer.filters import Filter, FilterError, RowView, parse_filter
+from rollout.viewer.groups import Change, Comparison, Group, GroupBy, compare_steps, group_rows
+from rollout.viewer.index import DumpFolder, IndexState, Step, StepFile
 from rollout.viewer.lookup import Query, QueryError, SearchHit, SearchProgress, parse_query, search
-from rollout.viewer.rowview import RowView
-from rollout.viewer.steps import DumpFolder, Step
 
 __all__ = [
     "Change",

@@ -11,9 +11,12 @@ from typing import Generic, TypeVar
 
 from rollout.viewer.facts import FIELDS, Field, FieldKind, RowFacts, Value, field_named
 
-__all__ = ["Column", "number_text", "row_column", "row_columns", "signed_text", "visible"]
+__all__ = ["DIM", "PROBLEM", "Column", "number_text", "row_column", "row_columns", "signed_text", "visible"]
 
 T = TypeVar("T")
+
+DIM = "#8a94a2"
+PROBLEM = "bold #ff8f7a"
 
 _LOOKED_AT = 1000
 """Rows that decide which columns there are."""

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from rollout.viewer.facts import KNOWN_FIELDS
@@ -135,71 +136,55 @@ def _arguments(arguments: Mapping[str, Any]) -> str:
 
 
 def _facts(record: Mapping[str, Any]) -> str:
-    score = record.get("score")
-    lines = [f"score        {_as_text(score) if score is not None else 'none'}{_parts(record)}"]
-    turns = _list(record.get("turn_rewards"))
-    if any(turns):
-        lines.append("of turns     " + "  ".join(f"{turn} {_as_text(value)}" for turn, value in enumerate(turns, 1)))
-    ended = "  ".join(_as_text(record.get(key)) for key in ("stop_reason", "cause", "state") if record.get(key))
-    masked = "  masked: no part of any mean" if record.get("masked") is True else ""
-    lines += [f"ended by     {ended}{masked}"] if ended else []
-    lines += _line(record, "error", "error")
-    lines += _line(record, "ground truth", "gts")
-    lines += _counts(record)
-    timings = record.get("timings")
-    if isinstance(timings, dict):
-        shown = [f"{key.removesuffix('_s')} {_seconds(value)} s" for key, value in timings.items()]
-        lines.append(f"time         {'  '.join(shown)}")
-    metrics = record.get("metrics")
-    if isinstance(metrics, dict):
-        own = {key: value for key, value in metrics.items() if not key.startswith(_COUNTED)}
-        lines += [f"metrics      {'  '.join(f'{key} {_as_text(value)}' for key, value in own.items())}"] if own else []
-    if earlier := _list(record.get("earlier")):
-        lines.append(f"condensed    {len(earlier)} earlier parts, whose tokens are not shown")
-    return "\n".join(lines)
+    score, turns = record.get("score"), _list(record.get("turn_rewards"))
+    ended = [_as_text(record.get(key)) for key in ("stop_reason", "cause", "state") if record.get(key)]
+    if ended and record.get("masked") is True:
+        ended.append("masked: no part of any mean")
+    counts = {key: record[key] for key in ("turns", "attempts", "index") if isinstance(record.get(key), int)}
+    timings = {key.removesuffix("_s"): f"{_seconds(value)} s" for key, value in _dict(record.get("timings")).items()}
+    metrics = {key: value for key, value in _dict(record.get("metrics")).items() if not key.startswith(_COUNTED)}
+    earlier = len(_list(record.get("earlier")))
+    lines = [
+        _line("score", "none" if score is None else score, _dict(record.get("reward_parts"))),
+        _line("of tools", "", _dict(record.get("tool_rewards"))),
+        _line("of turns", "", dict(enumerate(turns, 1)) if any(turns) else {}),
+        _line("ended by", "  ".join(ended)),
+        _line("error", record.get("error")),
+        _line("ground truth", record.get("gts")),
+        _line("tokens", "", _tokens(record)),
+        _line("weights", ", ".join(_versions(record))),
+        _line("counts", "", counts),
+        _line("time", "", timings),
+        _line("metrics", "", metrics),
+        _line("condensed", f"{earlier} earlier parts, whose tokens are not shown" if earlier else ""),
+    ]
+    return "\n".join(filter(None, lines))
 
 
 def _origin(record: Mapping[str, Any]) -> str:
-    lines: list[str] = []
-    for title, key in (("group", "uid"), ("request id", "request_id"), ("source", "data_source"), ("from", "where")):
-        lines += _line(record, title, key)
-    lines += _line(record, "model", "model")
-    sampling = record.get("sampling")
-    if isinstance(sampling, dict):
-        lines.append("sampling     " + "  ".join(f"{key} {json.dumps(value)}" for key, value in sampling.items()))
-    return "\n".join(lines)
+    titles = {"group": "uid", "request id": "request_id", "source": "data_source", "from": "where", "model": "model"}
+    sampling = {key: json.dumps(value) for key, value in _dict(record.get("sampling")).items()}
+    lines = [_line(title, record.get(key)) for title, key in titles.items()]
+    return "\n".join(filter(None, [*lines, _line("sampling", "", sampling)]))
 
 
-def _parts(record: Mapping[str, Any]) -> str:
-    parts = {}
-    for key in ("reward_parts", "tool_rewards"):
-        value = record.get(key)
-        parts.update(value if isinstance(value, dict) else {})
-    return "".join(f"  {name} {_as_text(value)}" for name, value in parts.items())
-
-
-def _counts(record: Mapping[str, Any]) -> list[str]:
-    parts = []
+def _tokens(record: Mapping[str, Any]) -> dict[str, int]:
+    lists = {"prompt": "prompt_ids", "response": "response_ids"}
+    counts = {title: len(record[key]) for title, key in lists.items() if isinstance(record.get(key), list)}
     mask = record.get("response_mask")
-    sampled = sum(1 for bit in mask if bit) if isinstance(mask, list) else None
-    for title, key in (("prompt", "prompt_ids"), ("response", "response_ids")):
-        if isinstance(record.get(key), list):
-            parts.append(f"{title} {len(record[key])}")
-    if sampled is not None:
-        parts.append(f"sampled {sampled}")
-    versions = dict.fromkeys(
-        _as_text(each.get("weight_version")) for each in _list(record.get("segments")) if isinstance(each, dict)
-    )
-    named = [version for version in versions if version]
-    lines = [f"tokens       {'  '.join(parts)}"] if parts else []
-    lines += [f"weights      {', '.join(named)}"] if named else []
-    counts = [f"{key} {record[key]}" for key in ("turns", "attempts", "index") if isinstance(record.get(key), int)]
-    return lines + ([f"counts       {'  '.join(counts)}"] if counts else [])
+    return counts | ({"sampled": sum(1 for bit in mask if bit)} if isinstance(mask, list) else {})
 
 
-def _line(record: Mapping[str, Any], title: str, key: str) -> list[str]:
-    value = record.get(key)
-    return [f"{title:<12} {_as_text(value)}"] if value not in (None, "") else []
+def _versions(record: Mapping[str, Any]) -> list[str]:
+    segments = [each for each in _list(record.get("segments")) if isinstance(each, dict)]
+    return list(filter(None, dict.fromkeys(_as_text(each.get("weight_version")) for each in segments)))
+
+
+def _line(title: str, value: Any, pairs: Mapping[Any, Any] = MappingProxyType({})) -> str:
+    """A value, and names with theirs; empty where there is nothing to say."""
+    texts = [_as_text(value), *(f"{name} {_as_text(each)}" for name, each in pairs.items())]
+    text = "  ".join(filter(None, texts))
+    return f"{title:<12} {text}" if text else ""
 
 
 def _block(kind: BlockKind, title: str, body: str, *, folded: bool = False) -> Block:
@@ -212,6 +197,10 @@ def _block(kind: BlockKind, title: str, body: str, *, folded: bool = False) -> B
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _seconds(value: Any) -> str:

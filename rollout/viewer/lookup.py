@@ -14,8 +14,7 @@ from typing import Any
 from fairbox.errors import FairboxError
 from rollout.viewer.facts import RowFacts, facts_of, parse_line, row_texts
 from rollout.viewer.filters import text_matcher
-from rollout.viewer.index import SLICE_BYTES, Line, read_lines
-from rollout.viewer.steps import Step
+from rollout.viewer.index import SLICE_BYTES, Line, Step, read_lines
 
 __all__ = ["MAX_HITS", "Query", "QueryError", "SearchHit", "SearchProgress", "parse_query", "request_query", "search"]
 

@@ -22,9 +22,9 @@ from textual.widgets import Footer, HelpPanel, Input, Static
 
 from fairbox.errors import FairboxError
 from rollout.viewer.columns import visible
+from rollout.viewer.index import Step
 from rollout.viewer.lookup import Query, QueryError, parse_query, request_query, search
 from rollout.viewer.session import Place, Session
-from rollout.viewer.steps import Step
 from rollout.viewer.widgets.table import Table
 
 __all__ = ["PromptScreen", "ViewerScreen", "query_problem", "take"]
@@ -202,7 +202,7 @@ class ViewerScreen(Screen[None]):
         place = self.place()
         if place is not None:
             name = f"row-{place.step.label}-{place.row.line}.json"
-            self.ask("export this row to", lambda path: self.export([place], path), value=name, check=_no_file)
+            self.ask("export this row to", lambda path: self.export([place], path), value=name)
 
     def action_jump(self) -> None:
         question = "request id, or what it begins with"
@@ -241,10 +241,3 @@ class ViewerScreen(Screen[None]):
                 return
             self.status_line(f"looking for {wanted}: {progress.percent} % read; esc leaves")
         self.status_line(f"no row has a request id that begins with {wanted}")
-
-
-def _no_file(text: str) -> str:
-    path = Path(text.strip()).expanduser()
-    if not text.strip():
-        return "a file is needed"
-    return f"{path} exists, and is not overwritten" if path.exists() else ""

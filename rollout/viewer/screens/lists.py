@@ -1,23 +1,26 @@
-"""Screens that are one table: steps, what was found, and two steps side by side."""
+"""Screens that are tables: steps, what was found, two steps side by side, and groups."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable
 
-from rollout.viewer.columns import Column, signed_text
-from rollout.viewer.compare import Change, compare_steps
+from rollout.viewer.columns import DIM, Column, number_text, row_column, signed_text
+from rollout.viewer.facts import FIELDS, RowFacts
+from rollout.viewer.groups import Change, Group, compare_steps, group_rows
+from rollout.viewer.index import Step
 from rollout.viewer.lookup import MAX_HITS, SearchHit, parse_query, search
 from rollout.viewer.screens.base import ViewerScreen, take
 from rollout.viewer.session import Place, Session
-from rollout.viewer.steps import Step
-from rollout.viewer.widgets.styles import DIM
 from rollout.viewer.widgets.table import Table
 
-__all__ = ["CompareScreen", "SearchScreen", "StepsScreen"]
+__all__ = ["CompareScreen", "GroupsScreen", "SearchScreen", "StepsScreen"]
 
 _STEPS: tuple[Column[Step], ...] = (
     Column("step", 20, lambda step: step.label),
@@ -29,7 +32,7 @@ _HITS: tuple[Column[SearchHit], ...] = (
     Column("line", 6, lambda hit: hit.row.line),
     Column("score", 7, lambda hit: hit.row.score),
     Column("places", 6, lambda hit: hit.count),
-    Column("text", 0, lambda hit: hit.snippet),
+    Column("text", 160, lambda hit: hit.snippet),
 )
 _CHANGES: tuple[Column[Change], ...] = (
     Column("group", 14, lambda change: change.after.uid or f"line {change.after.line}"),
@@ -42,6 +45,23 @@ _CHANGES: tuple[Column[Change], ...] = (
         "ended by", 24, lambda change: " → ".join(dict.fromkeys((change.before.stop_reason, change.after.stop_reason)))
     ),
 )
+
+_GROUPS: tuple[Column[Group], ...] = (
+    Column("group", 16, lambda group: group.label),
+    Column("rows", 5, lambda group: len(group.rows)),
+    Column("unscored", 8, lambda group: group.masked),
+    Column("mean", 7, lambda group: group.mean),
+    Column("std", 7, lambda group: group.std),
+    Column("best", 7, lambda group: group.best),
+    Column("worst", 7, lambda group: group.worst),
+    Column("tokens", 7, lambda group: _mean_tokens(group), lambda value: number_text(value, 0)),
+)
+_MEMBERS = ("line", "score", "stop_reason", "cause", "turns", "tool_calls", "tool_errors", "response_tokens")
+
+
+def _mean_tokens(group: Group) -> float | None:
+    known = [row.response_tokens for row in group.rows if row.response_tokens is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _ended(change: Change) -> str:
@@ -138,7 +158,7 @@ class CompareScreen(ViewerScreen):
         self._after = after
 
     def body(self) -> ComposeResult:
-        yield Table[Change](style_of=lambda change: None if change.score else DIM)
+        yield Table[Change](style_of=lambda change: "" if change.score else DIM)
 
     def on_mount(self) -> None:
         self.title_line(f"step {self._before.label} → step {self._after.label}")
@@ -165,3 +185,63 @@ class CompareScreen(ViewerScreen):
         )
         alone = f"; without a partner: {found.only_before} before, {found.only_after} after"
         self.status_line("enter opens a pair" + (alone if found.only_before or found.only_after else ""))
+
+
+class GroupsScreen(ViewerScreen):
+    """Groups of the rows that were shown when it was opened, with their statistics, and below them the rows of the
+    current one with their advantages. A filter holds here too."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "app.focus_next", "Groups/rows", priority=True)]
+
+    def __init__(self, session: Session, step: Step, rows: list[RowFacts]) -> None:
+        super().__init__(session)
+        self._step = step
+        self._rows = rows
+
+    def body(self) -> ComposeResult:
+        yield Table[Group](id="groups", style_of=lambda group: DIM if group.std == 0 or not group.scores else "")
+        yield Table[RowFacts](id="members", style_of=lambda row: DIM if row.masked else "")
+
+    def on_mount(self) -> None:
+        self.start(self._load, "groups")
+
+    @property
+    def members(self) -> Table[Any]:
+        """The rows of the current group."""
+        return self.query_one("#members", Table)
+
+    def place(self) -> Place | None:
+        row = self.members.current
+        return None if row is None else Place(self._step, row)
+
+    def on_data_table_cell_highlighted(self, event: DataTable.CellHighlighted) -> None:
+        if event.data_table is self.table:
+            self._show_members()
+
+    def on_data_table_cell_selected(self, event: DataTable.CellSelected) -> None:
+        if event.data_table is self.table:
+            self.members.focus()
+        else:
+            self.open_places([Place(self._step, row) for row in self.members.items], self.members.cursor_row)
+
+    def action_back(self) -> None:
+        if self.members.has_focus:
+            self.table.focus()
+        else:
+            super().action_back()
+
+    async def _load(self) -> None:
+        groups = await asyncio.to_thread(group_rows, self._rows, self.session.group_by)
+        means = [group.mean for group in groups if group.mean is not None]
+        alike = sum(group.std == 0 for group in groups)
+        self.table.show(_GROUPS, groups, top=True)
+        self.title_line(f"step {self._step.label}  {len(groups)} groups of {len(self._rows)} rows")
+        mean = number_text(sum(means) / len(means) if means else None)
+        self.status_line(f"mean of the groups' means {mean}  {alike} groups without any difference teach nothing")
+
+    def _show_members(self) -> None:
+        group = self.table.current
+        if group is not None:
+            columns = [row_column(FIELDS[name]) for name in _MEMBERS]
+            columns.insert(2, Column("advantage", 9, group.advantage, signed_text))
+            self.members.show(columns, group.rows, top=True)

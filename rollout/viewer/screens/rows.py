@@ -6,22 +6,17 @@ import asyncio
 import math
 from typing import ClassVar
 
-from rich.style import Style
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from rollout.viewer.columns import number_text, row_columns
+from rollout.viewer.columns import DIM, PROBLEM, number_text, row_columns
 from rollout.viewer.facts import FIELDS, RowFacts, extra_names
-from rollout.viewer.filters import Filter, FilterError, parse_filter
-from rollout.viewer.index import IndexState, StepFile
-from rollout.viewer.rowview import RowView
+from rollout.viewer.filters import Filter, FilterError, RowView, parse_filter
+from rollout.viewer.index import IndexState, Step, StepFile
 from rollout.viewer.screens.base import ViewerScreen, query_problem
-from rollout.viewer.screens.groups import GroupsScreen
-from rollout.viewer.screens.lists import CompareScreen, SearchScreen, StepsScreen
+from rollout.viewer.screens.lists import CompareScreen, GroupsScreen, SearchScreen, StepsScreen
 from rollout.viewer.session import Place, Session
-from rollout.viewer.steps import Step
-from rollout.viewer.widgets.styles import DIM, PROBLEM
-from rollout.viewer.widgets.table import SHOWN_ROWS, Table
+from rollout.viewer.widgets.table import Table
 
 __all__ = ["POLL_S", "RowsScreen"]
 
@@ -103,7 +98,7 @@ class RowsScreen(ViewerScreen):
         try:
             parse_filter(text, self._extras())
         except FilterError as error:
-            return f"{' ' * error.position}↑ {error}"
+            return str(error)
         return ""
 
     def on_data_table_cell_selected(self) -> None:
@@ -222,7 +217,7 @@ class RowsScreen(ViewerScreen):
         parts = [f"of {len(view.rows)}  filter {self.filter.source}"] if self.filter is not None else []
         parts += [f"mean score {number_text(math.fsum(scores) / len(scores))}"] if scores else []
         parts += [f"masked {masked}"] if masked else []
-        parts += [f"only the first {SHOWN_ROWS} are shown"] if len(rows) > SHOWN_ROWS else []
+        parts += [f"only the first {self.table.row_count} are shown"] if len(rows) > self.table.row_count else []
         self._summary = "  ".join(parts)
 
     def _extras(self) -> list[str]:
@@ -250,5 +245,5 @@ class RowsScreen(ViewerScreen):
         self.status_line("  ".join(filter(None, parts)))
 
 
-def _style_of(row: RowFacts) -> Style | None:
-    return PROBLEM if row.problem else DIM if row.masked else None
+def _style_of(row: RowFacts) -> str:
+    return PROBLEM if row.problem else DIM if row.masked else ""

@@ -13,11 +13,12 @@ from textual.markup import escape
 from textual.message import Message
 from textual.widgets import Collapsible, Static
 
-from rollout.viewer.columns import visible
+from rollout.viewer.columns import DIM, visible
 from rollout.viewer.document import Block, BlockKind
-from rollout.viewer.widgets.styles import DIM, FOUND
 
 __all__ = ["DocumentView", "Part"]
+
+FOUND = "bold #000000 on #ffe45c"
 
 
 class Part(Collapsible):

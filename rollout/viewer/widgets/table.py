@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from rich.style import Style
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
@@ -21,7 +21,23 @@ SHOWN_ROWS = 20_000
 """Rows that are drawn: the first ones, in the order of the table."""
 
 
-class Table(DataTable[Text], Generic[T]):
+class _Cell(Generic[T]):
+    """A cell that is written when it is drawn. It tells no width, so that nothing is measured of rows out of sight."""
+
+    __slots__ = ("_column", "_row", "_style")
+
+    def __init__(self, column: Column[T], row: T, style: str) -> None:
+        self._column = column
+        self._row = row
+        self._style = style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        justify: JustifyMethod = "left" if isinstance(self._column.get(self._row), str) else "right"
+        text = self._column.text(self._row)
+        yield Text(text, self._style, justify=justify, no_wrap=True, overflow="ellipsis", end="")
+
+
+class Table(DataTable[Any], Generic[T]):
     """`show(columns, rows)`; the cursor is a row and a column, by which `s` sorts."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -37,7 +53,7 @@ class Table(DataTable[Text], Generic[T]):
     ]
     DEFAULT_CSS = "Table { height: 1fr; scrollbar-size: 1 1; }"
 
-    def __init__(self, *, style_of: Callable[[T], Style | None] = lambda row: None, id: str | None = None) -> None:
+    def __init__(self, *, style_of: Callable[[T], str] = lambda row: "", id: str | None = None) -> None:
         super().__init__(id=id, fixed_columns=1)
         self.items: list[T] = []
         """All rows in their order, those that are not drawn too."""
@@ -65,9 +81,11 @@ class Table(DataTable[Text], Generic[T]):
             self.clear(columns=True)
             before = []
             for title, each in zip(titles, columns, strict=True):
-                self.add_column(Text(title), width=max(each.width, len(each.title) + 1) if each.width else None)
+                self.add_column(Text(title), width=max(each.width, len(each.title) + 1))
         self._shown_columns = columns
-        self.add_rows(self._cells(row) for row in shown[len(before) :])
+        for row in shown[len(before) :]:
+            style = self._style_of(row)
+            self.add_row(*(_Cell(column, row, style) for column in columns))
         if at is not None and at in self.items:
             place = self.items.index(at)
         self.move_cursor(row=0 if top and at is None else place, column=column)
@@ -83,16 +101,3 @@ class Table(DataTable[Text], Generic[T]):
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
         self.move_cursor(column=event.column_index)
         self.action_sort()
-
-    def _cells(self, row: T) -> list[Text]:
-        style = self._style_of(row) or ""
-        return [
-            Text(
-                column.text(row),
-                style,
-                justify="left" if isinstance(column.get(row), str) else "right",
-                no_wrap=True,
-                overflow="ellipsis",
-            )
-            for column in self._shown_columns
-        ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import ClassVar
 
@@ -20,13 +20,39 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from rollout.viewer.columns import visible
-from rollout.viewer.pieces import Piece, heat
-from rollout.viewer.widgets.styles import DIM, HEAT_STYLES, PIECE_STYLES, STRIPES
+from rollout.viewer.pieces import HEATS, Piece, heat
 
 __all__ = ["Overlay", "TokenView", "piece_lines"]
 
 Run = tuple[int, str]
 """A token's position, and what of it is on one line."""
+
+# Colours also differ in brightness or weight, so that nothing is told by hue alone.
+DIM = Style.parse("#8a94a2")
+PIECE_STYLES: Mapping[str, Style] = {
+    "prompt": Style.parse("#8a94a2"),
+    "sampled": Style.parse("#d9ffe0 on #17452a"),
+    "tool": Style.parse("#ffe9c4 on #4a3312"),
+}
+"""By mask: only what was sampled is trained on."""
+STRIPES: Mapping[str, Style] = {
+    "prompt": Style.parse("#b0b9c6"),
+    "sampled": Style.parse("#d9ffe0 on #266b42"),
+    "tool": Style.parse("#ffe9c4 on #6d4d1d"),
+}
+"""Every second token, where boundaries are shown."""
+HEAT_STYLES = tuple(
+    Style.parse(text)
+    for text in (
+        "#a9c7b1 on #10241a",
+        "#e4f0c0 on #3d4a12",
+        "#fff0c0 on #7a5a0a",
+        "#ffe4d0 on #a04410",
+        "bold #ffffff on #c01830",
+    )
+)
+"""From likely to unlikely."""
+assert len(HEAT_STYLES) == HEATS
 
 
 class Overlay(StrEnum):

@@ -13,9 +13,9 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from rollout.viewer.app import ViewerApp
+from rollout.viewer.index import DumpFolder
 from rollout.viewer.screens.base import PromptScreen
 from rollout.viewer.session import Session
-from rollout.viewer.steps import DumpFolder
 from rollout.viewer.widgets.table import Table
 
 DEADLINE_S = 60.0

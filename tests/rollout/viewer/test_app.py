@@ -15,9 +15,9 @@ import pytest
 from rollout.cli import main
 from rollout.dump import read_dump
 from rollout.viewer.screens.base import PromptScreen, ViewerScreen
-from rollout.viewer.screens.groups import GroupsScreen
-from rollout.viewer.screens.lists import CompareScreen, SearchScreen, StepsScreen
+from rollout.viewer.screens.lists import CompareScreen, GroupsScreen, SearchScreen, StepsScreen
 from rollout.viewer.screens.row import RowScreen
+from rollout.viewer.widgets import table as table_module
 from rollout.viewer.widgets.document import DocumentView
 from rollout.viewer.widgets.table import Table
 from rollout.viewer.widgets.tokens import Overlay, TokenView
@@ -283,6 +283,18 @@ async def test_cursor_stays_on_its_row_while_others_come(write: Callable[..., Pa
         await driver.until(lambda: driver.row_lines() == [4, 3, 2, 1])
         assert table.current is not None
         assert table.current.line == 2
+
+
+async def test_large_step_is_shown_in_part(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "SHOWN_ROWS", 3)
+    path = write(1, *(verl_row(number) for number in range(5)))
+    async with viewer(path) as driver:
+        table = driver.app.rows.query_one("#rows", Table)
+        await driver.says("row 1 of 5  mean score 2  only the first 3 are shown")
+        await driver.press("right", "s", "G")
+        assert (table.row_count, driver.row_lines(), table.cursor_row) == (3, [5, 4, 3, 2, 1], 2)
+        await driver.press("enter", "n", "n")
+        await driver.says("step 1 line 1  (5 of 5)")
 
 
 async def test_broken_line_is_shown(write: Callable[..., Path]) -> None:

@@ -180,8 +180,8 @@ def test_groups_leave_out_what_is_masked(members: list[tuple[str, float | None]]
         assert (len(group.scores), group.masked) == (len(scores), len(group.rows) - len(scores))
         assert group.mean == (pytest.approx(statistics.fmean(scores)) if scores else None)
         assert group.std == (pytest.approx(statistics.stdev(scores), abs=1e-9) if len(scores) > 1 else None)
-        assert (group.best.score if group.best else None) == (max(scores) if scores else None)
-        assert (group.worst.score if group.worst else None) == (min(scores) if scores else None)
+        assert group.best == (max(scores) if scores else None)
+        assert group.worst == (min(scores) if scores else None)
 
 
 def test_advantage_is_that_of_grpo(played: Path) -> None:

@@ -17,7 +17,7 @@ from fairbox.errors import ConfigError
 from rollout.dump import read_dump
 from rollout.viewer import DumpFolder, RowFacts, StepFile
 from rollout.viewer.facts import parse_line
-from rollout.viewer.steps import MAX_OPEN
+from rollout.viewer.index import MAX_OPEN
 from tests.rollout.viewer.conftest import verl_row
 
 JSON = st.recursive(

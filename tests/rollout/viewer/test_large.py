@@ -17,7 +17,7 @@ import asyncio, resource, sys
 from pathlib import Path
 from rollout.viewer.app import ViewerApp
 from rollout.viewer.session import Session
-from rollout.viewer.steps import DumpFolder
+from rollout.viewer.index import DumpFolder
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -13,9 +13,9 @@ from rich.cells import cell_len
 from rollout.dump import read_dump
 from rollout.tokens import HubTokenizer
 from rollout.viewer.columns import number_text, signed_text, visible
-from rollout.viewer.decoder import DecoderError, find_tokenizer, load_decoder
 from rollout.viewer.document import MAX_BODY_CHARS, BlockKind, blocks_of
 from rollout.viewer.pieces import Piece, decoded_pieces, heat, segment_pieces, token_lists
+from rollout.viewer.session import DecoderError, find_tokenizer, load_decoder
 from rollout.viewer.widgets.tokens import piece_lines
 from tests.rollout.viewer.conftest import verl_row
 
