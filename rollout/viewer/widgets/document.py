@@ -9,7 +9,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.markup import escape
+from textual.content import Content
 from textual.message import Message
 from textual.widgets import Collapsible, Static
 
@@ -41,11 +41,12 @@ class Part(Collapsible):
         body = "\n".join(map(visible, block.body.split("\n")))
         self._text = Text(body, DIM if block.kind is BlockKind.PROMPT else "")
         self._body = Static(self._text)
-        title = escape(visible(block.title))
-        super().__init__(self._body, title=title, collapsed=block.folded, classes=block.kind.value)
+        self._first = 0
+        super().__init__(self._body, collapsed=block.folded, classes=block.kind.value)
 
     def on_mount(self) -> None:
         self._title.can_focus = False
+        self._title.label = Content(visible(self.block.title))  # a tool's name may look like markup
 
     def find(self, pattern: re.Pattern[str] | None) -> bool:
         """Whether the text is in it; every place is marked."""
@@ -53,7 +54,12 @@ class Part(Collapsible):
         for match in pattern.finditer(self.block.body) if pattern is not None else ():
             text.stylize(FOUND, *match.span())
         self._body.update(text)
+        self._first = min((span.start for span in text.spans), default=0)
         return len(text.spans) > 0
+
+    def line_of_place(self) -> int:
+        """The line of the first place that was found, from its title's."""
+        return len(self._text[: self._first + 1].wrap(self.app.console, max(1, self._body.size.width)))
 
 
 class DocumentView(VerticalScroll):
@@ -128,7 +134,12 @@ class DocumentView(VerticalScroll):
 
     def _unfold(self, position: int) -> None:
         self.parts[position].collapsed = False
-        self._go(position)
+        self._choose(position)
+        self.call_after_refresh(self._show_place, self.parts[position])
+
+    def _show_place(self, part: Part) -> None:
+        line = part.virtual_region.y + part.line_of_place()
+        self.scroll_to(y=max(part.virtual_region.y, line - self.size.height // 2), animate=False)
 
     def _go(self, position: int) -> None:
         self._choose(position)

@@ -36,7 +36,7 @@ async def main():
         await pilot.pause(0.5)
         while not app.rows.complete:
             await pilot.pause(0.05)
-        print(peak() - before, len(app.rows.table.items), app.rows.table.row_count)
+        print(peak() - before, session.file(session.folder.steps[0]).state.rows)
 
 asyncio.run(main())
 """
