@@ -63,7 +63,7 @@ class Column(Generic[T]):
     """The field of a row that it shows, if it is one."""
 
     def text(self, row: T) -> str:
-        """What it shows of a row."""
+        """The text of a row's cell."""
         value = self.get(row)
         return self.write(value) if isinstance(value, int | float | None) else visible(str(value))
 

@@ -1,4 +1,4 @@
-"""What a list of rows shows of each: small facts, taken once from a line, so that the line need not stay in memory.
+"""Facts of a row that lists, filters and groups need, taken once from a line, so that the line need not stay in memory.
 
 `RowFacts` is the one table of them: where a fact is in a row, what filters call it, and its column. Invariants: any
 JSON object makes a row, whatever its fields hold; what is missing or has another type is None or empty, never a guess.
@@ -75,10 +75,10 @@ class Field:
     kind: FieldKind
     help: str
     title: str = ""
-    """Of its column; empty: it has none."""
+    """The title of its column; empty: it has none."""
     width: int = 7
     attribute: str = ""
-    """Of RowFacts; empty where it is none."""
+    """The attribute of RowFacts; empty if it is none."""
 
     def get(self, row: RowFacts) -> Value:
         """None where the row has no such value."""

@@ -1,4 +1,4 @@
-"""Where the rows of a dump are: steps, and of each byte offsets and facts, built as the file is read and as it grows.
+"""The steps of a dump, and byte offsets and facts of their rows, built as a file is read and as it grows.
 
 `StepFile` reads a file a slice at a time, from any thread, and single rows by their offset. Invariants: a line is a row
 as soon as it has its end; a last line without one is a row if it is a whole object already, and is waited for

@@ -31,7 +31,7 @@ class QueryError(FairboxError):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is looked for, and in which texts of a row."""
+    """A pattern, and the texts of a row in which it is looked for."""
 
     source: str
     pattern: re.Pattern[str]
@@ -87,7 +87,7 @@ class SearchProgress:
 
     @property
     def percent(self) -> int:
-        """How much has been read."""
+        """The share that has been read."""
         return 100 * self.read_bytes // max(1, self.total_bytes)
 
 

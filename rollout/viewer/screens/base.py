@@ -112,7 +112,7 @@ class ViewerScreen(Screen[None]):
         yield Footer()
 
     def body(self) -> ComposeResult:
-        """What is between the title and the status line."""
+        """The widgets between the title and the status line."""
         yield Table[Any]()
 
     @property

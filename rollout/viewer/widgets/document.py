@@ -98,7 +98,7 @@ class DocumentView(VerticalScroll):
         self._choose(0)
 
     def find(self, pattern: re.Pattern[str] | None) -> int:
-        """How many parts have the text; the first one from the current on is shown."""
+        """Counts the parts that have the text; the first one from the current on is shown."""
         first = self._in_sight()
         self.found = [position for position, part in enumerate(self.parts) if part.find(pattern)]
         if self.found:
