@@ -11,12 +11,14 @@ import os
 import time
 from pathlib import Path
 
+from opentelemetry.trace import use_span
+
 from benchmarks.executor_server import executor
 from benchmarks.rows import Row, cpu_of, figure, median
 from executor_service import ExecutorClient
 from fairbox import tracing
-from fairbox.collector import collecting
 from fairbox.telemetry import TelemetrySettings, open_traces
+from tests.otlp_collector import collecting
 
 __all__ = ["rows"]
 
@@ -30,7 +32,7 @@ async def rows() -> list[Row]:
     with collecting() as collector:
         off_ns = _spans_ns()
         async with open_traces(TelemetrySettings(otlp_endpoint=collector.url), service="bench", instance="0"):
-            with tracing.trajectory_span("rollout.trajectory", os.urandom(16).hex()):
+            with use_span(tracing.trajectory_span(os.urandom(16).hex()), end_on_exit=True):
                 on_us = _spans_ns(SPANS // 20) / 1000
         quick = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
         endpoint = f"otlp_endpoint={collector.url}"
@@ -55,7 +57,7 @@ def _spans_ns(count: int = SPANS) -> float:
         began = time.thread_time_ns()
         for _ in range(count):
             with tracing.span("limiter.acquire", bucket="code") as span:
-                span.set(lease="code/1.2")
+                span.set_attribute("fairbox.lease", "code/1.2")
         best = min(best, (time.thread_time_ns() - began) / count)
     return best
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from opentelemetry.trace import Span
 
 from executor_service.balance import ServerFacts, preferred
 from executor_service.client_errors import error_of_call
@@ -297,12 +298,12 @@ class ExecutorClient(SessionCalls):
             try:
                 return await self._attempts(span, name, request, timeout, among=among, moves=moves, anywhere=anywhere)
             except grpc.aio.AioRpcError as error:
-                span.set(status=error.code().name)
+                span.set_attribute("fairbox.status", error.code().name)
                 raise self._error(error, None if anywhere else among) from error
 
     async def _attempts(
         self,
-        span: tracing.Span,
+        span: Span,
         name: str,
         request: Any,
         timeout: float,
@@ -332,7 +333,7 @@ class ExecutorClient(SessionCalls):
                     last = attempt == _ATTEMPTS or (attempt > 1 and not (ending or moves))
                     if last or not (ending or error.code() is grpc.StatusCode.UNAVAILABLE):
                         raise
-                    span.set(repeated=True)
+                    span.set_attribute("fairbox.repeated", True)
                 if moves or ending:
                     among, avoid = (None if anywhere and ending else among), member.address
                 else:

@@ -1,7 +1,8 @@
 """Traces calls that come in over gRPC: an interceptor that costs a call nothing unless tracing is on.
 
 Calls that only look (health, status, reflection) and the limiter's session streams, which live as long as their
-clients, are left out. What clients send is W3C trace context, in the metadata `traceparent`.
+clients, are left out. What clients send is W3C trace context, in the metadata `traceparent`. OpenTelemetry's own
+interceptor writes the texts of refusals and exceptions into spans, and these can hold code.
 """
 
 from __future__ import annotations
@@ -46,9 +47,6 @@ def server_interceptors() -> list[grpc.aio.ServerInterceptor]:
 
 
 class _Traced(grpc.aio.ServerInterceptor):
-    def __init__(self) -> None:
-        self._calls = 0
-
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
@@ -59,10 +57,7 @@ class _Traced(grpc.aio.ServerInterceptor):
         if handler is None or not service.startswith(_OURS) or method in _ONLY_LOOK:
             return handler
         metadata = dict(handler_call_details.invocation_metadata or ())
-        traceparent = str(metadata.get("traceparent", ""))
-        self._calls += 1
-        # Which of the calls without a trace are traced need not be the same anywhere else.
-        return _with_span(handler, f"rpc {service.rpartition('.')[2]}/{method}", traceparent, f"{self._calls}")
+        return _with_span(handler, f"{service.rpartition('.')[2]}/{method}", str(metadata.get("traceparent", "")))
 
 
 def _status(context: Any) -> str:
@@ -71,7 +66,7 @@ def _status(context: Any) -> str:
     return code.name if isinstance(code, grpc.StatusCode) else _STATUS.get(code or 0, "OK")
 
 
-def _with_span(handler: Handler, name: str, traceparent: str, call_id: str) -> Handler:
+def _with_span(handler: Handler, name: str, traceparent: str) -> Handler:
     """The handler with a span around it; the handlers here answer through the context where they stream."""
     kinds = [
         (handler.unary_unary, grpc.unary_unary_rpc_method_handler),
@@ -82,19 +77,20 @@ def _with_span(handler: Handler, name: str, traceparent: str, call_id: str) -> H
             continue
 
         async def traced(request: Any, context: Any, behaviour: Any = behaviour) -> Any:
-            with tracing.call_span(name, traceparent, call_id) as span:
+            with tracing.call_span(name, traceparent) as span:
                 try:
                     response = await behaviour(request, context)
-                    span.set(status=_status(context))
+                    span.set_attribute("fairbox.status", _status(context))
                     return response
                 except grpc.aio.AbortError as error:
                     status = _status(context)
-                    span.set(status=status)
+                    span.set_attribute("fairbox.status", status)
                     if status not in _CALLERS:
                         raise
                     refused = error  # the span ends as one that went well: its caller was told what is wrong
                 except BaseException as error:  # which gRPC answers so
-                    span.set(status="CANCELLED" if isinstance(error, asyncio.CancelledError) else "UNKNOWN")
+                    cancelled = isinstance(error, asyncio.CancelledError)
+                    span.set_attribute("fairbox.status", "CANCELLED" if cancelled else "UNKNOWN")
                     raise
             raise refused
 

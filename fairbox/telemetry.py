@@ -84,7 +84,7 @@ async def open_traces(settings: TelemetrySettings, *, service: str, instance: st
         yield
         return
     try:
-        from fairbox.otel import OtelTracing  # the SDK, which nobody else needs
+        from fairbox.otel import exporting  # the SDK, which nobody else needs
     except ImportError as error:
         problem = f"needs the extra `otel`: run `pip install 'fairbox[otel]'` ({error})"
         if endpoint:
@@ -94,15 +94,9 @@ async def open_traces(settings: TelemetrySettings, *, service: str, instance: st
         return
     if endpoint and not endpoint.endswith(_PATH):
         endpoint = endpoint.rstrip("/") + _PATH
-    backend = OtelTracing(
-        endpoint, service=service, instance=instance, version=installed_version(), ratio=settings.trace_ratio
-    )
-    tracing.install(backend)
-    try:
+    names = {"service": service, "instance": instance, "version": installed_version()}
+    async with exporting(endpoint, ratio=settings.trace_ratio, **names):
         yield
-    finally:
-        tracing.install(None)
-        await backend.close()
 
 
 def _by_environment() -> bool:

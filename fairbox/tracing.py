@@ -1,29 +1,41 @@
-"""Spans of one trace through all tiers, as their code uses them. Off until a backend is put in (`fairbox.otel`).
+"""Spans of one trace through all tiers, made with OpenTelemetry's API. Off until `install()` is given a tracer.
 
 trajectory -> turn -> generate | tool call -> acquire -> limiter queue; execute -> executor: queue, set-up, run, collect
 
-A trace belongs to a trajectory, and its id is the trajectory's. Whether a trajectory is traced is decided by its id,
-alike in every process; what it calls follows. A span that would belong to nothing is not made, but for calls that come
-in from clients that trace nothing themselves.
-Invariants: while tracing is off, `span()` is a look at a variable and nothing is imported; spans hold ids, names,
-counts, times and outcomes, and never code, output or tokens; nothing here waits or raises.
+A trace belongs to a trajectory, and its id is the trajectory's. A span that would belong to nothing is not made, except
+for calls that come in from clients that trace nothing themselves.
+Invariants: while tracing is off, `span()` looks at a variable; spans hold ids, names, counts, times and outcomes, and
+never code, output, tokens or the texts of exceptions; nothing here waits or raises.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self
+
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Span,
+    SpanKind,
+    StatusCode,
+    Tracer,
+    format_span_id,
+    format_trace_id,
+    get_current_span,
+    set_span_in_context,
+    use_span,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 __all__ = [
-    "CURRENT",
-    "Backend",
-    "Parent",
-    "Span",
+    "TRAJECTORY_ID",
     "TracingStatistics",
     "Value",
     "call_span",
@@ -31,38 +43,22 @@ __all__ = [
     "current_ids",
     "enabled",
     "install",
-    "parent_of",
+    "named",
     "parse",
     "record",
-    "sampled",
     "span",
     "statistics",
     "trace_ids",
     "traceparent",
     "trajectory_span",
-    "under",
 ]
 
 Value = str | bool | int | float
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _TRAJECTORY = re.compile(r"[0-9a-f]{32}")
-
-
-@dataclass(frozen=True, slots=True)
-class Parent:
-    """What a span hangs on: a span of this process or of another one."""
-
-    trace_id: str
-    """32 hexadecimal digits."""
-    span_id: str
-    """16 hexadecimal digits."""
-    traced: bool
-    """False: its trajectory is not among those that are traced, and nothing below it is."""
-
-    @property
-    def traceparent(self) -> str:
-        """As W3C trace context writes it."""
-        return f"00-{self.trace_id}-{self.span_id}-{'01' if self.traced else '00'}"
+_W3C = TraceContextTextMapPropagator()
+_NOTHING: AbstractContextManager[Span] = contextlib.nullcontext(INVALID_SPAN)
+TRAJECTORY_ID: ContextVar[str] = ContextVar("trajectory whose first span is being made", default="")
+"""What the ids of the span that is made follow from; empty: they are random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,149 +74,65 @@ class TracingStatistics:
     waiting: int
 
 
-class Span(Protocol):
-    """`with span("name", tool="bash") as s: s.set(outcome="ok")`; or without a block, until `end()`."""
-
-    @property
-    def parent(self) -> Parent | None:
-        """What spans below it hang on; None for one that is nothing."""
-        ...
-
-    def set(self, **attributes: Value) -> None:
-        """Adds facts."""
-        ...
-
-    def fail(self, why: str) -> None:
-        """Marks it as failed, by the service and not by the model."""
-        ...
-
-    def end(self) -> None:
-        """It is over. The end of its block does this too."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+_tracer: Tracer | None = None
+_statistics: Callable[[], TracingStatistics] | None = None
 
 
-class Backend(Protocol):
-    """What makes spans."""
-
-    def span(self, name: str, parent: Parent, attributes: dict[str, Value]) -> Span:
-        """A span of now, which is the current one within its block."""
-        ...
-
-    def root(self, name: str, trajectory_id: str, attributes: dict[str, Value]) -> Span:
-        """The first span of a trajectory's trace, or of a trace with an id of its own where it is empty."""
-        ...
-
-    def record(
-        self, name: str, parent: Parent, seconds: float, ended_at: float | None, facts: Mapping[str, Value], why: str
-    ) -> Parent:
-        """A span that has ended."""
-        ...
-
-    @property
-    def ratio(self) -> float:
-        """Share that is traced, from 0 to 1."""
-        ...
-
-    def statistics(self) -> TracingStatistics: ...
-
-
-class _Nothing:
-    """The span of whatever is not traced."""
-
-    __slots__ = ()
-
-    @property
-    def parent(self) -> Parent | None:
-        return None
-
-    def end(self) -> None:
-        return
-
-    def set(self, **attributes: Value) -> None:
-        return
-
-    def fail(self, why: str) -> None:
-        return
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return
-
-
-_NOTHING = _Nothing()
-_backend: Backend | None = None
-CURRENT: ContextVar[Parent | None] = ContextVar("current span", default=None)
-"""Set by the blocks of spans, and by nobody else."""
-
-
-def install(backend: Backend | None) -> None:
+def install(tracer: Tracer | None, statistics: Callable[[], TracingStatistics] | None = None) -> None:
     """Turns tracing on for this process; None turns it off."""
-    global _backend
-    _backend = backend
+    global _tracer, _statistics
+    _tracer, _statistics = tracer, statistics
 
 
 def enabled() -> bool:
     """Whether tracing is on."""
-    return _backend is not None
+    return _tracer is not None
 
 
 def statistics() -> TracingStatistics | None:
     """None: tracing is off."""
-    return None if _backend is None else _backend.statistics()
+    return None if _statistics is None else _statistics()
 
 
-def span(name: str, /, **attributes: Value) -> Span:
-    """A span below the current one; nothing where there is none."""
-    if _backend is None:
+def named(facts: Mapping[str, Value]) -> dict[str, Value]:
+    """Attributes of a span: with the project's prefix, empty texts left out."""
+    return {f"fairbox.{name}": value for name, value in facts.items() if value != ""}
+
+
+def span(name: str, parent: Span | None = None, /, **facts: Value) -> AbstractContextManager[Span]:
+    """A span below `parent`, or else below the current one; it is the current one within its block. Nothing where there
+    is no parent."""
+    if _tracer is None:
         return _NOTHING
-    parent = CURRENT.get()
-    return _NOTHING if parent is None or not parent.traced else _backend.span(name, parent, attributes)
-
-
-def trajectory_span(name: str, trajectory_id: str, /, **attributes: Value) -> Span:
-    """The first span of a trajectory, or `_Untraced`, which keeps everything below it from being traced."""
-    if _backend is None:
+    parent = parent or get_current_span()
+    if not parent.get_span_context().is_valid:
         return _NOTHING
-    if not sampled(trajectory_id, _backend.ratio):
-        return _Untraced(Parent(*trace_ids(trajectory_id), traced=False))
-    return _backend.root(name, trajectory_id, {"trajectory_id": trajectory_id, **attributes})
+    return _within(_tracer.start_span(name, set_span_in_context(parent), attributes=named(facts)))
 
 
-def parent_of(trajectory_id: str) -> Parent | None:
-    """What goes on for a trajectory after it has ended, such as its scoring, hangs on this; None: tracing is off."""
-    if _backend is None:
-        return None
-    return Parent(*trace_ids(trajectory_id), traced=sampled(trajectory_id, _backend.ratio))
-
-
-def call_span(name: str, traceparent: str, call_id: str, /, **attributes: Value) -> Span:
-    """The span of a call that came in. Without a `traceparent` it begins a trace of its own, of which the same share is
-    traced as of trajectories; `call_id` decides which."""
-    if _backend is None:
+def call_span(name: str, traceparent: str, trajectory_id: str = "") -> AbstractContextManager[Span]:
+    """The span of a call that came in. Without a `traceparent` it belongs to the trajectory, if there is one, or else
+    begins a trace of its own."""
+    if _tracer is None:
         return _NOTHING
     parent = parse(traceparent)
-    if parent is None:
-        if sampled(call_id, _backend.ratio):
-            return _backend.root(name, "", attributes)
-        return _Untraced(Parent("0" * 31 + "1", "0" * 15 + "1", traced=False))
-    return _backend.span(name, parent, attributes) if parent.traced else _Untraced(parent)
+    if trajectory_id and not parent.get_span_context().is_valid:
+        parent = trajectory_span(trajectory_id)
+    context, facts = set_span_in_context(parent, Context()), named({"trajectory_id": trajectory_id})
+    return _within(_tracer.start_span(name, context, SpanKind.SERVER, facts))
 
 
-def under(parent: Parent | None, name: str, /, **attributes: Value) -> Span:
-    """A span below `parent`, whatever the current one is; nothing below None."""
-    if _backend is None or parent is None:
-        return _NOTHING
-    return _backend.span(name, parent, attributes) if parent.traced else _Untraced(parent)
+def trajectory_span(trajectory_id: str, /, **facts: Value) -> Span:
+    """The first span of a trajectory, for its caller to end. One that is not ended is not sent, and can be the parent
+    of what goes on after the trajectory, such as its scoring: its ids are the same each time, in every process."""
+    if _tracer is None:
+        return INVALID_SPAN
+    token = TRAJECTORY_ID.set(trajectory_id)
+    try:
+        attributes = named({"trajectory_id": trajectory_id, **facts})
+        return _tracer.start_span("rollout.trajectory", Context(), attributes=attributes)
+    finally:
+        TRAJECTORY_ID.reset(token)
 
 
 def record(
@@ -230,76 +142,51 @@ def record(
     *,
     seconds: float,
     ended_at: float | None = None,
-    parent: Parent | None = None,
+    parent: Span | None = None,
     why: str = "",
-) -> Parent | None:
+) -> Span:
     """A span that took so many seconds and ended at `ended_at` (seconds since 1970; None: now), below `parent` or the
-    current span. What others can be recorded below; None where nothing was recorded. With `why` it has failed."""
-    if _backend is None:
-        return None
-    parent = parent or CURRENT.get()
-    if parent is None or not parent.traced:
-        return None
-    return _backend.record(name, parent, seconds, ended_at, facts or {}, why)
+    current span. Others can be recorded below it. With `why` it has failed."""
+    parent = parent or get_current_span()
+    if _tracer is None or not parent.get_span_context().trace_flags.sampled:
+        return INVALID_SPAN
+    end = time.time_ns() if ended_at is None else int(ended_at * 1e9)
+    start = end - int(max(0.0, seconds) * 1e9)
+    made = _tracer.start_span(name, set_span_in_context(parent), attributes=named(facts or {}), start_time=start)
+    if why:
+        made.set_status(StatusCode.ERROR, why)
+    made.end(end)
+    return made
 
 
 def carried() -> tuple[tuple[str, str], ...]:
     """Metadata of a gRPC call, or headers of HTTP, that carry the current span to another process."""
-    if _backend is None:
+    if _tracer is None:
         return ()
-    parent = CURRENT.get()
-    return () if parent is None else (("traceparent", parent.traceparent),)
+    headers: dict[str, str] = {}
+    _W3C.inject(headers)
+    return tuple(headers.items())
 
 
 def traceparent() -> str:
     """The current span as W3C trace context; empty where it is not traced."""
-    parent = None if _backend is None else CURRENT.get()
-    return parent.traceparent if parent is not None and parent.traced else ""
+    return "" if current_ids() is None else dict(carried())["traceparent"]
 
 
 def current_ids() -> tuple[str, str] | None:
     """Trace and span, for the log; None where nothing is traced."""
-    if _backend is None:
+    if _tracer is None:
         return None
-    parent = CURRENT.get()
-    return None if parent is None or not parent.traced else (parent.trace_id, parent.span_id)
-
-
-def parse(traceparent: str) -> Parent | None:
-    """W3C trace context; None for what is none, so that a caller's mistake costs only its trace."""
-    found = _TRACEPARENT.fullmatch(traceparent) if traceparent else None
-    if found is None or not int(found[1], 16) or not int(found[2], 16) or traceparent.startswith("ff"):
+    context = get_current_span().get_span_context()
+    if not context.trace_flags.sampled:
         return None
-    return Parent(found[1], found[2], traced=bool(int(found[3], 16) & 1))
+    return format_trace_id(context.trace_id), format_span_id(context.span_id)
 
 
-def sampled(key: str, ratio: float) -> bool:
-    """Whether what has this id is among the `ratio` that is traced: the same answer in every process."""
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:7]) < ratio * 2**56
-
-
-class _Untraced(_Nothing):
-    """Of a trajectory or call that is not traced: says so to what it calls."""
-
-    __slots__ = ("_before", "_parent")
-
-    def __init__(self, parent: Parent) -> None:
-        self._parent = parent
-        self._before: Parent | None = None
-
-    @property
-    def parent(self) -> Parent:
-        return self._parent
-
-    def __enter__(self) -> Self:
-        self._before = CURRENT.get()
-        CURRENT.set(self._parent)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        CURRENT.set(self._before)
+def parse(traceparent: str) -> Span:
+    """The span that W3C trace context names; an invalid one for what names none, so that a caller's mistake costs only
+    its trace."""
+    return get_current_span(_W3C.extract({"traceparent": traceparent}, Context()))
 
 
 def trace_ids(trajectory_id: str) -> tuple[str, str]:
@@ -307,3 +194,15 @@ def trace_ids(trajectory_id: str) -> tuple[str, str]:
     if not _TRAJECTORY.fullmatch(trajectory_id) or not int(trajectory_id[:16], 16):
         trajectory_id = hashlib.sha256(trajectory_id.encode()).hexdigest()[:32]
     return trajectory_id, trajectory_id[:16]
+
+
+@contextlib.contextmanager
+def _within(made: Span) -> Iterator[Span]:
+    """Makes it the current span of the block, and ends it. OpenTelemetry's own way of noting an exception writes its
+    text and its traceback down, and these can hold code."""
+    with use_span(made, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        try:
+            yield made
+        except BaseException as error:
+            made.set_status(StatusCode.ERROR, type(error).__name__)
+            raise

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import uuid
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
@@ -138,8 +137,7 @@ def _answered(handler: Callable[[web.Request], Awaitable[object]], name: str) ->
         if not tracing.enabled() or request.method == "GET":
             body = await handler(request)
         else:
-            call_id = uuid.uuid4().hex
-            with tracing.call_span(f"rpc {name}", request.headers.get("traceparent", ""), call_id):
+            with tracing.call_span(name, request.headers.get("traceparent", "")):
                 body = await handler(request)
         return body if isinstance(body, web.StreamResponse) else json_response(body)
 

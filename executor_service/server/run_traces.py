@@ -29,8 +29,7 @@ def record_run(request: RunRequest, ending: ExecutionResult | Exception, total_s
         why = type(ending).__name__
         facts |= {"cause": Cause.INFRA, "refused": why}
         run = tracing.record("executor.execution", facts, seconds=total_s, ended_at=ended_at, why=why)
-        if run is not None:
-            tracing.record("executor.queue", seconds=total_s, ended_at=ended_at, parent=run)
+        tracing.record("executor.queue", seconds=total_s, ended_at=ended_at, parent=run)
         return
     facts |= {
         "outcome": ending.outcome,
@@ -46,8 +45,6 @@ def record_run(request: RunRequest, ending: ExecutionResult | Exception, total_s
     }
     why = ending.outcome.value if ending.cause is Cause.INFRA else ""
     run = tracing.record("executor.execution", facts, seconds=total_s, ended_at=ended_at, why=why)
-    if run is None:
-        return
     left_s = total_s
     for phase, seconds in _phases(ending):
         seconds = min(seconds, left_s)

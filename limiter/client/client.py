@@ -161,7 +161,7 @@ class LeaseContext:
 async def _traced(acquire: Callable[[], Awaitable[Lease]], **facts: str) -> Lease:
     with tracing.span("limiter.acquire", **facts) as span:
         lease = await acquire()
-        span.set(lease=str(lease))
+        span.set_attribute("fairbox.lease", str(lease))
         return lease
 
 

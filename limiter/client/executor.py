@@ -172,7 +172,7 @@ class ExecutorSession:
         check_wait(bucket, tokens, queue_timeout)
         with tracing.span("limiter.acquire", bucket=bucket, tenant=tenant, request_id=run_id) as span:
             lease = await self._runner.acquire(bucket=bucket, tokens=tokens, queue_timeout=queue_timeout, tenant=tenant)
-            span.set(lease=str(lease))
+            span.set_attribute("fairbox.lease", str(lease))
         try:
             outcome = await self.bind(lease, run_id=run_id, timeout=bind_timeout)
             if not outcome.bound:

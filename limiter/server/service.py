@@ -136,7 +136,7 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
             "limiter.queue", bucket=event.bucket, request_id=event.request_id, tenant=event.tenant
         ) as span:
             ending = await self._calls.acquire(event)
-            span.set(outcome=ending.reason if isinstance(ending, Rejected) else "granted")
+            span.set_attribute("fairbox.outcome", ending.reason if isinstance(ending, Rejected) else "granted")
         if isinstance(ending, Rejected):
             await _abort(context, ending, event.bucket)
         return ending

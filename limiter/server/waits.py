@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from opentelemetry.trace import Span
+
 from fairbox import tracing
 from fairbox.clock import Clock
 from limiter.v1 import limiter_pb2 as pb
@@ -20,7 +22,7 @@ _MOST = 100_000
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    parent: tracing.Parent
+    parent: Span
     began: float
     bucket: str
     tenant: str
@@ -40,7 +42,7 @@ class TracedWaits:
             if not acquire.traceparent or acquire.request_id in self._waits or len(self._waits) >= _MOST:
                 continue
             parent = tracing.parse(acquire.traceparent)
-            if parent is not None and parent.traced:
+            if parent.get_span_context().trace_flags.sampled:
                 wait = _Wait(parent, self._clock.now(), acquire.bucket, acquire.tenant, acquire.attempt)
                 self._waits[acquire.request_id] = wait
 

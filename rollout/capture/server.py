@@ -119,7 +119,7 @@ class CaptureServer:
         traceparent = request.headers.get("traceparent", "")
         with (
             logs.bound(trajectory=trajectory_id),
-            tracing.call_span("rpc POST /v1/chat/completions", traceparent, trajectory_id, trajectory_id=trajectory_id),
+            tracing.call_span("POST /v1/chat/completions", traceparent, trajectory_id),
         ):
             return await self._turn(request, trajectory_id)
 

@@ -273,7 +273,8 @@ class TrajectoryRun:
             "rollout.generate", request_id=request.request_id, prompt_tokens=len(request.input_ids)
         ) as span:
             result = await loop.engine.generate(request)
-            span.set(tokens=len(result.ids), finish=result.finish.value, queue_s=result.queue_s, run_s=result.run_s)
+            facts = {"tokens": len(result.ids), "finish": result.finish.value}
+            span.set_attributes(tracing.named({**facts, "queue_s": result.queue_s, "run_s": result.run_s}))
         self._builder.add_sampled(result)
         self._turn_records.append(TurnRecord(began_s, self._elapsed(), result.finish))
         self._times = replace(

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from opentelemetry.trace import StatusCode
+
 from executor_service import Cause
 from fairbox import logs, tracing
 from fairbox.clock import Clock
@@ -54,13 +56,13 @@ class Scoring:
             return result
         began = self._clock.now()
         self.running += 1
-        parent = tracing.parent_of(result.trajectory_id)
+        trajectory = tracing.trajectory_span(result.trajectory_id)
         try:
-            with logs.bound(trajectory=result.trajectory_id), tracing.under(parent, "rollout.score") as span:
+            with logs.bound(trajectory=result.trajectory_id), tracing.span("rollout.score", trajectory) as span:
                 outcome = await self._in_time(task, result)
                 if isinstance(outcome, NotScored):
-                    span.set(cause=outcome.cause.value)
-                    span.fail("not scored")
+                    span.set_attribute("fairbox.cause", outcome.cause.value)
+                    span.set_status(StatusCode.ERROR, "not scored")
         finally:
             self.running -= 1
         times = replace(result.times, score_s=self._clock.now() - began)

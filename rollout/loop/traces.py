@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from opentelemetry.trace import INVALID_SPAN, Span, StatusCode
+
 from executor_service import Cause
 from fairbox import logs, tracing
 from rollout.loop.limits import StopReason
@@ -21,29 +23,26 @@ class TrajectoryTrace:
 
     def __init__(self, trajectory_id: str) -> None:
         self._trajectory_id = trajectory_id
-        self._span: tracing.Span | None = None
+        self._span: Span = INVALID_SPAN
 
     def begin(self, *, uid: str, index: int, attempt: int, parent_id: str | None) -> None:
         """The trajectory is entered."""
         if tracing.enabled():
             facts: dict[str, tracing.Value] = {"uid": uid, "index": index, "attempt": attempt}
-            facts["parent_id"] = parent_id or ""
-            self._span = tracing.trajectory_span("rollout.trajectory", self._trajectory_id, **facts)
+            self._span = tracing.trajectory_span(self._trajectory_id, **facts, parent_id=parent_id or "")
 
     @contextmanager
     def part(self, name: str, **attributes: tracing.Value) -> Iterator[None]:
         """Something that the trajectory does, with its id in the log."""
-        parent = None if self._span is None else self._span.parent
-        with logs.bound(trajectory=self._trajectory_id), tracing.under(parent, name, **attributes):
+        with logs.bound(trajectory=self._trajectory_id), tracing.span(name, self._span, **attributes):
             yield
 
     def end(self, state: RequestState, turns: int, reason: StopReason | None) -> None:
         """The trajectory is left; `reason` None: in the middle."""
-        span, self._span = self._span, None
-        if span is None:
-            return
-        span.set(state=state.value, turns=turns, stop_reason="" if reason is None else reason.value)
+        span, self._span = self._span, INVALID_SPAN
+        stop_reason = "" if reason is None else reason.value
+        span.set_attributes(tracing.named({"state": state.value, "turns": turns, "stop_reason": stop_reason}))
         if state is RequestState.FAILED:
-            span.set(cause=Cause.INFRA.value)
-            span.fail("INFRA")
+            span.set_attribute("fairbox.cause", Cause.INFRA.value)
+            span.set_status(StatusCode.ERROR, "INFRA")
         span.end()

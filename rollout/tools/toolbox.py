@@ -205,7 +205,8 @@ class Toolbox:
         try:
             with tracing.span("rollout.tool_call", tool=tool.schema.name) as span:
                 response = await tool.execute(trajectory_id, call.arguments, time_limit_s=time_limit_s)
-                span.set(outcome=response.outcome.value, wait_s=response.wait_s, run_s=response.run_s)
+                facts = {"outcome": response.outcome.value, "wait_s": response.wait_s, "run_s": response.run_s}
+                span.set_attributes(tracing.named(facts))
             answered = True
             return response
         finally:

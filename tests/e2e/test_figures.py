@@ -15,7 +15,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from executor_service import ExecutorClient, ExecutorError, Limits
-from fairbox.collector import collecting
 from fairbox.ports import free_port
 from fairbox.telemetry import TelemetrySettings, open_traces
 from limiter import LimiterClient
@@ -32,6 +31,7 @@ from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from tests.otlp_collector import collecting
 
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub

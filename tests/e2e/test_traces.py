@@ -13,10 +13,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.trace import use_span
 
 from executor_service import ExecutorClient, InvalidRequest
 from fairbox import tracing
-from fairbox.collector import Collector, SeenSpan, collecting
+from fairbox.otel import TrajectoryRatio
 from fairbox.ports import free_port
 from fairbox.telemetry import TelemetrySettings, open_traces
 from limiter import LimiterClient
@@ -27,6 +29,7 @@ from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from tests.otlp_collector import Collector, SeenSpan, collecting
 
 ROOT = Path(__file__).parents[2]
 SECRET = "6 * 7 + 1234500"
@@ -104,7 +107,10 @@ async def test_whole_trajectories_are_left_out(collector: Collector) -> None:
     settings = TelemetrySettings(otlp_endpoint=collector.url, trace_ratio=0.5)
     async with open_traces(settings, service="rollout", instance="test"), stack(settings) as services:
         ids = await roll(services, 12)
-    traced = {each for each in ids if tracing.sampled(each, 0.5)}
+    ratio = TrajectoryRatio(0.5)
+    traced = {
+        each for each in ids if ratio.should_sample(None, int(each, 16), "").decision is Decision.RECORD_AND_SAMPLE
+    }
     assert {span.trace_id for span in collector.spans} == traced
     assert {span.trace_id for span in collector.named("executor.execution")} == traced
     assert {span.trace_id for span in collector.named("limiter.queue")} == traced
@@ -148,8 +154,7 @@ async def test_closing_ends_in_time_whatever_the_collector_does(collector: Colle
     settings = TelemetrySettings(otlp_endpoint=collector.url)
     async with open_traces(settings, service="rollout", instance="test"):
         for _ in range(20_000):
-            with tracing.trajectory_span("rollout.trajectory", os.urandom(16).hex()):
-                pass
+            tracing.trajectory_span(os.urandom(16).hex()).end()
         counts = tracing.statistics()
         began = time.monotonic()
     assert time.monotonic() - began < 10
@@ -162,7 +167,8 @@ async def test_closing_ends_in_time_whatever_the_collector_does(collector: Colle
 async def test_nobody_there_is_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     settings = TelemetrySettings(otlp_endpoint="http://127.0.0.1:9")
     async with open_traces(settings, service="rollout", instance="test"), LimiterClient("127.0.0.1:9") as limiter:
-        with tracing.trajectory_span("rollout.trajectory", "a" * 32), pytest.raises(Exception, match="not available"):
+        trajectory = tracing.trajectory_span("a" * 32)
+        with use_span(trajectory, end_on_exit=True), pytest.raises(Exception, match="not available"):
             async with asyncio.timeout(20), limiter.lease():
                 pass
     said = [record for record in caplog.records if record.name == "fairbox.tracing"]

@@ -11,11 +11,11 @@ import textwrap
 from typing import Any
 
 import pytest
+from opentelemetry.trace import NoOpTracer, use_span
 
 from fairbox import logs, tracing
 from fairbox.errors import ConfigError
 from fairbox.telemetry import TelemetrySettings
-from fairbox.tracing import CURRENT, Parent
 
 PROGRAM = textwrap.dedent(
     """
@@ -106,14 +106,11 @@ def test_long_messages_are_cut_and_say_so() -> None:
 
 
 def test_traces_are_named_only_while_tracing_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    token = CURRENT.set(Parent("a" * 32, "b" * 16, traced=True))
-    try:
+    with use_span(tracing.parse(f"00-{'a' * 32}-{'b' * 16}-01")):
         assert "trace_id" not in json.loads(told(logs.JsonFormatter(), "x"))
-        monkeypatch.setattr(tracing, "_backend", object())
+        monkeypatch.setattr(tracing, "_tracer", NoOpTracer())
         record = json.loads(told(logs.JsonFormatter(), "x"))
         assert (record["trace_id"], record["span_id"]) == ("a" * 32, "b" * 16)
-    finally:
-        CURRENT.reset(token)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
 
 from fairbox.channels import open_channel
-from fairbox.collector import collecting
 from fairbox.serving import GrpcServer
-from fairbox.telemetry import TelemetrySettings, open_traces
 
 
 async def _answer(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
@@ -41,18 +41,20 @@ def _add(server: grpc.aio.Server) -> None:
         ("defect", "UNKNOWN", "RuntimeError"),
     ],
 )
-async def test_a_call_has_failed_where_the_service_did(asked: str, status: str, failed: str) -> None:
-    with collecting() as collector:
-        settings = TelemetrySettings(otlp_endpoint=collector.url)
-        async with (
-            open_traces(settings, service="x", instance="y"),
-            GrpcServer("127.0.0.1:0", add=_add, services=[]) as server,
-            open_channel(server.address) as channel,
-        ):
-            call: Any = channel.unary_unary("/limiter.v1.Test/Answer")
-            answered = await asyncio.gather(call(asked.encode(), timeout=20), return_exceptions=True)
-    (span,) = collector.spans
-    assert (span.attributes["fairbox.status"], span.failed) == (status, failed)
+async def test_a_call_has_failed_where_the_service_did(
+    asked: str, status: str, failed: str, spans: InMemorySpanExporter
+) -> None:
+    async with (
+        GrpcServer("127.0.0.1:0", add=_add, services=[]) as server,
+        open_channel(server.address) as channel,
+    ):
+        call: Any = channel.unary_unary("/limiter.v1.Test/Answer")
+        answered = await asyncio.gather(call(asked.encode(), timeout=20), return_exceptions=True)
+    (span,) = spans.get_finished_spans()
+    assert (span.name, span.kind, span.attributes) == ("Test/Answer", SpanKind.SERVER, {"fairbox.status": status})
+    assert (span.status.description or "") == failed
+    assert span.status.is_unset == (not failed)
+    assert not span.events  # which would hold the texts of exceptions
     (error,) = answered
     if status == "OK":
         assert error == b"OK"

@@ -1,4 +1,4 @@
-"""Public test kit: a collector of traces on loopback, which reads OTLP requests and keeps their spans in memory.
+"""A collector of traces on loopback, which reads OTLP requests and keeps their spans in memory.
 
 Needs the extra `otel`, whose messages it reads with.
 """
