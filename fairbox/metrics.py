@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
-from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -23,8 +23,10 @@ from fairbox.errors import FairboxError
 from fairbox.metrics_http import ScrapeServer
 from fairbox.serving import check_address
 
-__all__ = ["MetricsServer", "tracing_metrics"]
+__all__ = ["SECONDS", "MetricsServer", "tracing_metrics"]
 
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Bounds of histograms of what takes from a millisecond (a warm sandbox) to minutes (a queue, a limit)."""
 _ANSWER_WITHIN_S = 5.0
 """For the loop to give the figures; Prometheus itself gives up after 10 s by default."""
 
@@ -55,6 +57,7 @@ class MetricsServer:
         self._server: tuple[ScrapeServer, threading.Thread] | None = None
 
     async def __aenter__(self) -> MetricsServer:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # another figure for each histogram
         registry = CollectorRegistry()
         registry.register(_Figures(self._collect, self._prefix, asyncio.get_running_loop()))
         ProcessCollector(registry=registry)

@@ -68,31 +68,28 @@ def _status(context: Any) -> str:
 
 def _with_span(handler: Handler, name: str, traceparent: str) -> Handler:
     """The handler with a span around it; the handlers here answer through the context where they stream."""
-    kinds = [
-        (handler.unary_unary, grpc.unary_unary_rpc_method_handler),
-        (handler.unary_stream, grpc.unary_stream_rpc_method_handler),
-    ]
-    for behaviour, make in kinds:
-        if behaviour is None or not inspect.iscoroutinefunction(behaviour):
-            continue
+    behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
+    if not inspect.iscoroutinefunction(behaviour):
+        return handler
 
-        async def traced(request: Any, context: Any, behaviour: Any = behaviour) -> Any:
-            with tracing.call_span(name, traceparent) as span:
-                try:
-                    response = await behaviour(request, context)
-                    span.set_attribute("fairbox.status", _status(context))
-                    return response
-                except grpc.aio.AbortError as error:
-                    status = _status(context)
-                    span.set_attribute("fairbox.status", status)
-                    if status not in _CALLERS:
-                        raise
-                    refused = error  # the span ends as one that went well: its caller was told what is wrong
-                except BaseException as error:  # which gRPC answers so
-                    cancelled = isinstance(error, asyncio.CancelledError)
-                    span.set_attribute("fairbox.status", "CANCELLED" if cancelled else "UNKNOWN")
+    async def traced(request: Any, context: Any) -> Any:
+        with tracing.call_span(name, traceparent) as span:
+            try:
+                response = await behaviour(request, context)
+                span.set_attribute("fairbox.status", _status(context))
+                return response
+            except grpc.aio.AbortError as error:
+                status = _status(context)
+                span.set_attribute("fairbox.status", status)
+                if status not in _CALLERS:
                     raise
-            raise refused
+                refused = error  # the span ends as one that went well: its caller was told what is wrong
+            except BaseException as error:  # which gRPC answers so
+                cancelled = isinstance(error, asyncio.CancelledError)
+                span.set_attribute("fairbox.status", "CANCELLED" if cancelled else "UNKNOWN")
+                raise
+        raise refused
 
-        return make(traced, handler.request_deserializer, handler.response_serializer)
-    return handler
+    streams = handler.response_streaming
+    make = grpc.unary_stream_rpc_method_handler if streams else grpc.unary_unary_rpc_method_handler
+    return make(traced, handler.request_deserializer, handler.response_serializer)

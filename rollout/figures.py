@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from executor_service import Cause
-from fairbox.histogram import Histogram
-from fairbox.metrics import MetricsServer, tracing_metrics
+from fairbox.metrics import SECONDS, MetricsServer, tracing_metrics
 from rollout.config import RolloutConfig
 from rollout.engines.base import EngineStatistics
 from rollout.loop.limits import StopReason
@@ -35,7 +35,8 @@ class RunFigures:
     def __init__(self, runner: Callable[[], RunnerStatistics], summary: RunSummary) -> None:
         self._runner = runner
         self._summary = summary
-        self._total_s = Histogram()
+        text = "Time of trajectories that were handed over, without scoring."
+        self._total_s = Histogram(_PREFIX + "trajectory_seconds", text, buckets=SECONDS, registry=None)
 
     def add(self, result: TrajectoryResult) -> None:
         """Counts what the summary has no distribution of."""
@@ -45,8 +46,7 @@ class RunFigures:
         """All of this moment."""
         yield from _progress(self._runner())
         yield from _sums(self._summary)
-        name, text = _PREFIX + "trajectory_seconds", "Time of trajectories that were handed over, without scoring."
-        yield HistogramMetricFamily(name, text, buckets=self._total_s.buckets(), sum_value=self._total_s.sum)
+        yield from self._total_s.collect()
 
 
 @contextlib.asynccontextmanager

@@ -7,16 +7,21 @@ Invariants: each run is counted once, as ended or as refused; joined and repeate
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from prometheus_client import Histogram
+
 from executor_service.model import Cause, ExecutionResult, Outcome
-from fairbox.histogram import BYTES, Histogram
+from fairbox.metrics import SECONDS
 
 __all__ = ["OTHER_TENANTS", "Refusal", "RunTally"]
 
 OTHER_TENANTS = "(others)"
 """Name under which tenants are counted that have no count of their own."""
+_BYTES = tuple(float(1 << power) for power in range(24, 35))
+"""Bounds for memory of programs: 16 MiB (an interpreter) to 16 GiB (the usual maximum)."""
 
 
 class Refusal(StrEnum):
@@ -42,6 +47,10 @@ class Refusal(StrEnum):
     """Anything else, such as a session that has ended. A defect of ours is in the log."""
 
 
+def _histogram(name: str, text: str, bounds: Sequence[float] = SECONDS) -> Histogram:
+    return Histogram(f"fairbox_executor_{name}", text, buckets=bounds, registry=None)
+
+
 @dataclass(slots=True)
 class RunTally:
     """`ended` and `refused` count; everything else is read."""
@@ -51,11 +60,15 @@ class RunTally:
     refusals: Counter[Refusal] = field(default_factory=Counter)
     tenants: Counter[str] = field(default_factory=Counter)
     """Runs that ended, by tenant; nothing with `max_tenants` 0."""
-    queue_s: Histogram = field(default_factory=Histogram)
+    queue_s: Histogram = field(default_factory=lambda: _histogram("queue_seconds", "Time in queues."))
     """Of the limiter's queue too, where the server waited in it."""
-    setup_s: Histogram = field(default_factory=Histogram)
-    run_s: Histogram = field(default_factory=Histogram)
-    peak_bytes: Histogram = field(default_factory=lambda: Histogram(BYTES))
+    setup_s: Histogram = field(
+        default_factory=lambda: _histogram("setup_seconds", "Time to set the sandbox up and to bind the lease.")
+    )
+    run_s: Histogram = field(default_factory=lambda: _histogram("run_seconds", "Wall time of programs."))
+    peak_bytes: Histogram = field(
+        default_factory=lambda: _histogram("peak_memory_bytes", "Most memory of programs, where it is known.", _BYTES)
+    )
     """Where the most memory of a program is known."""
 
     def ended(self, result: ExecutionResult, tenant: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from executor_service.core.pool import PoolStatistics
@@ -17,7 +17,6 @@ from executor_service.core.sessions import SessionStatistics
 from executor_service.core.tally import Refusal, RunTally
 from executor_service.model import Cause, Outcome
 from executor_service.v1 import executor_pb2 as pb
-from fairbox.histogram import Histogram
 from fairbox.metrics import tracing_metrics
 
 __all__ = ["executor_metrics"]
@@ -80,10 +79,8 @@ def _runs(tally: RunTally) -> Iterator[Metric]:
     for reason in Refusal:
         refused.add_metric([reason.value], tally.refusals[reason])
     yield refused
-    yield _histogram("queue_seconds", "Time in queues.", tally.queue_s)
-    yield _histogram("setup_seconds", "Time to set the sandbox up and to bind the lease.", tally.setup_s)
-    yield _histogram("run_seconds", "Wall time of programs.", tally.run_s)
-    yield _histogram("peak_memory_bytes", "Most memory of programs, where it is known.", tally.peak_bytes)
+    for histogram in (tally.queue_s, tally.setup_s, tally.run_s, tally.peak_bytes):
+        yield from histogram.collect()
     if tally.max_tenants:
         tenants = CounterMetricFamily(_PREFIX + "tenant_executions", "Runs by tenant.", labels=["tenant"])
         for tenant, number in tally.tenants.items():
@@ -146,7 +143,3 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 def _counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(_PREFIX + name, text, value)
-
-
-def _histogram(name: str, text: str, values: Histogram) -> Metric:
-    return HistogramMetricFamily(_PREFIX + name, text, buckets=values.buckets(), sum_value=values.sum)

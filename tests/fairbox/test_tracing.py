@@ -16,7 +16,6 @@ from opentelemetry.trace import INVALID_SPAN, StatusCode, Tracer, use_span
 
 from fairbox import tracing
 from fairbox.errors import ConfigError
-from fairbox.histogram import Histogram
 from fairbox.otel import TrajectoryRatio, make_provider
 from fairbox.telemetry import TelemetrySettings, open_traces
 
@@ -153,14 +152,3 @@ async def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     async with open_traces(TelemetrySettings(), service="x", instance="y"):
         assert not tracing.enabled()
-
-
-@given(st.lists(st.floats(0, 1e3)))
-def test_a_histogram_counts_each_value_once(values: list[float]) -> None:
-    histogram = Histogram((0.5, 10.0))
-    for value in values:
-        histogram.observe(value)
-    half, ten, every = (count for _, count in histogram.buckets())
-    assert (half, ten) == (sum(value <= 0.5 for value in values), sum(value <= 10 for value in values))
-    assert every == histogram.count == len(values)
-    assert histogram.sum == pytest.approx(sum(values))
