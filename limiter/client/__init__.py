@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limiter.client.client import LimiterClient
+from limiter.client.client import LimiterClient, shared_client
 from limiter.client.errors import (
     LeaseRefused,
     LimiterError,
@@ -13,7 +13,6 @@ from limiter.client.errors import (
 )
 from limiter.client.executor import ExecutorSession
 from limiter.client.lease import BindOutcome, Lease, LeaseLike
-from limiter.client.shared import shared_client
 
 __all__ = [
     "BindOutcome",

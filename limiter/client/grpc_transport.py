@@ -7,25 +7,75 @@ stream on it too, until its keepalive has noticed. So the next stream gets a new
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import grpc
 import grpc.aio
 
 from fairbox.channels import open_channel
-from fairbox.errors import ConfigError
+from fairbox.errors import ConfigError, FieldError, FieldErrors
 from fairbox.security import ClientSecurity, client_security
-from limiter.client.targets import Targets
 from limiter.client.transport import ConnectionLost
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
-
-__all__ = ["GrpcTransport"]
 
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterServiceAsyncStub as Stub
 
     Call = grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse]
+
+__all__ = ["MAX_TARGETS", "GrpcTransport", "Targets"]
+
+
+# Where to look for the limiter that leads, as a pure state machine: what became of a connection goes in.
+#
+# Several addresses are tried in turn. An address at which it worked is tried once more first: its process may have been
+# started again. Within one round nothing is waited for; after it, whoever runs this waits, and the waits grow.
+
+
+MAX_TARGETS = 16
+
+
+class Targets:
+    """Ask `current`, and say with `lost()` what became of it."""
+
+    def __init__(self, targets: str, first: str = "") -> None:
+        """`targets`: HOST:PORT, or up to 16 of them with commas between; `first` is where to begin. FieldErrors for an
+        empty one, and for more."""
+        self._listed = tuple(each.strip() for each in targets.split(","))
+        if not all(self._listed):
+            raise FieldErrors([FieldError("target", f"is {targets!r}, must be HOST:PORT, or several separated by ','")])
+        if len(self._listed) > MAX_TARGETS:
+            raise FieldErrors(
+                [FieldError("target", f"has {len(self._listed)} addresses, must have at most {MAX_TARGETS}")]
+            )
+        self._next = 0
+        if not first or first in self._listed:
+            self._next = (self._listed.index(first or self._listed[0]) + 1) % len(self._listed)
+        self._tried = 0
+        """Addresses of the list that have failed since the last wait."""
+        self.current = first or self._listed[0]
+        """Where to connect next."""
+
+    def each(self, check: Callable[[str], None]) -> None:
+        """Calls `check` with every address of the list."""
+        for target in self._listed:
+            check(target)
+
+    def lost(self, *, worked: bool) -> bool:
+        """The connection to `current` has ended. `worked`: it had been welcomed there. Returns whether the next one is
+        to be tried at once."""
+        if worked:
+            self._tried = 0
+            return False
+        self.current = self._listed[self._next]
+        self._next = (self._next + 1) % len(self._listed)
+        self._tried += 1
+        if self._tried < len(self._listed):
+            return True
+        self._tried = 0
+        return False
 
 
 class GrpcTransport:

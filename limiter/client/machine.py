@@ -11,11 +11,25 @@ from __future__ import annotations
 from collections import deque
 
 from limiter.client.lease import BindOutcome, Lease
-from limiter.client.news import Bound, GoneAway, Granted, Lost, News, Refused, Wanted, Welcomed
+from limiter.client.news import (
+    KINDS,
+    OUTCOMES,
+    REASONS,
+    STATUSES,
+    Bound,
+    GoneAway,
+    Granted,
+    Lost,
+    News,
+    Refused,
+    Wanted,
+    Welcomed,
+    fill_acquire,
+    lease_message,
+)
 from limiter.client.pulse import Pulse
-from limiter.client.wire import KINDS, OUTCOMES, REASONS, STATUSES, fill_acquire, lease_message
+from limiter.core.limits import CLOCK_RATE_ERROR
 from limiter.core.reasons import BindStatus, RejectReason, ReleaseOutcome, SessionKind
-from limiter.core.timing import CLOCK_RATE_ERROR
 from limiter.v1 import limiter_pb2 as pb
 
 __all__ = ["Bound", "GoneAway", "Granted", "Lost", "News", "Refused", "SessionMachine", "Wanted", "Welcomed"]

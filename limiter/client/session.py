@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 from fairbox import tracing
 from fairbox.clock import Clock
-from limiter.client.alarm import Alarm
 from limiter.client.errors import (
     LeaseRefused,
     LimiterError,
@@ -29,7 +28,40 @@ from limiter.client.machine import Bound, GoneAway, Granted, Lost, News, Refused
 from limiter.client.transport import Connection, ConnectionLost, Transport
 from limiter.core.reasons import RejectReason, ReleaseOutcome
 
-__all__ = ["SessionRunner"]
+__all__ = ["Alarm", "SessionRunner"]
+
+
+class Alarm:
+    """Rings no later than the last time that it was set to; it may ring before that. Make it inside the running loop,
+    and `cancel()` it."""
+
+    __slots__ = ("_event", "_loop", "_rings_at", "_timer")
+
+    def __init__(self, event: asyncio.Event) -> None:
+        self._event = event
+        self._loop = asyncio.get_running_loop()
+        self._rings_at = float("inf")
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, now: float, deadline: float) -> None:
+        """Rings at `deadline`, both by the same clock in seconds. One that is set to ring earlier is left alone: when
+        it does, whoever hears it looks what is due, and sets it again."""
+        if deadline >= self._rings_at:
+            return
+        self.cancel()
+        self._rings_at = deadline
+        self._timer = self._loop.call_later(max(0.0, deadline - now), self._ring)
+
+    def cancel(self) -> None:
+        """It does not ring. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._rings_at = None, float("inf")
+
+    def _ring(self) -> None:
+        self._timer, self._rings_at = None, float("inf")
+        self._event.set()
+
 
 _LOG = logging.getLogger("limiter.client")
 _BACKOFF_FIRST_S = 0.05

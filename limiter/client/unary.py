@@ -33,8 +33,8 @@ from limiter.client.errors import (
     QueueTimeout,
     UnknownBucket,
 )
+from limiter.client.grpc_transport import Targets
 from limiter.client.lease import Lease
-from limiter.client.targets import Targets
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 from limiter.core import effects, events
 from limiter.core.core import LimiterCore
 from limiter.core.ids import LeaseId, Ticket
-from limiter.core.limits import BucketLimits
+from limiter.core.limits import BucketLimits, Timing
 from limiter.core.reasons import BindStatus, BucketOrder, LeaseState, RejectReason, ReleaseOutcome, SessionKind
-from limiter.core.roster import Member
+from limiter.core.recovery import Member
 from limiter.core.statistics import BucketStatistics, LeaseInfo, LimiterStatistics, SessionStatistics
-from limiter.core.timing import Timing
 
 __all__ = [
     "BindStatus",

@@ -2,22 +2,161 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from limiter.core.adaptive import AimdLimit
 from limiter.core.deadlines import NEVER
 from limiter.core.ids import LeaseId
 from limiter.core.limits import BucketLimits
-from limiter.core.meter import GrantMeter
-from limiter.core.rate import RateBucket
 from limiter.core.reasons import BucketOrder, ReleaseOutcome
 from limiter.core.waiting import FairQueue, Queue, WaitQueue
 
 if TYPE_CHECKING:
     from limiter.core.lease import Request
 
-__all__ = ["Bucket", "BucketLimits"]
+__all__ = ["AimdLimit", "Bucket", "BucketLimits", "GrantMeter", "RateBucket"]
+
+
+# A limit on grants per second, as the generic cell rate algorithm (ITU-T I.371): one instant instead of a counter.
+#
+# The instant is when the bucket was empty. What it holds now follows from it, and so does when it will hold n: the very
+# number that a deadline is set to, so that nothing is lost to rounding when the deadline comes.
+
+
+class RateBucket:
+    """Fills with `rate` tokens a second up to `burst`. Starts empty, because whoever led before may just have given a
+    whole burst. Never negative: take only what `ready_at` says is there."""
+
+    __slots__ = ("_empty_at", "burst", "rate")
+
+    def __init__(self, rate: float, burst: int, now: float) -> None:
+        self.rate = rate
+        self.burst = burst
+        self._empty_at = now
+
+    def ready_at(self, count: int) -> float:
+        """When `count` tokens are there, at most `burst`; in the past when they are there already."""
+        return self._empty_at + count / self.rate
+
+    def available(self, now: float) -> float:
+        """Tokens that are there."""
+        return min(float(self.burst), max(0.0, (now - self._empty_at) * self.rate))
+
+    def take(self, count: int, now: float) -> None:
+        """Takes `count` tokens, which are there."""
+        self._empty_at = max(self._empty_at, now - self.burst / self.rate) + count / self.rate
+
+    def change(self, rate: float, burst: int, now: float) -> None:
+        """From now on other numbers; what is there stays, up to the new burst."""
+        there = self.available(now)
+        self.rate, self.burst = rate, burst
+        self._empty_at = now - min(there, burst) / rate
+
+
+# A limit that adapts: additive increase, multiplicative decrease (AIMD).
+#
+# The formula is that of Netflix concurrency-limits, `AIMDLimit`: on a drop or a timeout `limit * backoff`; otherwise,
+# when `in flight * 2 >= limit`, `limit + 1`; always between a floor and a cap. Two things differ. The increase is
+# spread over as many good ends as the limit counts, as TCP spreads it over a window, because one per end would undo
+# each decrease at once. And work that was granted before the last decrease does not decrease again: it tells of the
+# same overload.
+
+
+_FLOOR = 1
+"""The lowest limit: with one token the work that ends well can still raise it."""
+_BACKOFF = 0.8
+"""Factor on overload: a step that a few good windows make up for, where halving would leave half of the work idle."""
+
+
+class AimdLimit:
+    """The limit now in force, `limit`: from 1 to `most`, where it starts."""
+
+    __slots__ = ("_decreased_at", "_most", "_value")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._value = float(most)
+        self._decreased_at = LeaseId(0, 0)
+
+    @property
+    def limit(self) -> int:
+        """Tokens that may be in use."""
+        return int(self._value)
+
+    def good(self, held: int) -> None:
+        """Work has ended well while `held` tokens were in use, its own included."""
+        if held * 2 >= self.limit:
+            self._value = min(float(self._most), self._value + 1.0 / self.limit)
+
+    def overloaded(self, lease: LeaseId, newest: LeaseId) -> None:
+        """The work of `lease` met overload or a timeout; `newest` was granted last."""
+        if lease > self._decreased_at:
+            self._value = max(float(_FLOOR), self._value * _BACKOFF)
+            self._decreased_at = newest
+
+    def change(self, most: int) -> None:
+        """From now on another cap. A limit that stood at its cap goes with the cap."""
+        value = float(most) if self._value >= self._most else self._value
+        self._most = most
+        self._value = min(float(most), value)
+
+
+# How fast a bucket grants and how long requests wait: for status, estimates and retry delays.
+
+
+_WAITS = 1024
+"""Waits that percentiles are taken over."""
+_WINDOW_S = 60
+"""Whole seconds that the rate of grants is taken over."""
+
+_ESTIMATE_AGE_S = 1.0
+
+
+class GrantMeter:
+    """Counts grants by second and keeps the latest waits. Memory is constant."""
+
+    def __init__(self, now: float) -> None:
+        self._started = now
+        self._waits: deque[float] = deque(maxlen=_WAITS)
+        self._seconds: deque[tuple[int, int]] = deque()
+        self._second = int(now)
+        self._in_second = 0
+        self._estimate = 0.0
+        self._estimated_at = now
+
+    def record(self, now: float, waited: float) -> None:
+        """One grant after `waited` seconds in the queue."""
+        second = int(now)
+        if second != self._second:
+            self._roll(second)
+        self._in_second += 1
+        self._waits.append(waited)
+
+    def rate(self, now: float) -> float:
+        """Grants per second over the last minute, or over the time since the start where that is shorter."""
+        self._roll(int(now))
+        total = self._in_second + sum(count for _, count in self._seconds)
+        return total / max(1.0, min(_WINDOW_S, now - self._started))
+
+    def estimate(self, now: float) -> float:
+        """`rate()`, at most a second old: cheap enough for every request."""
+        if now >= self._estimated_at + _ESTIMATE_AGE_S:
+            self._estimate, self._estimated_at = self.rate(now), now
+        return self._estimate
+
+    def percentile(self, share: float) -> float:
+        """The wait that `share` (0 to 1) of the latest grants did not exceed; 0 when there were none."""
+        ordered = sorted(self._waits)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+    def _roll(self, second: int) -> None:
+        if second != self._second:
+            if self._in_second:
+                self._seconds.append((self._second, self._in_second))
+            self._second, self._in_second = second, 0
+        while self._seconds and self._seconds[0][0] <= second - _WINDOW_S:
+            self._seconds.popleft()
 
 
 class Bucket:

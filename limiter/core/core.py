@@ -45,12 +45,11 @@ from limiter.core.events import (
     Tick,
 )
 from limiter.core.lease import Lease, Request
-from limiter.core.lease_rules import LeaseRules
-from limiter.core.ledger import Ledger
+from limiter.core.ledger import Ledger, Tombstone
+from limiter.core.limits import Timing
 from limiter.core.reasons import RejectReason
-from limiter.core.recovery import Recovery
-from limiter.core.request_rules import RequestRules
-from limiter.core.roster import Member, Roster
+from limiter.core.recovery import Member, Recovery, Roster
+from limiter.core.rules import LeaseRules, RequestRules
 from limiter.core.session_rules import SessionRules
 from limiter.core.statistics import (
     LeaseInfo,
@@ -60,8 +59,6 @@ from limiter.core.statistics import (
     session_statistics,
     snapshot,
 )
-from limiter.core.timing import Timing
-from limiter.core.tombstones import Tombstone
 
 __all__ = ["LimiterCore"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from limiter.core.facts import fact
 from limiter.core.ids import LeaseId, Ticket
 from limiter.core.reasons import BindStatus, LeaseState, RejectReason
-from limiter.core.roster import Member
+from limiter.core.recovery import Member
 
 __all__ = [
     "BindAnswered",

@@ -1,19 +1,18 @@
-"""A request on its way through the queue, and a lease on its way from grant to release."""
+"""A session, a request on its way through the queue, and a lease on its way from grant to release."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from limiter.core.deadlines import NEVER
 from limiter.core.ids import LeaseId, Ticket
-from limiter.core.reasons import LeaseState
+from limiter.core.reasons import LeaseState, SessionKind
 
 if TYPE_CHECKING:
     from limiter.core.bucket import Bucket
-    from limiter.core.session import Session
 
-__all__ = ["Lease", "Request"]
+__all__ = ["Lease", "Request", "Session"]
 
 
 @dataclass(slots=True, eq=False)
@@ -59,3 +58,25 @@ class Lease:
     """Work may run under it although nobody binds it: the end of its session does not end it."""
     deadline: float = NEVER
     """While it is granted: when it ends unless bound; the end of its hold time, where it has one."""
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """Who asks for, holds or runs something. A record: `LimiterCore` alone changes it."""
+
+    session_id: str
+    kind: SessionKind
+    name: str
+    last_heard: float
+    connected: bool = True
+    gone_at: float = NEVER
+    """When its stream ended; NEVER while it is connected."""
+    requests: dict[str, Request] = field(default_factory=dict)
+    """By request id: what it waits for, and what it was granted and has not ended, bound or not."""
+    leases: dict[LeaseId, Lease] = field(default_factory=dict)
+    """What it holds now: granted to it, or bound by it."""
+    waiting: dict[str, int] = field(default_factory=dict)
+    """By bucket: how many of its requests wait."""
+    connection: int = 0
+    """Number of the newest connection that has said hello."""
+    deadline: float = NEVER

@@ -9,19 +9,66 @@ in `effects` in the order of the moves.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from limiter.core.bucket import Bucket
 from limiter.core.deadlines import NEVER, Deadlines
 from limiter.core.effects import Effect, Granted, Queued, Rejected, Revoked
 from limiter.core.ids import LeaseId
-from limiter.core.lease import Lease, Request
+from limiter.core.lease import Lease, Request, Session
 from limiter.core.reasons import LeaseState, RejectReason, ReleaseOutcome, SessionKind
-from limiter.core.recovery import Recovery
-from limiter.core.roster import Roster
-from limiter.core.session import Session
-from limiter.core.tombstones import Tombstone, Tombstones
+from limiter.core.recovery import Recovery, Roster
 
-__all__ = ["Ledger"]
+__all__ = ["Ledger", "Tombstone", "Tombstones"]
+
+
+# Which unary requests have ended lately, so that a late or repeated message about one finds nothing to do.
+#
+# Bounded: the oldest is forgotten first, and each after its time.
+
+
+class Tombstone:
+    """The end of one request."""
+
+    __slots__ = ("attempt", "deadline", "key")
+
+    def __init__(self, key: tuple[str, str], attempt: int) -> None:
+        self.key = key
+        self.attempt = attempt
+        self.deadline = NEVER
+
+
+class Tombstones:
+    """By session and request. `deadlines` says when one is to be forgotten."""
+
+    def __init__(self, deadlines: Deadlines[Any], *, ttl: float, most: int) -> None:
+        self._deadlines = deadlines
+        self._ttl = ttl
+        self._most = most
+        self._stones: dict[tuple[str, str], Tombstone] = {}
+
+    def __len__(self) -> int:
+        return len(self._stones)
+
+    def find(self, session_id: str, request_id: str) -> Tombstone | None:
+        """The end of a request, if it is remembered."""
+        return self._stones.get((session_id, request_id))
+
+    def bury(self, session_id: str, request_id: str, attempt: int, now: float) -> None:
+        """Remembers for a while that this request and attempt has ended."""
+        key = (session_id, request_id)
+        old = self._stones.pop(key, None)
+        if old is not None:
+            self._deadlines.clear(old)
+        elif len(self._stones) >= self._most:
+            self._deadlines.clear(self._stones.pop(next(iter(self._stones))))
+        stone = self._stones[key] = Tombstone(key, attempt)
+        self._deadlines.set(stone, now + self._ttl)
+
+    def forget(self, stone: Tombstone) -> None:
+        """Its time has come."""
+        del self._stones[stone.key]
+
 
 # Python 3.11 looks members of an enum up by a function, 0.07 us each, several times for a lease.
 _GRANTED = LeaseState.GRANTED

@@ -7,13 +7,91 @@ roster only the latter counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from limiter.core.deadlines import NEVER
-from limiter.core.roster import Member
-from limiter.core.timing import Timing
+from limiter.core.limits import Timing
 
-__all__ = ["Recovery"]
+if TYPE_CHECKING:
+    from limiter.core.events import Hello
+
+__all__ = ["Member", "Recovery", "Roster"]
+
+
+# Which executors may be running something: kept where the next leader finds it, so that it knows whom to wait for.
+#
+# Invariants: an executor is welcomed only when a roster that names it is known to be kept; who is taken off has
+# provably ended. Only changes are written, so executors that come and go are rare enough to wait for.
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An executor's session."""
+
+    session_id: str
+    name: str
+
+
+class Roster:
+    """A record of members and of hellos that wait: `LimiterCore` alone changes it."""
+
+    def __init__(self, members: Iterable[Member], *, kept: bool) -> None:
+        self._members = {member.session_id: member for member in members}
+        self._in = set(self._members)
+        """Those that a kept roster is known to name."""
+        self._joining: dict[str, tuple[int, Hello]] = {}
+        """Hellos that wait, and the version that lets them in."""
+        self.kept = kept
+        """Whether anybody keeps it. If not, nobody waits."""
+        self.version = 0
+        """Counts the changes."""
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """What is to be kept now."""
+        return tuple(self._members.values())
+
+    def admits(self, session_id: str) -> bool:
+        """Whether an executor may be welcomed."""
+        return not self.kept or session_id in self._in
+
+    def admit(self, hello: Hello) -> None:
+        """Lets an executor in at once: what is kept says that there may be others than it names."""
+        self._members[hello.session_id] = Member(hello.session_id, hello.name)
+        self._in.add(hello.session_id)
+        self.version += 1
+
+    def join(self, hello: Hello) -> bool:
+        """Puts an executor on the roster; its hello waits. Whether there is something new to be kept."""
+        changed = hello.session_id not in self._members
+        if changed:
+            self._members[hello.session_id] = Member(hello.session_id, hello.name)
+            self.version += 1
+        self._joining[hello.session_id] = (self.version, hello)
+        return changed
+
+    def leave(self, session_id: str) -> bool:
+        """Takes off an executor that has ended. Whether there is something new to be kept."""
+        self._joining.pop(session_id, None)
+        self._in.discard(session_id)
+        if self._members.pop(session_id, None) is None or not self.kept:
+            return False
+        self.version += 1
+        return True
+
+    def kept_at(self, version: int) -> list[Hello]:
+        """A version is kept: the hellos that waited for it, in their order."""
+        ready = [hello for wanted, hello in self._joining.values() if wanted <= version]
+        for hello in ready:
+            del self._joining[hello.session_id]
+            self._in.add(hello.session_id)
+        return ready
+
+    def joins(self, session_id: str) -> bool:
+        """Whether a hello of that session waits."""
+        return session_id in self._joining
 
 
 class Recovery:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-from limiter.core.timing import CLOCK_RATE_ERROR
+from limiter.core.limits import CLOCK_RATE_ERROR
 from limiter.leadership.record import Record
 from limiter.leadership.term import LeadershipLost, Member, Term
 

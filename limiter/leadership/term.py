@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from limiter.core.roster import Member
+from limiter.core.recovery import Member
 
 __all__ = ["Leadership", "LeadershipLost", "Member", "Term"]
 

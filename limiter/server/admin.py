@@ -17,8 +17,9 @@ from limiter.config import MAX_BUCKETS
 from limiter.core import LeaseId, LeaseState
 from limiter.core.effects import Configured, RevokeAnswered
 from limiter.core.events import Configure, Revoke
-from limiter.server.bucket_config import bucket_config_message, bucket_limits
 from limiter.server.convert import (
+    bucket_config_message,
+    bucket_limits,
     bucket_message,
     lease_info_message,
     security_message,
@@ -26,7 +27,7 @@ from limiter.server.convert import (
 )
 from limiter.server.fields import Fields
 from limiter.server.hub import Hub
-from limiter.server.seat import Seat
+from limiter.server.reign import Seat
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 

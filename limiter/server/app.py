@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import socket
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NoReturn
@@ -12,8 +14,8 @@ from typing import Any, NoReturn
 import grpc.aio
 from prometheus_client.metrics_core import Metric
 
-from fairbox.clock import MonotonicClock
-from fairbox.errors import FairboxError
+from fairbox.clock import Clock, MonotonicClock
+from fairbox.errors import ConfigError, FairboxError
 from fairbox.metrics import MetricsServer
 from fairbox.security import Role, ServerSecurity, security_metrics
 from fairbox.serving import GrpcServer, HealthServer
@@ -22,19 +24,19 @@ from limiter.config import LimiterConfig
 from limiter.core import BucketLimits, LimiterStatistics
 from limiter.core.effects import Configured
 from limiter.core.events import Configure
-from limiter.leadership import LeadershipLost
+from limiter.leadership import Alone, Leadership, LeadershipLost
+from limiter.leadership.file import FileLeadership
 from limiter.server.access import ADMIN_ACCESS, SERVICE_ACCESS
 from limiter.server.admin import ADMIN_SERVICE_NAME, LimiterAdminService
 from limiter.server.hub import Hub
-from limiter.server.leaders import open_leadership
 from limiter.server.metrics import limiter_metrics
-from limiter.server.reign import Reign
+from limiter.server.reign import Reign, Seat
 from limiter.server.reload import Reload
-from limiter.server.seat import Seat
 from limiter.server.service import SERVICE_NAME, LimiterService
 from limiter.v1 import limiter_pb2_grpc
 
-__all__ = ["LimiterServer", "serve"]
+__all__ = ["LimiterServer", "open_leadership", "serve"]
+
 
 _LOG = logging.getLogger("limiter")
 _DRAIN_S = 1.0
@@ -208,3 +210,30 @@ async def serve(config: LimiterConfig, stop: asyncio.Event, *, reload: Reload | 
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+
+
+_LEASE_NAME = "limiter"
+"""Name of the Lease: the Role in k8s/ allows this one. Another limiter has another namespace."""
+
+
+def open_leadership(config: LimiterConfig, clock: Clock) -> Leadership:
+    """What `leader` names. ConfigError where this machine does not have what that needs."""
+    if config.leader == "file":
+        name = f"process {os.getpid()} on {socket.gethostname()}, {config.listen}"
+        return FileLeadership(config.state_file, name=name, fresh=config.fresh)
+    if config.leader == "k8s":
+        return _kubernetes(config, clock)
+    return Alone(name=config.listen, fresh=config.fresh)
+
+
+def _kubernetes(config: LimiterConfig, clock: Clock) -> Leadership:
+    try:
+        from limiter.leadership import kubernetes  # half a second to import, and an extra
+    except ImportError:
+        raise ConfigError("leader is 'k8s', which needs more packages: pip install 'fairbox[k8s]'") from None
+    namespace = kubernetes.pod_namespace()
+    configuration = kubernetes.in_cluster()
+    lease = kubernetes.LeaseRecords(namespace, _LEASE_NAME, lambda: configuration)
+    return kubernetes.KubernetesLeadership(
+        lease, clock, identity=kubernetes.pod_identity(), duration=config.lease_duration_s, fresh=config.fresh
+    )

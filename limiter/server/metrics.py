@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 
 from fairbox.metrics import tracing_metrics
 from limiter.core import BucketStatistics, LimiterStatistics
-from limiter.server.seat import Seat
+from limiter.server.reign import Seat
 
 __all__ = ["limiter_metrics"]
 

@@ -1,4 +1,4 @@
-"""One term of one limiter: from the campaign to the moment at which another one may lead.
+"""One term of one limiter, from the campaign to the moment at which another one may lead, and where services find it.
 
 Invariants: a hub exists only between the two; each roster is kept before executors that wait for it are welcomed; when
 leading is in doubt the hub is closed first, and everything else comes after.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
 
 from fairbox.clock import Clock
 from limiter.core import BucketLimits, LimiterCore, Timing
@@ -17,7 +20,31 @@ from limiter.core.events import RosterKept
 from limiter.leadership import Leadership, LeadershipLost
 from limiter.server.hub import Hub
 
-__all__ = ["Reign"]
+__all__ = ["Reign", "Seat"]
+
+
+class Seat:
+    """`hub` is set when the process begins to lead, and stays, closed, when it has ended."""
+
+    def __init__(self, leadership: Leadership) -> None:
+        self.leadership = leadership
+        self.hub: Hub | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether anything can be decided here."""
+        return self.hub is not None and not self.hub.closed
+
+    async def take(self, context: grpc.aio.ServicerContext[Any, Any]) -> Hub:
+        """The hub; ends the call with UNAVAILABLE where there is none, or it was closed."""
+        hub = self.hub
+        if hub is None:
+            text = f"this limiter does not lead; {self.leadership.leader or 'nobody it knows of'} does"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
+            raise AssertionError("abort() does not return")
+        if hub.closed:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the limiter is shutting down")
+        return hub
 
 
 class Reign:

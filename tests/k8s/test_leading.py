@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from limiter.config import LimiterConfig
-from limiter.core.timing import CLOCK_RATE_ERROR
+from limiter.core.limits import CLOCK_RATE_ERROR
 from tests.k8s.limiters import TOKEN, LeaseApi, Pod, leads, lease_api, pod, until_leads
 from tests.k8s.manifests import Document, of_kind
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from limiter.core import BucketLimits, LeaseId, LimiterCore, ReleaseOutcome
-from limiter.core.adaptive import AimdLimit
+from limiter.core.bucket import AimdLimit
 from limiter.core.effects import Granted
 from limiter.core.events import Acquire, Configure, Release
 from tests.limiter.cores import make_core, only

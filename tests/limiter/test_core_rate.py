@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from limiter.core import BucketLimits, LimiterCore, RejectReason, SessionKind
+from limiter.core.bucket import RateBucket
 from limiter.core.effects import Granted, Queued, Rejected
 from limiter.core.events import Acquire, Cancel, Configure, Hello, Release, Tick
-from limiter.core.rate import RateBucket
 from tests.limiter.cores import acquire, granted, lease_of, make_core, only
 
 

@@ -15,7 +15,7 @@ from fairbox.metrics import MetricsServer
 from limiter import ExecutorSession, LimiterClient, QueueTimeout
 from limiter.leadership import Alone
 from limiter.server.metrics import limiter_metrics
-from limiter.server.seat import Seat
+from limiter.server.reign import Seat
 from tests.limiter.servers import ANYWHERE, limiter_server
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -6,7 +6,7 @@ import pytest
 
 from fairbox.errors import FieldErrors
 from limiter import ExecutorSession, LimiterClient
-from limiter.client.targets import Targets
+from limiter.client.grpc_transport import Targets
 
 
 def test_one_address_is_tried_again_and_again_with_waits() -> None:

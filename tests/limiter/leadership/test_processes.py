@@ -23,7 +23,7 @@ from fairbox.ports import free_port
 from limiter.config import LimiterConfig
 from limiter.leadership import Alone
 from limiter.leadership.file import FileLeadership
-from limiter.server.leaders import open_leadership
+from limiter.server.app import open_leadership
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 from tests.limiter.servers import ROOT

@@ -11,7 +11,7 @@ import asyncio
 from limiter.client.lease import Lease
 from limiter.client.machine import SessionMachine
 from limiter.core import LimiterCore
-from limiter.core.session import Session
+from limiter.core.lease import Session
 from tests.limiter.sim.client_node import ClientNode
 from tests.limiter.sim.executor_node import ExecutorNode
 from tests.limiter.sim.limiter_node import LimiterNode

@@ -16,13 +16,11 @@ from limiter.client.machine import SessionMachine
 from limiter.core import LimiterCore, SessionKind
 from limiter.core.effects import BindAnswered, Released, Welcomed
 from limiter.core.events import LeadUntil
-from limiter.core.lease_rules import LeaseRules
+from limiter.core.limits import Timing
 from limiter.core.reasons import BindStatus, LeaseState
-from limiter.core.recovery import Recovery
-from limiter.core.request_rules import RequestRules
-from limiter.core.roster import Roster
+from limiter.core.recovery import Recovery, Roster
+from limiter.core.rules import LeaseRules, RequestRules
 from limiter.core.session_rules import SessionRules
-from limiter.core.timing import Timing
 from limiter.core.waiting import WaitQueue
 from limiter.leadership.election import Election
 from tests.limiter.sim.scenario import Fault, Scenario, draw

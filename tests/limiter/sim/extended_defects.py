@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from limiter.core.bucket import Bucket
-from limiter.core.rate import RateBucket
+from limiter.core.bucket import Bucket, RateBucket
 from limiter.core.waiting import FairQueue
 from tests.limiter.sim.defects import Defect
 from tests.limiter.sim.scenario import EXTENDED_FROM, Fault

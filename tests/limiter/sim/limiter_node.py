@@ -7,7 +7,7 @@ import asyncio
 from limiter.leadership import Alone, Elector, Leadership, LeadershipLost, Term
 from limiter.server.hub import Hub
 from limiter.server.reign import Reign
-from limiter.server.unary import UnaryCalls
+from limiter.server.service import UnaryCalls
 from tests.limiter.sim.connection import End
 from tests.limiter.sim.records import SimRecords
 from tests.limiter.sim.transport import serve_session

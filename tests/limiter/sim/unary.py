@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from limiter.core.effects import Granted, Released
 from limiter.core.events import Acquire, Cancel
 from limiter.server.hub import Hub
-from limiter.server.unary import UnaryCalls
+from limiter.server.service import UnaryCalls
 from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.sim.connection import Broken, End
 from tests.limiter.sim.transport import serve_session

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
-from limiter.core.timing import CLOCK_RATE_ERROR
+from limiter.core.limits import CLOCK_RATE_ERROR
 from tests.limiter.sim.checker import Checker
 from tests.limiter.sim.clock import MachineClock
 from tests.limiter.sim.loop import Process, SimLoop

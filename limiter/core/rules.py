@@ -1,17 +1,19 @@
-"""Rules for asking: who gets a place in a queue, what a repeat means, and how a request is withdrawn."""
+"""Rules for asking and for leases: who gets a place in a queue, what a repeat means, how a request is withdrawn, and
+who may bind, release and revoke a lease.
+"""
 
 from __future__ import annotations
 
-from limiter.core.effects import Rejected, Released
-from limiter.core.events import Acquire, Cancel
-from limiter.core.lease import Request
+from limiter.core.bucket import Bucket
+from limiter.core.effects import BindAnswered, Rejected, Released, RevokeAnswered, Revoked
+from limiter.core.events import Acquire, Bind, Cancel, Release, Revoke
+from limiter.core.ids import Ticket
+from limiter.core.lease import Lease, Request, Session
 from limiter.core.ledger import Ledger
-from limiter.core.reasons import LeaseState, RejectReason, SessionKind
-from limiter.core.reconcile import place
-from limiter.core.session import Session
-from limiter.core.timing import Timing
+from limiter.core.limits import Timing
+from limiter.core.reasons import BindStatus, LeaseState, RejectReason, SessionKind
 
-__all__ = ["RequestRules"]
+__all__ = ["LeaseRules", "RequestRules"]
 
 
 class RequestRules:
@@ -48,7 +50,7 @@ class RequestRules:
             return
         if event.ticket is None:
             bucket = ledger.buckets[event.bucket]
-            ledger.admit(place(ledger, session, event, bucket, now), now, event.queue_timeout)
+            ledger.admit(_place(ledger, session, event, bucket, now), now, event.queue_timeout)
         else:
             self.take_back(event, session, now)
             ledger.pump(ledger.buckets[event.bucket], now)
@@ -60,7 +62,7 @@ class RequestRules:
         if problem is not None:
             ledger.effects.append(problem)
             return
-        request = place(ledger, session, event, ledger.buckets[event.bucket], now)
+        request = _place(ledger, session, event, ledger.buckets[event.bucket], now)
         ledger.readmit(request, now + event.queue_timeout)
         if request.ticket != event.ticket:
             ledger.repeat(request, now)
@@ -144,3 +146,97 @@ class RequestRules:
             )
         self._ledger.drop(request)
         self._ledger.pump(request.bucket, now)
+
+
+def _place(ledger: Ledger, session: Session, acquire: Acquire, bucket: Bucket, now: float) -> Request:
+    """The record of a request, with the ticket that it presents if this or an earlier limiter can have issued it."""
+    ticket = acquire.ticket
+    if ticket is None or ticket > (ledger.epoch, ledger.last_ticket) or ticket.seq < 1 or ticket.epoch < 1:
+        ledger.last_ticket += 1
+        ticket = Ticket(ledger.epoch, ledger.last_ticket)
+    start_by = acquire.hold or (bucket.limits.start_by if acquire.start_by is None else acquire.start_by)
+    return Request(
+        session,
+        acquire.request_id,
+        acquire.attempt,
+        bucket,
+        acquire.tokens,
+        acquire.tenant,
+        start_by,
+        ticket,
+        now,
+        acquire.hold,
+    )
+
+
+_GRANTED = LeaseState.GRANTED
+_UNARY = SessionKind.UNARY
+"""Names of their own as in `ledger`: for speed."""
+
+
+class LeaseRules:
+    """Handles `Release`, `Bind` and `Revoke`."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def release(self, event: Release, now: float) -> None:
+        ledger = self._ledger
+        lease = ledger.leases.get(event.lease)
+        session = ledger.sessions.get(event.session_id)
+        if session is not None:
+            session.last_heard = now
+        released = bound = False
+        if lease is not None:
+            granted = lease.state is _GRANTED
+            if lease.holder is session and (granted or not event.unbound_only):
+                released = True
+                request = lease.request
+                if request is not None and request.session.kind is _UNARY:
+                    ledger.tombstones.bury(request.session.session_id, request.request_id, request.attempt, now)
+                ledger.release(lease, event.outcome, now)
+            else:
+                bound = not granted
+        ledger.effects.append(Released(event.session_id, released, bound))
+
+    def bind(self, event: Bind, now: float) -> None:
+        ledger = self._ledger
+        executor = ledger.sessions.get(event.session_id)
+        lease = ledger.leases.get(event.lease)
+        owner = ""
+        if executor is not None:
+            executor.last_heard = now
+        if executor is None or executor.kind is not SessionKind.EXECUTOR:
+            status = BindStatus.UNKNOWN_LEASE
+        elif lease is None:
+            status = BindStatus.UNKNOWN_LEASE if event.lease.epoch == ledger.epoch else BindStatus.WRONG_EPOCH
+        elif lease.client_session_id != event.client_session_id:
+            status = BindStatus.WRONG_CLIENT
+        elif lease.state is LeaseState.GRANTED:
+            status = BindStatus.BOUND
+            ledger.bind(lease, executor, event.run_id)
+        elif lease.holder is not executor:
+            status, owner = BindStatus.BOUND_ELSEWHERE, lease.holder.name
+        else:
+            status = BindStatus.BOUND if lease.state is LeaseState.BOUND else BindStatus.UNKNOWN_LEASE
+        if lease is None or status is not BindStatus.BOUND:
+            ledger.effects.append(BindAnswered(event.session_id, event.lease, status, owner))
+            return
+        ledger.effects.append(BindAnswered(event.session_id, event.lease, status, "", lease.tokens))
+
+    def revoke(self, event: Revoke, now: float) -> None:
+        ledger = self._ledger
+        lease = ledger.leases.get(event.lease)
+        was = lease.state if lease is not None else None
+        if lease is not None and was is LeaseState.GRANTED:
+            ledger.revoke(lease, event.reason)
+            ledger.pump(lease.bucket, now)
+        elif lease is not None and event.force:
+            self._revoke_bound(lease, event.reason)
+        ledger.effects.append(RevokeAnswered(event.lease, was))
+
+    def _revoke_bound(self, lease: Lease, reason: str) -> None:
+        """Tells the executor to kill the work; the tokens stay counted until it says that the work is dead."""
+        lease.state = LeaseState.REVOKING
+        name, holder = lease.bucket.limits.name, lease.holder.session_id
+        self._ledger.effects.append(Revoked(holder, lease.lease_id, name, lease.client_session_id, reason))
