@@ -2,16 +2,24 @@
 
 Invariants: figures are taken inside the loop, so that what is read is consistent; text is made and sent by threads of
 its own, so that a slow reader costs the loop nothing; a loop that does not answer is reported as `up 0`.
+
+Invariants: there are at most `_MOST` connections, and each is over when nothing is said for `_SILENT_S`. Whoever
+opens thousands takes neither threads nor descriptors from the service. Nothing of a connection is on stderr.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from socketserver import TCPServer, ThreadingMixIn
 from types import TracebackType
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -20,10 +28,14 @@ from prometheus_client.registry import Collector
 
 from fairbox import tracing
 from fairbox.errors import FairboxError
-from fairbox.metrics_http import ScrapeServer
 from fairbox.serving import check_address
 
-__all__ = ["SECONDS", "MetricsServer", "tracing_metrics"]
+__all__ = [
+    "SECONDS",
+    "MetricsServer",
+    "ScrapeServer",
+    "tracing_metrics",
+]
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Bounds of histograms of what takes from a millisecond (a warm sandbox) to minutes (a queue, a limit)."""
@@ -132,3 +144,60 @@ class _Figures(Collector):
         yield GaugeMetricFamily(self._up, "1: the figures are of this moment; 0: there are none.", figures is not None)
         yield GaugeMetricFamily(self._delay, "How long the event loop took to give the figures.", delay_s)
         yield from figures or ()
+
+
+_MOST = 32
+"""Connections at once; a Prometheus has one."""
+_SILENT_S = 10.0
+"""As long as Prometheus waits by default."""
+_LOG = logging.getLogger("fairbox.metrics")
+
+
+class _Handler(WSGIRequestHandler):
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(_SILENT_S)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Scrapes are not logged."""
+
+
+class ScrapeServer(ThreadingMixIn, WSGIServer):
+    """Listens at once. OSError for an address that can't be had. `serve_forever()` runs in a thread."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, host: str, port: int, app: Callable[..., Any]) -> None:
+        self._room = threading.Semaphore(_MOST)
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Handler)
+        self.set_app(app)
+
+    def server_bind(self) -> None:
+        """Without the question for the name of this machine, which a resolver can leave unanswered."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own, or not at all."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread can be had
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Gives the place back."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Connections break, and time out."""
+        _LOG.debug("a connection for figures has broken", exc_info=True)

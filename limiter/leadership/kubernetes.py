@@ -31,9 +31,7 @@ from kubernetes_asyncio.config import ConfigException, load_incluster_config
 from fairbox.clock import Clock
 from fairbox.errors import ConfigError
 from limiter.leadership.elector import Elector
-from limiter.leadership.encoding import decode_roster, encode_roster
-from limiter.leadership.epoch import wall_epoch
-from limiter.leadership.record import Conflict, Record, StoreUnavailable
+from limiter.leadership.record import Conflict, Record, StoreUnavailable, decode_roster, encode_roster, wall_epoch
 from limiter.leadership.term import Member
 
 __all__ = ["KubernetesLeadership", "LeaseRecords", "in_cluster", "pod_identity", "pod_namespace"]

@@ -6,12 +6,50 @@ based on the same version one fails. It holds no times of day: candidates time i
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from limiter.leadership.term import Member
 
-__all__ = ["Conflict", "Record", "RecordStore", "StoreUnavailable"]
+__all__ = [
+    "Conflict",
+    "Record",
+    "RecordStore",
+    "StoreUnavailable",
+    "decode_roster",
+    "encode_roster",
+    "wall_epoch",
+]
+
+
+def wall_epoch() -> int:
+    """Least epoch of a term that begins now: the wall clock in milliseconds.
+
+    A term always has a higher epoch than the one before it on its record. This makes it higher too where that record
+    was lost, or where the limiter before kept none, unless the clock was set back in between.
+    """
+    return max(1, time.time_ns() // 1_000_000)
+
+
+def encode_roster(roster: Sequence[Member] | None) -> list[list[str]] | None:
+    """`[[session_id, name], ...]`; None stays None."""
+    return None if roster is None else [[member.session_id, member.name] for member in roster]
+
+
+def decode_roster(value: object) -> tuple[Member, ...] | None:
+    """What `encode_roster` wrote; ValueError says what is wrong."""
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise ValueError(f"roster is {value!r}"[:80] + ", must be a list or null")
+    members = []
+    for index, entry in enumerate(value):
+        if not (isinstance(entry, list) and len(entry) == 2 and all(isinstance(part, str) for part in entry)):
+            raise ValueError(f"roster[{index}] is {entry!r}"[:80] + ", must be a session and a name")
+        members.append(Member(*entry))
+    return tuple(members)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,36 +9,114 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.metrics_core import Metric
 from rich.console import Console
 
 from executor_service import ExecutorClient
-from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED
+from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, ConfigError
 from fairbox.serving import run_service, until_stopped
 from fairbox.telemetry import open_telemetry
-from rollout.build import check_prompts, environment_setup, longest_context, tool_specs
+from rollout.build import check_prompts, environment_setup, longest_context, open_loop, tool_specs
 from rollout.cli.services import open_services
 from rollout.config import RolloutConfig
 from rollout.dump import DumpWriter, record_of
+from rollout.engines.base import EngineStatistics
 from rollout.engines.model_store import find_model
 from rollout.envs.base import Environment, EnvironmentWithServices
 from rollout.envs.gsm8k_prompts import EXAMPLES
 from rollout.envs.settings import load_run
 from rollout.figures import RunFigures, open_figures, service_metrics
+from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.groups import RetryBudget
 from rollout.loop.results import TrajectoryResult
-from rollout.loop.runner import RolloutRunner
+from rollout.loop.runner import Loop, RolloutRunner
 from rollout.loop.task import Task
-from rollout.player import Player, open_player
+from rollout.ray.cluster import ray_cluster
 from rollout.report import RunProgress, closing_table
 from rollout.rewards import RewardServices
 from rollout.summary import RunSummary
+from rollout.tokens.chat import ChatTemplate
+from rollout.tokens.drift import DriftCounter
 from rollout.tools.registry import ToolSpec
+from rollout.tools.statistics import ToolStatistics
 
-__all__ = ["main"]
+__all__ = [
+    "Player",
+    "main",
+    "open_player",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """A loop, and what a run shows of it. With workers the figures of engines and tools stay with them."""
+
+    loop: Loop
+    chat: ChatTemplate
+    schemas: list[dict[str, Any]]
+    """Of the tools, as the prompt has them."""
+    model_name: str
+    max_model_tokens: int
+    engine: Callable[[], EngineStatistics] = EngineStatistics
+    tools: Callable[[], Mapping[str, ToolStatistics]] = dict
+    drift: DriftCounter | None = None
+    workers: Callable[[], str] = str
+    """What is to be said of the workers; empty: there are none."""
+
+
+@contextlib.asynccontextmanager
+async def open_player(
+    config: RolloutConfig, model_dir: Path, *, executor: str, limiter: str, specs: Sequence[ToolSpec] | None = None
+) -> AsyncIterator[Player]:
+    """As `config.ray` says. The services are `host:port`; `specs` None is `tool_specs(config)`."""
+    factory = partial(open_loop, config, model_dir, executor=executor, limiter=limiter, specs=specs)
+    if config.ray:
+        async with _over_ray(config, model_dir, factory) as player:
+            yield player
+        return
+    async with factory() as loop:
+        yield Player(
+            loop=loop,
+            chat=loop.chat,
+            schemas=loop.tools.schemas,
+            model_name=loop.engine.model_name,
+            max_model_tokens=loop.engine.max_model_tokens,
+            engine=loop.engine.statistics,
+            tools=loop.tools.statistics,
+            drift=loop.drift,
+        )
+
+
+@contextlib.asynccontextmanager
+async def _over_ray(
+    config: RolloutConfig, model_dir: Path, factory: Callable[[], AbstractAsyncContextManager[AgentLoop]]
+) -> AsyncIterator[Player]:
+    with ray_cluster(config.ray_address, what="--ray"):
+        import ray
+
+        from rollout.ray import RayLoops
+
+        nodes = sum(node["Alive"] for node in ray.nodes())
+        if config.up and nodes > 1:
+            raise ConfigError(f"up is set, but the {nodes} machines of the cluster can't reach services on this one")
+        chat = config.chat.load(model_dir)
+        async with RayLoops(factory, config.spread, chat=chat, sampling=config.sampling.params()) as loops:
+            facts = await loops.facts()
+            yield Player(
+                loop=loops,
+                chat=chat,
+                schemas=facts.schemas,
+                model_name=facts.model_name,
+                max_model_tokens=facts.max_model_tokens,
+                workers=lambda: str(loops.statistics()),
+            )
 
 
 def main(argv: Sequence[str]) -> int:

@@ -19,7 +19,7 @@ from ray.exceptions import RayError, RayTaskError
 from fairbox.ports import free_port
 from rollout.engines.base import EngineUnavailable
 from rollout.engines.launch import READY_WITHIN_S, KeptProcess, LaunchConfig, server_command, server_env, wait_ready
-from rollout.ray.errors import ray_sentence
+from rollout.ray.cluster import ray_sentence
 
 __all__ = ["ray_servers"]
 

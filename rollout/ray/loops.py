@@ -23,7 +23,7 @@ from rollout.loop.results import TrajectoryResult
 from rollout.loop.state import RequestState
 from rollout.loop.task import Task
 from rollout.ray.actor import LoopFactory, LoopFacts, RolloutActor
-from rollout.ray.errors import ray_sentence
+from rollout.ray.cluster import ray_sentence
 from rollout.ray.spread import RaySpread
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.segment import Segment, SegmentKind

@@ -3,8 +3,14 @@
 from rollout.training.advantages import ESTIMATORS, Advantages, AdvantageSettings, Outcomes, estimate_advantages
 from rollout.training.aggregation import AGGREGATIONS, token_weights
 from rollout.training.correction import CorrectionSettings, importance_weights
-from rollout.training.kl import kl_penalty
-from rollout.training.objective import Objective, ObjectiveInputs, ObjectiveSettings, objective, value_losses
+from rollout.training.objective import (
+    Objective,
+    ObjectiveInputs,
+    ObjectiveSettings,
+    kl_penalty,
+    objective,
+    value_losses,
+)
 from rollout.training.policy import Policy, PolicySettings, TokenValues
 from rollout.training.policy_losses import POLICY_LOSSES, PolicyInputs, PolicyLossSettings, TokenLosses, policy_loss
 

@@ -18,8 +18,7 @@ from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import Loop, RolloutRunner
 from rollout.loop.task import Task
 from rollout.training.config import TrainConfig
-from rollout.training.order import play_seed
-from rollout.training.own_weights import OwnWeights
+from rollout.training.play import OwnWeights, play_seed
 
 __all__ = ["GroupPlayer"]
 

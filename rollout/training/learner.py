@@ -28,10 +28,9 @@ from rollout.batch import RolloutBatch
 from rollout.training.advantages import Advantages, AdvantageSettings, Outcomes, estimate_advantages
 from rollout.training.aggregation import token_weights
 from rollout.training.figures import StepFigures, agreement, batch_figures, of_version
-from rollout.training.layout import row_lengths
 from rollout.training.objective import Objective, ObjectiveInputs, ObjectiveSettings, objective
 from rollout.training.peers import ALONE, Peers
-from rollout.training.policy import Policy, TokenValues
+from rollout.training.policy import Policy, TokenValues, row_lengths
 from rollout.training.rounds import plan_rounds
 from rollout.training.sync import version_name
 from rollout.training.update import UpdateSettings, make_optimizer, make_schedule

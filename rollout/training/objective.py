@@ -14,11 +14,29 @@ from fairbox.config import setting
 from fairbox.errors import ConfigError
 from rollout.training.aggregation import AGGREGATIONS
 from rollout.training.correction import CorrectionSettings, importance_weights
-from rollout.training.kl import kl_penalty
 from rollout.training.masked import kept, masked_sum
 from rollout.training.policy_losses import PolicyInputs, PolicyLossSettings, policy_loss
 
-__all__ = ["Objective", "ObjectiveInputs", "ObjectiveSettings", "objective", "value_losses"]
+__all__ = [
+    "Objective",
+    "ObjectiveInputs",
+    "ObjectiveSettings",
+    "kl_penalty",
+    "objective",
+    "value_losses",
+]
+
+MAX_LOG_RATIO = 20.0
+"""Beyond it exp would leave float32's useful range; the gradient is 0 there."""
+
+
+def kl_penalty(logprobs: torch.Tensor, reference: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """[B, R]: exp(d) - 1 - d, d = log q - log p, at each token of the bool `mask`, 0 elsewhere: "k3", which has the
+    right mean and is never negative. The gradient flows into `logprobs` alone."""
+    difference = kept(reference.detach() - logprobs, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    # expm1 keeps the digits that exp(d) - 1 loses near 0, where policies usually are.
+    return torch.expm1(difference) - difference
+
 
 _ANCHORS = ("trainer", "rollout")
 

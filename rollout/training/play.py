@@ -3,22 +3,88 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import random
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
+from executor_service import Cause
 from fairbox.serving import until_stopped
 from rollout.dump import DumpError, DumpWriter, record_of
 from rollout.envs.base import Environment
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.groups import RetryBudget, Schedule
+from rollout.loop.limits import StopReason
 from rollout.loop.results import TrajectoryResult
-from rollout.loop.runner import RolloutRunner
+from rollout.loop.runner import Loop, RolloutRunner
+from rollout.loop.state import RequestState
 from rollout.loop.task import Task
+from rollout.tokens.segment import SegmentKind
 from rollout.training.config import TrainConfig
-from rollout.training.order import play_seed
-from rollout.training.own_weights import OwnWeights
+from rollout.training.sync import is_version
 
-__all__ = ["dump_into", "play"]
+__all__ = [
+    "OwnWeights",
+    "dump_into",
+    "play",
+    "play_seed",
+    "stream_task",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnWeights:
+    """A loop whose trajectories have failed by the service where other weights than the run's sampled of them: a server
+    that was started again has those that it was first started with, until it is given others."""
+
+    loop: Loop
+
+    async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
+        result = await self.loop.run(task, index=index, seed=seed, attempt=attempt)
+        other = _other(result)
+        if result.masked or other is None:
+            return result
+        return replace(
+            result,
+            state=RequestState.FAILED,
+            stop_reason=StopReason.INFRA,
+            cause=Cause.INFRA,
+            error=f"weights {other!r} sampled, which are none of this run's: a server was started again",
+        )
+
+
+def _other(result: TrajectoryResult) -> str | None:
+    """The first version that is none of a training run's."""
+    versions = (
+        segment.weight_version
+        for part in result.parts
+        for segment in part.segments
+        if segment.kind is SegmentKind.SAMPLED
+    )
+    return next((version for version in versions if version is not None and not is_version(version)), None)
+
+
+def stream_task(number: int, *, tasks: int, seed: int) -> int:
+    """Which of `tasks` is taken as `number` (from 0): each pass has an order of its own and leaves none out."""
+    epoch, place = divmod(number, tasks)
+    return _order(epoch, tasks, seed)[place]
+
+
+def play_seed(seed: int | None, number: int) -> int | None:
+    """Seed of everything that is played for the group or evaluation `number`; None stays None. It is unrelated to those
+    of other numbers: seeds of trajectories are counted up from it, and must not meet those of the next one."""
+    if seed is None:
+        return None
+    return int.from_bytes(hashlib.sha256(f"play {number} of {seed}".encode()).digest()[:8]) % 2**63
+
+
+@lru_cache(maxsize=4)  # a run asks one by one, at the end of a pass for those of two passes
+def _order(epoch: int, tasks: int, seed: int) -> tuple[int, ...]:
+    order = list(range(tasks))
+    random.Random(f"{seed}/{epoch}").shuffle(order)  # noqa: S311 - an order, not a secret
+    return tuple(order)
 
 
 async def play(

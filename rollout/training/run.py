@@ -1,16 +1,26 @@
-"""A training run from its settings: model, checkpoint, engine, tools, loop; everything opened here is closed here."""
+"""A training run from its settings: model, checkpoint, engine, tools, loop; everything opened here is closed here.
+
+The kernel holds the lock and lets it go when the process ends, however it ends. A file system without locks protects
+nobody.
+
+Everything is read from `Trainer.statistics()`. Labels are of closed sets and of the names in `metrics.jsonl`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import os
 import shutil
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from rich.console import Console
 
@@ -29,13 +39,70 @@ from rollout.training.config import TrainConfig, changed_settings, flat_settings
 from rollout.training.learners import open_learner
 from rollout.training.metrics import METRICS, MetricLog
 from rollout.training.model_folder import export_model
-from rollout.training.only_run import only_run
-from rollout.training.prometheus import trainer_metrics
 from rollout.training.stream import RolloutStream
 from rollout.training.sync import WeightSync
-from rollout.training.trainer import Evaluation, Trainer
+from rollout.training.trainer import Evaluation, Trainer, TrainerPhase, TrainerStatistics
 
-__all__ = ["TrainingRun", "newest", "train"]
+__all__ = [
+    "TrainingRun",
+    "newest",
+    "only_run",
+    "train",
+    "trainer_metrics",
+]
+
+_PREFIX = "fairbox_training_"
+
+
+def trainer_metrics(now: TrainerStatistics) -> Iterator[Metric]:
+    """Where a run is, and what its last step said."""
+    yield _gauge("step", "Steps that are done.", now.step)
+    yield _gauge("steps", "Steps of the whole run.", now.steps)
+    yield _gauge("saved_step", "Steps that the newest checkpoint has; 0: there is none.", now.saved)
+    phases = GaugeMetricFamily(_PREFIX + "phase", "1 for what the trainer is doing.", labels=["phase"])
+    for phase in TrainerPhase:
+        phases.add_metric([phase.value], float(phase is now.phase))
+    yield phases
+    groups = GaugeMetricFamily(_PREFIX + "groups", "Groups that no step was trained on yet.", labels=["state"])
+    groups.add_metric(["running"], now.rollouts.running)
+    groups.add_metric(["waiting"], now.rollouts.waiting)
+    yield groups
+    yield _gauge("trajectories", "Trajectories that are played or scored.", now.rollouts.trajectories)
+    yield _counter("lost_groups", "Groups that the service failed, all of their trajectories.", now.rollouts.lost)
+    figures = GaugeMetricFamily(_PREFIX + "figure", "Of the last step, as in metrics.jsonl.", labels=["name"])
+    for name, value in sorted(now.figures.items()):
+        figures.add_metric([name], value)
+    yield figures
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(_PREFIX + name, text, value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(_PREFIX + name, text, value)
+
+
+LOCK = "run.lock"
+
+
+@contextlib.contextmanager
+def only_run(out: Path) -> Iterator[None]:
+    """ConfigError where another run has the folder; it is made where it is not there."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / LOCK).open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            who = file.read(200).strip() or "another process"
+            raise ConfigError(f"out is {str(out)!r}, to which another run writes ({who})") from None
+        except OSError:
+            pass  # no locks here
+        with contextlib.suppress(OSError):  # a disk that is full: who holds it is a help, and not the lock
+            os.truncate(file.fileno(), 0)
+            os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from typing import Any
 
 from fairbox.errors import FairboxError
 from rollout.batch import RolloutBatch
-from rollout.ray.cluster import ray_cluster
-from rollout.ray.errors import ray_sentence
+from rollout.ray.cluster import ray_cluster, ray_sentence
 from rollout.training.learner import Diverged
 from rollout.training.shard import Answer, Outcome, Shard, ShardPlan
 from rollout.training.shard_settings import ShardSettings

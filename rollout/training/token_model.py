@@ -1,15 +1,63 @@
 """The model with its value head as one module, so that all that needs weights happens in one forward call: the weights
-of a sharded module are there only within it."""
+of a sharded module are there only within it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
-from rollout.training.head import token_logprobs
+__all__ = [
+    "TokenModel",
+    "token_logprobs",
+]
 
-__all__ = ["TokenModel"]
+
+def token_logprobs(
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    head: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    temperature: float,
+    chunk: int,
+    entropy_gradient: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(logprobs [N], entropies [N]), float32, for the last hidden states [N, H] and the ids int64 [N] that follow them.
+
+    Both are of softmax(logits / temperature), as engines give them; temperature 0, which is greedy, counts as 1.
+    Without `entropy_gradient` the entropies are figures only. `chunk` positions are computed at once; each chunk's
+    logits are computed again in the backward pass.
+    """
+    logprobs, entropies = [], []
+    scale = temperature or 1.0
+    for start in range(0, len(hidden), chunk):
+        part, ids = hidden[start : start + chunk], targets[start : start + chunk]
+        if torch.is_grad_enabled():
+            found = checkpoint(_chunk, part, ids, head, scale, entropy_gradient, use_reentrant=False)
+        else:
+            found = _chunk(part, ids, head, scale, entropy_gradient)
+        logprobs.append(found[0])
+        entropies.append(found[1])
+    if not logprobs:
+        empty = hidden.new_zeros(0, dtype=torch.float32)
+        return empty, empty
+    return torch.cat(logprobs), torch.cat(entropies)
+
+
+def _chunk(
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    head: Callable[[torch.Tensor], torch.Tensor],
+    scale: float,
+    entropy_gradient: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    everything = torch.log_softmax(head(hidden).float() / scale, dim=-1)
+    chosen = everything.gather(1, targets.unsqueeze(1)).squeeze(1)
+    for_entropy = everything if entropy_gradient else everything.detach()
+    return chosen, -(for_entropy.exp() * for_entropy).sum(-1)
 
 
 class TokenModel(torch.nn.Module):

@@ -23,7 +23,7 @@ def scraped(address: str) -> str:
 
 
 async def test_connections_that_say_nothing_take_few_threads_and_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairbox.metrics_http._SILENT_S", 1.0)
+    monkeypatch.setattr("fairbox.metrics._SILENT_S", 1.0)
     before = threading.active_count()
     async with MetricsServer(ANYWHERE, list, prefix="x") as metrics, contextlib.AsyncExitStack() as stack:
         silent = await asyncio.to_thread(stack.enter_context, wire.many(metrics.address, 300))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rollout.check import check_dump
+from rollout.cli.check_dump import check_dump
 from rollout.dump import DumpWriter, read_dump, record_of
 from rollout.engines import GenerationRequest, SamplingParams
 from rollout.envs.code_search import CodeSearchEnvironment, default_reward

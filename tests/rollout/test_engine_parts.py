@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout.engines import SamplingParams
-from rollout.engines.prefixes import PrefixStore
-from rollout.engines.sampling import new_generator, sample
+from rollout.engines.decoder import PrefixStore
 from rollout.engines.schedule import BatchSchedule, Moved, QueueFullError
+from rollout.engines.worker import new_generator, sample
 
 
 def test_requests_start_in_order_and_fill_rows_without_gaps() -> None:

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from fairbox.errors import FieldErrors
 from fairbox.ports import free_port
-from rollout.check import check_dump
+from rollout.cli.check_dump import check_dump
 from rollout.engines import DiskWeights, EngineUnavailable, GenerationRequest, SamplingParams, TensorWeights
 from rollout.engines.launch import local_servers
 from rollout.engines.sglang import SglangEngine

@@ -6,19 +6,77 @@ What most of them take is in `given.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
-from executor_service import Case, Comparison, Tolerance
+from executor_service import Case, Comparison, Limits, Tolerance
 from rollout.rewards.base import Reward, RewardServices, Sample
 from rollout.rewards.code.completion import completion_of
 from rollout.rewards.code.extract import extract_code
-from rollout.rewards.code.given import LimitArguments, SampleArguments, TestArguments, grading_of
-from rollout.rewards.code.grading import Unusable, grade, reward_of
+from rollout.rewards.code.grading import Grading, Unusable, grade, reward_of
 from rollout.rewards.code.source import IMPORTS, after_future, entry_of
 from rollout.rewards.code.truth import asserts_of, calls_of, document_of, programs_of, pytests_of
 from rollout.rewards.registry import reward
 
-__all__ = ["code_asserts", "code_function", "code_pytest", "code_stdio", "code_tests", "humaneval"]
+__all__ = [
+    "LimitArguments",
+    "SampleArguments",
+    "TestArguments",
+    "code_asserts",
+    "code_function",
+    "code_pytest",
+    "code_stdio",
+    "code_tests",
+    "grading_of",
+    "humaneval",
+]
+
+_WALL_TIME_S = 10.0
+
+
+class LimitArguments(TypedDict, total=False):
+    """How each case is limited, and where the program is found."""
+
+    wall_time_s: float
+    """10 by default."""
+    memory_mb: int
+    """0, the default: the server's."""
+    processes: int
+    """0, the default: the server's."""
+    whole_text: bool
+    """An answer without a fence is a program itself."""
+
+
+class TestArguments(LimitArguments, total=False):
+    """And what several cases are worth, as in `Grading`; all false by default."""
+
+    continuous: bool
+    stop_on_failure: bool
+    case_parts: bool
+
+
+class SampleArguments(TestArguments, total=False):
+    """And which of the cases are run, as in `Grading`; 0, the default of both: all."""
+
+    max_cases: int
+    seed: int
+
+
+def grading_of(given: Mapping[str, Any]) -> Grading:
+    """Of any of these arguments; what was not given is as `Grading` has it."""
+    limits = Limits(
+        wall_time_s=given.get("wall_time_s", _WALL_TIME_S),
+        memory_bytes=given.get("memory_mb", 0) << 20,
+        processes=given.get("processes", 0),
+    )
+    return Grading(
+        continuous=given.get("continuous", False),
+        stop_on_failure=given.get("stop_on_failure", False),
+        max_cases=given.get("max_cases", 0),
+        seed=given.get("seed", 0),
+        case_parts=given.get("case_parts", False),
+        limits=limits,
+    )
+
 
 Mode = Literal["exact", "whitespace", "float"]
 _COLUMNS = ("input_output", "test_cases", "tests")

@@ -18,8 +18,8 @@ from fairbox.errors import ConfigError, FieldErrors
 from rollout.capture import CaptureGateway, CaptureSettings
 from rollout.capture.errors import ApiError
 from rollout.capture.turns import parse_hermes_turn
-from rollout.check import _contradictions
 from rollout.cli import main
+from rollout.cli.check_dump import _contradictions
 from rollout.dump import DumpWriter, read_dump
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer

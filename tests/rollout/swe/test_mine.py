@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollout.data.swe import parse_patch
-from rollout.data.swe.commits import clean_message, is_test, named_file
-from rollout.data.swe.mine import MineFilters, Unfit, mine
+from rollout.data.swe.mine import MineFilters, Unfit, clean_message, is_test, mine, named_file
 from rollout.data.swe.trees import TreeError
 from tests.rollout.swe.repositories import commit, git, make_repository
 

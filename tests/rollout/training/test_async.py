@@ -33,7 +33,7 @@ from rollout.training.correction import CorrectionSettings  # noqa: E402
 from rollout.training.objective import ObjectiveSettings  # noqa: E402
 from rollout.training.run import TrainingRun, train  # noqa: E402
 from rollout.training.staleness import LedgerStatistics, TakenGroup  # noqa: E402
-from rollout.training.stream_figures import StreamFigures, token_lags  # noqa: E402
+from rollout.training.stream import StreamFigures, token_lags  # noqa: E402
 from rollout.training.update import UpdateSettings  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from rich.console import Console
 
-from rollout.check import check_dump
+from rollout.cli.check_dump import check_dump
 from rollout.config import EngineSettings
 from rollout.dump import read_dump
 from rollout.engines import DiskWeights, GenerationRequest, SamplingParams

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairbox.errors import FairboxError
-from rollout.training.order import play_seed, stream_task
+from rollout.training.play import play_seed, stream_task
 from rollout.training.staleness import LOST_PLAYS, GroupEnd, GroupLedger, StalenessRules, TakenGroup
 
 RULES = {"per_step": 4, "max_staleness": 1, "workers": 8, "steps": 100}
