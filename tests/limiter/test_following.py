@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fairbox.ports import free_port
 from limiter import ExecutorSession, Lease, LimiterClient, LimiterUnavailable
-from limiter.client.unary import UnaryLimiterClient
 from tests.limiter.leadership.test_processes import leading, status
 from tests.limiter.servers import ROOT, until
+from tests.limiter.unary_client import UnaryLimiterClient
 
 LIMIT = 2
 

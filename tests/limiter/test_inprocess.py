@@ -8,7 +8,7 @@ import pytest
 
 from limiter import LimiterUnavailable, QueueTimeout
 from limiter.core import Timing
-from limiter.inprocess import InProcessLimiter
+from tests.limiter.inprocess import InProcessLimiter
 from tests.limiter.servers import until
 
 

@@ -17,7 +17,6 @@ from fairbox.errors import FieldErrors
 from limiter import QueueTimeout
 from limiter.core.events import Revoke
 from limiter.core.ids import LeaseId
-from limiter.inprocess import InProcessLimiter
 from limiter.pool import (
     BlockingExecutionPool,
     ExecutionPool,
@@ -29,6 +28,7 @@ from limiter.pool import (
     WorkerDied,
 )
 from limiter.pool.process import WorkerProcess
+from tests.limiter.inprocess import InProcessLimiter
 from tests.limiter.servers import until
 
 KINDS = pytest.mark.parametrize("kind", ["thread", "process"])

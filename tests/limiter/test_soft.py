@@ -9,7 +9,6 @@ import pytest
 from fairbox.errors import FieldErrors
 from fairbox.ports import free_port
 from limiter import ExecutorSession, LeaseRefused, LimiterClient, ReleaseOutcome
-from limiter.client.unary import UnaryLimiterClient
 from limiter.config import BucketConfig, LimiterConfig
 from limiter.core import BucketLimits, LeaseId, LimiterCore, SessionKind
 from limiter.core.effects import Granted, Rejected, Released, Revoked
@@ -17,6 +16,7 @@ from limiter.core.events import Acquire, Bind, Cancel, Configure, Disconnect, He
 from limiter.server import LimiterServer
 from tests.limiter.cores import acquire, granted, lease_of, make_core, only
 from tests.limiter.servers import ANYWHERE, until
+from tests.limiter.unary_client import UnaryLimiterClient
 
 
 def soft_core(limit: int = 1) -> LimiterCore:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 
 import grpc
 import grpc.aio
@@ -12,9 +14,9 @@ from google.rpc import error_details_pb2, status_pb2
 
 from fairbox.grpc_errors import field_errors, retry_after
 from limiter import ExecutorSession, LimiterClient, QueueFull, QueueTimeout
-from limiter.client.unary import UnaryLimiterClient
 from limiter.v1 import limiter_pb2 as pb
-from tests.limiter.servers import code_of, lease_message, limiter_server, queued, unary_stub, until
+from tests.limiter.servers import ROOT, code_of, lease_message, limiter_server, queued, unary_stub, until
+from tests.limiter.unary_client import UnaryLimiterClient
 
 
 async def test_token_is_acquired_and_released_by_its_lease() -> None:
@@ -231,3 +233,11 @@ def _quota_subjects(error: grpc.aio.AioRpcError) -> list[str]:
     for detail in status.details:
         detail.Unpack(found)
     return [violation.subject for violation in found.violations]
+
+
+async def test_the_example_takes_and_returns_a_token() -> None:
+    async with limiter_server(1) as server:
+        words = [sys.executable, "-m", "examples.unary_limiter", server.address]
+        done = await asyncio.to_thread(subprocess.run, words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.stdout.startswith("granted code "), done.stderr
+        assert server.statistics().held == 0

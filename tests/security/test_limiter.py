@@ -19,11 +19,11 @@ from fairbox.errors import ConfigError
 from fairbox.security import PLAINTEXT, ClientSecurity, Role
 from limiter import ExecutorSession, LimiterClient
 from limiter.client import LeaseRefused, LimiterUnavailable
-from limiter.client.unary import UnaryLimiterClient
 from limiter.config import LimiterConfig
 from limiter.server import LimiterServer
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
+from tests.limiter.unary_client import UnaryLimiterClient
 from tests.security.authority import Authority
 from tests.security.services import TOKENS, Secrets, guarded_limiter
 

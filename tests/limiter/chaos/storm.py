@@ -13,9 +13,9 @@ import grpc.aio
 
 from fairbox.channels import open_channel
 from limiter import LimiterClient
-from limiter.client.unary import UnaryLimiterClient
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
+from tests.limiter.unary_client import UnaryLimiterClient
 
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterServiceAsyncStub

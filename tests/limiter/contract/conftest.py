@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from limiter.inprocess import InProcessLimiter
 from tests.limiter.contract.cluster import RayCluster, ray_cluster
 from tests.limiter.contract.hosts import TIMING, Host, InProcessHost, RayHost, buckets, grpc_host, settings
+from tests.limiter.inprocess import InProcessLimiter
 from tests.limiter.servers import ROOT
 
 

@@ -19,10 +19,10 @@ from limiter.client import ExecutorSession, LimiterClient
 from limiter.client.grpc_transport import GrpcTransport
 from limiter.client.transport import Transport
 from limiter.core import BucketLimits, Timing
-from limiter.inprocess import InProcessLimiter
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 from tests.limiter.contract.network import Cuttable
+from tests.limiter.inprocess import InProcessLimiter
 from tests.limiter.servers import ROOT
 
 TIMING = Timing(grace=3.0, executor_ttl=4.0)
