@@ -16,7 +16,7 @@ from executor_service import ExecutorClient
 from rollout.data.code import CodeProblem, read_code_problems
 from rollout.rewards import RewardServices, Sample
 from rollout.rewards.code import humaneval
-from rollout.rewards.code.completion import completion_of
+from rollout.rewards.code.functions import completion_of
 
 __all__ = ["humaneval_rows"]
 

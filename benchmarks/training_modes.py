@@ -50,10 +50,9 @@ from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfi
 from rollout.tools.registry import ToolSpec
 from rollout.training.checkpoints import CheckpointStore
 from rollout.training.config import TrainConfig, TrainSampling
-from rollout.training.correction import CorrectionSettings
 from rollout.training.learner import Learner
 from rollout.training.metrics import METRICS, MetricLog
-from rollout.training.objective import ObjectiveSettings
+from rollout.training.objective import CorrectionSettings, ObjectiveSettings
 from rollout.training.policy import Policy
 from rollout.training.stream import RolloutStream
 from rollout.training.sync import WeightSync

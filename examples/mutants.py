@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from executor_service import Cause, ExecutorClient, Limits
 from rollout.rewards.base import NotScored
-from rollout.rewards.code.completion import Completion
+from rollout.rewards.code.functions import Completion
 
 __all__ = ["Mutant", "Witness", "distinct_mutant", "mutants_of"]
 

@@ -2,6 +2,9 @@
 
 Invariants: a client's own logic of extraction runs in a sandbox; cases are reported in their order; a case that could
 not be run makes the whole verdict Unavailable, so that nothing is rejected for a reason that is not the completion's.
+
+Line by line, without white space at the ends of lines and of the text, in lower case; two lines that are numbers may
+differ by a relative 1e-5.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ from executor_service.gateway.datasets import Case, Judge, Row, Submission, row_
 from executor_service.gateway.errors import BadRequest
 from executor_service.gateway.executions import Executions
 from executor_service.gateway.extraction import CodeBlock
-from executor_service.gateway.judge import same_output, shortened
 from executor_service.gateway.judges import DATASETS, JUDGES
 from executor_service.gateway.replies import run_code_reply
 from executor_service.gateway.requests import budget_of, execution_of
@@ -23,7 +25,44 @@ from executor_service.gateway.schemas import GetPromptsRequest, RunCodeRequest, 
 from executor_service.model import FileStatus
 from executor_service.v1 import executor_pb2 as pb
 
-__all__ = ["Submissions", "judge_of", "prompts"]
+__all__ = [
+    "Submissions",
+    "judge_of",
+    "prompts",
+    "same_output",
+    "shortened",
+]
+
+_TOLERANCE = 1e-5
+_TINY = 1e-10
+"""Smallest number that differences are related to."""
+_SHOWN = 1000
+"""Characters of an input or output that are repeated for a case that passed."""
+
+
+def same_output(printed: str, expected: str) -> bool:
+    left, right = printed.strip().split("\n"), expected.strip().split("\n")
+    return len(left) == len(right) and all(_same_line(a, b) for a, b in zip(left, right, strict=True))
+
+
+def shortened(text: str) -> str:
+    """Both ends of a long text."""
+    if len(text) <= _SHOWN:
+        return text
+    half = (_SHOWN - 3) // 2
+    return f"{text[:half]}...{text[-half:]}"
+
+
+def _same_line(printed: str, expected: str) -> bool:
+    a, b = printed.lower().strip(), expected.lower().strip()
+    if a == b:
+        return True
+    try:
+        x, y = float(a), float(b)
+    except ValueError:
+        return False
+    return abs(x - y) / max(abs(y), _TINY) < _TOLERANCE
+
 
 _CASES_AT_ONCE = 4
 """Of one submission, so that a problem with hundreds of cases does not fill the queue."""

@@ -1,7 +1,6 @@
 """Rollouts spread over a Ray cluster. Needs the extra `ray`; ray itself is imported where it is used."""
 
-from rollout.ray.actor import LoopFactory, LoopFacts
-from rollout.ray.loops import RayLoops, WorkersStatistics
+from rollout.ray.loops import LoopFactory, LoopFacts, RayLoops, WorkersStatistics
 from rollout.ray.spread import RaySpread
 
 __all__ = ["LoopFactory", "LoopFacts", "RayLoops", "RaySpread", "WorkersStatistics"]

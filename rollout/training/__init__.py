@@ -2,11 +2,12 @@
 
 from rollout.training.advantages import ESTIMATORS, Advantages, AdvantageSettings, Outcomes, estimate_advantages
 from rollout.training.aggregation import AGGREGATIONS, token_weights
-from rollout.training.correction import CorrectionSettings, importance_weights
 from rollout.training.objective import (
+    CorrectionSettings,
     Objective,
     ObjectiveInputs,
     ObjectiveSettings,
+    importance_weights,
     kl_penalty,
     objective,
     value_losses,

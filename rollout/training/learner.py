@@ -6,12 +6,16 @@ decisions: every peer calls the same methods with the same arguments.
 Invariants: a step is a function of the weights, the optimizer, the batch, the seed and the step's number alone; its
 gradient does not depend on how rows are split into micro-batches or over peers (beyond rounding); weights move only by
 finite gradients. A step without a token to train on moves nothing, the schedule neither, and says so.
+
+Pure: lengths in, row numbers out. Every process has a part in every collective of a sharded model, so one that has
+fewer micro-batches than others gets empty ones. Invariants: each row that has a length above 0 is in exactly one
+micro-batch of one process; every process has the same number of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,15 +31,133 @@ from fairbox.errors import FairboxError
 from rollout.batch import RolloutBatch
 from rollout.training.advantages import Advantages, AdvantageSettings, Outcomes, estimate_advantages
 from rollout.training.aggregation import token_weights
-from rollout.training.figures import StepFigures, agreement, batch_figures, of_version
+from rollout.training.masked import kept, masked_mean
 from rollout.training.objective import Objective, ObjectiveInputs, ObjectiveSettings, objective
 from rollout.training.peers import ALONE, Peers
 from rollout.training.policy import Policy, TokenValues, row_lengths
-from rollout.training.rounds import plan_rounds
 from rollout.training.sync import version_name
 from rollout.training.update import UpdateSettings, make_optimizer, make_schedule
 
-__all__ = ["Diverged", "Learner", "LearnerSettings"]
+__all__ = [
+    "Diverged",
+    "Learner",
+    "LearnerSettings",
+    "StepFigures",
+    "agreement",
+    "batch_figures",
+    "of_version",
+    "plan_micro_batches",
+    "plan_rounds",
+    "split_rows",
+]
+
+_OF_TOKENS = ("clipped", "approx_kl", "importance")
+"""Sums that are divided by the tokens; the others are terms of the loss, whose parts add up to an optimizer step's."""
+
+
+class StepFigures:
+    """Collects what the parts of a step say."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self.updates = 0
+        """Optimizer steps so far."""
+        self._grad_norm = 0.0
+
+    def add(self, sums: dict[str, float]) -> None:
+        """Of one micro-batch."""
+        for name, value in sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+
+    def updated(self, grad_norm: float) -> None:
+        """An optimizer step was made, with a gradient of this norm before it was scaled down."""
+        self.updates += 1
+        self._grad_norm += grad_norm
+
+    def means(self) -> dict[str, float]:
+        """Over the tokens, or over the optimizer steps."""
+        tokens = max(1.0, self._sums.get("tokens", 0.0))
+        updates = max(1, self.updates)
+        found = {
+            name: value / (tokens if name in _OF_TOKENS else updates)
+            for name, value in self._sums.items()
+            if name != "tokens"
+        }
+        return found | {"updates": float(self.updates), "grad_norm": self._grad_norm / updates}
+
+
+def batch_figures(batch: RolloutBatch, trained: torch.Tensor) -> dict[str, float]:
+    """Of the trajectories: rewards of scored ones alone. `trained` is the bool [B, R] of tokens that the loss sees."""
+    scored = batch.rewards[batch.scored & batch.is_last_step]
+    return {
+        "reward": float(scored.mean()) if len(scored) else float("nan"),
+        "reward_std": float(scored.std(correction=0)) if len(scored) else float("nan"),
+        "trajectories": float(batch.is_last_step.sum()),
+        "masked": float((batch.masked & batch.is_last_step).sum()),
+        "trained_rows": float(trained.any(1).sum()),
+        "trained_tokens": float(trained.sum()),
+        "response_tokens": float(batch.attention_mask[:, batch.prompts.shape[1] :].sum()) / len(batch),
+        "turns": float(batch.turns.float().mean()),
+    }
+
+
+def of_version(batch: RolloutBatch, version: str) -> torch.Tensor:
+    """bool [B, R]: ids that these weights sampled. Where the batch has none of theirs because it names its weights in a
+    way of its own, all of it."""
+    if version in batch.versions:
+        return batch.weight_versions == batch.versions.index(version)
+    named = any(name.startswith("step-") for name in batch.versions)
+    return torch.full(batch.weight_versions.shape, not named)
+
+
+def agreement(trainer: torch.Tensor, engine: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:
+    """How far logprobs of trainer and engine are apart over the True of `mask`, in natural logarithms. With weights of
+    one version and both in float32 it is rounding."""
+    difference = kept(trainer - engine, mask).abs()
+    return {
+        "logprob_difference": float(masked_mean(difference, mask)),
+        "logprob_difference_max": float(difference.max()),
+    }
+
+
+def plan_micro_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
+    """Row numbers of each micro-batch: every row that has a length above 0 is in exactly one, longest first, so that
+    rows of like length meet. A micro-batch costs its size times its longest row; the cost is at most `max_tokens`,
+    except for a row that alone is longer.
+    """
+    order = sorted((row for row, length in enumerate(lengths) if length > 0), key=lambda row: (-lengths[row], row))
+    batches: list[list[int]] = []
+    for row in order:
+        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= max_tokens:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches
+
+
+def split_rows(lengths: Sequence[int], parts: int) -> list[list[int]]:
+    """Row numbers of each part: the longest row first, each to the part with the fewest tokens so far, which leaves no
+    part more than a third above the best split (Graham, 1969)."""
+    order = sorted((row for row, length in enumerate(lengths) if length > 0), key=lambda row: (-lengths[row], row))
+    rows: list[list[int]] = [[] for _ in range(parts)]
+    tokens = [0] * parts
+    for row in order:
+        part = tokens.index(min(tokens))
+        rows[part].append(row)
+        tokens[part] += lengths[row]
+    return rows
+
+
+def plan_rounds(lengths: Sequence[int], parts: int, *, max_tokens: int) -> list[list[list[int]]]:
+    """Of each part its micro-batches, by `plan_micro_batches`; those that are short of some get empty ones."""
+    plans = []
+    for rows in split_rows(lengths, parts):
+        mine = set(rows)
+        own = [length if row in mine else 0 for row, length in enumerate(lengths)]
+        plans.append(plan_micro_batches(own, max_tokens=max_tokens))
+    rounds = max(len(plan) for plan in plans)
+    return [plan + [[] for _ in range(rounds - len(plan))] for plan in plans]
+
 
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 """In one piece, at the first peer's CPU."""

@@ -11,10 +11,10 @@ import pytest
 
 from executor_service.gateway.errors import Unacceptable, details_of, encode
 from executor_service.gateway.extraction import all_blocks, best_code, first_block
-from executor_service.gateway.judge import same_output, shortened
 from executor_service.gateway.replies import command_result, run_code_reply
 from executor_service.gateway.requests import budget_of, execution_of, fetched, input_files
 from executor_service.gateway.schemas import RunCodeRequest, checked
+from executor_service.gateway.submissions import same_output, shortened
 from executor_service.model import Cause, ExecutionResult, FileStatus, Outcome, Output, OutputFile
 
 pydantic = pytest.importorskip("pydantic")

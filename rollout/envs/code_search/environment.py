@@ -4,34 +4,117 @@ A task is a row of the data. Its repository is a workspace of the sandbox, prepa
 of all groups, at the same path for all; the model searches it by `bash`. Invariants: the prompts of a group are the
 same bytes; no prompt and no tool sees a column with the answer; a repository that was not prepared is an error before
 anything starts, and never a trajectory without one.
+
+Nothing is fetched here: a rollout that waits for a network would charge the trajectory, or the GPUs, for it.
 """
 
 from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import rollout.rewards.localization  # noqa: F401 - registers the functions of the recipes
-from fairbox.errors import ConfigError
+from fairbox.config import check, setting
+from fairbox.errors import ConfigError, FieldErrors
 from rollout.data.records import DataError
+from rollout.data.repos import RepoError, RepoStore, check_template, row_want
 from rollout.envs.base import EnvironmentSetup
 from rollout.envs.code_search.dialects import AnswerDialect
 from rollout.envs.code_search.finish import LocalizationFinish
-from rollout.envs.code_search.places import Repositories
 from rollout.envs.code_search.prompts import PromptContext, Prompts
 from rollout.envs.code_search.rows import SearchRow, read_search_rows
-from rollout.envs.code_search.settings import CodeSearchConfig
 from rollout.envs.registry import environment
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.rewards import Composition, Reward, RewardServices, Sample, read_rewards
 from rollout.tools.base import NoSettings
-from rollout.tools.bash import BashTool
+from rollout.tools.bash import BashConfig, BashTool
 from rollout.tools.registry import ToolSpec
 
-__all__ = ["CodeSearchEnvironment", "default_reward", "open_code_search"]
+__all__ = [
+    "WORKING_DIR",
+    "CodeSearchConfig",
+    "CodeSearchEnvironment",
+    "Repositories",
+    "default_reward",
+    "open_code_search",
+]
+
+
+class Repositories:
+    """The repositories in `folder`, which `fairbox data repos` filled with the same `source`. Raises ConfigError."""
+
+    def __init__(self, folder: Path, source: str) -> None:
+        if not folder.is_dir():
+            raise ConfigError(f"env_config.repos is {str(folder)!r}, which is no folder; `fairbox data repos` makes it")
+        try:
+            check_template(source)
+        except FieldErrors as error:
+            raise ConfigError(f"env_config.{error}") from None
+        self._store = RepoStore(folder)
+        self._source = source
+
+    @property
+    def folder(self) -> Path:
+        """Absolute; the executor needs it, or a folder above, among its `workspace_roots`."""
+        return self._store.folder
+
+    def workspace(self, row: SearchRow) -> dict[str, str]:
+        """What PrepareWorkspace takes of it. Raises DataError for a row that names none, or one that is not there."""
+        try:
+            want = row_want(row.columns, self._source)
+            checkout = self._store.find(want)
+        except (FieldErrors, RepoError) as error:
+            raise DataError(f"{row.where}: {error}") from None
+        if checkout is None:
+            at = want.commit or "its default branch"
+            patched = " with the row's patch" if want.patch else ""
+            raise DataError(
+                f"{row.where}: {want.repo} at {at}{patched} from {want.source} is not in {self._store.folder}; "
+                f"run `fairbox data repos` with these rows first"
+            )
+        return checkout.workspace()
+
+
+WORKING_DIR = "/testbed"
+"""One path for all repositories, so that prompts of a group are the same bytes; the field's name for it."""
+
+
+def _reading() -> BashConfig:
+    return BashConfig(read_only=True)
+
+
+@dataclass(frozen=True)
+class CodeSearchConfig:
+    """What the model is told, and where the repositories are."""
+
+    repos: str = setting("", help="Folder of repositories that `fairbox data repos` has prepared for the data; needed.")
+    source: str = setting(
+        "https://github.com/{repo}.git", help="Where they come from, as it was said to `fairbox data repos`."
+    )
+    dialect: str = setting(
+        "finish",
+        choices=AnswerDialect,
+        help="Form of the answer: files, code_block, finish (a tool call), final_answer.",
+    )
+    system_template: str | None = setting(None, help="Jinja2 template of the system turn; none: fairbox's own.")
+    user_template: str | None = setting(None, help="Jinja2 template of the user turn; none: fairbox's own.")
+    working_dir: str = setting(WORKING_DIR, help="Where the repository is mounted in the sandbox.")
+    bash: BashConfig = setting(factory=_reading, help="The tool bash.")
+
+    def validate(self) -> None:
+        """ConfigError for what types can't say."""
+        check(self, "env_config")
+        if not self.repos:
+            raise ConfigError("env_config.repos is not set, must be a folder that `fairbox data repos` has prepared")
+        path = PurePosixPath(self.working_dir)
+        if not path.is_absolute() or str(path) != self.working_dir or ".." in path.parts or len(path.parts) < 2:
+            raise ConfigError(f"env_config.working_dir is {self.working_dir!r}, must be an absolute path like /testbed")
+        self.bash.validate("env_config.bash")
+
 
 DATA_SOURCE = "code_search"
 """Of rows that name none."""

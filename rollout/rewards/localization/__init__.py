@@ -4,7 +4,6 @@ Importing it registers the functions; docs/localization.md has their formulas.
 """
 
 from rollout.rewards.localization.answer import Answer, LineSpan, Location
-from rollout.rewards.localization.code_block import CodeBlockQuirks, parse_code_block
 from rollout.rewards.localization.conduct import (
     empty_answer_penalty,
     format_reward,
@@ -12,7 +11,15 @@ from rollout.rewards.localization.conduct import (
     tool_use_reward,
     turn_efficiency,
 )
-from rollout.rewards.localization.dialects import Dialect, Generation, answer_of
+from rollout.rewards.localization.dialects import (
+    CodeBlockQuirks,
+    Dialect,
+    Generation,
+    answer_of,
+    parse_code_block,
+    parse_file_list,
+    parse_files_tag,
+)
 from rollout.rewards.localization.f1 import (
     file_localization_f1_reward,
     line_localization_reward,
@@ -26,7 +33,6 @@ from rollout.rewards.localization.finish import (
     read_locations,
 )
 from rollout.rewards.localization.lines import parse_final_answer, parse_line_answer
-from rollout.rewards.localization.paths import parse_file_list, parse_files_tag
 from rollout.rewards.localization.result_tool import (
     file_localization_reward,
     result_tool_check,

@@ -8,21 +8,172 @@
 | `file_list` | `<file-list>['a', 'b']</file-list>` | the final message |
 | `final_answer` | `<final_answer>path:first-last (note)</final_answer>` | the last turn |
 | `answer` | `<answer>[(path, (first, last))]</answer>` | the final message |
+
+<files>                        <file-list>['src/a.py', 'src/b.py']</file-list>
+src/a.py
+./src/b.py
+</files>
+
+    ```
+    src/a.py
+    class: Parser
+    function: parse
+
+    src/b.py
+    function: main
+    ```
+
+A line that ends in `.py` is a path, and an empty line ends a class. The fences may be missing, and everything that is
+neither path, class nor function is skipped.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from rollout.rewards.base import Sample
-from rollout.rewards.localization.answer import Answer
-from rollout.rewards.localization.code_block import CodeBlockQuirks, parse_code_block
+from rollout.rewards.localization.answer import Answer, Location, Problems, between, entity_id, strip_dot_slash
 from rollout.rewards.localization.finish import finished_locations, parse_structured
 from rollout.rewards.localization.lines import parse_final_answer, parse_line_answer
-from rollout.rewards.localization.paths import parse_file_list, parse_files_tag
+from rollout.rewards.localization.literals import read_literal
 from rollout.rewards.localization.said import final_message, said
 
-__all__ = ["Dialect", "Generation", "answer_of"]
+__all__ = [
+    "CodeBlockQuirks",
+    "Dialect",
+    "Generation",
+    "answer_of",
+    "parse_code_block",
+    "parse_file_list",
+    "parse_files_tag",
+]
+
+_INIT = ".__init__"
+
+
+@dataclass(frozen=True, slots=True)
+class CodeBlockQuirks:
+    """Where the two generations of the dialect differ, and what neither does but a recipe may want."""
+
+    drop_init: bool = False
+    """`Class.__init__` names the class `Class`, so that the truth's `Class.__init__` can never be met: the first
+    generation does this."""
+    bare_files: bool = False
+    """A path without any function counts as a file; otherwise a list of paths alone names nothing."""
+    normalise: bool = False
+    """A leading `./` of a path is dropped."""
+    any_suffix: bool = False
+    """A line without spaces and colons that has a dot or a slash is a path too; otherwise only `.py` files can be
+    named."""
+
+
+def parse_code_block(text: str, quirks: CodeBlockQuirks = CodeBlockQuirks()) -> Answer:
+    """Files are those with a function, unless `bare_files`; modules and entities come from the functions alone."""
+    problems = Problems()
+    located = list(_locations(text, quirks, problems))
+    functions = [location for location in located if location.function_name is not None]
+    entities = {_entity(location, quirks) for location in functions}
+    return Answer(
+        found=bool(located),
+        files=frozenset(location.file for location in (located if quirks.bare_files else functions)),
+        modules=frozenset(_module(entity) for entity in entities),
+        entities=frozenset(entities),
+        problems=problems.all(),
+    )
+
+
+def _locations(text: str, quirks: CodeBlockQuirks, problems: Problems) -> Iterator[Location]:
+    """A location without function for each path, and one for each function."""
+    path, current_class = "", None
+    for line in map(str.strip, text.strip("` \n").strip().split("\n")):
+        if not line:
+            current_class = None
+        elif _is_path(line, quirks):
+            path, current_class = strip_dot_slash(line) if quirks.normalise else line, None
+            if path:
+                yield Location(path)
+        elif line.startswith("class:"):
+            current_class = line.removeprefix("class:").strip()
+        elif line.startswith(("function:", "method:")):
+            words = line.partition(":")[2].split(maxsplit=1)
+            if not path:
+                problems.add(f"{line[:60]!r} stands before any file")
+            elif not words:
+                problems.add(f"{line[:60]!r} names nothing")
+            else:
+                yield _function(path, current_class, words[0].strip("() "))
+
+
+def _function(path: str, current_class: str | None, name: str) -> Location:
+    owner, dot, method = name.partition(".")
+    return Location(path, owner, method) if dot else Location(path, current_class, name)
+
+
+def _entity(location: Location, quirks: CodeBlockQuirks) -> str:
+    # A function's name may be empty, as of `function: ()`: it stands for nothing that exists, and is kept as such.
+    entity = entity_id(location) or f"{location.file}:{location.class_name or ''}{'.' if location.class_name else ''}"
+    return entity.removesuffix(_INIT) if quirks.drop_init else entity
+
+
+def _module(entity: str) -> str:
+    """`file:Class` of `file:Class.method`; of `file:Class.Inner.method` it is `file:Class.Inner`."""
+    return entity.rpartition(".")[0] if "." in entity.rpartition(":")[2] else entity
+
+
+def _is_path(line: str, quirks: CodeBlockQuirks) -> bool:
+    if line.endswith(".py"):
+        return True
+    return quirks.any_suffix and not any(mark in line for mark in " :`") and any(mark in line for mark in "./")
+
+
+def parse_files_tag(text: str, *, normalise: bool = True) -> Answer:
+    """`<files>`: one path a line, or a JSON list. The first pair of tags counts.
+
+    `normalise` drops a leading `./`, as the verifiers environment does on both sides. A list that is no JSON, or holds
+    anything but texts, names no file.
+    """
+    inner = between(text, "<files>", "</files>")
+    if inner is None:
+        return Answer()
+    inner = inner.strip()
+    if not inner.startswith("["):
+        lines = (line.strip() for line in inner.split("\n"))
+        return Answer(found=True, files=_paths((line for line in lines if line), normalise))
+    try:
+        listed: Any = json.loads(inner)
+    except (ValueError, RecursionError) as error:
+        return Answer(found=True, problems=(f"<files> holds a list that is no JSON: {error}",))
+    return _listed(listed, "<files>", normalise)
+
+
+def parse_file_list(text: str, *, normalise: bool = False) -> Answer:
+    """`<file-list>`: a Python literal, a list, tuple or set of texts. The first pair of tags counts."""
+    inner = between(text, "<file-list>", "</file-list>")
+    if inner is None:
+        return Answer()
+    listed, problem = read_literal(inner)
+    if problem is not None:
+        return Answer(found=True, problems=(f"<file-list>: {problem}",))
+    return _listed(listed, "<file-list>", normalise)
+
+
+def _listed(listed: Any, tag: str, normalise: bool) -> Answer:
+    problems = Problems()
+    if not isinstance(listed, list | tuple | set):
+        problems.add(f"{tag} holds {type(listed).__name__}, must hold a list of paths")
+    elif wrong := [each for each in listed if not isinstance(each, str)]:
+        problems.add(f"{tag} holds {type(wrong[0]).__name__} among its paths")
+    if problems.all():
+        return Answer(found=True, problems=problems.all())
+    return Answer(found=True, files=_paths(listed, normalise))
+
+
+def _paths(paths: Iterable[str], normalise: bool) -> frozenset[str]:
+    return frozenset(strip_dot_slash(path) for path in paths) if normalise else frozenset(paths)
+
 
 Dialect = Literal["files", "code_block", "finish", "file_list", "final_answer", "answer"]
 Generation = Literal["main", "codescout"]

@@ -29,8 +29,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (extra `engi
 
 from rollout.training.checkpoints import CheckpointStore  # noqa: E402 - needs torch
 from rollout.training.config import TrainConfig  # noqa: E402
-from rollout.training.correction import CorrectionSettings  # noqa: E402
-from rollout.training.objective import ObjectiveSettings  # noqa: E402
+from rollout.training.objective import CorrectionSettings, ObjectiveSettings  # noqa: E402
 from rollout.training.run import TrainingRun, train  # noqa: E402
 from rollout.training.staleness import LedgerStatistics, TakenGroup  # noqa: E402
 from rollout.training.stream import StreamFigures, token_lags  # noqa: E402

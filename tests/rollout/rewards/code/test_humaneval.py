@@ -13,7 +13,7 @@ import pytest
 from examples.mutants import distinct_mutant, mutants_of
 from rollout.data.code import CodeProblem
 from rollout.rewards import RewardServices
-from rollout.rewards.code.completion import completion_of
+from rollout.rewards.code.functions import completion_of
 
 T = TypeVar("T")
 
