@@ -83,6 +83,8 @@ class _Values:
         self._comparison = comparison
         self._tolerance = tolerance
         self._tuples_are_lists = tuples_are_lists
+        self._keys: dict[int, tuple[Any, ...]] = {}
+        """Sort key of each tree that was asked for, by identity: each is made once, however deep sets lie in sets."""
 
     def same(self, expected: Tree, actual: Tree) -> bool:
         kind = self._kind(expected)
@@ -152,6 +154,14 @@ class _Values:
 
     def _order(self, tree: Tree) -> tuple[Any, ...]:
         """Equal values have equal keys, and all keys can be compared."""
+        if type(tree) is not list:
+            return self._key(tree)
+        key = self._keys.get(id(tree))
+        if key is None:
+            key = self._keys[id(tree)] = self._key(tree)
+        return key
+
+    def _key(self, tree: Tree) -> tuple[Any, ...]:
         kind = self._kind(tree)
         rank = _RANK[kind]
         match kind:
@@ -167,7 +177,7 @@ class _Values:
             case "d":
                 return (rank, tuple((self._order(key), self._order(value)) for key, value in self._entries(tree)))
             case "e":
-                return (rank, tuple(self._order(item) for item in sorted(tree[1], key=self._order)))
+                return (rank, tuple(sorted(self._order(item) for item in tree[1])))
         return (rank, tuple(self._order(item) for item in tree[1]))
 
 

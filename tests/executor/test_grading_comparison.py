@@ -127,3 +127,14 @@ def test_colliding_members_are_compared_without_hashing() -> None:
 
 def test_a_forged_dict_with_a_key_twice_is_not_the_expected_one() -> None:
     assert not same_value(parse(encode({"a": 1})), parse(b'["d", ["a", "a"], [1, 1]]'), EXACT)
+
+
+def test_sets_in_sets_cost_what_their_parts_do() -> None:
+    """A key that is made anew at each level would take 2 to the power of the depth: this would never end."""
+    nested: Any = frozenset({1})
+    other: Any = frozenset({2})
+    for _ in range(60):
+        nested, other = frozenset({nested, 0}), frozenset({other, 0})
+    assert value(nested, nested)
+    assert not value(nested, other)
+    assert value({"k": [nested]}, {"k": [nested]})
