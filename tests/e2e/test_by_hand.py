@@ -97,7 +97,7 @@ def test_a_file_is_compiled_by_its_suffix_and_the_compiler_is_heard(service: Ser
 def test_status_shows_both_tiers(service: Service) -> None:
     done = fairbox("status", f"limiter={service.ports.limiter_admin}", f"executor={service.ports.executor}")
     assert done.returncode == 0, done.stderr
-    for expected in ("bucket", "code", "leads in epoch", "isolation", "namespaces", "python"):
+    for expected in ("bucket", "code", "epoch", "isolation", "namespaces", "python"):
         assert expected in done.stdout
 
 
