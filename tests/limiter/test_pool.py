@@ -27,7 +27,7 @@ from limiter.pool import (
     RunTimeout,
     WorkerDied,
 )
-from limiter.pool.process import WorkerProcess
+from limiter.pool_worker import WorkerProcess
 from tests.limiter.inprocess import InProcessLimiter
 from tests.limiter.servers import until
 
@@ -97,21 +97,24 @@ async def test_process_is_dead_before_a_timeout_frees_its_lease() -> None:
 
 @pytest.mark.parametrize("ended_by", ["timeout", "cancellation"])
 async def test_lease_is_held_for_as_long_as_the_kill_takes(ended_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    killing, go_on = asyncio.Event(), asyncio.Event()
-    kill = WorkerProcess.kill
+    killing, go_on = threading.Event(), threading.Event()
+    run = WorkerProcess.run
 
-    async def slow(worker: WorkerProcess) -> None:
-        killing.set()
-        await go_on.wait()
-        await kill(worker)
+    def slow(worker: WorkerProcess, message: bytes) -> bytes:
+        try:
+            return run(worker, message)
+        except WorkerDied:
+            killing.set()
+            go_on.wait(30)
+            raise
 
-    monkeypatch.setattr(WorkerProcess, "kill", slow)
+    monkeypatch.setattr(WorkerProcess, "run", slow)
     async with InProcessLimiter({"code": 1}) as limiter, ExecutionPool(limiter, num_workers=1, kind="process") as pool:
         running = asyncio.create_task(pool.run(time.sleep, 60, timeout=0.1 if ended_by == "timeout" else None))
         await until(lambda: pool.statistics().running == 1)
         if ended_by == "cancellation":
             running.cancel()
-        await asyncio.wait_for(killing.wait(), 10)
+        await until(killing.is_set)
         running.cancel()
         await asyncio.sleep(0.1)
         assert limiter.statistics().bound == 1
@@ -141,7 +144,7 @@ async def test_worker_that_died_while_idle_is_replaced() -> None:
     async with ExecutionPool(None, num_workers=1, kind="process") as pool:
         first = await pool.run(os.getpid)
         os.kill(first, signal.SIGKILL)
-        await until(lambda: not pool._processes._idle[0].usable)
+        await until(lambda: not pool._idle[0].usable)
         assert await pool.run(os.getpid) != first
         assert (pool.statistics().started_total, pool.statistics().died_total) == (2, 0)
 

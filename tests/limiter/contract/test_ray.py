@@ -138,6 +138,32 @@ async def test_rotten_execution() -> None:
         assert (bucket.held, bucket.queued) == (0, 0)
 
 
+async def test_functions_run_as_tasks_of_ray(tmp_path: Path) -> None:
+    def sleep() -> None:
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        time.sleep(60)
+
+    async with a_limiter(1) as limiter, ExecutionPool(limiter, num_workers=2, kind="ray") as pool:
+        assert await asyncio.gather(*(pool.run(lambda number=number: -number) for number in range(3))) == [0, -1, -2]
+        with pytest.raises(ZeroDivisionError) as raised:
+            await pool.run(lambda: 1 // 0)
+        assert "in a task of Ray" in raised.value.__notes__[0]
+        with pytest.raises(WorkerDied, match="Ray has lost the function"):
+            await pool.run(os._exit, 7)
+        cancelled = asyncio.create_task(pool.run(sleep))
+        await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "", within=30)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        await until(lambda: not Path(f"/proc/{(tmp_path / 'pid').read_text()}/exe").exists())
+        with pytest.raises(RunTimeout):
+            await pool.run(time.sleep, 60, timeout=0.5)
+        counts = pool.statistics()
+        assert (counts.returned_total, counts.raised_total, counts.died_total) == (3, 1, 1)
+        assert (counts.cancelled_total, counts.timed_out_total, counts.running) == (1, 1, 0)
+        bucket = (await status(limiter)).buckets[0]
+        assert (bucket.held, bucket.queued) == (0, 0)
+
+
 async def test_what_is_not_the_same_limiter_is_refused_by_name() -> None:
     name = next(NAMES)
     async with RayLimiter({"code": 2}, name=name) as limiter:
