@@ -111,20 +111,18 @@ class ExecutionPool:
         kind: str = "thread",
         bucket: str = "code",
         max_queued: int = 10_000,
-        max_message_bytes: int = 64 * 1024 * 1024,
         close_timeout: float = 30.0,
         name: str = "",
     ) -> None:
         """`limiter`: address of a limiter's server, or a host that is entered, or None: `num_workers` is the only
-        limit. `kind`: thread, process or ray. `max_queued`: runs that may wait for a worker. `max_message_bytes`: a
-        pickled function with its arguments or result. `close_timeout`: how long, in seconds, `async with` waits at its
-        end for threads that still run. FieldErrors for a bad value, ConfigError for a missing extra."""
+        limit. `kind`: thread, process or ray. `max_queued`: runs that may wait for a worker. `close_timeout`: how long,
+        in seconds, `async with` waits at its end for threads that still run. FieldErrors for a bad value, ConfigError
+        for a missing extra."""
         _check(
             ("num_workers", num_workers, 1 <= num_workers <= 10_000, "from 1 to 10000"),
             ("kind", kind, kind in _MODULES, f"one of {', '.join(_MODULES)}"),
             ("bucket", bucket, bucket != "", "the name of a bucket"),
             ("max_queued", max_queued, max_queued >= 0, "at least 0"),
-            ("max_message_bytes", max_message_bytes, max_message_bytes >= 1, "at least 1"),
             ("close_timeout", close_timeout, close_timeout >= 0, "at least 0"),
         )
         if not all(importlib.util.find_spec(module) for module in _MODULES[kind]):
@@ -132,7 +130,7 @@ class ExecutionPool:
             raise ConfigError(f"kind is {kind}, which needs an extra: pip install 'fairbox[{extras}]'")
         self._limiter, self._name, self._kind, self._bucket = limiter, name, kind, bucket
         self._max_runs = num_workers + max_queued
-        self._max_bytes, self._close_timeout = max_message_bytes, close_timeout
+        self._close_timeout = close_timeout
         self._session: ExecutorSession | None = None
         self._workers = asyncio.Semaphore(num_workers)
         self._idle: list[workers.WorkerProcess] = []
@@ -188,7 +186,7 @@ class ExecutionPool:
         if len(self._runs) >= self._max_runs:
             raise PoolFull(f"{len(self._runs) - self._counts.num_workers} runs wait in the pool, which is all that may")
         work = functools.partial(function, *args, **kwargs)
-        message = b"" if self._kind == "thread" else workers.request(work, self._max_bytes)
+        message = b"" if self._kind == "thread" else workers.request(work)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + queue_timeout
         run = _Run(work, message, tokens, timeout, deadline, loop.create_future(), loop.create_future())
@@ -254,7 +252,7 @@ class ExecutionPool:
     async def _worker(self) -> AsyncIterator[workers.WorkerProcess | workers.RayTask | None]:
         """What runs the function; None: a thread, which needs no preparation."""
         if self._kind != "process":
-            yield workers.RayTask(self._max_bytes) if self._kind == "ray" else None
+            yield workers.RayTask() if self._kind == "ray" else None
             return
         while self._idle and not self._idle[-1].usable:
             self._idle.pop().kill()
@@ -262,7 +260,7 @@ class ExecutionPool:
         try:
             if worker is None:
                 self._counts.started_total += 1
-                worker = workers.WorkerProcess(self._max_bytes)
+                worker = workers.WorkerProcess()
                 await workers.ready(worker)
             yield worker
         finally:

@@ -25,9 +25,11 @@ from fairbox.errors import FairboxError
 T = TypeVar("T")
 Outcome = tuple[Any, BaseException | None]
 """A function's value, or what it raised."""
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""A pickled function with its arguments or result: far above ordinary ones, and a few fit into memory."""
 _START_WITHIN_S = 60.0
 """A loaded machine takes seconds to start an interpreter; one that takes longer than this does not start at all."""
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from limiter.pool_worker import serve; serve({}, {}, {})"
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from limiter.pool_worker import serve; serve({}, {})"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -68,11 +70,11 @@ class WorkerProcess:
     It is started as `python -c`: multiprocessing would run the program's main module again.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self) -> None:
         """Starts it, from the thread of the pool's loop, with which it dies."""
         self._connection, theirs = multiprocessing.Pipe()
         descriptor, self._stopped = theirs.fileno(), False
-        program = _PROGRAM.format(descriptor, os.getpid(), max_bytes, path=sys.path)
+        program = _PROGRAM.format(descriptor, os.getpid(), path=sys.path)
         with theirs:
             # A session of its own: Ctrl-C does not reach it, and its children can be killed with it.
             self._process = subprocess.Popen(  # noqa: S603
@@ -122,15 +124,12 @@ class RayTask:
     name = "a task of Ray"
     _reference: Any = None
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-
     def run(self, message: bytes) -> bytes:
         """Waits for the answer to a request. WorkerDied when Ray says that the task has ended otherwise."""
         import ray
 
         try:
-            self._reference = ray.remote(max_retries=0)(_execute).remote(message, self._max_bytes)
+            self._reference = ray.remote(max_retries=0)(_execute).remote(message)
             return cast("bytes", ray.get(self._reference))
         except ray.exceptions.RayError as error:
             raise WorkerDied(f"Ray has lost the function: {error}") from None
@@ -181,7 +180,7 @@ async def answer(
 async def ready(worker: WorkerProcess) -> None:
     """Returns when a process waits for functions. WorkerDied when it does not come to that."""
     try:
-        await answer(worker, request(int, sys.maxsize), _START_WITHIN_S)
+        await answer(worker, request(int), _START_WITHIN_S)
     except TimeoutError:
         raise WorkerDied(f"the worker process did not start within {_START_WITHIN_S:.0f} s") from None
 
@@ -202,7 +201,7 @@ async def uninterrupted(ending: asyncio.Future[Any], stop: Callable[[], None] = 
         raise asyncio.CancelledError
 
 
-def request(work: Callable[[], Any], max_bytes: int) -> bytes:
+def request(work: Callable[[], Any]) -> bytes:
     """Pickles a call, functions and classes of the main program by value. FunctionFailed when that can't be."""
     import cloudpickle
 
@@ -210,12 +209,12 @@ def request(work: Callable[[], Any], max_bytes: int) -> bytes:
         data: bytes = cloudpickle.dumps(work)
     except Exception as error:
         raise FunctionFailed(f"the function and its arguments can't be pickled: {error}") from error
-    return _bounded(data, max_bytes)
+    return _bounded(data)
 
 
-def _bounded(data: bytes, max_bytes: int) -> bytes:
-    if len(data) > max_bytes:
-        raise FunctionFailed(f"a message of {len(data)} bytes is too large, must be at most {max_bytes}")
+def _bounded(data: bytes) -> bytes:
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise FunctionFailed(f"a message of {len(data)} bytes is too large, must be at most {MAX_MESSAGE_BYTES}")
     return data
 
 
@@ -242,7 +241,7 @@ def call(work: Callable[[], Any]) -> Outcome:
         return None, failed
 
 
-def serve(descriptor: int, parent: int, max_bytes: int) -> None:
+def serve(descriptor: int, parent: int) -> None:
     """Answers requests until the connection ends. The program of a worker process.
 
     It dies with the pool's process: by the kernel's signal on Linux, and by the end of the connection elsewhere, which
@@ -258,17 +257,17 @@ def serve(descriptor: int, parent: int, max_bytes: int) -> None:
     os.register_at_fork(after_in_child=connection.close)  # a child that outlives this process must not keep it open
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            connection.send_bytes(_execute(connection.recv_bytes(), max_bytes))
+            connection.send_bytes(_execute(connection.recv_bytes()))
 
 
-def _execute(data: bytes, max_bytes: int) -> bytes:
+def _execute(data: bytes) -> bytes:
     """Runs a pickled call; returns its value, its exception and the traceback, pickled."""
     import cloudpickle
 
     value, error = call(lambda: pickle.loads(data)())  # noqa: S301 - from the process that started this one
     text = "".join(traceback.format_exception(error)).rstrip() if error is not None else ""
     try:
-        answer: bytes = _bounded(cloudpickle.dumps((value, error, text)), max_bytes)
+        answer: bytes = _bounded(cloudpickle.dumps((value, error, text)))
         if error is not None:
             pickle.loads(answer)  # noqa: S301 - some exceptions can be pickled but not read again
         return answer

@@ -27,7 +27,7 @@ from limiter.pool import (
     RunTimeout,
     WorkerDied,
 )
-from limiter.pool_worker import WorkerProcess
+from limiter.pool_worker import MAX_MESSAGE_BYTES, WorkerProcess
 from tests.limiter.inprocess import InProcessLimiter
 from tests.limiter.servers import until
 
@@ -68,7 +68,7 @@ async def test_what_cannot_travel_is_told_as_text() -> None:
     def fail() -> None:
         raise Unpicklable(1, 2)
 
-    async with ExecutionPool(None, num_workers=1, kind="process", max_message_bytes=200_000) as pool:
+    async with ExecutionPool(None, num_workers=1, kind="process") as pool:
         with pytest.raises(FunctionFailed, match="the function raised Unpicklable, which can't be sent"):
             await pool.run(fail)
         with pytest.raises(FunctionFailed, match="result, a lock, can't be pickled"):
@@ -76,9 +76,9 @@ async def test_what_cannot_travel_is_told_as_text() -> None:
         with pytest.raises(FunctionFailed, match="arguments can't be pickled"):
             await pool.run(print, threading.Lock())
         with pytest.raises(FunctionFailed, match=r"result can't be sent: a message of \d+ bytes is too large"):
-            await pool.run(lambda: bytes(300_000))
-        with pytest.raises(FunctionFailed, match="is too large, must be at most 200000"):
-            await pool.run(len, bytes(300_000))
+            await pool.run(lambda: bytes(MAX_MESSAGE_BYTES))
+        with pytest.raises(FunctionFailed, match="is too large, must be at most 67108864"):
+            await pool.run(len, bytes(MAX_MESSAGE_BYTES))
         assert await pool.run(lambda: 1) == 1
         assert pool.statistics().started_total == 1, "none of that costs a process"
 
@@ -138,6 +138,17 @@ async def test_children_of_a_killed_process_die_with_it(tmp_path: Path) -> None:
         running.cancel()
         await asyncio.wait([running])
         await until(lambda: not Path(f"/proc/{path.read_text()}/exe").exists())
+
+
+async def test_worker_that_leaves_a_child_behind_is_known_to_be_dead() -> None:
+    def leave() -> None:
+        if os.fork() == 0:
+            time.sleep(60)
+        os._exit(7)
+
+    async with ExecutionPool(None, num_workers=1, kind="process") as pool:
+        with pytest.raises(WorkerDied, match="exited with 7"):
+            await asyncio.wait_for(pool.run(leave), 30)
 
 
 async def test_worker_that_died_while_idle_is_replaced() -> None:
