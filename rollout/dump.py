@@ -22,7 +22,7 @@ from rollout.loop.task import Task
 from rollout.metrics import trajectory_metrics
 from rollout.tokens.trajectory import Trajectory
 
-__all__ = ["DumpError", "DumpWriter", "parts_of", "read_dump", "record_of"]
+__all__ = ["Decode", "DumpError", "DumpWriter", "parts_of", "read_dump", "record_of"]
 
 _TOKENS: dict[str, type | tuple[type, ...]] = {
     "prompt_ids": list,

@@ -29,12 +29,14 @@ from rollout.capture.sampler import TurnSampler
 from rollout.capture.server import CaptureServer
 from rollout.capture.settings import CaptureSettings
 from rollout.capture.table import BoundReachedError, Entry, TrajectoryTable, UnknownTrajectoryError
-from rollout.capture.turns import TurnParser, parse_hermes_turn
 from rollout.engines.base import Engine, SamplingParams
 from rollout.tokens import ChatTemplate
+from rollout.tools import find_format
 
 __all__ = ["CaptureGateway", "CaptureStatistics"]
 
+_MAX_TOKENS = 1 << 20
+"""Most tokens of a trajectory, all branches together: about 70 MB."""
 _SWEEPS = 10
 """Sweeps for idle trajectories within one `idle_ttl_s`."""
 
@@ -64,9 +66,8 @@ class CaptureStatistics:
 class CaptureGateway:
     """`async with CaptureGateway(engine, chat) as gateway`. The engine must be entered already, and outlive it.
 
-    sampling: of requests that say nothing about it; token: what clients must send, empty for that of `token_file`;
-    parse: how turns are taken apart into thoughts, content and calls. Raises ConfigError, and on entering FairboxError
-    for an address that it can't have.
+    sampling: of requests that say nothing about it; token: what clients must send, empty for that of `token_file`.
+    Raises ConfigError, and on entering FairboxError for an address that it can't have.
     """
 
     def __init__(
@@ -78,7 +79,6 @@ class CaptureGateway:
         sampling: SamplingParams | None = None,
         queue_timeout_s: float = 600.0,
         token: str = "",
-        parse: TurnParser = parse_hermes_turn,
         clock: Clock | None = None,
     ) -> None:
         self._settings = settings = settings or CaptureSettings()
@@ -88,9 +88,8 @@ class CaptureGateway:
         self._clock = clock or MonotonicClock()
         names = [name.strip() for name in settings.models.split(",") if name.strip()]
         self.rules = RequestRules(
-            models=() if settings.any_model else (engine.model_name, *names),
+            models=() if "*" in names else (engine.model_name, *names),
             sampling=replace(sampling or SamplingParams(), max_new_tokens=settings.max_turn_tokens),
-            force_sampling=settings.force_sampling,
             ignore=[name.strip() for name in settings.ignore_parameters.split(",")],
             special_tokens=chat.special_tokens,
             stop_token_ids=chat.stop_token_ids,
@@ -98,11 +97,10 @@ class CaptureGateway:
         self._sampler = TurnSampler(
             engine,
             chat,
-            parse,
+            find_format(settings.tool_format, chat),
             self._clock,
             queue_timeout_s=queue_timeout_s,
             request_timeout_s=settings.request_timeout_s,
-            turn_time_limit_s=settings.turn_time_limit_s,
         )
         self._table = TrajectoryTable(
             self._new_recorder,
@@ -222,7 +220,7 @@ class CaptureGateway:
     def _new_recorder(self) -> Recorder:
         return Recorder(
             self.chat,
-            max_tokens=self._settings.max_trajectory_tokens,
+            max_tokens=_MAX_TOKENS,
             max_model_tokens=self.engine.max_model_tokens,
         )
 

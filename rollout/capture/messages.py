@@ -7,19 +7,17 @@ JSON with other spaces; fields of their own beside OpenAI's. What a message says
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from rollout.capture.errors import ApiError, bad_parameter
 from rollout.tokens.tokenizer import Message
 
-__all__ = ["Call", "ChatMessage", "difference", "parse_messages", "shorten"]
+__all__ = ["Call", "ChatMessage", "Wire", "WireMessage", "difference", "parse_messages", "refusal", "shorten"]
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-"""OpenAI's role -> the chat template's."""
-_UNSUPPORTED = ("audio", "function_call", "prefix", "partial")
-"""Fields of a message that would change what the model sees, and can't be followed."""
 _SHOWN = 60
 
 
@@ -31,6 +29,8 @@ class Call:
     name: str
     arguments: str
     """JSON, as the model or the client wrote it; from a model it may be malformed."""
+    written_id: str | None = None
+    """The id that the model itself gave it; None where its format has none, and for calls of clients."""
 
     @property
     def meaning(self) -> tuple[str, str]:
@@ -88,92 +88,98 @@ def difference(recorded: ChatMessage, given: ChatMessage) -> str | None:
     return None
 
 
-def parse_messages(value: Any) -> tuple[ChatMessage, ...]:
-    """The messages of a request. Raises ApiError naming the field."""
-    if not isinstance(value, list) or not value:
-        raise bad_parameter("messages", f"is {shorten(value)}, must be a list of at least one message")
-    messages = tuple(_parse(message, f"messages[{index}]") for index, message in enumerate(value))
+class Wire(BaseModel):
+    """Part of a request; fields that are not OpenAI's are kept in `model_extra`."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+
+def _encodable(text: str) -> str:
+    """Halves of surrogate pairs, which no tokenizer takes, are refused."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"holds half of a surrogate pair at character {error.start}") from None
+    return text
+
+
+class _Part(Wire):
+    type: Literal["text"]
+    text: Annotated[str, AfterValidator(_encodable)]
+
+
+class _Function(Wire):
+    name: str
+    arguments: str = "{}"
+
+
+class _ToolCall(Wire):
+    type: Literal["function"] = "function"
+    id: str | None = None
+    function: _Function
+
+
+def _parts(given: Any) -> Any:
+    return [{"type": "text", "text": given}] if isinstance(given, str) else given
+
+
+class WireMessage(Wire):
+    """A message as clients send it. Fields that would change what the model sees, and can't be followed, are None."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[list[_Part] | None, BeforeValidator(_parts)] = None
+    tool_calls: list[_ToolCall] | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_call_id: Any = None
+    audio: None = None
+    function_call: None = None
+    prefix: None = None
+    partial: None = None
+
+    def meant(self) -> ChatMessage:
+        """What it says."""
+        content = "".join(part.text for part in self.content or ())
+        if self.role != "assistant":
+            role = "system" if self.role == "developer" else self.role
+            answers = self.tool_call_id if role == "tool" and isinstance(self.tool_call_id, str) else None
+            return ChatMessage(role, content, tool_call_id=answers)
+        reasoning = self.reasoning_content or self.reasoning
+        calls = (Call(call.id or "", call.function.name, call.function.arguments) for call in self.tool_calls or ())
+        return ChatMessage(self.role, content, tuple(calls), reasoning if isinstance(reasoning, str) else None)
+
+
+def parse_messages(messages: Sequence[WireMessage]) -> tuple[ChatMessage, ...]:
+    """What the messages of a request say. Raises ApiError naming the field where no turn can follow them."""
+    if not messages:
+        raise bad_parameter("messages", "is [], must be a list of at least one message")
+    for index, message in enumerate(messages):
+        if message.role != "assistant" and message.content is None:
+            raise bad_parameter(f"messages[{index}].content", "is missing")
     if messages[-1].role == "assistant":
         where = f"messages[{len(messages) - 1}].role"
         raise bad_parameter(where, "is assistant, but a turn is sampled after a message of user, tool or system")
-    return messages
+    return tuple(message.meant() for message in messages)
+
+
+def refusal(error: ValidationError) -> ApiError:
+    """400 for the first field that is wrong, by its path."""
+    first = error.errors(include_url=False)[0]
+    path = ""
+    for step in first["loc"]:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    if first["type"] == "none_required":
+        return bad_parameter(path, "is not supported", code="unsupported_parameter")
+    if first["type"] == "missing":
+        return bad_parameter(path, "is missing")
+    message = first["msg"][:1].lower() + first["msg"][1:]
+    return bad_parameter(path, f"is {shorten(first['input'])}: {message}")
 
 
 def shorten(value: Any) -> str:
     """A value in an error's text."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
-
-
-def _parse(value: Any, where: str) -> ChatMessage:
-    if not isinstance(value, Mapping):
-        raise bad_parameter(where, f"is {shorten(value)}, must be an object")
-    role = value.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise bad_parameter(f"{where}.role", f"is {shorten(role)}, must be one of: {', '.join(_ROLES)}")
-    for name in _UNSUPPORTED:
-        if value.get(name) is not None:
-            raise bad_parameter(f"{where}.{name}", "is not supported", code="unsupported_parameter")
-    calls: tuple[Call, ...] = ()
-    reasoning = None
-    if role == "assistant":
-        calls = _parse_calls(value.get("tool_calls"), f"{where}.tool_calls")
-        reasoning = value.get("reasoning_content") or value.get("reasoning")
-        reasoning = reasoning if isinstance(reasoning, str) else None
-    content = _parse_content(value.get("content"), f"{where}.content")
-    if role != "assistant" and value.get("content") is None:
-        raise bad_parameter(f"{where}.content", "is missing")
-    answers = value.get("tool_call_id") if role == "tool" else None
-    return ChatMessage(_ROLES[role], content, calls, reasoning, answers if isinstance(answers, str) else None)
-
-
-def _parse_content(value: Any, where: str) -> str:
-    """Text of a content in any of its forms. Halves of surrogate pairs, which no tokenizer takes, are refused."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        text = value
-    elif isinstance(value, list):
-        text = "".join(_parse_part(part, f"{where}[{index}]") for index, part in enumerate(value))
-    else:
-        raise bad_parameter(where, f"is {shorten(value)}, must be a string or a list of text parts")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise bad_parameter(where, f"holds half of a surrogate pair at character {error.start}") from None
-    return text
-
-
-def _parse_part(part: Any, where: str) -> str:
-    if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-        kind = part.get("type") if isinstance(part, Mapping) else part
-        raise bad_parameter(where, f"is a part of type {shorten(kind)}, only text is supported")
-    text: str = part["text"]
-    return text
-
-
-def _parse_calls(value: Any, where: str) -> tuple[Call, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise bad_parameter(where, f"is {shorten(value)}, must be a list of tool calls")
-    return tuple(_parse_call(call, f"{where}[{index}]") for index, call in enumerate(value))
-
-
-def _parse_call(value: Any, where: str) -> Call:
-    function = value.get("function") if isinstance(value, Mapping) else None
-    if not isinstance(function, Mapping) or value.get("type", "function") != "function":
-        raise bad_parameter(where, f"is {shorten(value)}, must be a call of type function")
-    name, arguments, given = function.get("name"), function.get("arguments", "{}"), value.get("id")
-    if not isinstance(name, str):
-        raise bad_parameter(f"{where}.function.name", f"is {shorten(name)}, must be a string")
-    if not isinstance(arguments, str):
-        raise _not_text(f"{where}.function.arguments", arguments)
-    return Call(given if isinstance(given, str) else "", name, arguments)
-
-
-def _not_text(where: str, value: Any) -> ApiError:
-    return bad_parameter(where, f"is {shorten(value)}, must be a string of JSON")
 
 
 def _first_difference(old: str, new: str) -> str:

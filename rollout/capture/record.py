@@ -6,22 +6,25 @@ several masks the shared ones in all but one: `inherited` says how many response
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from executor_service import Cause
 from rollout.capture.table import Entry
 from rollout.capture.tree import BranchReason, Turn
+from rollout.dump import Decode, record_of
 from rollout.engines.base import FinishReason
 from rollout.loop.limits import StopReason
+from rollout.loop.results import PhaseTimes, ToolCallRecord, TrajectoryResult
+from rollout.loop.state import RequestState
+from rollout.loop.task import Task
+from rollout.rewards.base import Reward
 from rollout.tokens import Message, Trajectory
+from rollout.tools import ToolOutcome
 
 __all__ = ["CapturedBranch", "CapturedTrajectory", "captured", "record_json"]
-
-Decode = Callable[[Sequence[int]], str]
 
 STOPPED_BY_AGENT = "agent"
 """Stop reason of a branch whose last turn asks for tools: the agent did not come back with their answers."""
@@ -136,71 +139,50 @@ def _branch(tip: Turn) -> CapturedBranch:
 
 
 def _row(found: CapturedTrajectory, branch: CapturedBranch, model: str, decode: Decode) -> dict[str, Any]:
-    trajectory, last = branch.trajectory, branch.turns[-1]
-    return {
-        "input": decode(trajectory.prompt_ids),
-        "output": decode(trajectory.response_ids),
-        "gts": "",
-        "score": found.reward,
-        "step": 0,
-        "request_id": f"{found.trajectory_id}.{branch.index}",
-        "uid": found.trajectory_id,
-        "index": branch.index,
-        "data_source": "capture",
-        "reward_parts": {},
-        "turn_rewards": [],
-        "tool_rewards": {},
-        "prompt_ids": list(trajectory.prompt_ids),
-        "response_ids": list(trajectory.response_ids),
-        "response_mask": list(trajectory.response_mask),
-        "logprobs": list(trajectory.logprobs),
-        "segments": [
-            {"kind": segment.kind, "length": len(segment.ids), "weight_version": segment.weight_version}
-            for segment in trajectory.segments
-        ],
-        "messages": [dict(message) for message in branch.messages],
-        "tool_calls": _tool_calls(branch.turns),
-        "turns": len(branch.turns),
-        "state": "failed" if found.masked else "completed",
-        "stop_reason": StopReason.INFRA if found.masked else branch.stop_reason,
-        "cause": found.cause,
-        "masked": found.masked,
-        "error": found.error,
-        "attempts": 1,
-        "timings": {
-            "queue_s": sum(turn.queue_s for turn in branch.turns),
-            "engine_s": sum(turn.run_s for turn in branch.turns),
-        },
-        "model": model,
-        "sampling": dataclasses.asdict(last.sampling),
-        "branch": {
-            "index": branch.index,
-            "reason": branch.reason,
-            "where": branch.where,
-            "parent": branch.parent,
-            "inherited": branch.inherited,
-            "temperatures": [turn.sampling.temperature for turn in branch.turns],
-        },
-    }
+    turns = branch.turns
+    times = PhaseTimes(queue_s=sum(turn.queue_s for turn in turns), engine_s=sum(turn.run_s for turn in turns))
+    result = TrajectoryResult(
+        trajectory_id=f"{found.trajectory_id}.{branch.index}",
+        uid=found.trajectory_id,
+        index=branch.index,
+        trajectory=branch.trajectory,
+        messages=branch.messages,
+        tool_calls=_tool_calls(turns),
+        state=RequestState.FAILED if found.masked else RequestState.COMPLETED,
+        stop_reason=StopReason.INFRA if found.masked else cast(StopReason, branch.stop_reason),
+        cause=found.cause,
+        turns=len(turns),
+        sampling=turns[-1].sampling,
+        times=times,
+        error=found.error,
+        reward=None if found.reward is None else Reward(found.reward),
+    )
+    task = Task(found.trajectory_id, (), ground_truth="", data_source="capture", where="")
+    about = {name: getattr(branch, name) for name in ("index", "reason", "where", "parent", "inherited")}
+    about["temperatures"] = [turn.sampling.temperature for turn in turns]
+    return record_of(result, task, step=0, model=model, decode=decode) | {"branch": about}
 
 
-def _tool_calls(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+def _tool_calls(turns: Sequence[Turn]) -> tuple[ToolCallRecord, ...]:
     """The calls of each turn with the answers that the agent gave in the next request."""
-    rows = []
+    records = []
     for number, turn in enumerate(turns):
         following = turns[number + 1].given if number + 1 < len(turns) else ()
         answers = {m.tool_call_id: m.content for m in following if m.role == "tool"}
         for call in turn.message.calls:
-            text = answers.get(call.id)
-            row = {
-                "turn": number + 1,
-                "name": call.name,
-                "arguments": _arguments(call.arguments),
-                "raw": call.arguments,
-            }
-            row |= {"outcome": "external" if text is not None else "unanswered", "text": text or "", "truncated": False}
-            rows.append(row | {"total_bytes": len((text or "").encode()), "wait_s": 0.0, "run_s": 0.0})
-    return rows
+            text = answers.get(call.id, "")
+            records.append(
+                ToolCallRecord(
+                    turn=number + 1,
+                    name=call.name,
+                    arguments=_arguments(call.arguments),
+                    raw=call.arguments,
+                    outcome=cast(ToolOutcome, "external" if call.id in answers else "unanswered"),
+                    text=text,
+                    total_bytes=len(text.encode()),
+                )
+            )
+    return tuple(records)
 
 
 def _arguments(text: str) -> dict[str, Any] | None:

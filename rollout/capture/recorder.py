@@ -197,7 +197,8 @@ class Recorder:
             answers = list(zip(ranks, (message["content"] for message in plain), strict=True))
             if -1 not in ranks:
                 answers.sort(key=lambda answer: answer[0])
-            refs = [CallRef() if rank < 0 else CallRef(turn.message.calls[rank].name) for rank, _ in answers]
+            calls = [None if rank < 0 else turn.message.calls[rank] for rank, _ in answers]
+            refs = [CallRef() if call is None else CallRef(call.name, call.written_id) for call in calls]
             texts = [text for _, text in answers]
             return Segment(SegmentKind.TOOL, self._chat.between_turns(texts, ended=turn.ended, refs=refs))
         conversation = (*(turn.parent.conversation() if turn.parent else ()), *turn.plain)

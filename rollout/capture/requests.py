@@ -6,14 +6,15 @@ ignored, and only that. `null` is the same as leaving a parameter out, as in Ope
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError
 
 from fairbox.errors import FieldErrors
 from rollout.capture.errors import bad_parameter
-from rollout.capture.messages import ChatMessage, parse_messages, shorten
+from rollout.capture.messages import ChatMessage, Wire, WireMessage, parse_messages, refusal, shorten
 from rollout.engines.base import SamplingParams
 
 __all__ = ["IGNORED", "ChatRequest", "RequestRules", "parse_request"]
@@ -51,7 +52,6 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "continue_final_message": (False,),
 }
 """Parameters that are accepted with these values only, with which they change nothing."""
-_TOOL_CHOICES = ("auto", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,93 +79,86 @@ class RequestRules:
     """Names that `model` may have; empty for any."""
     sampling: SamplingParams
     """Of requests that say nothing; `max_new_tokens` is also the most that a request gets."""
-    force_sampling: bool = False
-    """Temperature, top_p, top_k and seed are those of `sampling`, whatever requests say."""
     ignore: Collection[str] = ()
-    """Further parameters that are ignored."""
+    """Parameters that are left out of requests before these are read."""
     special_tokens: Mapping[str, int] | None = None
     """Text -> id; a `stop` must be one of them."""
     stop_token_ids: tuple[int, ...] = ()
     """What ends a turn."""
 
 
+def _whole(value: Any) -> Any:
+    """Integers that a client's JSON writes as 5.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+_Whole = Annotated[int, BeforeValidator(_whole)]
+
+
+class _Named(Wire):
+    name: str = Field(min_length=1)
+
+
+class _Tool(Wire):
+    type: Literal["function"]
+    function: _Named
+
+
+class _StreamOptions(Wire):
+    include_usage: Any = None
+
+
+class _Body(Wire):
+    """A chat completion's parameters, those aside that change nothing, which are `model_extra`."""
+
+    model: str = Field(min_length=1)
+    messages: list[WireMessage]
+    tools: list[_Tool] = Field(default_factory=list)
+    tool_choice: Literal["auto", "none"] = "auto"
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: _Whole | None = None
+    seed: _Whole | None = None
+    max_tokens: Annotated[_Whole, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[_Whole, Field(ge=1)] | None = None
+    stop: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list)
+    stream: bool = False
+    stream_options: _StreamOptions | None = None
+    logprobs: bool = False
+    top_logprobs: Literal[0] = 0
+    return_token_ids: bool = False
+
+
 def parse_request(body: Any, rules: RequestRules) -> ChatRequest:
     """Raises ApiError naming the parameter, its value and what is allowed."""
-    if not isinstance(body, Mapping):
+    if not isinstance(body, dict):
         raise bad_parameter("body", f"is {shorten(body)}, must be a JSON object")
-    reader = _Reader(body, rules.ignore)
-    _check_model(reader.take("model"), rules)
-    messages = parse_messages(reader.take("messages"))
-    tools = _tools(reader.take("tools"))
-    choice = reader.take("tool_choice")
-    if choice is not None and choice not in _TOOL_CHOICES:
-        raise bad_parameter("tool_choice", f"is {shorten(choice)}, must be auto or none: calls are not forced here")
-    params = _params(reader, rules)
-    stream = reader.flag("stream")
-    options = reader.take("stream_options")
-    if options is not None and (not isinstance(options, Mapping) or not stream):
-        raise bad_parameter("stream_options", f"is {shorten(options)}, must be an object, and stream be true")
-    logprobs = reader.flag("logprobs")
-    if reader.take("top_logprobs") not in (None, 0):
-        raise bad_parameter("top_logprobs", "must be 0: logprobs of sampled tokens are all there is")
-    token_ids = reader.flag("return_token_ids")
-    reader.finish()
+    said = {name: value for name, value in body.items() if value is not None and name not in rules.ignore}
+    try:
+        asked = _Body.model_validate(said)
+    except ValidationError as error:
+        raise refusal(error) from None
+    _check_model(asked.model, rules)
+    _check_others(asked.model_extra or {})
+    if asked.stream_options is not None and not asked.stream:
+        raise bad_parameter("stream_options", "is given, but stream is not true")
     return ChatRequest(
-        messages=messages,
-        tools=tools,
-        parse_calls=bool(tools) and choice != "none",
-        params=params,
-        stream=stream,
-        include_usage=options is not None and options.get("include_usage") is True,
-        logprobs=logprobs,
-        token_ids=token_ids,
+        messages=parse_messages(asked.messages),
+        tools=tuple(said.get("tools", ())),
+        parse_calls=bool(asked.tools) and asked.tool_choice != "none",
+        params=_params(asked, rules),
+        stream=asked.stream,
+        include_usage=asked.stream_options is not None and asked.stream_options.include_usage is True,
+        logprobs=asked.logprobs,
+        token_ids=asked.return_token_ids,
     )
 
 
-class _Reader:
-    """Takes parameters out of a body, and knows which nobody took."""
-
-    def __init__(self, body: Mapping[str, Any], ignore: Collection[str]) -> None:
-        self._left = {name: value for name, value in body.items() if value is not None}
-        self._ignore = ignore
-
-    def take(self, name: str) -> Any:
-        return self._left.pop(name, None)
-
-    def flag(self, name: str) -> bool:
-        value = self.take(name)
-        if value not in (None, True, False):
-            raise bad_parameter(name, f"is {shorten(value)}, must be true or false")
-        return bool(value)
-
-    def number(self, name: str, kind: Callable[[Any], float]) -> Any:
-        """A number, or None; `kind` is int or float."""
-        value = self.take(name)
-        if value is None:
-            return None
-        whole = kind is int
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or (whole and value != int(value)):
-            raise bad_parameter(name, f"is {shorten(value)}, must be {'an integer' if whole else 'a number'}")
-        return kind(value)
-
-    def finish(self) -> None:
-        """Raises ApiError for the first parameter that is left and may not be ignored."""
-        for name, value in self._left.items():
-            if name in IGNORED or name in self._ignore:
-                continue
-            allowed = _NEUTRAL.get(name)
-            if allowed is None:
-                problem = "is not supported; the setting ignore_parameters lets it pass without effect"
-                raise bad_parameter(name, problem, code="unsupported_parameter")
-            if value not in allowed:
-                problem = f"is {shorten(value)}, only {shorten(allowed[0])} is supported"
-                raise bad_parameter(name, problem, code="unsupported_parameter")
-
-
-def _check_model(model: Any, rules: RequestRules) -> None:
-    if not isinstance(model, str) or not model:
-        raise bad_parameter("model", f"is {shorten(model)}, must be a string")
+def _check_model(model: str, rules: RequestRules) -> None:
     if rules.models and model not in rules.models:
         problem = f"is {shorten(model)}, must be one of: {', '.join(sorted(rules.models))}"
         error = bad_parameter("model", problem, code="model_not_found")
@@ -173,56 +166,41 @@ def _check_model(model: Any, rules: RequestRules) -> None:
         raise error
 
 
-def _params(reader: _Reader, rules: RequestRules) -> SamplingParams:
-    given = {
-        "temperature": reader.number("temperature", float),
-        "top_p": reader.number("top_p", float),
-        "top_k": reader.number("top_k", int),
-        "seed": reader.number("seed", int),
-    }
-    if given["top_k"] == -1:  # how vLLM and sglang write "off"
+def _check_others(others: Mapping[str, Any]) -> None:
+    """Raises ApiError for the first of the other parameters that may not be ignored."""
+    for name, value in others.items():
+        if name in IGNORED:
+            continue
+        allowed = _NEUTRAL.get(name)
+        if allowed is None:
+            problem = "is not supported; the setting ignore_parameters lets it pass without effect"
+            raise bad_parameter(name, problem, code="unsupported_parameter")
+        if value not in allowed:
+            problem = f"is {shorten(value)}, only {shorten(allowed[0])} is supported"
+            raise bad_parameter(name, problem, code="unsupported_parameter")
+
+
+def _params(asked: _Body, rules: RequestRules) -> SamplingParams:
+    given = asked.model_dump(include={"temperature", "top_p", "top_k", "seed"}, exclude_none=True)
+    if asked.top_k == -1:  # how vLLM and sglang write "off"
         given["top_k"] = 0
-    limits = [reader.number(name, int) for name in ("max_tokens", "max_completion_tokens")]
-    asked = [limit for limit in limits if limit is not None]
-    if any(limit < 1 for limit in asked):
-        name = "max_tokens" if limits[0] is not None and limits[0] < 1 else "max_completion_tokens"
-        raise bad_parameter(name, f"is {min(asked)}, must be at least 1")
-    stops = _stops(reader.take("stop"), rules)
-    changes = {} if rules.force_sampling else {name: value for name, value in given.items() if value is not None}
+    limits = (asked.max_tokens, asked.max_completion_tokens, rules.sampling.max_new_tokens)
     try:
         return replace(
             rules.sampling,
-            max_new_tokens=min([*asked, rules.sampling.max_new_tokens]),
-            stop_token_ids=(*rules.stop_token_ids, *stops),
-            **changes,
+            max_new_tokens=min(limit for limit in limits if limit is not None),
+            stop_token_ids=(*rules.stop_token_ids, *_stops(asked.stop, rules)),
+            **given,
         )
     except FieldErrors as errors:
         raise bad_parameter(errors.errors[0].field, errors.errors[0].problem) from None
 
 
-def _stops(value: Any, rules: RequestRules) -> tuple[int, ...]:
+def _stops(texts: Sequence[str], rules: RequestRules) -> tuple[int, ...]:
     """Ids of the stop sequences: an engine stops at tokens, and only a special one is a token in every context."""
-    texts = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(texts, list):
-        raise bad_parameter("stop", f"is {shorten(value)}, must be a string or a list of strings")
     known = rules.special_tokens or {}
     for text in texts:
-        if not isinstance(text, str) or text not in known:
+        if text not in known:
             problem = f"is {shorten(text)}, must be a special token of the model: turns end at tokens, not at text"
             raise bad_parameter("stop", problem, code="unsupported_parameter")
     return tuple(known[text] for text in texts if known[text] not in rules.stop_token_ids)
-
-
-def _tools(value: Any) -> tuple[Mapping[str, Any], ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise bad_parameter("tools", f"is {shorten(value)}, must be a list")
-    for index, tool in enumerate(value):
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        if not isinstance(function, Mapping) or tool.get("type") != "function":
-            raise bad_parameter(f"tools[{index}]", f"is {shorten(tool)}, must be an object of type function")
-        name = function.get("name")
-        if not isinstance(name, str) or not name:
-            raise bad_parameter(f"tools[{index}].function.name", f"is {shorten(name)}, must be a string")
-    return tuple(value)

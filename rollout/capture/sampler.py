@@ -20,9 +20,10 @@ from rollout.capture.replies import Answer
 from rollout.capture.requests import ChatRequest
 from rollout.capture.table import Entry
 from rollout.capture.tree import Pending
-from rollout.capture.turns import TurnParser
+from rollout.capture.turns import parse_turn
 from rollout.engines.base import Engine, EngineUnavailable, GenerationRequest, GenerationResult, SamplingParams
 from rollout.tokens import ChatTemplate
+from rollout.tools import ToolCallFormat
 
 __all__ = ["TurnSampler"]
 
@@ -33,11 +34,10 @@ class TurnSampler:
 
     engine: Engine
     chat: ChatTemplate
-    parse: TurnParser
+    form: ToolCallFormat
     clock: Clock
     queue_timeout_s: float
     request_timeout_s: float
-    turn_time_limit_s: float | None
 
     async def sample(self, entry: Entry, asked: ChatRequest) -> Answer:
         """A recorded turn. Raises ApiError. Cancelling it ends the generation."""
@@ -65,7 +65,6 @@ class TurnSampler:
             input_ids=pending.ids,
             params=params,
             queue_timeout_s=self.queue_timeout_s,
-            time_limit_s=self.turn_time_limit_s,
         )
         try:
             async with asyncio.timeout(self.request_timeout_s):
@@ -86,7 +85,7 @@ class TurnSampler:
         shown = text
         if stopped_at and stopped_at[0] != self.chat.end_of_turn and stopped_at[0] in params.stop_token_ids:
             shown = self.chat.turn_text(result.ids[:-1])
-        parsed = self.parse(shown, asked.parse_calls)
+        parsed = parse_turn(shown, self.form, asked.tools if asked.parse_calls else ())
         turn = entry.recorder.commit(pending, result, parsed.message, text, params)
         return Answer(
             trajectory_id=entry.trajectory_id,

@@ -41,6 +41,9 @@ TRAJECTORY_HEADER = "x-fairbox-trajectory"
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _READ_S = 60.0
 """A client that takes longer to send its body is cut off."""
+_MAX_BODY_BYTES = 4 << 20
+_KEEP_ALIVE_S = 15.0
+"""A stream that waits for its turn says so at such intervals."""
 _LAST_CALLS_S = 1.0
 """Requests in flight when the server is stopped get so long before they are cancelled."""
 _LOG = logging.getLogger("fairbox.capture")
@@ -56,7 +59,7 @@ class CaptureServer:
         self._settings = settings
         self._token = token
         self.address = settings.listen
-        application = web.Application(client_max_size=settings.max_body_bytes, middlewares=[self._errors, self._guard])
+        application = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[self._errors, self._guard])
         for method, path, handler in (
             ("GET", "/health", self._health),
             ("GET", "/statistics", self._statistics),
@@ -144,7 +147,7 @@ class CaptureServer:
         """The turn in pieces. The status waits for the turn as long as a client may be kept waiting, so that most
         errors have one; later ones are events."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-        while not (await asyncio.wait({turn}, timeout=self._settings.keep_alive_s))[0]:
+        while not (await asyncio.wait({turn}, timeout=_KEEP_ALIVE_S))[0]:
             if not response.prepared:
                 await response.prepare(request)
             await response.write(b": the turn is being sampled\n\n")
@@ -264,7 +267,7 @@ def _http_error(request: web.Request, error: web.HTTPException) -> ApiError:
     """aiohttp's own refusals: no such path, no such method, too large, too slow."""
     messages = {
         404: f"there is no {request.path[:80]!r} here; agents use /t/ID/v1/chat/completions",
-        413: "the body is larger than max_body_bytes allows",
+        413: f"the body is larger than {_MAX_BODY_BYTES} bytes",
     }
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     code = "unknown_url" if error.status == 404 else error.reason.lower().replace(" ", "_")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fairbox.config import check, setting
 from fairbox.errors import ConfigError, FieldError, FieldErrors
 from rollout.engines.base import SamplingParams
+from rollout.tools import FORMATS
+from rollout.tools.formats import AUTO
 
 __all__ = ["CaptureSampling", "CaptureSettings"]
 
@@ -37,28 +39,24 @@ class CaptureSettings:
     tls_cert: str = setting("", help="File with the certificate and its chain (PEM): the endpoint speaks HTTPS.")
     tls_key: str = setting("", help="File with its key (PEM).")
     insecure: bool = setting(False, help="Listen on other addresses than loopback without a token.")
-    models: str = setting("", help="Further names of the model that requests may use, with commas between them.")
-    any_model: bool = setting(False, help="Accept every name of a model, for agents that have one written into them.")
-    force_sampling: bool = setting(False, help="Temperature, top_p, top_k and seed are ours, whatever requests say.")
-    ignore_parameters: str = setting("", help="Parameters that are ignored and not refused, with commas between them.")
+    models: str = setting(
+        "", help="Further names of the model that requests may use, with commas between them; *: any."
+    )
+    ignore_parameters: str = setting("", help="Parameters of requests that have no effect, with commas between them.")
+    tool_format: str = setting(AUTO, help="How the model writes tool calls; auto: as its chat template does.")
     max_turn_tokens: int = setting(4096, least=1, help="Most tokens of a turn; requests may ask for less.")
-    max_trajectory_tokens: int = setting(262144, least=1, help="Most tokens of a trajectory, all branches together.")
     max_trajectories: int = setting(4096, least=1, help="Most trajectories that are held; then 429.")
     max_concurrent: int = setting(512, least=1, help="Most requests in flight; then 429.")
     idle_ttl_s: float = setting(3600.0, above=0, help="A trajectory that nobody used for so long is given up, seconds.")
     request_timeout_s: float = setting(
         1800.0, above=0, help="Longest time of a request, its wait for the engine included; 504."
     )
-    turn_time_limit_s: float | None = setting(
-        None, above=0, help="Longest generation of a turn, which is then cut off; seconds."
-    )
-    keep_alive_s: float = setting(
-        15.0, above=0, help="A stream that waits for its turn says so at such intervals, seconds."
-    )
-    max_body_bytes: int = setting(4 << 20, least=1, help="Largest body of a request; then 413.")
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""
         check(self)
+        if self.tool_format != AUTO and self.tool_format not in FORMATS:
+            known = ", ".join((AUTO, *FORMATS))
+            raise ConfigError(f"tool_format is {self.tool_format!r}, must be one of: {known}")
         if bool(self.tls_cert) is not bool(self.tls_key):
             raise ConfigError("tls_cert and tls_key go together: set both, or none")

@@ -1,8 +1,8 @@
 """A sampled turn as an assistant's message: thoughts, content and tool calls taken apart. Pure.
 
-The format is that of Hermes and Qwen models. A call that is not in order is not dropped: where it names a function, it
-is handed over as a call whose arguments are the model's own text and no JSON object, so that the agent answers it with
-an error and the model can correct itself; where it can't be, its text stays in the content.
+A call that is not in order is not dropped: where it names a function, it is handed over as a call whose arguments are
+the model's own text and no JSON object, so that the agent answers it with an error and the model can correct itself;
+where it can't be, its text stays in the content.
 """
 
 from __future__ import annotations
@@ -10,19 +10,31 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rollout.capture.messages import Call, ChatMessage
-from rollout.tools.calls import MalformedCall, ToolCall
-from rollout.tools.marked_calls import parse_tool_calls
+from rollout.tools import FORMATS, MalformedCall, ToolCall, ToolCallFormat
 
-__all__ = ["ParsedTurn", "TurnParser", "new_call_id", "parse_hermes_turn"]
+__all__ = ["ParsedTurn", "parse_turn"]
 
-_OPEN = "<tool_call>"
-_CLOSE = "</tool_call>"
-_THOUGHT = re.compile(r"\s*(?:<think>)?(.*?)</think>", re.DOTALL)
-_OPEN_THOUGHT = re.compile(r"\s*<think>(.*)", re.DOTALL)
+_THOUGHT = re.compile(r"(?:<think>)?(.*?)</think>", re.DOTALL)
+_OPEN_THOUGHT = re.compile(r"<think>(.*)", re.DOTALL)
+_CHANNEL = re.compile(r"<\|channel\|>(\w+)\s*<\|message\|>(.*?)(?=<\|(?:end|return|start)\|>|\Z)", re.DOTALL)
+"""A message of gpt-oss that is no call: of the channel `analysis`, or said to the user."""
+_OPENINGS = (
+    "<tool_call>",
+    "<function=",
+    "<|python_tag|>",
+    "[TOOL_CALLS]",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁calls▁begin｜>",
+)
+"""Marks of every format before a call."""
+_OPENED = rf"(?:{'|'.join(re.escape(mark) for mark in _OPENINGS)})\s*"
+_AFTER = re.compile(r"(?:</function>|</tool_call>|<｜tool▁calls?▁end｜>|```|;|\s)+")
+"""Marks after it."""
 _NAME = re.compile(r'"name"\s*:\s*("(?:[^"\\]|\\.)*")')
 _ARGUMENTS = re.compile(r'"arguments"\s*:\s*(.*)', re.DOTALL)
 
@@ -36,74 +48,78 @@ class ParsedTurn:
     """What is wrong with its malformed calls, in their order."""
 
 
-TurnParser = Callable[[str, bool], ParsedTurn]
-"""(text of a turn, whether tools were offered) -> what it says. Never raises."""
-
-
-def new_call_id() -> str:
-    """Unique."""
-    return f"call_{uuid.uuid4().hex[:24]}"
-
-
-def parse_hermes_turn(text: str, tools: bool) -> ParsedTurn:
-    """`<think>...</think>`, content, `<tool_call>...</tool_call>`. Without `tools`, calls are part of the content."""
-    reasoning, rest = _split_thought(text)
-    if not tools or _OPEN not in rest:
-        return ParsedTurn(ChatMessage("assistant", rest.strip(), (), reasoning))
-    found = parse_tool_calls(rest)
-    calls = []
-    kept = []
-    for call in found:
-        read = _call_of(call)
-        if read is None:
-            assert isinstance(call, MalformedCall)
-            kept.append(f"{_OPEN}{call.raw}")
-        else:
-            calls.append(read)
-    content = _without_calls(rest, found).strip()
-    content = "\n".join(part for part in (content, *kept) if part)
+def parse_turn(text: str, form: ToolCallFormat, tools: Sequence[Mapping[str, Any]]) -> ParsedTurn:
+    """Thoughts, content and the calls in the format `form`. Without `tools`, calls are part of the content."""
+    reasoning, rest = _split_thought(text, form, tools)
+    found = form.parse(text if form is FORMATS["gpt_oss"] else rest, tools) if tools else ()
+    read = [(call, _call_of(call)) for call in found]
+    calls = tuple(call for _, call in read if call is not None)
+    content = _without(rest, [call.raw for call, given in read if given is not None])
     problems = tuple(call.problem for call in found if isinstance(call, MalformedCall))
-    return ParsedTurn(ChatMessage("assistant", content, tuple(calls), reasoning), problems)
+    return ParsedTurn(ChatMessage("assistant", content.strip(), calls, reasoning), problems)
 
 
-def _split_thought(text: str) -> tuple[str | None, str]:
+def _split_thought(text: str, form: ToolCallFormat, tools: Sequence[Mapping[str, Any]]) -> tuple[str | None, str]:
     """Thoughts and the rest. The template may have opened the block itself, so `</think>` alone also ends one; a block
     that is not closed takes everything, unless a call follows in it."""
+    if form is FORMATS["gpt_oss"]:
+        said = _CHANNEL.findall(text)
+        thoughts = "\n".join(body.strip() for channel, body in said if channel == "analysis")
+        return thoughts or None, "\n".join(body for channel, body in said if channel != "analysis")
+    text = text.lstrip()
     match = _THOUGHT.match(text)
-    if match is not None and (text.lstrip().startswith("<think>") or _OPEN not in match[1]):
+    if match is not None and (text.startswith("<think>") or not form.parse(match[1], tools)):
         return match[1].strip() or None, text[match.end() :]
     if (match := _OPEN_THOUGHT.match(text)) is not None:
-        thought, opened, calls = match[1].partition(_OPEN)
-        return thought.strip() or None, opened + calls
+        calls = form.parse(match[1], tools)
+        thought = match[1]
+        if calls:  # the raw text of one that is cut off behind its mark is empty
+            raw = calls[0].raw
+            thought = _before_call(thought.partition(raw)[0] if raw else thought)
+        return thought.strip() or None, match[1][len(thought) :]
     return None, text
 
 
-def _without_calls(text: str, calls: tuple[ToolCall | MalformedCall, ...]) -> str:
-    """What stands around the calls."""
+def _before_call(text: str) -> str:
+    """A text that a call follows, without the marks that open the call."""
+    text = text.rstrip()
+    while text.endswith(_OPENINGS):
+        text = text.removesuffix(next(mark for mark in _OPENINGS if text.endswith(mark))).rstrip()
+    return text
+
+
+def _without(text: str, calls: Sequence[str]) -> str:
+    """What stands around calls."""
     parts, position = [], 0
-    for call in calls:
-        start = text.index(_OPEN, position)
-        parts.append(text[position:start])
-        position = text.index(call.raw, start + len(_OPEN)) + len(call.raw)
-        after = len(text) - len(text[position:].lstrip())
-        position = after + len(_CLOSE) if text.startswith(_CLOSE, after) else position
-    return "".join([*parts, text[position:]])
+    for raw in calls:
+        opened = re.compile(_OPENED + re.escape(raw)).search(text, position)
+        start = text.find(raw, position) if opened is None else opened.end() - len(raw)
+        if start < 0:  # one of a list, which is gone as a whole
+            continue
+        parts.append(_before_call(text[position:start]))
+        position = start + len(raw)
+        after = _AFTER.match(text, position)
+        position = position if after is None else after.end()
+    return "\n\n".join(part for part in [*parts, text[position:]] if part.strip())
 
 
 def _call_of(call: ToolCall | MalformedCall) -> Call | None:
+    own = f"call_{uuid.uuid4().hex[:24]}"
     if isinstance(call, ToolCall):
-        return Call(new_call_id(), call.name, json.dumps(call.arguments, ensure_ascii=False))
-    name = _NAME.search(call.raw)
-    if name is None:
-        return None
-    try:
-        read = json.loads(name[1])
-    except ValueError:
-        return None
+        return Call(own, call.name, json.dumps(call.arguments, ensure_ascii=False), call.call_id)
+    name = call.name or _name_in(call.raw)
     match = _ARGUMENTS.search(call.raw)
     arguments = call.raw if match is None else match[1]
     # Nobody may run what was not written in order, so it is handed over only where its arguments can't be read.
-    return None if not read or _is_object(arguments) else Call(new_call_id(), read, arguments)
+    return None if not name or _is_object(arguments) else Call(own, name, arguments)
+
+
+def _name_in(raw: str) -> str:
+    name = _NAME.search(raw)
+    try:
+        return "" if name is None else str(json.loads(name[1]))
+    except ValueError:
+        return ""
 
 
 def _is_object(text: str) -> bool:

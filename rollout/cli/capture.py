@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairbox.config import load, setting
-from fairbox.errors import FairboxError
 from fairbox.serving import check_address, run_service
 from fairbox.telemetry import TelemetrySettings, open_telemetry
 from fairbox.tokens import read_token
@@ -47,12 +46,9 @@ def main(argv: Sequence[str]) -> int:
     async def serve(stop: asyncio.Event) -> None:
         from rollout.capture import CaptureGateway  # aiohttp
         from rollout.tokens import ChatTemplate, HubTokenizer
-        from rollout.tools.formats import AUTO, find_format
 
         print(f"loading {model_dir.name}", file=sys.stderr)
         chat = ChatTemplate(HubTokenizer(model_dir))
-        if (written := find_format(AUTO, chat).name) != "hermes":
-            raise FairboxError(f"{model_dir}: its tool calls are in the format {written}, and only hermes is read here")
         telemetry = open_telemetry(config, service="capture", instance=f"{socket.gethostname()}:{config.listen}")
         async with telemetry, open_engine(config.engine, model_dir, ray_address="auto") as engine:
             gateway = CaptureGateway(

@@ -169,14 +169,14 @@ async def test_bad_requests_name_the_parameter_and_change_nothing(chat: ChatTemp
         ({"model": "gpt-4o"}, "model", 404),
         ({"messages": []}, "messages", 400),
         ({"messages": [*QUESTION, {"role": "assistant", "content": "It"}]}, "messages[1].role", 400),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]", 400),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type", 400),
         ({"temperature": 11}, "temperature", 400),
         ({"temperature": "hot"}, "temperature", 400),
         ({"max_tokens": 0}, "max_tokens", 400),
         ({"n": 2}, "n", 400),
         ({"stop": ["Observation:"]}, "stop", 400),
         ({"tool_choice": "required"}, "tool_choice", 400),
-        ({"tools": [{"type": "function"}]}, "tools[0]", 400),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", 400),
         ({"response_format": {"type": "json_object"}}, "response_format", 400),
         ({"top_logprobs": 5, "logprobs": True}, "top_logprobs", 400),
         ({"extra_body": {"best_of": 3}}, "best_of", 400),
@@ -210,13 +210,15 @@ async def test_sampling_of_a_request_reaches_the_engine(chat: ChatTemplate, toke
         assert (params.temperature, params.top_p, params.top_k, params.seed) == (0.3, 0.9, 4, 5)
         assert params.max_new_tokens == 7
         assert params.stop_token_ids == (chat.end_of_turn, tokenizer.special_tokens["<|im_start|>"])
-    async with scripted(tokenizer, chat, ["Hi."], force_sampling=True, any_model=True) as (gateway, engine):
+    async with scripted(tokenizer, chat, ["Hi."], ignore_parameters="temperature", models="*") as (gateway, engine):
         async with client(gateway) as openai:
             await openai.chat.completions.create(model="gpt-4o", messages=QUESTION, temperature=0)
         assert engine.requests[0].params.temperature == 1.0
 
 
-async def test_prompt_that_fills_the_model_says_so_as_openai_does(chat: ChatTemplate, tokenizer: HubTokenizer) -> None:
+async def test_prompt_that_fills_the_model_says_so_as_openai_does(
+    chat: ChatTemplate, tokenizer: HubTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     long: list[Any] = [{"role": "user", "content": "word " * 300}]
     async with scripted(tokenizer, chat, ["Hi."], max_model_tokens=128) as (gateway, _), client(gateway) as openai:
         with pytest.raises(BadRequestError) as caught:
@@ -224,7 +226,8 @@ async def test_prompt_that_fills_the_model_says_so_as_openai_does(chat: ChatTemp
         assert caught.value.code == "context_length_exceeded"
         reply = await openai.chat.completions.create(model="scripted", messages=QUESTION, max_tokens=5000)
         assert reply.choices[0].finish_reason == "stop"  # what was asked for is a bound, and clamped
-    async with scripted(tokenizer, chat, ["Hi."] * 9, max_trajectory_tokens=64) as (gateway, _):
+    monkeypatch.setattr("rollout.capture.gateway._MAX_TOKENS", 64)
+    async with scripted(tokenizer, chat, ["Hi."] * 9) as (gateway, _):
         async with client(gateway) as openai:
             answers = [
                 await asyncio.gather(
@@ -312,7 +315,7 @@ async def test_failure_of_the_engine_is_infra_until_a_turn_follows(chat: ChatTem
 
 
 async def test_slow_engine_is_a_504_and_a_waiting_stream_says_that_it_waits(
-    chat: ChatTemplate, tokenizer: HubTokenizer
+    chat: ChatTemplate, tokenizer: HubTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with scripted(tokenizer, chat, ["Hi."], delay_s=60, request_timeout_s=0.2) as (gateway, engine):
         async with client(gateway) as openai:
@@ -322,7 +325,8 @@ async def test_slow_engine_is_a_504_and_a_waiting_stream_says_that_it_waits(
         assert engine.statistics().running == 0
         assert gateway.trajectory("t").masked
     turns: list[str | Exception] = ["Hi.", EngineUnavailable("gone")]
-    slow = scripted(tokenizer, chat, turns, delay_s=0.3, keep_alive_s=0.05)
+    monkeypatch.setattr("rollout.capture.server._KEEP_ALIVE_S", 0.05)
+    slow = scripted(tokenizer, chat, turns, delay_s=0.3)
     async with slow as (gateway, _), client(gateway) as openai:
         stream = await openai.chat.completions.create(model="scripted", messages=QUESTION, stream=True)
         assert "".join([c.choices[0].delta.content or "" async for c in stream]) == "Hi."

@@ -17,12 +17,13 @@ from openai import AuthenticationError
 from fairbox.errors import ConfigError, FieldErrors
 from rollout.capture import CaptureGateway, CaptureSettings
 from rollout.capture.errors import ApiError
-from rollout.capture.turns import parse_hermes_turn
+from rollout.capture.turns import parse_turn
 from rollout.cli import main
 from rollout.cli.check_dump import _contradictions
 from rollout.dump import DumpWriter, read_dump
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
+from rollout.tools import FORMATS
 from tests.rollout.capture.gateways import CALL, QUESTION, TOOLS, client, scripted
 
 ROOT = Path(__file__).parents[3]
@@ -71,13 +72,17 @@ async def test_record_is_a_row_of_a_dump_for_each_branch(
         assert (figures["turns"], figures["branches"], figures["trajectories"], figures["deleted"]) == (3, 2, 0, 1)
 
 
-async def test_what_is_no_turn_has_openais_form_of_errors(chat: ChatTemplate, tokenizer: HubTokenizer) -> None:
+async def test_what_is_no_turn_has_openais_form_of_errors(
+    chat: ChatTemplate, tokenizer: HubTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limit = 2000
+    monkeypatch.setattr("rollout.capture.server._MAX_BODY_BYTES", limit)
     async with (
-        scripted(tokenizer, chat, ["Hi."], max_body_bytes=limit) as (gateway, _),
+        scripted(tokenizer, chat, ["Hi."]) as (gateway, _),
         aiohttp.ClientSession() as http,
     ):
         base = f"http://{gateway.address}"
+        half = json.dumps({"model": "scripted", "messages": [{"role": "user", "content": "\ud800"}]}).encode()
         cases: list[tuple[str, str, bytes, int, str]] = [
             ("POST", "/t/a/v1/responses", b"{}", 404, "unknown_url"),
             ("GET", "/t/a/v1/chat/completions", b"", 405, "method_not_allowed"),
@@ -85,6 +90,7 @@ async def test_what_is_no_turn_has_openais_form_of_errors(chat: ChatTemplate, to
             ("POST", "/t/a/v1/chat/completions", b'{"seed": NaN}', 400, "invalid_json"),
             ("POST", "/t/a/v1/chat/completions", b"[" * 1500, 400, "invalid_json"),
             ("POST", "/t/a/v1/chat/completions", b"[]", 400, "invalid_value"),
+            ("POST", "/t/a/v1/chat/completions", half, 400, "invalid_value"),
             ("POST", "/t/a/v1/chat/completions", b" " * (limit + 1), 413, "request_entity_too_large"),
             ("POST", "/t/a%20b/v1/chat/completions", b"{}", 400, "invalid_trajectory"),
             ("GET", "/v1/models/other", b"", 404, "model_not_found"),
@@ -161,13 +167,42 @@ def test_address_of_others_needs_a_token(chat: ChatTemplate, tokenizer: HubToken
         (f"{CALL}\nDone?", "Let me see.\n\nDone?", [("add", '{"a": 1, "b": 2}')], None),
         ('<tool_call>\n{"name": "f", "arguments": {"a": 1', "", [("f", '{"a": 1')], None),
         ('<tool_call>\n{"name": "f", "arguments": {"a": 1}}', "", [("f", '{"a": 1}}')], None),
-        ("<tool_call>\nadd(1, 2)\n</tool_call>", "<tool_call>add(1, 2)", [], None),
+        (f"No {CALL[23:]}: {CALL}", f"No {CALL[23:]}: Let me see.", [("add", '{"a": 1, "b": 2}')], None),
+        ("<tool_call>\nadd(1, 2)\n</tool_call>", "<tool_call>\nadd(1, 2)\n</tool_call>", [], None),
     ],
 )
 def test_turns_are_taken_apart(text: str, content: str, calls: list[tuple[str, str]], reasoning: str | None) -> None:
-    message = parse_hermes_turn(text, True).message
+    message = parse_turn(text, FORMATS["hermes"], TOOLS).message
     assert (message.content, message.reasoning) == (content, reasoning)
     assert [(call.name, call.arguments) for call in message.calls] == calls
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "content", "reasoning", "arguments"),
+    [
+        ("qwen3_coder", "So.\n<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+         "So.", None, ['{"a": 1}']),
+        ("glm45", "<think>Hm.</think>So.<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+         "So.", "Hm.", ['{"a": 1}']),
+        ("mistral", 'So.[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}, {"name": "add", "arguments": {"a": 2}}]',
+         "So.", None, ['{"a": 1}', '{"a": 2}']),
+        ("deepseek", "Hm.</think>So.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": 1}"
+         "<｜tool▁call▁end｜><｜tool▁calls▁end｜>", "So.", "Hm.", ['{"a": 1}']),
+        ("llama3_json", '{"name": "add", "parameters": {"a": 1}}; {"name": "add", "parameters": {"a": 2}}',
+         "", None, ['{"a": 1}', '{"a": 2}']),
+        ("gpt_oss", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>So.<|end|>"
+         '<|start|>assistant<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}<|call|>',
+         "So.", "Hm.", ['{"a": 1}']),
+        ("gpt_oss", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>So.",
+         "So.", "Hm.", []),
+    ],
+)  # fmt: skip
+def test_calls_of_other_formats_are_taken_apart_too(
+    name: str, text: str, content: str, reasoning: str | None, arguments: list[str]
+) -> None:
+    parsed = parse_turn(text, FORMATS[name], TOOLS)
+    assert (parsed.message.content, parsed.message.reasoning, parsed.problems) == (content, reasoning, ())
+    assert [(call.name, call.arguments) for call in parsed.message.calls] == [("add", each) for each in arguments]
 
 
 def test_causes_of_refusals() -> None:

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout.capture.messages import ChatMessage, parse_messages
+from rollout.capture.messages import ChatMessage, WireMessage
 from rollout.capture.recorder import NoRoomError, Recorder
 from rollout.capture.tree import BranchReason, Pending, Turn
-from rollout.capture.turns import parse_hermes_turn
+from rollout.capture.turns import parse_turn
 from rollout.engines import FinishReason, GenerationResult, SamplingParams, VersionSpan
 from rollout.tokens import ChatTemplate, HubTokenizer, Message
+from rollout.tools import FORMATS
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {}}}
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
@@ -39,7 +40,9 @@ class Player:
         ids = self.chat._tokenizer.encode(text) + ((self.chat.end_of_turn,) if ended else ())
         finish = FinishReason.STOP if ended else FinishReason.LENGTH
         result = GenerationResult(ids, (-0.5,) * len(ids), finish, (VersionSpan("v", 0, len(ids)),))
-        return self.recorder.commit(pending, result, parse_hermes_turn(text, True).message, text, SamplingParams())
+        return self.recorder.commit(
+            pending, result, parse_turn(text, FORMATS["hermes"], [TOOL]).message, text, SamplingParams()
+        )
 
     def play(self, messages: Sequence[ChatMessage], text: str, *, ended: bool = True) -> Turn:
         return self.commit(self.begin(messages), text, ended=ended)
@@ -98,10 +101,9 @@ def test_forms_of_one_message_are_the_same() -> None:
         {"role": "assistant", "content": [{"type": "text", "text": "Hi. "}], "tool_calls": [other], "refusal": None},
         {"role": "assistant", "content": " Hi.", "tool_calls": [call], "reasoning_content": "", "name": "me"},
     ]
-    end = {"role": "user", "content": "?"}
-    keys = {parse_messages([form, end])[0].key for form in forms}
+    keys = {WireMessage.model_validate(form).meant().key for form in forms}
     assert len(keys) == 1
-    changed = parse_messages([{**forms[0], "tool_calls": []}, end])[0]
+    changed = WireMessage.model_validate({**forms[0], "tool_calls": []}).meant()
     assert changed.key not in keys
 
 
