@@ -3,11 +3,11 @@
 It needs aiohttp (extra `gateway`).
 """
 
+from rollout.capture.errors import UnknownTrajectoryError
 from rollout.capture.gateway import CaptureGateway, CaptureStatistics
 from rollout.capture.record import CapturedBranch, CapturedTrajectory
 from rollout.capture.recorder import Recorder
 from rollout.capture.settings import CaptureSettings
-from rollout.capture.table import UnknownTrajectoryError
 from rollout.capture.tree import BranchReason, Turn
 
 __all__ = [

@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from executor_service import Cause
+from fairbox.errors import FairboxError
 
 __all__ = [
     "ApiError",
+    "UnknownTrajectoryError",
     "bad_parameter",
     "deadline_passed",
     "engine_failed",
@@ -23,6 +25,10 @@ __all__ = [
 
 RETRY_S = 1.0
 """Advice to a client that met a bound: turns take about as long."""
+
+
+class UnknownTrajectoryError(FairboxError):
+    """No trajectory of this id is held: none was asked for, or it was deleted or given up for being idle."""
 
 
 class ApiError(Exception):

@@ -6,7 +6,8 @@
         found = gateway.trajectory("task-7")
 
 Invariants: a client that goes away takes its generation with it; leaving the block ends every request; trajectories and
-requests are bounded, and idle ones are given up.
+requests are bounded, and idle ones are given up; a trajectory with a request in flight never is; what is removed is
+gone, and a request that ends afterwards does not bring it back.
 """
 
 from __future__ import annotations
@@ -20,15 +21,14 @@ from executor_service import Cause
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.tokens import read_token
-from rollout.capture.errors import ApiError, not_found, overloaded
-from rollout.capture.record import CapturedTrajectory, captured
+from rollout.capture.errors import ApiError, UnknownTrajectoryError, not_found, overloaded
+from rollout.capture.record import CapturedTrajectory, Entry, captured
 from rollout.capture.recorder import Recorder
 from rollout.capture.replies import Answer
 from rollout.capture.requests import ChatRequest, RequestRules
 from rollout.capture.sampler import TurnSampler
 from rollout.capture.server import CaptureServer
 from rollout.capture.settings import CaptureSettings
-from rollout.capture.table import BoundReachedError, Entry, TrajectoryTable, UnknownTrajectoryError
 from rollout.engines.base import Engine, SamplingParams
 from rollout.tokens import ChatTemplate
 from rollout.tools import find_format
@@ -102,17 +102,13 @@ class CaptureGateway:
             queue_timeout_s=queue_timeout_s,
             request_timeout_s=settings.request_timeout_s,
         )
-        self._table = TrajectoryTable(
-            self._new_recorder,
-            max_trajectories=settings.max_trajectories,
-            max_concurrent=settings.max_concurrent,
-            idle_ttl_s=settings.idle_ttl_s,
-        )
+        self._entries: dict[str, Entry] = {}
         self._flights: dict[Entry, set[asyncio.Task[Answer]]] = {}
         self._server = CaptureServer(self, settings, token=token or read_token(settings.token_file, "token_file"))
         self._sweeper: asyncio.Task[None] | None = None
         self._tls = bool(settings.tls_cert)
-        self._turns = self._branches = self._failures = 0
+        self._running = self._turns = self._branches = self._failures = 0
+        self._refused = self._expired = self._deleted = 0
 
     @property
     def address(self) -> str:
@@ -140,7 +136,7 @@ class CaptureGateway:
 
     def trajectory_ids(self) -> tuple[str, ...]:
         """Those that are held."""
-        return tuple(entry.trajectory_id for entry in self._table.entries())
+        return tuple(self._entries)
 
     def set_reward(self, trajectory_id: str, value: float) -> None:
         """Attaches a reward, instead of an earlier one. Raises UnknownTrajectoryError, and FieldErrors for NaN."""
@@ -153,38 +149,51 @@ class CaptureGateway:
     def delete(self, trajectory_id: str) -> None:
         """Forgets a trajectory and ends its requests. Raises UnknownTrajectoryError."""
         entry = self._entry(trajectory_id)
-        self._table.delete(trajectory_id)
+        self._remove(entry)
+        self._deleted += 1
         for task in self._flights.get(entry, ()):
             task.cancel()
 
     def statistics(self) -> CaptureStatistics:
         """Live figures."""
-        table = self._table
         return CaptureStatistics(
-            trajectories=len(table),
-            running=table.running,
+            trajectories=len(self._entries),
+            running=self._running,
             turns=self._turns,
             branches=self._branches,
-            tokens=sum(entry.recorder.tokens for entry in table.entries()),
-            refused=table.refused,
+            tokens=sum(entry.recorder.tokens for entry in self._entries.values()),
+            refused=self._refused,
             failures=self._failures,
-            expired=table.expired,
-            deleted=table.deleted,
+            expired=self._expired,
+            deleted=self._deleted,
         )
 
     def begin(self, trajectory_id: str) -> Entry:
-        """A request starts. Give the entry to `end`. Raises ApiError when a bound is reached."""
-        try:
-            return self._table.begin(trajectory_id, self._clock.now())
-        except BoundReachedError as error:
-            if (entry := self._table.get(trajectory_id)) is not None:
-                entry.failed(str(error))  # an agent that gives up now does so for no fault of its own
-                self._failures += 1
-            raise overloaded(str(error)) from None
+        """A request starts; its trajectory is made as needed. Give the entry to `end`. Raises ApiError when a bound is
+        reached."""
+        entry = self._entries.get(trajectory_id)
+        if self._running >= self._settings.max_concurrent:
+            raise self._refusal(entry, f"{self._running} requests are in flight, which is max_concurrent")
+        if entry is None:
+            if len(self._entries) >= self._settings.max_trajectories:
+                self._expire()
+            if len(self._entries) >= self._settings.max_trajectories:
+                held = f"{len(self._entries)} trajectories are held, which is max_trajectories"
+                raise self._refusal(None, f"{held}; DELETE those that are done")
+            recorder = Recorder(self.chat, max_tokens=_MAX_TOKENS, max_model_tokens=self.engine.max_model_tokens)
+            entry = self._entries[trajectory_id] = Entry(trajectory_id, recorder, self._clock.now())
+        entry.running += 1
+        entry.used_at = self._clock.now()
+        self._running += 1
+        return entry
 
     def end(self, entry: Entry) -> None:
-        """The request ended, however it did."""
-        self._table.end(entry, self._clock.now())
+        """The request ended, however it did. A trajectory that holds nothing then is not kept."""
+        entry.running -= 1
+        entry.used_at = self._clock.now()
+        self._running -= 1
+        if not entry.running and not entry.recorder.turns and entry.error is None and not entry.removed:
+            self._remove(entry)
 
     def start(self, entry: Entry, asked: ChatRequest) -> asyncio.Task[Answer]:
         """Samples a turn in a task, which the caller awaits or cancels; deleting the trajectory cancels it, too."""
@@ -217,15 +226,27 @@ class CaptureGateway:
         if not flights:
             del self._flights[entry]
 
-    def _new_recorder(self) -> Recorder:
-        return Recorder(
-            self.chat,
-            max_tokens=_MAX_TOKENS,
-            max_model_tokens=self.engine.max_model_tokens,
-        )
+    def _refusal(self, entry: Entry | None, bound: str) -> ApiError:
+        self._refused += 1
+        if entry is not None:
+            entry.failed(f"overloaded: {bound}")  # an agent that gives up now does so for no fault of its own
+            self._failures += 1
+        return overloaded(f"overloaded: {bound}")
+
+    def _expire(self) -> None:
+        """Gives up those that nobody used for `idle_ttl_s`."""
+        before = self._clock.now() - self._settings.idle_ttl_s
+        idle = [entry for entry in self._entries.values() if not entry.running and entry.used_at <= before]
+        for entry in idle:
+            self._remove(entry)
+        self._expired += len(idle)
+
+    def _remove(self, entry: Entry) -> None:
+        entry.removed = True
+        del self._entries[entry.trajectory_id]
 
     def _entry(self, trajectory_id: str) -> Entry:
-        entry = self._table.get(trajectory_id)
+        entry = self._entries.get(trajectory_id)
         if entry is None:
             raise UnknownTrajectoryError(f"trajectory {trajectory_id!r} is not held")
         return entry
@@ -233,7 +254,7 @@ class CaptureGateway:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self._settings.idle_ttl_s / _SWEEPS)
-            self._table.expire(self._clock.now())
+            self._expire()
 
     async def _close(self) -> None:
         await self._server.stop()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from executor_service import Cause
-from rollout.capture.table import Entry
+from rollout.capture.recorder import Recorder
 from rollout.capture.tree import BranchReason, Turn
 from rollout.dump import Decode, record_of
 from rollout.engines.base import FinishReason
@@ -24,10 +24,36 @@ from rollout.rewards.base import Reward
 from rollout.tokens import Message, Trajectory
 from rollout.tools import ToolOutcome
 
-__all__ = ["CapturedBranch", "CapturedTrajectory", "captured", "record_json"]
+__all__ = ["CapturedBranch", "CapturedTrajectory", "Entry", "captured", "record_json"]
 
 STOPPED_BY_AGENT = "agent"
 """Stop reason of a branch whose last turn asks for tools: the agent did not come back with their answers."""
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """One trajectory that is held."""
+
+    trajectory_id: str
+    recorder: Recorder
+    used_at: float
+    running: int = 0
+    removed: bool = False
+    reward: float | None = None
+    error: str | None = None
+    """What failed in the service since the last turn; None when nothing did."""
+    failures: int = 0
+    """Requests that failed by the service, in all."""
+
+    def failed(self, error: str) -> None:
+        """A request failed by the service."""
+        self.failures += 1
+        self.error = error
+
+    @property
+    def cause(self) -> Cause:
+        """INFRA when the service failed and no turn followed: then the agent may have given up for that reason."""
+        return Cause.POLICY if self.error is None else Cause.INFRA
 
 
 @dataclass(frozen=True, slots=True)

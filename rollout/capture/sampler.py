@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from fairbox.clock import Clock
 from fairbox.errors import FieldErrors
 from rollout.capture.errors import ApiError, bad_parameter, deadline_passed, engine_failed, too_long
+from rollout.capture.record import Entry
 from rollout.capture.recorder import NoRoomError, PromptError
 from rollout.capture.replies import Answer
 from rollout.capture.requests import ChatRequest
-from rollout.capture.table import Entry
 from rollout.capture.tree import Pending
 from rollout.capture.turns import parse_turn
 from rollout.engines.base import Engine, EngineUnavailable, GenerationRequest, GenerationResult, SamplingParams

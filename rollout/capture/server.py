@@ -23,12 +23,18 @@ from fairbox.http_log import http_logger
 from fairbox.security.tls import ServerTls
 from fairbox.serving import check_address
 from fairbox.tokens import matches
-from rollout.capture.errors import ApiError, bad_parameter, engine_failed, not_found, unauthorized
+from rollout.capture.errors import (
+    ApiError,
+    UnknownTrajectoryError,
+    bad_parameter,
+    engine_failed,
+    not_found,
+    unauthorized,
+)
 from rollout.capture.record import record_json
 from rollout.capture.replies import Answer, branch_headers, chunks, completion, sse
 from rollout.capture.requests import ChatRequest, parse_request
 from rollout.capture.settings import CaptureSettings
-from rollout.capture.table import UnknownTrajectoryError
 from rollout.engines.base import EngineUnavailable
 
 if TYPE_CHECKING:
