@@ -98,7 +98,7 @@ def test_status_shows_both_tiers(service: Service) -> None:
     done = fairbox("status", f"limiter={service.ports.limiter_admin}", f"executor={service.ports.executor}")
     assert done.returncode == 0, done.stderr
     for expected in ("bucket", "code", "epoch", "isolation", "namespaces", "python"):
-        assert expected in done.stdout
+        assert expected in done.stdout.lower()
 
 
 def test_status_of_nothing_is_one_line_each() -> None:
