@@ -27,7 +27,6 @@ class BucketConfig:
     max_queued_per_client: int = setting(10_000, help="Most requests of one client that wait, from 1.")
     start_by_s: float = setting(5.0, help="A grant that no executor has bound within this time ends, seconds.")
     rate_per_s: float = setting(0.0, help="Most leases granted per second on average; 0: any number.")
-    burst: int = setting(0, help="Most leases granted at once under a rate; 0: the rate, rounded up.")
     order: str = setting("fifo", help="fifo, or fair_by_tenant: round robin over tenants.")
     adaptive: bool = setting(False, help="Lower the limit on overload and timeouts, and raise it again.")
     paused: bool = setting(False, help="Grant nothing; requests queue.")
@@ -44,7 +43,6 @@ class BucketConfig:
             self.max_queued_per_client,
             self.start_by_s,
             rate_per_s=self.rate_per_s,
-            burst=self.burst,
             order=BucketOrder(self.order),
             adaptive=self.adaptive,
             paused=self.paused,
@@ -81,7 +79,6 @@ class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
     )
     grace_s: float = setting(1.5, help="How long a client's session outlives its stream, seconds.")
     executor_ttl_s: float = setting(6.0, help="How long an executor's session lasts without a heartbeat, seconds.")
-    max_sessions: int = setting(10_000, help="Most sessions at once, from 1.")
 
     def validate(self) -> None:
         """Raises ConfigError for what the types can't say."""
@@ -94,7 +91,6 @@ class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
             )
         _within("grace_s", self.grace_s, 0.0, 3600.0)
         _within("executor_ttl_s", self.executor_ttl_s, 0.2, 3600.0)
-        _within("max_sessions", self.max_sessions, 1, 1_000_000)
         if self.leader not in LEADERS:
             raise ConfigError(f"leader is {self.leader!r}, must be one of {', '.join(LEADERS)}")
         if bool(self.state_file) != (self.leader == "file"):
@@ -112,7 +108,7 @@ class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
 
     def timing(self) -> Timing:
         """The times, as the core takes them."""
-        return Timing(grace=self.grace_s, executor_ttl=self.executor_ttl_s, max_sessions=self.max_sessions)
+        return Timing(grace=self.grace_s, executor_ttl=self.executor_ttl_s)
 
     def limits(self) -> list[BucketLimits]:
         """The buckets, as the core takes them."""
