@@ -34,7 +34,7 @@ __all__ = ["as_tables", "ask", "is_complete"]
 T = TypeVar("T")
 
 HOLDERS = 1_000
-"""Leases that are asked for, the oldest first."""
+"""Leases, and sessions of an executor, that are asked for, the oldest first."""
 _SHOWN = 50
 """Entries of a list that are shown one by one."""
 _ALARMS = frozenset({"recovering", "draining", "insecure"})
@@ -93,12 +93,15 @@ async def _ask_limiter(target: str, security: ClientSecurity, timeout_s: float) 
 async def _ask_executor(target: str, security: ClientSecurity, timeout_s: float) -> dict[str, Any]:
     async with open_channel(target, security=security) as channel:
         stub = cast("Executor", executor_pb2_grpc.ExecutorServiceStub(channel))
+        found: dict[str, Any] = {"target": target, "problem": "", "status": None, "sessions": []}
         try:
             request = executor_pb2.GetStatusRequest()
             status = await _answer(stub.GetStatus(request, timeout=timeout_s), timeout_s)
+            page = executor_pb2.ListSessionsRequest(page_size=HOLDERS)
+            listed = await _answer(stub.ListSessions(page, timeout=timeout_s), timeout_s)
         except _NoAnswerError as error:
-            return {"target": target, "problem": f"executor on {target} {error}", "status": None}
-        return {"target": target, "problem": "", "status": _plain(status)}
+            return found | {"problem": f"executor on {target} {error}"}
+        return found | {"status": _plain(status), "sessions": [_plain(each) for each in listed.sessions]}
 
 
 async def _answer(call: Awaitable[T], timeout_s: float) -> T:
@@ -138,7 +141,9 @@ def as_tables(found: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(f"{kind} on {answer['target']}", "bold"))
         if answer.get("leader"):
             parts.append(Text(f"standing by; it {answer['leader']}", "yellow"))
-        parts.append(_table(answer["status"] | {"leases": answer.get("leases", [])}))
+        listed = "leases" if kind == "limiter" else "sessions"
+        # The number of sessions, in an executor's status, makes room for the sessions themselves.
+        parts.append(_table(answer["status"] | {listed: answer[listed]}))
     return Group(*parts)
 
 

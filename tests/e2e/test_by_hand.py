@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from executor_service import ExecutorClient
 from tests.e2e.conftest import Service, alive, children, fairbox, start, stop
 
 README = Path(__file__).parents[2] / "README.md"
@@ -99,6 +101,15 @@ def test_status_shows_both_tiers(service: Service) -> None:
     assert done.returncode == 0, done.stderr
     for expected in ("bucket", "code", "epoch", "isolation", "namespaces", "python"):
         assert expected in done.stdout.lower()
+
+
+async def test_status_shows_the_sessions_that_live(service: Service) -> None:
+    async with ExecutorClient(service.ports.executor) as executor, executor.session(owner="mine") as session:
+        words = ("status", "limiter=", f"executor={service.ports.executor}")
+        done = await asyncio.to_thread(fairbox, *words)
+        assert f"session_id {session.session_id}" in " ".join(done.stdout.split()), done.stdout
+        told = json.loads((await asyncio.to_thread(fairbox, *words, "--json")).stdout)
+        assert [each["owner"] for each in told["executors"][0]["sessions"]] == ["mine"]
 
 
 def test_status_of_nothing_is_one_line_each() -> None:
