@@ -208,7 +208,7 @@ def endless(sample: Sample) -> float:
 async def test_bad_settings_fail_before_anything_runs() -> None:
     with pytest.raises(ValidationError, match=r"num_worker .* is not a setting; did you mean num_workers"):
         FairboxHarnessConfig(tool={"num_worker": 3})
-    with pytest.raises(ValidationError, match=r"tool\.default_timeout is -1"):
+    with pytest.raises(ValidationError, match=r"tool: default_timeout is -1"):
         FairboxHarnessConfig(tool={"default_timeout": -1})
     with pytest.raises(ConfigError, match="reward is 'right': reward 'right' is not registered"):
         problems(task={"reward": "right"})

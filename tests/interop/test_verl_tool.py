@@ -195,7 +195,7 @@ async def test_many_trajectories_share_one_limit_and_leave_nothing(tmp_path: Pat
     ("config", "problem"),
     [
         ({"num_worker": 3}, "num_worker .* is not a setting; did you mean num_workers"),
-        ({"default_timeout": -1}, r"tool\.default_timeout is -1"),
+        ({"default_timeout": -1}, r"default_timeout is -1"),
         ({"rate_limit": "many"}, "rate_limit is 'many'"),
     ],
 )

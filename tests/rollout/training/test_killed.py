@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.train, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[3]
 STEPS = 6
+TIMED = ("time/", "async/trajectories_per_min", "async/learner_waited", "async/engine_idle")
+"""Figures that tell how long things took, which is never the same twice."""
 SHARDS = ("shards.count=2", "shards.num_cpus=0.1", "ray_address=local")
 
 
@@ -50,7 +52,7 @@ def lines(out: Path) -> list[dict[str, Any]]:
     whole = (
         [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")] if path.exists() else []
     )
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in whole]
+    return [{k: v for k, v in json.loads(line).items() if not k.startswith(TIMED)} for line in whole]
 
 
 def sampled(out: Path) -> list[list[int]]:
