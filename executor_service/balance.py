@@ -8,8 +8,8 @@ this client has under way there.
 Invariants: a server that failed is left alone for a time that doubles with each failure in a row, unless all are; a
 server that is not listed any more gets no new calls, and is forgotten when nothing is under way there.
 
-A session lives in the server that made it; a workspace is where it was prepared. What is not known here (another
-process made it) is asked for anywhere, and whoever does not have it says so.
+`Homes`: a session lives in the server that made it; a workspace is where it was prepared. What is not known here
+(another process made it) is asked for anywhere, and whoever does not have it says so.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Invariants: figures are taken inside the loop, so that what is read is consistent; text is made and sent by threads of
 its own, so that a slow reader costs the loop nothing; a loop that does not answer is reported as `up 0`.
 
-Invariants: there are at most `_MOST` connections, and each is over when nothing is said for `_SILENT_S`. Whoever
+`ScrapeServer`: there are at most `_MOST` connections, and each is over when nothing is said for `_SILENT_S`. Whoever
 opens thousands takes neither threads nor descriptors from the service. Nothing of a connection is on stderr.
 """
 

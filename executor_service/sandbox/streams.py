@@ -3,7 +3,8 @@
 Invariants: a program is never held up for long by a full pipe; what is kept is bounded, the rest counted; after
 `drain()` everything that was written before is in.
 
-Pure. A program that floods is not held up, and not let go on for ever: `flooded` says when it is to be killed.
+`Capture` is pure. A program that floods is not held up, and not let go on for ever: `flooded` says when it is to be
+killed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """ExecutorService over gRPC: checks a request, hands it on, names every error. A thin shell; it decides nothing.
 
-Invariants: the chunks of a stream, put together, are the `data` of that stream in the result, whether the run was new,
-joined or ended; a reader that is slow holds up neither the program nor other readers, and costs no memory, because all
-read from the one copy of the output that its run keeps, which ends at the output limit. Leaving kills the run unless
-another call waits for it.
+`stream_execution`: the chunks of a stream, put together, are the `data` of that stream in the result, whether the run
+was new, joined or ended; a reader that is slow holds up neither the program nor other readers, and costs no memory,
+because all read from the one copy of the output that its run keeps, which ends at the output limit. Leaving kills the
+run unless another call waits for it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sessions over gRPC: checks a request, hands it on, names every error. A thin shell; it decides nothing.
 
-Invariants: the work belongs to this object and not to the call that brought it, and goes on when that is cancelled;
+`Once`: the work belongs to it and not to the call that brought it, and goes on when that is cancelled;
 nothing is left when the block is left.
 """
 

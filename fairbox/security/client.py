@@ -3,10 +3,10 @@
 Invariants: without `tls_ca` nothing is encrypted, and then a token goes to loopback alone unless `plaintext_token` says
 otherwise; nothing here holds what is in the files.
 
-Invariants: every call has the token of that moment; after a change of certificate or authorities new calls get a new
-channel, and those in flight end on the old one; a file that turns bad leaves everything as it is, and is told in the
-log. It is made inside the loop that uses it. Tokens are added here and not by an interceptor, which would wrap every
-call in a task of its own.
+`SecuredChannel`: every call has the token of that moment; after a change of certificate or authorities new calls get a
+new channel, and those in flight end on the old one; a file that turns bad leaves everything as it is, and is told in
+the log. It is made inside the loop that uses it. Tokens are added here and not by an interceptor, which would wrap
+every call in a task of its own.
 """
 
 from __future__ import annotations

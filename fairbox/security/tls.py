@@ -7,8 +7,8 @@ HTTPS in the event loop, where looking costs a read of small files, at most once
 
 `cryptography` is imported at the first use, because clients and servers without TLS don't need it.
 
-A mounted Secret is swapped by a symbolic link, which watches of files miss and times of files hide: contents are
-compared. Invariants: no thread and no task; a look reads the files at most once in `every` seconds, and only when
+`FileSet`: a mounted Secret is swapped by a symbolic link, which watches of files miss and times of files hide: contents
+are compared. It has no thread and no task; a look reads the files at most once in `every` seconds, and only when
 somebody asks; a file is never read beyond its bound. Reading blocks: the files are small and local.
 """
 

@@ -3,8 +3,8 @@
 Invariants: a file that can't be read, or is not acceptable, leaves the tokens as they are, and is told in the log and
 in `problem`; looking for changes costs a call of each second a read of each file, and other calls nothing.
 
-Invariants: what it takes to look one up does not tell how much of a guess was right: tokens are found by a keyed hash
-whose key never leaves the table; no token is in a text, in an error or in `repr()`.
+`TokenTable`: what it takes to look a token up does not tell how much of a guess was right: tokens are found by a keyed
+hash whose key never leaves the table; no token is in a text, in an error or in `repr()`.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ _OPENINGS = (
     "<｜tool▁calls▁begin｜>",
 )
 """Marks of every format before a call."""
-_OPENED = rf"(?:{'|'.join(re.escape(mark) for mark in _OPENINGS)})\s*"
+_MARK_CHARS = 64
+"""A mark and the blanks behind it, at most: what stands farther from its call is not looked for."""
 _AFTER = re.compile(r"(?:</function>|</tool_call>|<｜tool▁calls?▁end｜>|```|;|\s)+")
 """Marks after it."""
 _NAME = re.compile(r'"name"\s*:\s*("(?:[^"\\]|\\.)*")')
@@ -92,8 +93,7 @@ def _without(text: str, calls: Sequence[str]) -> str:
     """What stands around calls."""
     parts, position = [], 0
     for raw in calls:
-        opened = re.compile(_OPENED + re.escape(raw)).search(text, position)
-        start = text.find(raw, position) if opened is None else opened.end() - len(raw)
+        start = _start_of(raw, text, position)
         if start < 0:  # one of a list, which is gone as a whole
             continue
         parts.append(_before_call(text[position:start]))
@@ -101,6 +101,16 @@ def _without(text: str, calls: Sequence[str]) -> str:
         after = _AFTER.match(text, position)
         position = position if after is None else after.end()
     return "\n\n".join(part for part in [*parts, text[position:]] if part.strip())
+
+
+def _start_of(raw: str, text: str, position: int) -> int:
+    """Where a call's text begins: behind a mark, if it stands behind one; -1: nowhere. Linear in the text."""
+    first = start = text.find(raw, position)
+    while raw and start >= 0:
+        if text[max(position, start - _MARK_CHARS) : start].rstrip().endswith(_OPENINGS):
+            return start
+        start = text.find(raw, start + len(raw))
+    return first
 
 
 def _call_of(call: ToolCall | MalformedCall) -> Call | None:

@@ -4,12 +4,13 @@ Invariants: a forward pass sees explicit positions and an explicit mask, so a ro
 neighbours beyond the rounding of float32; keys and values are computed once per id of a trajectory. It knows rows and
 ids, not requests; it belongs to one thread.
 
-The examples of a prompt are shared by all trajectories, and each turn of a trajectory extends the one before, so most
-of a context has been computed already. What is kept is opaque here; entries are found by their ids alone.
+`PrefixStore`: the examples of a prompt are shared by all trajectories, and each turn of a trajectory extends the one
+before, so most of a context has been computed already. What is kept is opaque here; entries are found by their ids
+alone.
 
-Row r of every layer holds the context of request r from column 0 on, so rows of different lengths need no padding on
-the left and nothing shifts when a row joins or leaves. The owner says before each forward pass where it writes
-(`prefill_at` or `decode_at`) and hands the model the matching positions and mask.
+`RowCache`: row r of every layer holds the context of request r from column 0 on, so rows of different lengths need no
+padding on the left and nothing shifts when a row joins or leaves. The owner says before each forward pass where it
+writes (`prefill_at` or `decode_at`) and hands the model the matching positions and mask.
 """
 
 from __future__ import annotations

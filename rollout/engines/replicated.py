@@ -7,9 +7,9 @@ by `Balancer`; the probing task is owned, and has ended before leaving returns.
 Sampling a turn again is safe, because nothing of the failed attempt was handed over: a turn has no effect outside of
 its engine until its result is returned. The time it cost is reported as waiting, which no trajectory is charged for.
 
-Invariants: one change at a time; a replica gets turns only with the wanted version, because `bring` is part of its
-probe; the wanted version changes when at least one replica has it. Loading again is safe: it replaces the same weights
-by the same, with no turn running.
+`ReplicaWeights`: one change at a time; a replica gets turns only with the wanted version, because `bring` is part of
+its probe; the wanted version changes when at least one replica has it. Loading again is safe: it replaces the same
+weights by the same, with no turn running.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ on from what it has; every wait has a deadline; what is cancelled here is ended 
 
 It does not choose between servers (`ReplicatedEngine` does) and starts none (`launch` does).
 
-The distribution after temperature is told from the one before it by asking for one id twice: the distance between the
-logprobs of the most probable id and of the 20th is (logit difference) / temperature, so at temperature 0.5 it is twice
-that at 1. A server started with SGLANG_RETURN_ORIGINAL_LOGPROB=1 gives the same distance both times.
+`check_logprobs`: the distribution after temperature is told from the one before it by asking for one id twice: the
+distance between the logprobs of the most probable id and of the 20th is (logit difference) / temperature, so at
+temperature 0.5 it is twice that at 1. A server started with SGLANG_RETURN_ORIGINAL_LOGPROB=1 gives the same distance
+both times.
 """
 
 from __future__ import annotations

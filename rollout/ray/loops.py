@@ -4,8 +4,8 @@ Invariants: a worker or a node that dies costs the trajectories that it ran, whi
 are run again by whoever runs them, under new ids; Ray starts the worker again; every wait has a deadline; leaving ends
 every worker.
 
-Invariants: the loop is opened by the first call, also in a process that Ray has started again; it is opened and closed
-by one task, so that what is in it may use task groups; when its owner ends, Ray ends it.
+`RolloutActor`: the loop is opened by the first call, also in a process that Ray has started again; it is opened and
+closed by one task, so that what is in it may use task groups; when its owner ends, Ray ends it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A template that writes calls itself is asked to write one; the format that reads
 place for tools, the prompt asks for the Hermes format, so that is it. `sglang:NAME` is a parser of sglang, for families
 that have none here.
 
-A turn is messages of one channel each; the one whose header names a recipient is the call, and ends the turn:
+Of gpt-oss a turn is messages of one channel each; the one whose header names a recipient is the call, and ends the
+turn:
 
     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>commentary to=functions.code_interpreter
     <|constrain|>json<|message|>{"code": "print(1)"}<|call|>

@@ -4,8 +4,8 @@ Invariants: places are given first in, first out; a wait ends by its deadline; l
 while waiting, gives everything back; the board shows where each call is. After an executor has failed, calls wait a
 little before they take a lease (`Cooldown`).
 
-It is shared by all who use the service in one process. Without it thousands of calls that wait behind each other would
-each find the same failure within milliseconds, and use up every lease and every repeat of a run meanwhile.
+`Cooldown` is shared by all who use the service in one process. Without it thousands of calls that wait behind each
+other would each find the same failure within milliseconds, and use up every lease and every repeat of a run meanwhile.
 """
 
 from __future__ import annotations

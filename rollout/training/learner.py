@@ -7,8 +7,8 @@ Invariants: a step is a function of the weights, the optimizer, the batch, the s
 gradient does not depend on how rows are split into micro-batches or over peers (beyond rounding); weights move only by
 finite gradients. A step without a token to train on moves nothing, the schedule neither, and says so.
 
-Pure: lengths in, row numbers out. Every process has a part in every collective of a sharded model, so one that has
-fewer micro-batches than others gets empty ones. Invariants: each row that has a length above 0 is in exactly one
+`plan_rounds` is pure: lengths in, row numbers out. Every process has a part in every collective of a sharded model, so
+one that has fewer micro-batches than others gets empty ones. Each row that has a length above 0 is in exactly one
 micro-batch of one process; every process has the same number of them.
 """
 

@@ -1,9 +1,10 @@
 """A training run from its settings: model, checkpoint, engine, tools, loop; everything opened here is closed here.
 
-The kernel holds the lock and lets it go when the process ends, however it ends. A file system without locks protects
-nobody.
+`only_run`: the kernel holds the lock on `out` and lets it go when the process ends, however it ends. A file system
+without locks protects nobody.
 
-Everything is read from `Trainer.statistics()`. Labels are of closed sets and of the names in `metrics.jsonl`.
+`trainer_metrics`: everything is read from `Trainer.statistics()`. Labels are of closed sets and of the names in
+`metrics.jsonl`.
 """
 
 from __future__ import annotations

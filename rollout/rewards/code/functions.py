@@ -1,9 +1,10 @@
 """The reward functions: each finds the program in the answer, the cases in the ground truth, and grades.
 
-What most of them take is in `given.py`.
+What most of them take is in `TestArguments` and `SampleArguments`.
 
-What the beginning defines beside the function (helpers, imports) is the task's: the test uses its own copy. A candidate
-that defines `poly` or `encode_shift` anew does not decide what `assert poly(xs, candidate(xs)) == 0` means.
+`Completion`: what the beginning defines beside the function (helpers, imports) is the task's: the test uses its own
+copy. A candidate that defines `poly` or `encode_shift` anew does not decide what `assert poly(xs, candidate(xs)) == 0`
+means.
 """
 
 from __future__ import annotations

@@ -9,10 +9,14 @@
 | `final_answer` | `<final_answer>path:first-last (note)</final_answer>` | the last turn |
 | `answer` | `<answer>[(path, (first, last))]</answer>` | the final message |
 
-<files>                        <file-list>['src/a.py', 'src/b.py']</file-list>
-src/a.py
-./src/b.py
-</files>
+`files`, and `file_list` beside it:
+
+    <files>                        <file-list>['src/a.py', 'src/b.py']</file-list>
+    src/a.py
+    ./src/b.py
+    </files>
+
+`code_block`:
 
     ```
     src/a.py

@@ -242,3 +242,16 @@ def test_any_history_of_requests_keeps_tokens_exact(chat: ChatTemplate, data: st
     assert recorder.tokens == held
     assert recorder._reserved == 0
     assert recorder.branches == len(recorder.tips())
+
+
+def test_a_list_of_many_calls_costs_what_its_text_does() -> None:
+    """All calls of a list have the list's text: looked for anew for each, it would take minutes."""
+    listed = ",".join(['{"name": "add", "arguments": {"a": 1}}'] * 15_000)
+    turn = parse_turn(f"Before.[TOOL_CALLS][{listed}]", FORMATS["mistral"], [TOOL])
+    assert (turn.message.content, len(turn.message.calls)) == ("Before.", 15_000)
+
+
+def test_a_call_is_taken_out_where_it_is_marked_and_not_where_it_is_quoted() -> None:
+    call = '{"name": "add", "arguments": {"a": 1}}'
+    turn = parse_turn(f"As {call} says:\n<tool_call>\n{call}\n</tool_call>", FORMATS["hermes"], [TOOL])
+    assert (turn.message.content, len(turn.message.calls)) == (f"As {call} says:", 1)
