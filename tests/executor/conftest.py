@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
 from executor_service import ExecutorClient
-from tests.executor.servers import GROUPS, Server, running
+from tests.executor.servers import Server, running
 
 SECRET = "server-secret-3f1b"
 
@@ -19,9 +17,6 @@ def server() -> Iterator[Server]:
     """A server with small queues and a secret in its environment."""
     with running("max_concurrent=4", "max_queued=500", env={"FAIRBOX_TEST_SECRET": SECRET}) as started:
         yield started
-    for folder in Path("/sys/fs/cgroup").glob(f"*{GROUPS}"):
-        with contextlib.suppress(OSError):
-            folder.rmdir()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -21,8 +22,17 @@ from fairbox.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 START_WITHIN_S = 60.0
-GROUPS = "/fairbox-tests"
-"""Control groups of test servers are made below this, where a killed server's can be swept away."""
+GROUPS = f"/fairbox-tests-{os.getpid()}"
+"""Control groups of the servers of this test process are made below this, and swept away when it ends."""
+
+
+@atexit.register
+def _sweep_groups() -> None:
+    """Removes the groups of servers that were killed: one of each server, with one of each of its boxes."""
+    for root in Path("/sys/fs/cgroup").glob(f"*{GROUPS}"):
+        for folder in (*root.glob("*/*/"), *root.glob("*/"), root):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 @dataclass(frozen=True)
