@@ -3,30 +3,42 @@
 A call that is not in order is not dropped: it is returned with what is wrong and where, so that the model can be told.
 Closed `<think>` blocks hold no calls; after an unclosed one calls still count. What stands around the calls is not
 judged, and neither is whether the tool exists.
+
+A model may write anything, so reading takes time in proportion to the text: a turn has at most MAX_CALLS calls, and the
+next one, if there are more, is answered as malformed in place of all the rest.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NoReturn, Protocol
 
 from rollout.tokens.conversation import CallRef
 
 __all__ = [
+    "MAX_CALLS",
     "MalformedCall",
     "ToolCall",
     "ToolCallFormat",
+    "bounded",
     "checked_call",
     "json_problem",
     "openings",
     "read_json",
     "shorten",
     "skip_space",
+    "without_thoughts",
 ]
 
+MAX_CALLS = 64
+"""Calls of one turn that are read: far more than any task needs at once, and few enough that looking once through the
+text for each of them takes milliseconds."""
+MAX_DEPTH = 64
+"""Levels of lists and objects in a call's arguments: what is deeper can't be written as JSON again at any place."""
 _SPACE = re.compile(r"\s*")
 _NEAR = 24
 """Characters shown on each side of a JSON error."""
@@ -79,15 +91,35 @@ class ToolCallFormat(Protocol):
         ...
 
 
+def bounded(calls: Iterator[ToolCall | MalformedCall]) -> tuple[ToolCall | MalformedCall, ...]:
+    """The first MAX_CALLS of them, and if there are more, one that says so: the others are not even read."""
+    read = tuple(islice(calls, MAX_CALLS))
+    for more in calls:
+        problem = f"a turn may make at most {MAX_CALLS} calls, and this one and all behind it are not read"
+        return (*read, MalformedCall(problem, more.raw))
+    return read
+
+
+def without_thoughts(text: str) -> str:
+    """A text without its closed `<think>` blocks."""
+    kept, position = [], 0
+    while (start := text.find("<think>", position)) >= 0 and (end := text.find("</think>", start)) >= 0:
+        kept.append(text[position:start])
+        position = end + len("</think>")
+    return "".join((*kept, text[position:]))
+
+
 def openings(text: str, opening: re.Pattern[str], start: int = 0) -> re.Match[str] | None:
     """The next opening mark that is not inside a closed `<think>` block."""
-    position = start
-    while (found := opening.search(text, position)) is not None:
+    position, found = start, opening.search(text, start)
+    while found is not None:
         think = text.find("<think>", position, found.start() + len("<think>"))
         end = -1 if think < 0 else text.find("</think>", think)
         if think < 0 or think > found.start() or end < 0:
             return found
         position = end + len("</think>")
+        if position > found.start():
+            found = opening.search(text, position)
     return None
 
 
@@ -125,8 +157,22 @@ def checked_call(value: Any, raw: str, *, arguments_key: str = "arguments") -> T
         return MalformedCall(f'"name" must be the name of a function, but is {_kind(name)}', raw)
     if not isinstance(arguments, dict):
         return MalformedCall(f'"{arguments_key}" must be a JSON object, but is {_kind(arguments)}', raw, name)
+    if is_deep(arguments):
+        return MalformedCall("its JSON is nested too deeply", raw, name)
     call_id = value.get("id")
     return ToolCall(name, arguments, raw, call_id if isinstance(call_id, str) and call_id else None)
+
+
+def is_deep(value: Any) -> bool:
+    """Whether lists and objects lie in one another for more than MAX_DEPTH levels."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict | list):
+                inner.extend(each.values() if isinstance(each, dict) else each)
+        level = inner
+    return bool(level)
 
 
 def skip_space(text: str, start: int) -> int:

@@ -21,7 +21,7 @@ Llama 3.x writes nothing but the call, or several with `;` between them, `<|pyth
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fairbox.errors import ConfigError
@@ -31,6 +31,7 @@ from rollout.tools.calls import (
     MalformedCall,
     ToolCall,
     ToolCallFormat,
+    bounded,
     checked_call,
     json_problem,
     read_json,
@@ -61,22 +62,25 @@ class Llama3Format:
     name = "llama3_json"
 
     def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
+        return bounded(self._read(text))
+
+    def _read(self, text: str) -> Iterator[ToolCall | MalformedCall]:
         thought = _THOUGHT.match(text)
         start = skip_space(text, 0 if thought is None else thought.end())
         tagged = text.startswith(_PYTHON, start)
         start = skip_space(text, start + len(_PYTHON)) if tagged else start
         if not tagged and _LLAMA_CALL.match(text, start) is None:
-            return ()
-        calls: list[ToolCall | MalformedCall] = []
+            return
         while True:
             value, end, error = read_json(text, start)
             if error is not None:
                 problem = json_problem(error, text, start, len(text), cut_off=True)
-                return (*calls, MalformedCall(problem, text[start:].strip()))
-            calls.append(_llama_call(value, text[start:end].strip()))
+                yield MalformedCall(problem, text[start:].strip())
+                return
+            yield _llama_call(value, text[start:end].strip())
             after = skip_space(text, end)
             if not text.startswith(";", after):
-                return tuple(calls)
+                return
             start = skip_space(text, after + 1)
 
 
@@ -98,15 +102,16 @@ class HarmonyFormat:
     name = "gpt_oss"
 
     def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
-        calls: list[ToolCall | MalformedCall] = []
+        return bounded(self._read(text))
+
+    def _read(self, text: str) -> Iterator[ToolCall | MalformedCall]:
         for header in _HEADER.finditer(text):
             recipient = _RECIPIENT.search(header[1])
             if recipient is None or recipient[1].startswith("assistant"):
                 continue
             end = _END.search(text, header.end())
             assert end is not None
-            calls.append(_call(recipient[1].removeprefix("functions."), text, header.end(), end.start()))
-        return tuple(calls)
+            yield _call(recipient[1].removeprefix("functions."), text, header.end(), end.start())
 
 
 def _call(name: str, text: str, start: int, stop: int) -> ToolCall | MalformedCall:

@@ -24,13 +24,14 @@ DeepSeek V3 and R1 write a type, the name and fenced JSON, V3.1 the name and JSO
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rollout.tools.calls import (
     MalformedCall,
     ToolCall,
+    bounded,
     checked_call,
     json_problem,
     openings,
@@ -65,16 +66,17 @@ class MarkedFormat:
     """What may stand between the JSON and the closing mark."""
 
     def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
-        """Every call of a turn, in order. Never raises."""
+        """The calls of a turn, in order, at most MAX_CALLS. Never raises."""
+        return bounded(self._read(text))
+
+    def _read(self, text: str) -> Iterator[ToolCall | MalformedCall]:
         opening = re.compile(re.escape(self.opening))
-        calls: list[ToolCall | MalformedCall] = []
         position = 0
         while (mark := openings(text, opening, position)) is not None:
             found, position = self._calls(text, mark.end())
-            calls += found
-        return tuple(calls)
+            yield from found
 
-    def _calls(self, text: str, start: int) -> tuple[list[ToolCall | MalformedCall], int]:
+    def _calls(self, text: str, start: int) -> tuple[Iterable[ToolCall | MalformedCall], int]:
         """The calls whose opening mark ends at `start`, and where to go on."""
         stop = self._stop(text, start)
         head = None if self.head is None else self.head.match(text, skip_space(text, start))
@@ -101,11 +103,11 @@ class MarkedFormat:
             value = {"name": name, "arguments": value, "id": said.get("id")}
         return self._checked(value, raw), after + len(self.closing)
 
-    def _checked(self, value: Any, raw: str) -> list[ToolCall | MalformedCall]:
+    def _checked(self, value: Any, raw: str) -> Iterable[ToolCall | MalformedCall]:
         if not self.lists or isinstance(value, dict):
             return [checked_call(value, raw)]
-        if isinstance(value, list) and value:
-            return [checked_call(each, raw) for each in value]
+        if isinstance(value, list) and value:  # the text is the list's, and is kept once
+            return (checked_call(each, raw if index == 0 else "") for index, each in enumerate(value))
         problem = f"after {self.opening} a list of calls must follow, but there is {shorten(raw)}"
         return [MalformedCall(problem, raw)]
 
@@ -138,5 +140,5 @@ DEEPSEEK = MarkedFormat(
 
 
 def parse_tool_calls(text: str) -> tuple[ToolCall | MalformedCall, ...]:
-    """Every call of a turn in the Hermes format, in order. Never raises."""
+    """The calls of a turn in the Hermes format, in order, at most MAX_CALLS. Never raises."""
     return HERMES.parse(text)

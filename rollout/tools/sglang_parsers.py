@@ -2,22 +2,20 @@
 
 Needs the package `sglang` in this process (no server), whose import takes seconds. Its parsers drop what they can't
 read; a turn in which they see a call and read none is answered as one malformed call, without saying where. Closed
-`<think>` blocks are left out first.
+`<think>` blocks are left out first. How long sglang's parsers take for hostile text is not bounded here.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbox.errors import ConfigError
-from rollout.tools.calls import MalformedCall, ToolCall, checked_call
+from rollout.tools.calls import MalformedCall, ToolCall, bounded, checked_call, without_thoughts
 
 __all__ = ["SglangFormat"]
 
-_THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
 _UNREADABLE = "the call can't be read in the format that the prompt asks for"
 
 
@@ -42,7 +40,7 @@ class SglangFormat:
         self._make_parser = FunctionCallParser
 
     def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
-        said = _THOUGHT.sub("", text)
+        said = without_thoughts(text)
         try:
             # Parsers hold the state of one stream, so each turn gets its own.
             parser = self._make_parser([self._make_tool(dict(tool)) for tool in tools], self._parser)
@@ -51,7 +49,7 @@ class SglangFormat:
             items = parser.parse_non_stream(said)[1]
         except Exception:  # a parser of unknown quality on text of unknown quality
             return (MalformedCall(_UNREADABLE, said),)
-        return tuple(_call(item.name, item.parameters) for item in items) or (MalformedCall(_UNREADABLE, said),)
+        return bounded(_call(item.name, item.parameters) for item in items) or (MalformedCall(_UNREADABLE, said),)
 
 
 def _call(name: str | None, parameters: str) -> ToolCall | MalformedCall:

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rollout.tools.calls import MalformedCall, ToolCall, openings, shorten, skip_space
+from rollout.tools.calls import MalformedCall, ToolCall, bounded, is_deep, openings, shorten, skip_space
 
 __all__ = ["GlmFormat", "Qwen3CoderFormat"]
 
@@ -31,7 +31,11 @@ _FUNCTION_END = "</function>"
 _PARAMETER_END = "</parameter>"
 _GLM_OPENING = re.compile("<tool_call>")
 _GLM_NAME = re.compile(r"\s*([^\s<>{}]+)\s*")
-_GLM_ARGUMENT = re.compile(r"\s*<arg_key>\s*(.*?)\s*</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+_KEY, _KEY_END = "<arg_key>", "</arg_key>"
+_VALUE, _VALUE_END = "<arg_value>", "</arg_value>"
+_Types = Mapping[tuple[str, str], Any]
+_Reader = Callable[[str, int, _Types], tuple[ToolCall | MalformedCall, int]]
+"""Reads the call whose opening ends at a place: (the call, where to go on)."""
 
 
 class Qwen3CoderFormat:
@@ -40,13 +44,7 @@ class Qwen3CoderFormat:
     name = "qwen3_coder"
 
     def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
-        types = _types(tools)
-        calls: list[ToolCall | MalformedCall] = []
-        position = 0
-        while (mark := openings(text, _CODER_OPENING, position)) is not None:
-            call, position = _coder_call(text, mark.end(), types)
-            calls.append(call)
-        return tuple(calls)
+        return bounded(_calls(text, _CODER_OPENING, _coder_call, _types(tools)))
 
 
 class GlmFormat:
@@ -55,16 +53,17 @@ class GlmFormat:
     name = "glm45"
 
     def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
-        types = _types(tools)
-        calls: list[ToolCall | MalformedCall] = []
-        position = 0
-        while (mark := openings(text, _GLM_OPENING, position)) is not None:
-            call, position = _glm_call(text, mark.end(), types)
-            calls.append(call)
-        return tuple(calls)
+        return bounded(_calls(text, _GLM_OPENING, _glm_call, _types(tools)))
 
 
-def _coder_call(text: str, start: int, types: Mapping[tuple[str, str], Any]) -> tuple[ToolCall | MalformedCall, int]:
+def _calls(text: str, opening: re.Pattern[str], read: _Reader, types: _Types) -> Iterator[ToolCall | MalformedCall]:
+    position = 0
+    while (mark := openings(text, opening, position)) is not None:
+        call, position = read(text, mark.end(), types)
+        yield call
+
+
+def _coder_call(text: str, start: int, types: _Types) -> tuple[ToolCall | MalformedCall, int]:
     head = _CODER_NAME.match(text, start)
     if head is None:
         stop = _next(text, start, _FUNCTION_END, "<function=")
@@ -95,7 +94,7 @@ def _coder_call(text: str, start: int, types: Mapping[tuple[str, str], Any]) -> 
     return MalformedCall(problem, raw, name), stop
 
 
-def _glm_call(text: str, start: int, types: Mapping[tuple[str, str], Any]) -> tuple[ToolCall | MalformedCall, int]:
+def _glm_call(text: str, start: int, types: _Types) -> tuple[ToolCall | MalformedCall, int]:
     stop = _next(text, start, _CLOSE, "<tool_call>")
     head = _GLM_NAME.match(text, start)
     if head is None or head.end() > stop:
@@ -103,11 +102,11 @@ def _glm_call(text: str, start: int, types: Mapping[tuple[str, str], Any]) -> tu
         return MalformedCall(problem, text[start:stop].strip()), stop
     name, position = head[1], head.end()
     arguments: dict[str, Any] = {}
-    while (argument := _GLM_ARGUMENT.match(text, position)) is not None:
-        if argument[1] in arguments:
-            return MalformedCall(f'its argument "{argument[1]}" is given twice', text[start:stop].strip(), name), stop
-        arguments[argument[1]] = _value(argument[2], types.get((name, argument[1])))
-        position = argument.end()
+    while (argument := _glm_argument(text, position)) is not None:
+        key, value, position = argument
+        if key in arguments:
+            return MalformedCall(f'its argument "{key}" is given twice', text[start:stop].strip(), name), stop
+        arguments[key] = _value(value, types.get((name, key)))
     after = skip_space(text, position)
     if text.startswith(_CLOSE, after):
         return ToolCall(name, arguments, text[start:position].strip()), after + len(_CLOSE)
@@ -117,6 +116,22 @@ def _glm_call(text: str, start: int, types: Mapping[tuple[str, str], Any]) -> tu
         return MalformedCall(f"it is not closed: {_CLOSE} is missing", raw, name), stop
     problem = f"<arg_key> with <arg_value>, or {_CLOSE}, must follow, but there is {shorten(text[after:stop])}"
     return MalformedCall(problem, raw, name), stop
+
+
+def _glm_argument(text: str, start: int) -> tuple[str, str, int] | None:
+    """(key, text of the value, where it ends) of the argument at `start`; None: there is none, or it isn't closed."""
+    start = skip_space(text, start)
+    if not text.startswith(_KEY, start):
+        return None
+    key_end = text.find(_KEY_END, start)
+    begin = skip_space(text, key_end + len(_KEY_END))
+    if key_end < 0 or not text.startswith(_VALUE, begin):
+        return None
+    end = text.find(_VALUE_END, begin)
+    if end < 0:
+        return None
+    key = text[start + len(_KEY) : key_end].strip()
+    return key, text[begin + len(_VALUE) : end], end + len(_VALUE_END)
 
 
 def _types(tools: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Any]:
@@ -133,7 +148,8 @@ def _value(text: str, kind: Any) -> Any:
     if kind in (None, "string") or (isinstance(kind, list) and "string" in kind):
         return text
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        return text if is_deep(value) else value
     except (ValueError, RecursionError):
         return {"True": True, "False": False, "None": None}.get(text.strip(), text)
 

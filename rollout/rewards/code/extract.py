@@ -14,7 +14,7 @@ from enum import StrEnum
 
 __all__ = ["CodeSource", "Extracted", "extract_code"]
 
-_FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^`]*)")
+_FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)")
 _THOUGHT = "</think>"
 _TAGS = {
     "python": {"python", "py", "python3", "py3"},

@@ -17,6 +17,7 @@ from rollout.capture.turns import parse_turn
 from rollout.engines import FinishReason, GenerationResult, SamplingParams, VersionSpan
 from rollout.tokens import ChatTemplate, HubTokenizer, Message
 from rollout.tools import FORMATS
+from rollout.tools.calls import MAX_CALLS
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {}}}
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
@@ -245,10 +246,10 @@ def test_any_history_of_requests_keeps_tokens_exact(chat: ChatTemplate, data: st
 
 
 def test_a_list_of_many_calls_costs_what_its_text_does() -> None:
-    """All calls of a list have the list's text: looked for anew for each, it would take minutes."""
+    """Only so many are read, and the text of the list is looked for once."""
     listed = ",".join(['{"name": "add", "arguments": {"a": 1}}'] * 15_000)
     turn = parse_turn(f"Before.[TOOL_CALLS][{listed}]", FORMATS["mistral"], [TOOL])
-    assert (turn.message.content, len(turn.message.calls)) == ("Before.", 15_000)
+    assert (turn.message.content, len(turn.message.calls)) == ("Before.", MAX_CALLS)
 
 
 def test_a_call_is_taken_out_where_it_is_marked_and_not_where_it_is_quoted() -> None:
