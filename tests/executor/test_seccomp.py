@@ -1,0 +1,119 @@
+"""The compiled filter, run over every number of a system call: what is listed is allowed, and nothing else."""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+
+import pyseccomp
+import pytest
+
+from executor_service import ExecutorClient, IsolationLevel, Outcome
+from executor_service.sandbox import seccomp
+from executor_service.sandbox.seccomp import compile_filter
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86-64")
+ALLOW, ERRNO, KILL = 0x7FFF0000, 0x00050000, 0x00000000
+X86_64 = 0xC000003E
+DATA = struct.Struct("=iIQ6Q")
+OPERATIONS = {0x15: int.__eq__, 0x25: int.__gt__, 0x35: int.__ge__}
+
+
+def run(program: bytes, number: int, *arguments: int, arch: int = X86_64) -> int:
+    """What the kernel's interpreter of such filters returns for a call."""
+    code = list(struct.iter_unpack("=HBBI", program))
+    data = DATA.pack(number, arch, 0, *arguments, *[0] * (6 - len(arguments)))
+    at = accumulator = 0
+    while True:
+        operation, if_true, if_false, value = code[at]
+        at += 1
+        if operation == 0x20:
+            (accumulator,) = struct.unpack_from("=I", data, value)
+        elif operation == 0x54:
+            accumulator &= value
+        elif operation == 0x05:
+            at += value
+        elif operation == 0x06:
+            return int(value)
+        elif operation == 0x45:
+            at += if_true if accumulator & value else if_false
+        else:
+            at += if_true if OPERATIONS[operation](accumulator, value) else if_false
+
+
+def number_of(name: str) -> int:
+    return int(pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name))
+
+
+def name_of(number: int) -> str:
+    try:
+        return str(pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, number).decode())
+    except ValueError:
+        return ""
+
+
+@pytest.fixture(scope="module", params=IsolationLevel)
+def level(request: pytest.FixtureRequest) -> IsolationLevel:
+    return IsolationLevel(request.param)
+
+
+def test_what_is_listed_is_allowed_and_nothing_else(level: IsolationLevel) -> None:
+    program = compile_filter(level)
+    answers = {number: run(program, number, 1) for number in range(4096) if name_of(number) or number > 512}
+    for number, answer in answers.items():
+        name = name_of(number)
+        if name in seccomp._DENIED:
+            assert answer == ERRNO | errno.EPERM, name
+        elif name not in seccomp._ALLOWED:
+            assert answer == ERRNO | errno.ENOSYS, name or number
+        elif level is IsolationLevel.NAMESPACES and name not in ("prlimit64", *seccomp._OF_ONESELF_ALONE):
+            assert answer == ALLOW, name
+    assert sum(answer == ALLOW for answer in answers.values()) > 240
+    assert {name for name in seccomp._ALLOWED if number_of(name) < 0} == set(), "a name that is none"
+
+
+def test_calls_of_other_architectures_are_not_taken_for_ours(level: IsolationLevel) -> None:
+    program = compile_filter(level)
+    assert run(program, number_of("getpid"), arch=0x40000003) == KILL
+    assert run(program, 0x40000000 | number_of("getpid")) == ERRNO | errno.ENOSYS  # x32
+
+
+def test_calls_are_narrowed_by_their_arguments(level: IsolationLevel) -> None:
+    program = compile_filter(level)
+    refused = ERRNO | errno.EPERM
+    for flag in (0x02000000, 0x10000000, 0x20000000, 0x40000000):  # a new group, user, pid and net namespace
+        assert run(program, number_of("clone"), flag | 0x11) == refused
+    assert run(program, number_of("clone"), 0x11) == ALLOW
+    assert run(program, number_of("prlimit64"), 1) == refused
+    for domain, name in ((16, "AF_NETLINK"), (40, "AF_VSOCK"), (38, "AF_ALG"), (17, "AF_PACKET")):
+        assert run(program, number_of("socket"), domain) == refused, name
+    for command in (1024, 1026):  # F_SETLEASE, F_NOTIFY
+        assert run(program, number_of("fcntl"), 3, command) == refused
+        assert run(program, number_of("fcntl"), 3, command | 1 << 32) == refused, "the kernel looks at 32 bits"
+    assert run(program, number_of("fcntl"), 3, 1) == ALLOW
+
+
+OPENED_BY_OTHERS = """
+import ctypes, fcntl, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+print("inotify", libc.inotify_init1(0), os.strerror(ctypes.get_errno()))
+handle = os.open(os.path.dirname(os.__file__), os.O_RDONLY)
+for command in (fcntl.F_NOTIFY, fcntl.F_SETLEASE):
+    try:
+        fcntl.fcntl(handle, command, 1)
+        print(command, "taken")
+    except PermissionError:
+        print(command, "refused")
+"""
+
+
+async def test_a_program_is_not_told_what_others_open(executor: ExecutorClient) -> None:
+    result = await executor.execute(OPENED_BY_OTHERS)
+    assert result.stdout.text == "inotify -1 Function not implemented\n1026 refused\n1024 refused\n", result
+
+
+async def test_who_follows_a_file_looks_again_and_again_instead(executor: ExecutorClient) -> None:
+    code = "(sleep 0.3; echo more >> log; sleep 1.5; kill $$) & echo first > log; exec tail -f log"
+    result = await executor.execute(code, language="bash")
+    assert (result.outcome, result.stdout.text) == (Outcome.SIGNALED, "first\nmore\n"), result
