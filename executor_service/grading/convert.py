@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from executor_service.convert import (
@@ -26,8 +25,8 @@ from executor_service.grading.model import (
     VerifyResult,
     VerifyStyle,
 )
-from executor_service.grading.values import NotPlain, proto_from_plain, text_from_proto, to_proto
 from executor_service.model import Cause, InputFile, Limits
+from executor_service.sandbox.inside.values import NotPlain, encode
 from executor_service.v1 import executor_pb2 as pb
 
 __all__ = ["case_to_proto", "style_of", "verify_from_proto", "verify_request", "verify_to_proto"]
@@ -116,11 +115,10 @@ def case_to_proto(case: Case) -> pb.VerifyCase:
 def _function_to_proto(case: FunctionCase) -> pb.FunctionCase:
     try:
         return pb.FunctionCase(
-            arguments=[proto_from_plain(each) for each in case.arguments],
-            keywords={name: proto_from_plain(each) for name, each in case.keywords.items()},
-            expected=None if case.expected_json else proto_from_plain(case.expected),
-            arguments_json=case.arguments_json,
-            expected_json=case.expected_json,
+            arguments=[encode(each).decode() for each in case.arguments],
+            keywords={name: encode(each).decode() for name, each in case.keywords.items()},
+            expected=encode(case.expected).decode(),
+            tuples_are_lists=case.tuples_are_lists,
         )
     except NotPlain as error:
         raise ValueError(str(error)) from None
@@ -143,7 +141,7 @@ def _case_result_to_proto(result: CaseResult) -> pb.CaseResult:
         verdict=pb.Verdict.Value(f"VERDICT_{result.verdict.name}"),
         cause=pb.Cause.Value(f"CAUSE_{result.cause.name}"),
         execution=result_to_proto(result.execution) if result.execution else None,
-        actual=to_proto(json.loads(result.actual)) if result.actual is not None else None,
+        actual=(result.actual or b"").decode(),
         message=result.message,
     )
 
@@ -164,6 +162,6 @@ def _case_result_from_proto(message: pb.CaseResult) -> CaseResult:
         verdict=Verdict(pb.Verdict.Name(message.verdict).removeprefix("VERDICT_")),
         cause=Cause(pb.Cause.Name(message.cause).removeprefix("CAUSE_")),
         execution=result_from_proto(message.execution) if message.HasField("execution") else None,
-        actual=text_from_proto(message.actual) if message.HasField("actual") else None,
+        actual=message.actual.encode() or None,
         message=message.message,
     )

@@ -109,16 +109,14 @@ class StdioCase:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCase:
-    """A call and what it must return: plain Python values, or JSON texts, where tuples and lists are the same."""
+    """A call and what it must return: plain Python values."""
 
     arguments: tuple[Any, ...] = ()
     expected: Any = None
     keywords: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     case_id: str = ""
-    arguments_json: str = ""
-    """Instead of `arguments`: a JSON array."""
-    expected_json: str = ""
-    """Instead of `expected`: a JSON value."""
+    tuples_are_lists: bool = False
+    """A tuple counts as the list with the same items, as befits an expected value from JSON, which has no tuples."""
 
 
 @dataclass(frozen=True, slots=True)

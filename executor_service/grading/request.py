@@ -20,8 +20,7 @@ class FunctionCall:
     ask: bytes
     """Text of the arguments, as the candidate's worker takes them."""
     expected: Tree
-    from_json: bool
-    """The expected value was given as JSON, which has no tuples."""
+    tuples_are_lists: bool = False
 
 
 CheckedCase = StdioCase | FunctionCall | AssertCase | PytestCase

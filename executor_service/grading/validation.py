@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Collection
 
 from executor_service.grading.checker import validate_checker
 from executor_service.grading.comparison import TOLERANCE
 from executor_service.grading.model import AssertCase, Comparison, PytestCase, StdioCase, Tolerance, VerifyStyle
 from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
-from executor_service.grading.values import Malformed, Tree, call_text, from_json, from_proto
+from executor_service.grading.values import ARGUMENT_DEPTH, Malformed, Tree, call_text, parse
 from executor_service.model import InputFile, Limits, RunRequest
 from executor_service.sandbox.inside.values import MAX_BYTES
 from executor_service.v1 import executor_pb2 as pb
@@ -227,47 +225,30 @@ def _function(
     found: list[FieldError], field: str, case_id: str, case: pb.FunctionCase, entry_point: str
 ) -> FunctionCall | None:
     before = len(found)
-    arguments: Sequence[Tree] = ()
-    if case.arguments_json:
-        if case.arguments:
-            found.append(FieldError(f"{field}.arguments_json", "is set beside arguments, must be one of them"))
-        loaded = _json(found, f"{field}.arguments_json", case.arguments_json)
-        if not isinstance(loaded, list):
-            found.append(FieldError(f"{field}.arguments_json", "is no array, must be a JSON array of the arguments"))
-        else:
-            arguments = [from_json(each) for each in loaded]
-    else:
-        arguments = [_value(found, f"{field}.arguments[{i}]", each) for i, each in enumerate(case.arguments)]
-    keywords = {name: _value(found, f"{field}.keywords[{name!r}]", each) for name, each in case.keywords.items()}
-    expected: Tree = None
-    if case.expected_json:
-        if case.HasField("expected"):
-            found.append(FieldError(f"{field}.expected_json", "is set beside expected, must be one of them"))
-        expected = from_json(_json(found, f"{field}.expected_json", case.expected_json))
-    else:
-        expected = _value(found, f"{field}.expected", case.expected)
+    texts = [*case.arguments, *case.keywords.values()]
+    _most(found, f"{field}.arguments", sum(map(len, texts)), MAX_BYTES, "characters with keywords")
+    if len(found) > before:
+        return None
+    parts = [0]
+    arguments = [_argument(found, f"{field}.arguments[{i}]", each, parts) for i, each in enumerate(case.arguments)]
+    keywords = {
+        name: _argument(found, f"{field}.keywords[{name!r}]", each, parts) for name, each in case.keywords.items()
+    }
+    expected = _value(found, f"{field}.expected", case.expected, 0, [0])
     ask = b"" if len(found) > before else call_text(entry_point, arguments, keywords)
     _most(found, f"{field}.arguments", len(ask), MAX_BYTES, "bytes as text")
-    return None if len(found) > before else FunctionCall(case_id, ask, expected, bool(case.expected_json))
+    return None if len(found) > before else FunctionCall(case_id, ask, expected, case.tuples_are_lists)
 
 
-def _value(found: list[FieldError], field: str, message: pb.Value) -> Tree:
-    return _or_problem(found, field, lambda: from_proto(message))
+def _argument(found: list[FieldError], field: str, text: str, parts: list[int]) -> Tree:
+    return _value(found, field, text, ARGUMENT_DEPTH, parts)
 
 
-def _json(found: list[FieldError], field: str, text: str) -> Any:
-    return _or_problem(found, field, lambda: json.loads(text))
-
-
-def _or_problem(found: list[FieldError], field: str, make: Callable[[], Any]) -> Any:
+def _value(found: list[FieldError], field: str, text: str, depth: int, parts: list[int]) -> Tree:
     try:
-        return make()
+        return parse(text.encode(), depth=depth, parts=parts)
     except Malformed as error:
-        found.append(FieldError(field, str(error)))
-    except RecursionError:
-        found.append(FieldError(field, "is nested too deeply"))
-    except ValueError as error:
-        found.append(FieldError(field, f"is no JSON: {error}"))
+        found.append(FieldError(field, f"is no plain value: {error}"))
     return None
 
 

@@ -198,7 +198,11 @@ class FunctionWork(CaseWork):
 
         def compare() -> Finding:
             return judge_value(
-                blob, case.expected, request.comparison, from_json=case.from_json, tolerance=request.tolerance
+                blob,
+                case.expected,
+                request.comparison,
+                tuples_are_lists=case.tuples_are_lists,
+                tolerance=request.tolerance,
             )
 
         return compare() if len(blob) < _BIG else await asyncio.to_thread(compare)

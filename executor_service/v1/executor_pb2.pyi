@@ -1212,124 +1212,6 @@ class ListSessionsResponse(google.protobuf.message.Message):
 global___ListSessionsResponse = ListSessionsResponse
 
 @typing.final
-class Value(google.protobuf.message.Message):
-    """A plain value as it crosses between candidate and checker."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    NONE_FIELD_NUMBER: builtins.int
-    BOOLEAN_FIELD_NUMBER: builtins.int
-    INTEGER_FIELD_NUMBER: builtins.int
-    BIG_INTEGER_FIELD_NUMBER: builtins.int
-    REAL_FIELD_NUMBER: builtins.int
-    TEXT_FIELD_NUMBER: builtins.int
-    SURROGATE_TEXT_FIELD_NUMBER: builtins.int
-    DATA_FIELD_NUMBER: builtins.int
-    LIST_FIELD_NUMBER: builtins.int
-    TUPLE_FIELD_NUMBER: builtins.int
-    SET_FIELD_NUMBER: builtins.int
-    DICT_FIELD_NUMBER: builtins.int
-    none: builtins.bool
-    """None; must be true."""
-    boolean: builtins.bool
-    """A bool."""
-    integer: builtins.int
-    """An int that fits into 64 bits."""
-    big_integer: builtins.str
-    """Any other int, in decimal."""
-    real: builtins.float
-    """A float, NaN and infinities included."""
-    text: builtins.str
-    """A str."""
-    surrogate_text: builtins.bytes
-    """A str that is not valid Unicode, encoded with `surrogatepass`."""
-    data: builtins.bytes
-    """A bytes."""
-    @property
-    def list(self) -> global___Values:
-        """A list."""
-
-    @property
-    def tuple(self) -> global___Values:
-        """A tuple."""
-
-    @property
-    def set(self) -> global___Values:
-        """A set or frozenset."""
-
-    @property
-    def dict(self) -> global___Entries:
-        """A dict, in its order."""
-
-    def __init__(
-        self,
-        *,
-        none: builtins.bool = ...,
-        boolean: builtins.bool = ...,
-        integer: builtins.int = ...,
-        big_integer: builtins.str = ...,
-        real: builtins.float = ...,
-        text: builtins.str = ...,
-        surrogate_text: builtins.bytes = ...,
-        data: builtins.bytes = ...,
-        list: global___Values | None = ...,
-        tuple: global___Values | None = ...,
-        set: global___Values | None = ...,
-        dict: global___Entries | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["big_integer", b"big_integer", "boolean", b"boolean", "data", b"data", "dict", b"dict", "integer", b"integer", "kind", b"kind", "list", b"list", "none", b"none", "real", b"real", "set", b"set", "surrogate_text", b"surrogate_text", "text", b"text", "tuple", b"tuple"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["big_integer", b"big_integer", "boolean", b"boolean", "data", b"data", "dict", b"dict", "integer", b"integer", "kind", b"kind", "list", b"list", "none", b"none", "real", b"real", "set", b"set", "surrogate_text", b"surrogate_text", "text", b"text", "tuple", b"tuple"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["none", "boolean", "integer", "big_integer", "real", "text", "surrogate_text", "data", "list", "tuple", "set", "dict"] | None: ...
-
-global___Value = Value
-
-@typing.final
-class Values(google.protobuf.message.Message):
-    """Values in order."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    VALUES_FIELD_NUMBER: builtins.int
-    @property
-    def values(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Value]:
-        """The values."""
-
-    def __init__(
-        self,
-        *,
-        values: collections.abc.Iterable[global___Value] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["values", b"values"]) -> None: ...
-
-global___Values = Values
-
-@typing.final
-class Entries(google.protobuf.message.Message):
-    """Keys and values in order."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    KEYS_FIELD_NUMBER: builtins.int
-    VALUES_FIELD_NUMBER: builtins.int
-    @property
-    def keys(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Value]:
-        """The keys."""
-
-    @property
-    def values(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Value]:
-        """One value per key."""
-
-    def __init__(
-        self,
-        *,
-        keys: collections.abc.Iterable[global___Value] | None = ...,
-        values: collections.abc.Iterable[global___Value] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["keys", b"keys", "values", b"values"]) -> None: ...
-
-global___Entries = Entries
-
-@typing.final
 class StdioCase(google.protobuf.message.Message):
     """A program's input and what it must print."""
 
@@ -1353,7 +1235,12 @@ global___StdioCase = StdioCase
 
 @typing.final
 class FunctionCase(google.protobuf.message.Message):
-    """A call and what it must return."""
+    """A call and what it must return. Each value is plain data as JSON text: null, booleans, numbers and strings are
+    themselves; everything else is an array that begins with a tag: `["l", [...]]` a list, `["t", [...]]` a tuple,
+    `["e", [...]]` a set, `["z", [...]]` a frozenset, `["d", [keys], [values]]` a dict, `["b", HEX]` bytes, `["i", HEX]` an
+    int beyond 64 bits, `["s", HEX]` a str that is not valid Unicode (UTF-8 with `surrogatepass`). At most 100 levels,
+    2^20 parts and 8 MiB; those of all arguments together.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1364,49 +1251,40 @@ class FunctionCase(google.protobuf.message.Message):
         KEY_FIELD_NUMBER: builtins.int
         VALUE_FIELD_NUMBER: builtins.int
         key: builtins.str
-        @property
-        def value(self) -> global___Value: ...
+        value: builtins.str
         def __init__(
             self,
             *,
             key: builtins.str = ...,
-            value: global___Value | None = ...,
+            value: builtins.str = ...,
         ) -> None: ...
-        def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
     ARGUMENTS_FIELD_NUMBER: builtins.int
     KEYWORDS_FIELD_NUMBER: builtins.int
     EXPECTED_FIELD_NUMBER: builtins.int
-    ARGUMENTS_JSON_FIELD_NUMBER: builtins.int
-    EXPECTED_JSON_FIELD_NUMBER: builtins.int
-    arguments_json: builtins.str
-    """Instead of `arguments`: a JSON array."""
-    expected_json: builtins.str
-    """Instead of `expected`: a JSON value."""
+    TUPLES_ARE_LISTS_FIELD_NUMBER: builtins.int
+    expected: builtins.str
+    """Expected value. Not empty: `null` is None."""
+    tuples_are_lists: builtins.bool
+    """A tuple counts as the list with the same items, as befits an expected value from JSON, which has no tuples."""
     @property
-    def arguments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Value]:
-        """Positional arguments."""
+    def arguments(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Positional arguments, e.g. `1` and `["l", [1, 2]]`."""
 
     @property
-    def keywords(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___Value]:
+    def keywords(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """Keyword arguments."""
-
-    @property
-    def expected(self) -> global___Value:
-        """Expected value."""
 
     def __init__(
         self,
         *,
-        arguments: collections.abc.Iterable[global___Value] | None = ...,
-        keywords: collections.abc.Mapping[builtins.str, global___Value] | None = ...,
-        expected: global___Value | None = ...,
-        arguments_json: builtins.str = ...,
-        expected_json: builtins.str = ...,
+        arguments: collections.abc.Iterable[builtins.str] | None = ...,
+        keywords: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        expected: builtins.str = ...,
+        tuples_are_lists: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["expected", b"expected"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["arguments", b"arguments", "arguments_json", b"arguments_json", "expected", b"expected", "expected_json", b"expected_json", "keywords", b"keywords"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["arguments", b"arguments", "expected", b"expected", "keywords", b"keywords", "tuples_are_lists", b"tuples_are_lists"]) -> None: ...
 
 global___FunctionCase = FunctionCase
 
@@ -1669,15 +1547,13 @@ class CaseResult(google.protobuf.message.Message):
     """The verdict."""
     cause: global___Cause.ValueType
     """Who could have caused it."""
+    actual: builtins.str
+    """For FUNCTION: the value that it returned, as in FunctionCase. Empty: there is none, or it is too large to show."""
     message: builtins.str
     """One sentence for people."""
     @property
     def execution(self) -> global___ExecutionResult:
         """What became of the candidate in this case. Its `compilation` has no output: the response has it, once."""
-
-    @property
-    def actual(self) -> global___Value:
-        """For FUNCTION: the value that it returned."""
 
     def __init__(
         self,
@@ -1686,10 +1562,10 @@ class CaseResult(google.protobuf.message.Message):
         verdict: global___Verdict.ValueType = ...,
         cause: global___Cause.ValueType = ...,
         execution: global___ExecutionResult | None = ...,
-        actual: global___Value | None = ...,
+        actual: builtins.str = ...,
         message: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["actual", b"actual", "execution", b"execution"]) -> builtins.bool: ...
+    def HasField(self, field_name: typing.Literal["execution", b"execution"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["actual", b"actual", "case_id", b"case_id", "cause", b"cause", "execution", b"execution", "message", b"message", "verdict", b"verdict"]) -> None: ...
 
 global___CaseResult = CaseResult

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
 from executor_service.grading.rules import Finding
 from executor_service.grading.validation import validate_verify
 from executor_service.model import ExecutionResult, IsolationLevel, Limits
+from executor_service.sandbox.inside.values import encode
 from executor_service.server.leases import NoLimiter
 from executor_service.server.verify_cases import CheckWork, FunctionWork, Grader
 from executor_service.server.work import Attempt
@@ -50,7 +52,10 @@ class Bench:
 
 
 def function(code: str, entry_point: str, arguments_json: str, expected_json: str, **more: Any) -> pb.VerifyCodeRequest:
-    case = pb.VerifyCase(function=pb.FunctionCase(arguments_json=arguments_json, expected_json=expected_json))
+    """A call as a task writes it down in JSON: its lists may be tuples."""
+    arguments = [encode(each).decode() for each in json.loads(arguments_json)]
+    expected = encode(json.loads(expected_json)).decode()
+    case = pb.VerifyCase(function=pb.FunctionCase(arguments=arguments, expected=expected, tuples_are_lists=True))
     return pb.VerifyCodeRequest(
         code=code, style=pb.VERIFY_STYLE_FUNCTION, entry_point=entry_point, cases=[case], **more
     )

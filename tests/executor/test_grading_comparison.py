@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from executor_service.grading.comparison import same_text, same_value
 from executor_service.grading.model import Comparison
-from executor_service.grading.values import from_json, parse
+from executor_service.grading.values import parse
 from executor_service.sandbox.inside.values import encode
 
 EXACT, WHITESPACE, FLOAT = Comparison.EXACT, Comparison.WHITESPACE, Comparison.FLOAT
@@ -113,7 +113,7 @@ def test_values(expected: Any, actual: Any, comparison: Comparison, same: bool) 
 
 
 def test_json_takes_a_tuple_for_a_list() -> None:
-    expected = from_json([[1, 2], {"a": [3]}])
+    expected = parse(encode([[1, 2], {"a": [3]}]))
     actual = parse(encode(((1, 2), {"a": (3,)})))
     assert same_value(expected, actual, EXACT, tuples_are_lists=True)
     assert not same_value(expected, actual, EXACT)

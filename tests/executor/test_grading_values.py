@@ -14,10 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor_service.grading.comparison import same_value
-from executor_service.grading.model import Comparison
-from executor_service.grading.values import Malformed, from_json, from_proto, parse, proto_from_plain, to_proto
+from executor_service.grading.model import Comparison, Verdict
+from executor_service.grading.rules import judge_value
+from executor_service.grading.validation import validate_verify
+from executor_service.grading.values import Malformed, parse
 from executor_service.sandbox.inside.values import MAX_DEPTH, Foreign, NotPlain, decode, encode
 from executor_service.v1 import executor_pb2 as pb
+from fairbox.errors import FieldErrors
+from tests.executor.grading import POLICY
 
 hashable = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.binary(),
@@ -60,7 +64,8 @@ def test_a_plain_value_crosses_unchanged(value: Any) -> None:
 @given(plain)
 def test_a_plain_value_survives_text_tree_and_message(value: Any) -> None:
     tree = parse(encode(value))
-    again = from_proto(pb.Value.FromString(to_proto(tree).SerializeToString()))
+    message = pb.CaseResult(actual=json.dumps(tree))
+    again = parse(pb.CaseResult.FromString(message.SerializeToString()).actual.encode())
     assert same_value(tree, again, Comparison.EXACT)
     assert same_value(again, tree, Comparison.EXACT)
 
@@ -156,6 +161,9 @@ def test_depth_and_size_are_bounded() -> None:
         b'["o", 0, true, "E", true]',
         b'["r", 0]',
         b'["x", 1, "E", []]',
+        b'["d", [["l", []]], [1]]',
+        b'["e", [["d", [], []]]]',
+        b'["e", [["t", [["l", []]]]]]',
         b'"\\ud800"',
         b"[" * 100_000,
         b'["l", [' * 500 + b"]]" * 500,
@@ -176,33 +184,33 @@ def test_text_that_can_not_be_built_is_refused_where_values_are_built(text: byte
         decode(text)
 
 
-@pytest.mark.parametrize(
-    ("message", "problem"),
-    [
-        (pb.Value(), "no kind"),
-        (pb.Value(none=False), "must be true"),
-        (pb.Value(big_integer="1x"), "decimal"),
-        (pb.Value(big_integer="9" * 5000), "4300"),
-        (pb.Value(surrogate_text=b"\xff"), "surrogate"),
-        (pb.Value(list=pb.Values(values=[pb.Value()])), "no kind"),
-        (pb.Value(dict=pb.Entries(keys=[pb.Value(none=True)])), "1 keys and 0 values"),
-        (pb.Value(set=pb.Values(values=[pb.Value(list=pb.Values())])), "hashed"),
-    ],
-)
-def test_a_message_that_is_no_value_says_why(message: pb.Value, problem: str) -> None:
-    with pytest.raises(Malformed, match=problem):
-        from_proto(message)
+def test_texts_that_go_into_one_call_are_bounded_together() -> None:
+    parts = [0]
+    parse(encode([0] * 600_000), parts=parts)
+    with pytest.raises(Malformed, match="parts"):
+        parse(encode([0] * 600_000), parts=parts)
+    assert parse(b'["l", [["l", []]]]', depth=MAX_DEPTH - 1)
+    with pytest.raises(Malformed, match="deep"):
+        parse(b'["l", [["l", []]]]', depth=MAX_DEPTH)
 
 
-def test_what_no_message_holds_is_malformed() -> None:
-    deep: Any = 0
-    for _ in range(60):
-        deep = [deep]
-    for value in (deep, 10**5000):
-        with pytest.raises(Malformed):
-            proto_from_plain(value)
+def test_every_text_of_a_call_that_is_no_value_is_named() -> None:
+    call = pb.FunctionCase(arguments=["1", "[2]"], keywords={"x": "{}", "y": '"y"'}, expected="")
+    request = pb.VerifyCodeRequest(
+        code="x", style=pb.VERIFY_STYLE_FUNCTION, entry_point="f", cases=[pb.VerifyCase(function=call)]
+    )
+    with pytest.raises(FieldErrors) as caught:
+        validate_verify(request, installed={"python"}, policy=POLICY)
+    named = {error.field.removeprefix("cases[0].function.") for error in caught.value.errors}
+    assert named == {"arguments[1]", "keywords['x']", "expected"}
+    call.arguments[:] = [f'"{"x" * (5 << 20)}"'] * 2
+    request.cases[0].function.CopyFrom(call)
+    with pytest.raises(FieldErrors, match="must have at most 8388608"):
+        validate_verify(request, installed={"python"}, policy=POLICY)
 
 
-def test_json_has_lists_and_text_keys() -> None:
-    tree = from_json(json.loads('{"a": [1, 2.5, null, true, 123456789012345678901234567890]}'))
-    assert decode(json.dumps(tree).encode()) == {"a": [1, 2.5, None, True, 123456789012345678901234567890]}
+def test_an_int_that_python_refuses_to_print_is_judged_and_not_returned() -> None:
+    long, short = 10**4400, 10**4200
+    for value, shown in ((long, None), (short, encode(short))):
+        finding = judge_value(encode([value, [], ""]), parse(encode(value)), Comparison.EXACT, tuples_are_lists=False)
+        assert (finding.verdict, finding.actual) == (Verdict.PASSED, shown)

@@ -121,10 +121,6 @@ async def test_cancelling_the_call_ends_its_cases(executor: ExecutorClient, serv
             "entry_point",
             "language",
         }),
-        ({"cases": [FunctionCase(expected_json="{", arguments_json="3")], "code": "x", "entry_point": "f"}, {
-            "cases[0].function.arguments_json",
-            "cases[0].function.expected_json",
-        }),
         ({"cases": [AssertCase("")], "code": "x", "comparison": Comparison.EXACT, "entry_point": "f"}, {
             "cases[0].assertion.source",
             "comparison",

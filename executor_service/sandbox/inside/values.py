@@ -164,7 +164,5 @@ class _Decoder:
         try:
             hash(value)
         except TypeError:
-            if type(value) is set:
-                return frozenset(value)  # messages know one kind of set
             raise ValueError("a key or member can't be hashed") from None
         return value

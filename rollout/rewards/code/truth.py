@@ -112,7 +112,7 @@ def calls_of(document: Any, *, name: str = "") -> Calls:
     if plain and all(isinstance(wanted, list) and len(wanted) == 1 for _, wanted in pairs):
         values = [wanted[0] for wanted in values]
     cases = [
-        FunctionCase(case_id=str(index), arguments_json=json.dumps(given), expected_json=json.dumps(wanted))
+        FunctionCase(tuple(given), wanted, case_id=str(index), tuples_are_lists=True)
         for index, (given, wanted) in enumerate(zip(arguments, values, strict=True))
     ]
     return Calls(name, tuple(cases))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -52,13 +51,13 @@ def test_a_checker_of_the_problem() -> None:
 )
 def test_calls(given: Any, wanted: Any, arguments: Any, value: Any) -> None:
     calls = calls_of({"fn_name": "f", "inputs": [given], "outputs": [wanted]})
-    expected = FunctionCase(case_id="0", arguments_json=json.dumps(arguments), expected_json=json.dumps(value))
+    expected = FunctionCase(tuple(arguments), value, case_id="0", tuples_are_lists=True)
     assert (calls.name, calls.cases) == ("f", (expected,))
 
 
 def test_values_are_wrapped_all_or_not_at_all() -> None:
     calls = calls_of({"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], [1, 2]]})
-    assert [case.expected_json for case in calls.cases] == ["[1]", "[1, 2]"]
+    assert [case.expected for case in calls.cases] == [[1], [1, 2]]
 
 
 @pytest.mark.parametrize("document", [["assert f()"], {"assert_case": ["assert f()"]}, "assert f()"])
