@@ -13,14 +13,13 @@ from collections.abc import Iterator
 
 import grpc
 
+from fairbox.v1.common_pb2 import Lease
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 
 
 @contextlib.contextmanager
-def lease(
-    target: str, bucket: str = "code", *, queue_timeout_s: float = 60.0, hold_s: float = 0.0
-) -> Iterator[pb.Lease]:
+def lease(target: str, bucket: str = "code", *, queue_timeout_s: float = 60.0, hold_s: float = 0.0) -> Iterator[Lease]:
     """A token of `bucket` for as long as the block lasts. grpc.RpcError: RESOURCE_EXHAUSTED where the queue is full,
     DEADLINE_EXCEEDED where the turn did not come. `hold_s` needs a bucket with `max_hold_s`."""
     client_id, request_id = uuid.uuid4().hex, "1"

@@ -10,6 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from limiter import Lease
 
 __all__ = [
     "Cause",
@@ -19,7 +23,6 @@ __all__ = [
     "FileStatus",
     "InputFile",
     "IsolationLevel",
-    "LeaseRef",
     "Limits",
     "Outcome",
     "Output",
@@ -119,19 +122,6 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseRef:
-    """A token of the limiter, as its grant named it."""
-
-    bucket: str
-    epoch: int
-    seq: int
-    client_session_id: str
-
-    def __str__(self) -> str:
-        return f"{self.bucket}/{self.epoch}.{self.seq}"
-
-
-@dataclass(frozen=True, slots=True)
 class InputFile:
     """A file to be put into the work folder."""
 
@@ -157,7 +147,7 @@ class RunRequest:
     """Mounted for the run; empty: none."""
     workspace_read_only: bool = False
     """Mounted without a writable layer."""
-    lease: LeaseRef | None = None
+    lease: Lease | None = None
     request_id: str = ""
     tenant: str = ""
     profile: str = ""

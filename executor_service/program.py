@@ -10,6 +10,7 @@ from executor_service.convert import limits_to_proto
 from executor_service.errors import InvalidRequest
 from executor_service.model import InputFile, Limits
 from executor_service.v1 import executor_pb2 as pb
+from fairbox.v1 import common_pb2
 from limiter import LeaseLike
 
 __all__ = ["Program", "program_to_proto"]
@@ -71,7 +72,9 @@ def program_to_proto(program: Program) -> pb.ExecuteCodeRequest:
         raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
 
 
-def _lease_to_proto(lease: LeaseLike | None) -> pb.Lease | None:
+def _lease_to_proto(lease: LeaseLike | None) -> common_pb2.Lease | None:
     if lease is None:
         return None
-    return pb.Lease(bucket=lease.bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=lease.client_session_id)
+    return common_pb2.Lease(
+        bucket=lease.bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=lease.client_session_id
+    )

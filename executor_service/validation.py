@@ -14,10 +14,11 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from executor_service.languages import LANGUAGES, PYTHON_BASE, Needs
-from executor_service.model import InputFile, LeaseRef, Limits, RunRequest
+from executor_service.model import InputFile, Limits, RunRequest
 from executor_service.sandbox.limits import PAGE, disk_use
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldError, FieldErrors
+from limiter import Lease
 
 __all__ = [
     "MAX_ID",
@@ -295,7 +296,7 @@ def check_profile(found: list[FieldError], profile: str, language: str, profiles
         found.append(FieldError("profile", f"is {profile!r}, must be {allowed}"))
 
 
-def _lease(found: list[FieldError], request: pb.ExecuteCodeRequest) -> LeaseRef | None:
+def _lease(found: list[FieldError], request: pb.ExecuteCodeRequest) -> Lease | None:
     if not request.HasField("lease"):
         return None
     lease = request.lease
@@ -305,4 +306,4 @@ def _lease(found: list[FieldError], request: pb.ExecuteCodeRequest) -> LeaseRef 
         _most(found, f"lease.{name}", len(getattr(lease, name)), MAX_ID, "characters")
     if lease.seq == 0:
         found.append(FieldError("lease.seq", "is 0, must be as the limiter granted it"))
-    return LeaseRef(lease.bucket, lease.epoch, lease.seq, lease.client_session_id)
+    return Lease.of(lease)

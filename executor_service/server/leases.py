@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from executor_service.model import LeaseRef
+from limiter import Lease
 
 __all__ = [
     "Claim",
@@ -77,7 +77,7 @@ class LeaseGate(Protocol):
         """Whether a run that brings no lease has to wait for one."""
         ...
 
-    def claim(self, lease: LeaseRef | None, *, run_id: str, tenant: str) -> AbstractAsyncContextManager[Claim]:
+    def claim(self, lease: Lease | None, *, run_id: str, tenant: str) -> AbstractAsyncContextManager[Claim]:
         """Begins to bind `lease`, or waits for a new one. Entering may wait in the limiter's queue only for a new one;
         raises LimiterDown or LeaseQueueFull."""
         ...
@@ -107,7 +107,7 @@ class NoLimiter:
 
     needs_queue = False
 
-    def claim(self, lease: LeaseRef | None, *, run_id: str, tenant: str) -> AbstractAsyncContextManager[Claim]:
+    def claim(self, lease: Lease | None, *, run_id: str, tenant: str) -> AbstractAsyncContextManager[Claim]:
         return _Free()
 
     def status(self) -> GateStatus:

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
-from executor_service.model import LeaseRef
 from executor_service.server.leases import (
     Claim,
     GateStatus,
@@ -49,8 +48,8 @@ class RemoteLimiter:
         self._bind_timeout_s = bind_timeout_s
         self._queue_timeout_s = queue_timeout_s
 
-    def claim(self, lease: LeaseRef | None, *, run_id: str, tenant: str) -> AbstractAsyncContextManager[Claim]:
-        return self._acquired(run_id, tenant) if lease is None else self._bound(Lease.of(lease), run_id)
+    def claim(self, lease: Lease | None, *, run_id: str, tenant: str) -> AbstractAsyncContextManager[Claim]:
+        return self._acquired(run_id, tenant) if lease is None else self._bound(lease, run_id)
 
     def status(self) -> GateStatus:
         session = self._session

@@ -13,7 +13,7 @@ from executor_service.server.probe import Capabilities
 from executor_service.server.runs import Runs
 from executor_service.server.sessions import Sessions
 from executor_service.v1 import executor_pb2 as pb
-from fairbox.security import SecurityFacts
+from fairbox.v1.common_pb2 import SecurityStatus
 
 __all__ = ["status"]
 
@@ -30,7 +30,7 @@ def status(
     capabilities: Capabilities,
     workspaces: pb.WorkspaceStatus,
     uptime_s: float,
-    security: SecurityFacts,
+    security: SecurityStatus,
 ) -> pb.GetStatusResponse:
     counts = runs.statistics()
     standing = gate.status()
@@ -70,19 +70,7 @@ def status(
         insecure=config.insecure,
         compile_cache=_compile_cache(compiler.statistics()),
         workspaces=workspaces,
-        security=_security(security),
-    )
-
-
-def _security(facts: SecurityFacts) -> pb.SecurityStatus:
-    return pb.SecurityStatus(
-        tls=facts.tls,
-        mutual_tls=facts.mutual_tls,
-        certificate_expires_at_s=facts.certificate_expires_at,
-        tokens=[pb.RoleTokens(role=role, count=count) for role, count in facts.tokens.items()],
-        unauthenticated_total=facts.unauthenticated,
-        denied_total=facts.denied,
-        problems=facts.problems,
+        security=security,
     )
 
 

@@ -17,6 +17,7 @@ another tenant is PERMISSION_DENIED, and its sessions are NOT_FOUND.
 
 import builtins
 import collections.abc
+import fairbox.v1.common_pb2
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
@@ -334,36 +335,6 @@ VERDICT_ERROR: Verdict.ValueType  # 6
 global___Verdict = Verdict
 
 @typing.final
-class Lease(google.protobuf.message.Message):
-    """A token of the limiter, as its AcquireToken or GRANT returned it. The fields are those of limiter.v1.Lease."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    BUCKET_FIELD_NUMBER: builtins.int
-    EPOCH_FIELD_NUMBER: builtins.int
-    SEQ_FIELD_NUMBER: builtins.int
-    CLIENT_SESSION_ID_FIELD_NUMBER: builtins.int
-    bucket: builtins.str
-    """Bucket the token comes from."""
-    epoch: builtins.int
-    """Epoch of the limiter that granted it."""
-    seq: builtins.int
-    """Number within the epoch, from 1."""
-    client_session_id: builtins.str
-    """Session of the client that it was granted to."""
-    def __init__(
-        self,
-        *,
-        bucket: builtins.str = ...,
-        epoch: builtins.int = ...,
-        seq: builtins.int = ...,
-        client_session_id: builtins.str = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bucket", b"bucket", "client_session_id", b"client_session_id", "epoch", b"epoch", "seq", b"seq"]) -> None: ...
-
-global___Lease = Lease
-
-@typing.final
 class InputFile(google.protobuf.message.Message):
     """A file to be put into the work folder."""
 
@@ -564,7 +535,7 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
         """What it may use. Unset: the server's defaults."""
 
     @property
-    def lease(self) -> global___Lease:
+    def lease(self) -> fairbox.v1.common_pb2.Lease:
         """The token under which it runs. Unset: the server acquires one itself, and the time this takes is queue time."""
 
     def __init__(
@@ -580,7 +551,7 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
         limits: global___Limits | None = ...,
         session_id: builtins.str = ...,
         workspace_id: builtins.str = ...,
-        lease: global___Lease | None = ...,
+        lease: fairbox.v1.common_pb2.Lease | None = ...,
         request_id: builtins.str = ...,
         tenant: builtins.str = ...,
         profile: builtins.str = ...,
@@ -1948,74 +1919,6 @@ class WorkspaceStatus(google.protobuf.message.Message):
 global___WorkspaceStatus = WorkspaceStatus
 
 @typing.final
-class SecurityStatus(google.protobuf.message.Message):
-    """What guards the service's ports."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    TLS_FIELD_NUMBER: builtins.int
-    MUTUAL_TLS_FIELD_NUMBER: builtins.int
-    CERTIFICATE_EXPIRES_AT_S_FIELD_NUMBER: builtins.int
-    TOKENS_FIELD_NUMBER: builtins.int
-    UNAUTHENTICATED_TOTAL_FIELD_NUMBER: builtins.int
-    DENIED_TOTAL_FIELD_NUMBER: builtins.int
-    PROBLEMS_FIELD_NUMBER: builtins.int
-    tls: builtins.bool
-    """Whether the gRPC ports speak TLS alone."""
-    mutual_tls: builtins.bool
-    """Whether clients must show a certificate (tls_client_ca)."""
-    certificate_expires_at_s: builtins.float
-    """End of the server's certificate that is in use, seconds since 1970. 0: there is none."""
-    unauthenticated_total: builtins.int
-    """Calls refused since the start because they had no good token."""
-    denied_total: builtins.int
-    """Calls refused since the start because their token's role may not make them."""
-    @property
-    def tokens(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RoleTokens]:
-        """Tokens that are good now, of each role that has a file. Empty: no token is asked for."""
-
-    @property
-    def problems(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Files that are not in use as they are now, and why: what was read before stays in use. Empty: all are."""
-
-    def __init__(
-        self,
-        *,
-        tls: builtins.bool = ...,
-        mutual_tls: builtins.bool = ...,
-        certificate_expires_at_s: builtins.float = ...,
-        tokens: collections.abc.Iterable[global___RoleTokens] | None = ...,
-        unauthenticated_total: builtins.int = ...,
-        denied_total: builtins.int = ...,
-        problems: collections.abc.Iterable[builtins.str] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["certificate_expires_at_s", b"certificate_expires_at_s", "denied_total", b"denied_total", "mutual_tls", b"mutual_tls", "problems", b"problems", "tls", b"tls", "tokens", b"tokens", "unauthenticated_total", b"unauthenticated_total"]) -> None: ...
-
-global___SecurityStatus = SecurityStatus
-
-@typing.final
-class RoleTokens(google.protobuf.message.Message):
-    """How many tokens a role has. Never the tokens."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    ROLE_FIELD_NUMBER: builtins.int
-    COUNT_FIELD_NUMBER: builtins.int
-    role: builtins.str
-    """client, executor or admin."""
-    count: builtins.int
-    """Tokens in its file."""
-    def __init__(
-        self,
-        *,
-        role: builtins.str = ...,
-        count: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["count", b"count", "role", b"role"]) -> None: ...
-
-global___RoleTokens = RoleTokens
-
-@typing.final
 class GetStatusResponse(google.protobuf.message.Message):
     """The state at one instant."""
 
@@ -2110,7 +2013,7 @@ class GetStatusResponse(google.protobuf.message.Message):
         """Repositories that are kept ready. Unset where programs run elsewhere, which have none."""
 
     @property
-    def security(self) -> global___SecurityStatus:
+    def security(self) -> fairbox.v1.common_pb2.SecurityStatus:
         """What guards its ports."""
 
     def __init__(
@@ -2139,7 +2042,7 @@ class GetStatusResponse(google.protobuf.message.Message):
         insecure: builtins.bool = ...,
         compile_cache: global___CompileCacheStatus | None = ...,
         workspaces: global___WorkspaceStatus | None = ...,
-        security: global___SecurityStatus | None = ...,
+        security: fairbox.v1.common_pb2.SecurityStatus | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "default_limits", b"default_limits", "limiter", b"limiter", "max_limits", b"max_limits", "security", b"security", "workspaces", b"workspaces"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["compile_cache", b"compile_cache", "deduplicated_total", b"deduplicated_total", "default_limits", b"default_limits", "draining", b"draining", "insecure", b"insecure", "isolation_level", b"isolation_level", "isolation_levels", b"isolation_levels", "languages", b"languages", "limiter", b"limiter", "max_limits", b"max_limits", "max_queued", b"max_queued", "max_running", b"max_running", "min_isolation_level", b"min_isolation_level", "oldest_wait_s", b"oldest_wait_s", "outcomes", b"outcomes", "profiles", b"profiles", "queued", b"queued", "running", b"running", "security", b"security", "served_by", b"served_by", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version", "workspaces", b"workspaces"]) -> None: ...

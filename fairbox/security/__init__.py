@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fairbox.security.client import CLIENT_VARIABLES, PLAINTEXT, ClientSecurity, client_security
 from fairbox.security.roles import ANYONE, Identity, Role, TenantRefused, current_identity, still_permitted
-from fairbox.security.server import PortGuard, SecurityFacts, ServerSecurity, ServerSecuritySettings, security_metrics
+from fairbox.security.server import PortGuard, ServerSecurity, ServerSecuritySettings, security_metrics
 
 __all__ = [
     "ANYONE",
@@ -17,7 +17,6 @@ __all__ = [
     "Identity",
     "PortGuard",
     "Role",
-    "SecurityFacts",
     "ServerSecurity",
     "ServerSecuritySettings",
     "TenantRefused",

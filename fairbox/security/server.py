@@ -6,7 +6,7 @@ Invariants: a port beyond loopback is guarded by tokens or by certificates of cl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ssl import SSLContext
 
@@ -22,10 +22,10 @@ from fairbox.security.roles import Role
 from fairbox.security.tls import ServerTls
 from fairbox.security.tokens import Keyring
 from fairbox.settings import setting
+from fairbox.v1.common_pb2 import RoleTokens, SecurityStatus
 
 __all__ = [
     "PortGuard",
-    "SecurityFacts",
     "ServerSecurity",
     "ServerSecuritySettings",
     "security_metrics",
@@ -55,24 +55,6 @@ class ServerSecuritySettings:
             raise ConfigError(f"tls_client_ca is {self.tls_client_ca!r}, which needs tls_cert")
         if not 16 <= self.max_connections <= 1_000_000:
             raise ConfigError(f"max_connections is {self.max_connections}, must be from 16 to 1000000")
-
-
-@dataclass(frozen=True, slots=True)
-class SecurityFacts:
-    """What guards a service at one instant."""
-
-    tls: bool
-    mutual_tls: bool
-    certificate_expires_at: float
-    """Seconds since 1970; 0: there is none."""
-    tokens: Mapping[Role, int]
-    """Tokens that are good now, by role; a role without a file is missing."""
-    unauthenticated: int
-    """Calls refused since the start, because they had no good token."""
-    denied: int
-    """Calls refused since the start, because their token's role may not make them."""
-    problems: Sequence[str]
-    """Files that are not in use as they are now, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,35 +124,35 @@ class ServerSecurity:
         """Whether every port that was made keeps strangers out."""
         return all(guard.guarded for guard in self._guards)
 
-    def facts(self) -> SecurityFacts:
+    def facts(self) -> SecurityStatus:
         """At this instant. Looks at the files."""
         tls, table = self._tls, self._keyring.table()
         refused = [guard.access.refused for guard in self._guards if guard.access is not None]
         expires_at = 0.0 if tls is None else tls.expires_at
         problems = [self._keyring.problem, "" if tls is None else tls.problem]
-        return SecurityFacts(
+        return SecurityStatus(
             tls=tls is not None,
             mutual_tls=tls is not None and tls.mutual,
-            certificate_expires_at=expires_at,
-            tokens=dict(table.counts),
-            unauthenticated=sum(counts[Denial.UNAUTHENTICATED] for counts in refused),
-            denied=sum(counts[Denial.PERMISSION_DENIED] for counts in refused),
+            certificate_expires_at_s=expires_at,
+            tokens=[RoleTokens(role=role, count=count) for role, count in table.counts.items()],
+            unauthenticated_total=sum(counts[Denial.UNAUTHENTICATED] for counts in refused),
+            denied_total=sum(counts[Denial.PERMISSION_DENIED] for counts in refused),
             problems=[problem for problem in problems if problem],
         )
 
 
-def security_metrics(prefix: str, facts: SecurityFacts) -> Iterator[Metric]:
+def security_metrics(prefix: str, facts: SecurityStatus) -> Iterator[Metric]:
     """`prefix` like `fairbox_limiter`."""
     yield GaugeMetricFamily(
         f"{prefix}_certificate_expires_timestamp_seconds",
         "End of the certificate in use, seconds since 1970; 0: there is none.",
-        facts.certificate_expires_at,
+        facts.certificate_expires_at_s,
     )
     denied = CounterMetricFamily(
         f"{prefix}_calls_denied", "Calls refused for their token, since the start.", labels=["reason"]
     )
-    denied.add_metric([Denial.UNAUTHENTICATED.name.lower()], facts.unauthenticated)
-    denied.add_metric([Denial.PERMISSION_DENIED.name.lower()], facts.denied)
+    denied.add_metric([Denial.UNAUTHENTICATED.name.lower()], facts.unauthenticated_total)
+    denied.add_metric([Denial.PERMISSION_DENIED.name.lower()], facts.denied_total)
     yield denied
     yield GaugeMetricFamily(
         f"{prefix}_security_problems",

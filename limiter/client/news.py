@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from fairbox.v1 import common_pb2
 from limiter.client.lease import BindOutcome, Lease
 from limiter.core.reasons import BindStatus, RejectReason, ReleaseOutcome, SessionKind
 from limiter.v1 import limiter_pb2 as pb
@@ -126,9 +127,11 @@ STATUSES = {
 KINDS = {SessionKind.CLIENT: pb.SESSION_KIND_CLIENT, SessionKind.EXECUTOR: pb.SESSION_KIND_EXECUTOR}
 
 
-def lease_message(lease: Lease) -> pb.Lease:
+def lease_message(lease: Lease) -> common_pb2.Lease:
     """The lease as frames have it."""
-    return pb.Lease(bucket=lease.bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=lease.client_session_id)
+    return common_pb2.Lease(
+        bucket=lease.bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=lease.client_session_id
+    )
 
 
 def fill_acquire(message: pb.Acquire, wanted: Wanted, now: float) -> None:

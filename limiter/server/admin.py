@@ -12,7 +12,7 @@ import grpc.aio
 
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.grpc_errors import abort_fields
-from fairbox.security import SecurityFacts
+from fairbox.v1.common_pb2 import SecurityStatus
 from limiter.config import MAX_BUCKETS
 from limiter.core import LeaseId, LeaseState
 from limiter.core.effects import Configured, RevokeAnswered
@@ -22,7 +22,6 @@ from limiter.server.convert import (
     bucket_limits,
     bucket_message,
     lease_info_message,
-    security_message,
     session_message,
 )
 from limiter.server.fields import Fields
@@ -46,7 +45,7 @@ _MAX_PAGE = 1_000
 class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
     """The operators' service."""
 
-    def __init__(self, seat: Seat, *, version: str, insecure: bool, security: Callable[[], SecurityFacts]) -> None:
+    def __init__(self, seat: Seat, *, version: str, insecure: bool, security: Callable[[], SecurityStatus]) -> None:
         """`security`: what guards the ports at this moment."""
         self._seat = seat
         self._security = security
@@ -123,7 +122,7 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
                 version=self._version,
                 insecure=self._insecure,
                 leader_name=self._seat.leadership.leader,
-                security=security_message(self._security()),
+                security=self._security(),
             )
         core, now = hub.core, hub.clock.now()
         statistics = core.statistics(now)
@@ -142,7 +141,7 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
             version=self._version,
             insecure=self._insecure,
             leader_name=self._seat.leadership.leader if self._seat.leads else "",
-            security=security_message(self._security()),
+            security=self._security(),
         )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, repeat
 
-from fairbox.security import ANYONE, Identity, SecurityFacts, TenantRefused
+from fairbox.security import ANYONE, Identity, TenantRefused
+from fairbox.v1 import common_pb2
 from limiter.core import (
     BindStatus,
     BucketLimits,
@@ -39,7 +40,6 @@ __all__ = [
     "lease_id",
     "lease_info_message",
     "lease_message",
-    "security_message",
     "session_message",
 ]
 
@@ -181,7 +181,7 @@ def acquire_event(session_id: str, message: pb.Acquire, identity: Identity = ANY
     )
 
 
-def lease_id(message: pb.Lease) -> LeaseId:
+def lease_id(message: common_pb2.Lease) -> LeaseId:
     """The name of a lease."""
     return LeaseId(message.epoch, message.seq)
 
@@ -234,9 +234,9 @@ def hello_event(message: pb.Hello, identity: Identity = ANYONE) -> tuple[Hello, 
     return hello, [each for each in converted if isinstance(each, Rejected)]
 
 
-def lease_message(lease: LeaseId, bucket: str, client_session_id: str) -> pb.Lease:
+def lease_message(lease: LeaseId, bucket: str, client_session_id: str) -> common_pb2.Lease:
     """The lease as clients pass it on."""
-    return pb.Lease(bucket=bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=client_session_id)
+    return common_pb2.Lease(bucket=bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=client_session_id)
 
 
 def bucket_message(bucket: BucketStatistics) -> pb.BucketStatus:
@@ -283,17 +283,4 @@ def lease_info_message(info: LeaseInfo) -> pb.LeaseInfo:
         holder_name=info.holder_name,
         age_s=info.age,
         run_id=info.run_id,
-    )
-
-
-def security_message(facts: SecurityFacts) -> pb.SecurityStatus:
-    """What guards the ports."""
-    return pb.SecurityStatus(
-        tls=facts.tls,
-        mutual_tls=facts.mutual_tls,
-        certificate_expires_at_s=facts.certificate_expires_at,
-        tokens=[pb.RoleTokens(role=role, count=count) for role, count in facts.tokens.items()],
-        unauthenticated_total=facts.unauthenticated,
-        denied_total=facts.denied,
-        problems=facts.problems,
     )

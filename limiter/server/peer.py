@@ -17,6 +17,7 @@ from fairbox import tracing
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.security import ANYONE, Identity
+from fairbox.v1.common_pb2 import Lease
 from limiter.core import LeaseId, ReleaseOutcome, SessionKind
 from limiter.core.effects import (
     BindAnswered,
@@ -118,9 +119,9 @@ class PeerStream:
         self._identity = identity
         self._session_id = ""
         self._executor = False
-        self._leases: dict[LeaseId, pb.Lease] = {}
+        self._leases: dict[LeaseId, Lease] = {}
         """Those that the hello lists, until it is answered."""
-        self._binding: dict[LeaseId, pb.Lease] = {}
+        self._binding: dict[LeaseId, Lease] = {}
         """Those that the frame at hand binds."""
         self._frames: deque[pb.SessionResponse] = deque()
         self._room = 0

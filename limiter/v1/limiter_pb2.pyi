@@ -22,6 +22,7 @@ another tenant is PERMISSION_DENIED, in a stream REJECT_REASON_INVALID.
 
 import builtins
 import collections.abc
+import fairbox.v1.common_pb2
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
@@ -251,36 +252,6 @@ class Ticket(google.protobuf.message.Message):
 global___Ticket = Ticket
 
 @typing.final
-class Lease(google.protobuf.message.Message):
-    """Names one granted token, everywhere: what a client passes to an executor, what an executor binds and releases."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    BUCKET_FIELD_NUMBER: builtins.int
-    EPOCH_FIELD_NUMBER: builtins.int
-    SEQ_FIELD_NUMBER: builtins.int
-    CLIENT_SESSION_ID_FIELD_NUMBER: builtins.int
-    bucket: builtins.str
-    """Bucket the token comes from."""
-    epoch: builtins.int
-    """Epoch of the limiter that granted it. A limiter refuses to bind a lease of another epoch."""
-    seq: builtins.int
-    """Number within the epoch, from 1."""
-    client_session_id: builtins.str
-    """Session of the client that it was granted to. An executor must present it to bind the lease."""
-    def __init__(
-        self,
-        *,
-        bucket: builtins.str = ...,
-        epoch: builtins.int = ...,
-        seq: builtins.int = ...,
-        client_session_id: builtins.str = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bucket", b"bucket", "client_session_id", b"client_session_id", "epoch", b"epoch", "seq", b"seq"]) -> None: ...
-
-global___Lease = Lease
-
-@typing.final
 class Hello(google.protobuf.message.Message):
     """Opens or resumes a session. The limiter believes it: what it lists is kept, what it omits is freed."""
 
@@ -306,7 +277,7 @@ class Hello(google.protobuf.message.Message):
     because what it omits may be in use by now. 0: not said, taken for the newest.
     """
     @property
-    def held(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Lease]:
+    def held(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[fairbox.v1.common_pb2.Lease]:
         """Leases in hand. For a client: granted and not yet bound. For an executor: bound and running."""
 
     @property
@@ -329,7 +300,7 @@ class Hello(google.protobuf.message.Message):
         session_id: builtins.str = ...,
         kind: global___SessionKind.ValueType = ...,
         name: builtins.str = ...,
-        held: collections.abc.Iterable[global___Lease] | None = ...,
+        held: collections.abc.Iterable[fairbox.v1.common_pb2.Lease] | None = ...,
         queued: collections.abc.Iterable[global___Acquire] | None = ...,
         held_tokens: collections.abc.Iterable[builtins.int] | None = ...,
         details: collections.abc.Iterable[global___HeldDetail] | None = ...,
@@ -353,13 +324,13 @@ class HeldDetail(google.protobuf.message.Message):
     tokens: builtins.int
     """Client only: tokens that the lease was asked with. 0: 1."""
     @property
-    def lease(self) -> global___Lease:
+    def lease(self) -> fairbox.v1.common_pb2.Lease:
         """The lease, as in `held`."""
 
     def __init__(
         self,
         *,
-        lease: global___Lease | None = ...,
+        lease: fairbox.v1.common_pb2.Lease | None = ...,
         hold_s: builtins.float = ...,
         tokens: builtins.int = ...,
     ) -> None: ...
@@ -464,13 +435,13 @@ class Release(google.protobuf.message.Message):
     outcome: global___ReleaseOutcome.ValueType
     """How the work ended."""
     @property
-    def lease(self) -> global___Lease:
+    def lease(self) -> fairbox.v1.common_pb2.Lease:
         """The lease."""
 
     def __init__(
         self,
         *,
-        lease: global___Lease | None = ...,
+        lease: fairbox.v1.common_pb2.Lease | None = ...,
         outcome: global___ReleaseOutcome.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
@@ -489,13 +460,13 @@ class Bind(google.protobuf.message.Message):
     run_id: builtins.str
     """Request id of the run, for people who look at the leases. May be empty."""
     @property
-    def lease(self) -> global___Lease:
+    def lease(self) -> fairbox.v1.common_pb2.Lease:
         """The lease as the client presented it."""
 
     def __init__(
         self,
         *,
-        lease: global___Lease | None = ...,
+        lease: fairbox.v1.common_pb2.Lease | None = ...,
         run_id: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
@@ -582,7 +553,7 @@ class Welcome(google.protobuf.message.Message):
     quiet_s: builtins.float
     """For a client: how long to hear nothing before it sends a heartbeat. Longer the more sessions there are. 0: 1.5 s."""
     @property
-    def unknown(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Lease]:
+    def unknown(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[fairbox.v1.common_pb2.Lease]:
         """Leases of `hello` that this limiter does not hold for this session; work under them must end."""
 
     def __init__(
@@ -593,7 +564,7 @@ class Welcome(google.protobuf.message.Message):
         grace_s: builtins.float = ...,
         resumed: builtins.bool = ...,
         recovering: builtins.bool = ...,
-        unknown: collections.abc.Iterable[global___Lease] | None = ...,
+        unknown: collections.abc.Iterable[fairbox.v1.common_pb2.Lease] | None = ...,
         quiet_s: builtins.float = ...,
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "grace_s", b"grace_s", "quiet_s", b"quiet_s", "recovering", b"recovering", "resumed", b"resumed", "ttl_s", b"ttl_s", "unknown", b"unknown"]) -> None: ...
@@ -651,7 +622,7 @@ class Grant(google.protobuf.message.Message):
     start_by_s: builtins.float
     """The lease ends unless an executor binds it within this time; with `hold_s`, when it ends."""
     @property
-    def lease(self) -> global___Lease:
+    def lease(self) -> fairbox.v1.common_pb2.Lease:
         """The lease."""
 
     @property
@@ -665,7 +636,7 @@ class Grant(google.protobuf.message.Message):
         *,
         request_id: builtins.str = ...,
         attempt: builtins.int = ...,
-        lease: global___Lease | None = ...,
+        lease: fairbox.v1.common_pb2.Lease | None = ...,
         start_by_s: builtins.float = ...,
         ticket: global___Ticket | None = ...,
     ) -> None: ...
@@ -725,13 +696,13 @@ class BindResult(google.protobuf.message.Message):
     tokens: builtins.int
     """With BOUND: tokens that it holds, to be listed in a later hello."""
     @property
-    def lease(self) -> global___Lease:
+    def lease(self) -> fairbox.v1.common_pb2.Lease:
         """The lease that was presented."""
 
     def __init__(
         self,
         *,
-        lease: global___Lease | None = ...,
+        lease: fairbox.v1.common_pb2.Lease | None = ...,
         status: global___BindStatus.ValueType = ...,
         owner: builtins.str = ...,
         tokens: builtins.int = ...,
@@ -752,13 +723,13 @@ class Revoke(google.protobuf.message.Message):
     reason: builtins.str
     """One sentence for people."""
     @property
-    def lease(self) -> global___Lease:
+    def lease(self) -> fairbox.v1.common_pb2.Lease:
         """The lease."""
 
     def __init__(
         self,
         *,
-        lease: global___Lease | None = ...,
+        lease: fairbox.v1.common_pb2.Lease | None = ...,
         reason: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
@@ -921,13 +892,13 @@ class AcquireTokenResponse(google.protobuf.message.Message):
     start_by_s: builtins.float
     """The lease ends unless an executor binds it within this time."""
     @property
-    def lease(self) -> global___Lease:
+    def lease(self) -> fairbox.v1.common_pb2.Lease:
         """What to pass to the executor, and to ReleaseToken."""
 
     def __init__(
         self,
         *,
-        lease: global___Lease | None = ...,
+        lease: fairbox.v1.common_pb2.Lease | None = ...,
         client_id: builtins.str = ...,
         request_id: builtins.str = ...,
         waited_s: builtins.float = ...,
@@ -958,13 +929,13 @@ class ReleaseTokenRequest(google.protobuf.message.Message):
     outcome: global___ReleaseOutcome.ValueType
     """How the work ended. Unspecified: OK."""
     @property
-    def lease(self) -> global___Lease:
+    def lease(self) -> fairbox.v1.common_pb2.Lease:
         """The lease."""
 
     def __init__(
         self,
         *,
-        lease: global___Lease | None = ...,
+        lease: fairbox.v1.common_pb2.Lease | None = ...,
         client_id: builtins.str = ...,
         request_id: builtins.str = ...,
         attempt: builtins.int = ...,
@@ -1193,74 +1164,6 @@ class GetStatusRequest(google.protobuf.message.Message):
 global___GetStatusRequest = GetStatusRequest
 
 @typing.final
-class SecurityStatus(google.protobuf.message.Message):
-    """What guards the service's ports."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    TLS_FIELD_NUMBER: builtins.int
-    MUTUAL_TLS_FIELD_NUMBER: builtins.int
-    CERTIFICATE_EXPIRES_AT_S_FIELD_NUMBER: builtins.int
-    TOKENS_FIELD_NUMBER: builtins.int
-    UNAUTHENTICATED_TOTAL_FIELD_NUMBER: builtins.int
-    DENIED_TOTAL_FIELD_NUMBER: builtins.int
-    PROBLEMS_FIELD_NUMBER: builtins.int
-    tls: builtins.bool
-    """Whether the gRPC ports speak TLS alone."""
-    mutual_tls: builtins.bool
-    """Whether clients must show a certificate (tls_client_ca)."""
-    certificate_expires_at_s: builtins.float
-    """End of the server's certificate that is in use, seconds since 1970. 0: there is none."""
-    unauthenticated_total: builtins.int
-    """Calls refused since the start because they had no good token."""
-    denied_total: builtins.int
-    """Calls refused since the start because their token's role may not make them."""
-    @property
-    def tokens(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RoleTokens]:
-        """Tokens that are good now, of each role that has a file. Empty: no token is asked for."""
-
-    @property
-    def problems(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Files that are not in use as they are now, and why: what was read before stays in use. Empty: all are."""
-
-    def __init__(
-        self,
-        *,
-        tls: builtins.bool = ...,
-        mutual_tls: builtins.bool = ...,
-        certificate_expires_at_s: builtins.float = ...,
-        tokens: collections.abc.Iterable[global___RoleTokens] | None = ...,
-        unauthenticated_total: builtins.int = ...,
-        denied_total: builtins.int = ...,
-        problems: collections.abc.Iterable[builtins.str] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["certificate_expires_at_s", b"certificate_expires_at_s", "denied_total", b"denied_total", "mutual_tls", b"mutual_tls", "problems", b"problems", "tls", b"tls", "tokens", b"tokens", "unauthenticated_total", b"unauthenticated_total"]) -> None: ...
-
-global___SecurityStatus = SecurityStatus
-
-@typing.final
-class RoleTokens(google.protobuf.message.Message):
-    """How many tokens a role has. Never the tokens."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    ROLE_FIELD_NUMBER: builtins.int
-    COUNT_FIELD_NUMBER: builtins.int
-    role: builtins.str
-    """client, executor or admin."""
-    count: builtins.int
-    """Tokens in its file."""
-    def __init__(
-        self,
-        *,
-        role: builtins.str = ...,
-        count: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["count", b"count", "role", b"role"]) -> None: ...
-
-global___RoleTokens = RoleTokens
-
-@typing.final
 class GetStatusResponse(google.protobuf.message.Message):
     """The state at one instant."""
 
@@ -1307,7 +1210,7 @@ class GetStatusResponse(google.protobuf.message.Message):
         """One entry per session, executors first, at most 1,000."""
 
     @property
-    def security(self) -> global___SecurityStatus:
+    def security(self) -> fairbox.v1.common_pb2.SecurityStatus:
         """What guards its ports."""
 
     def __init__(
@@ -1324,7 +1227,7 @@ class GetStatusResponse(google.protobuf.message.Message):
         version: builtins.str = ...,
         insecure: builtins.bool = ...,
         leader_name: builtins.str = ...,
-        security: global___SecurityStatus | None = ...,
+        security: fairbox.v1.common_pb2.SecurityStatus | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["security", b"security"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["buckets", b"buckets", "epoch", b"epoch", "insecure", b"insecure", "leader", b"leader", "leader_name", b"leader_name", "missing_executors", b"missing_executors", "recovering", b"recovering", "recovering_for_s", b"recovering_for_s", "security", b"security", "sessions", b"sessions", "uptime_s", b"uptime_s", "version", b"version"]) -> None: ...
@@ -1363,13 +1266,13 @@ class LeaseInfo(google.protobuf.message.Message):
     run_id: builtins.str
     """Request id of the run, as its executor gave it."""
     @property
-    def lease(self) -> global___Lease:
+    def lease(self) -> fairbox.v1.common_pb2.Lease:
         """The lease."""
 
     def __init__(
         self,
         *,
-        lease: global___Lease | None = ...,
+        lease: fairbox.v1.common_pb2.Lease | None = ...,
         state: global___LeaseState.ValueType = ...,
         tokens: builtins.int = ...,
         request_id: builtins.str = ...,
@@ -1494,13 +1397,13 @@ class RevokeLeaseRequest(google.protobuf.message.Message):
     reason: builtins.str
     """One sentence for the holder. At most 256 characters."""
     @property
-    def lease(self) -> global___Lease:
+    def lease(self) -> fairbox.v1.common_pb2.Lease:
         """The lease; its client_session_id may be empty."""
 
     def __init__(
         self,
         *,
-        lease: global___Lease | None = ...,
+        lease: fairbox.v1.common_pb2.Lease | None = ...,
         force: builtins.bool = ...,
         reason: builtins.str = ...,
     ) -> None: ...

@@ -13,6 +13,7 @@ from executor_service.model import RunRequest
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.validation import validate
 from fairbox.errors import FieldErrors
+from fairbox.v1 import common_pb2
 from tests.executor.servers import Server
 
 POLICY = ExecutorConfig().policy()
@@ -64,8 +65,8 @@ def files(*paths: str) -> list[pb.InputFile]:
         ({"tenant": "x" * 129}, "tenant", "has 129 characters, must have at most 128"),
         ({"workspace_id": "w" * 129}, "workspace_id", "has 129 characters, must have at most 128"),
         ({"profile": "python-science"}, "profile", "is 'python-science', must be empty or 'python-base'"),
-        ({"lease": pb.Lease(bucket="code", epoch=1)}, "lease.client_session_id", "is empty"),
-        ({"lease": pb.Lease(bucket="code", epoch=1)}, "lease.seq", "is 0"),
+        ({"lease": common_pb2.Lease(bucket="code", epoch=1)}, "lease.client_session_id", "is empty"),
+        ({"lease": common_pb2.Lease(bucket="code", epoch=1)}, "lease.seq", "is 0"),
         ({"limits": limits(wall_time_s=-1)}, "limits.wall_time_s", "is -1.0, must be a number of seconds from 0"),
         ({"limits": limits(wall_time_s=math.nan)}, "limits.wall_time_s", "is nan"),
         ({"limits": limits(cpu_time_s=math.inf)}, "limits.cpu_time_s", "is inf"),

@@ -14,10 +14,10 @@ import grpc.aio
 import pytest
 
 from fairbox.channels import open_channel
+from fairbox.v1 import common_pb2
 from limiter import Lease
 from limiter.config import BucketConfig, LimiterConfig
 from limiter.server import LimiterServer
-from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ async def code_of(call: Awaitable[object]) -> grpc.StatusCode:
     return error.value.code()
 
 
-def lease_message(lease: Lease) -> pb.Lease:
+def lease_message(lease: Lease) -> common_pb2.Lease:
     """The lease as the generated messages have it."""
-    return pb.Lease(bucket=lease.bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=lease.client_session_id)
+    return common_pb2.Lease(
+        bucket=lease.bucket, epoch=lease.epoch, seq=lease.seq, client_session_id=lease.client_session_id
+    )

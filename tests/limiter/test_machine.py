@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from fairbox.v1 import common_pb2
 from limiter import BindStatus, Lease, ReleaseOutcome
 from limiter.client.machine import Bound, Granted, Lost, SessionMachine
 from limiter.core import SessionKind
 from limiter.v1 import limiter_pb2 as pb
 
-LEASE = pb.Lease(bucket="code", epoch=5, seq=1, client_session_id="s")
+LEASE = common_pb2.Lease(bucket="code", epoch=5, seq=1, client_session_id="s")
 
 
 def open_machine(kind: SessionKind = SessionKind.CLIENT) -> SessionMachine:
@@ -20,7 +21,7 @@ def open_machine(kind: SessionKind = SessionKind.CLIENT) -> SessionMachine:
     return machine
 
 
-def welcome(epoch: int = 5, heartbeat_ack: int = 0, unknown: tuple[pb.Lease, ...] = ()) -> pb.SessionResponse:
+def welcome(epoch: int = 5, heartbeat_ack: int = 0, unknown: tuple[common_pb2.Lease, ...] = ()) -> pb.SessionResponse:
     return pb.SessionResponse(
         welcome=pb.Welcome(epoch=epoch, ttl_s=6.0, grace_s=1.5, unknown=unknown), heartbeat_ack=heartbeat_ack
     )
@@ -30,7 +31,7 @@ def ask(machine: SessionMachine, now: float = 0.0) -> str:
     return machine.acquire(now, bucket="code", tokens=1, queue_timeout=10.0)
 
 
-def grant(machine: SessionMachine, request_id: str, attempt: int = 1, lease: pb.Lease = LEASE) -> list[object]:
+def grant(machine: SessionMachine, request_id: str, attempt: int = 1, lease: common_pb2.Lease = LEASE) -> list[object]:
     answer = pb.SessionResponse(grants=[pb.Grant(request_id=request_id, attempt=attempt, lease=lease)])
     return list(machine.received(answer, 0.0))
 

@@ -13,6 +13,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from fairbox.grpc_errors import field_errors, retry_after
+from fairbox.v1 import common_pb2
 from limiter import ExecutorSession, LimiterClient, QueueFull, QueueTimeout
 from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.servers import ROOT, code_of, lease_message, limiter_server, queued, unary_stub, until
@@ -136,8 +137,8 @@ async def test_bad_fields_of_an_acquire_are_named(request_: pb.AcquireTokenReque
     [
         (pb.ReleaseTokenRequest(), ["client_id", "request_id"]),
         (pb.ReleaseTokenRequest(client_id="me"), ["request_id"]),
-        (pb.ReleaseTokenRequest(lease=pb.Lease(epoch=1, seq=1), client_id="me"), ["lease"]),
-        (pb.ReleaseTokenRequest(lease=pb.Lease(client_session_id="x")), ["lease.epoch", "lease.seq"]),
+        (pb.ReleaseTokenRequest(lease=common_pb2.Lease(epoch=1, seq=1), client_id="me"), ["lease"]),
+        (pb.ReleaseTokenRequest(lease=common_pb2.Lease(client_session_id="x")), ["lease.epoch", "lease.seq"]),
         (pb.ReleaseTokenRequest(client_id="m", request_id="1", outcome=99), ["outcome"]),  # type: ignore[arg-type]
     ],
 )

@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from fairbox.channels import open_channel
 from fairbox.errors import ConfigError
 from fairbox.security import PLAINTEXT, ClientSecurity, Role
+from fairbox.v1 import common_pb2
 from limiter import ExecutorSession, LimiterClient
 from limiter.client import LeaseRefused, LimiterUnavailable
 from limiter.config import LimiterConfig
@@ -134,7 +135,9 @@ async def test_a_client_can_not_pass_for_an_executor(secrets: Secrets) -> None:
         ):
             stream = cast("Service", limiter_pb2_grpc.LimiterServiceStub(channel)).Session(timeout=10)
             await stream.write(pb.SessionRequest(hello=pb.Hello(session_id="s", kind=pb.SESSION_KIND_CLIENT)))
-            message = pb.Lease(bucket="code", epoch=lease.epoch, seq=lease.seq, client_session_id=client.session_id)
+            message = common_pb2.Lease(
+                bucket="code", epoch=lease.epoch, seq=lease.seq, client_session_id=client.session_id
+            )
             await stream.write(pb.SessionRequest(binds=[pb.Bind(lease=message)]))
             await stream.read()  # the welcome
             code, text = await ended(stream.read())
