@@ -24,8 +24,6 @@ from fairbox.tracing import carried
 
 __all__ = ["OutputChunk", "stream_execution"]
 
-_STREAMS = {pb.OUTPUT_STREAM_STDOUT: Stream.STDOUT, pb.OUTPUT_STREAM_STDERR: Stream.STDERR}
-
 
 @dataclass(frozen=True, slots=True)
 class OutputChunk:
@@ -54,12 +52,13 @@ async def stream_execution(
                     if response.HasField("result"):
                         yield result_from_proto(response.result)
                         return
-                    stream = _STREAMS.get(response.chunk.stream)
-                    if stream is None:
-                        continue  # a stream that this version does not know
+                    kind = response.WhichOneof("event")
+                    if kind is None:
+                        continue  # an event that this version does not know
+                    stream, written = Stream(kind), getattr(response, kind)
                     # The server begins again at the first byte; what was passed on before is not passed on twice.
-                    data = response.chunk.data[to_skip[stream] :]
-                    to_skip[stream] -= len(response.chunk.data) - len(data)
+                    data = written[to_skip[stream] :]
+                    to_skip[stream] -= len(written) - len(data)
                     if data:
                         passed_on[stream] += len(data)
                         yield OutputChunk(stream, data)

@@ -15,12 +15,6 @@ from limiter import LeaseLike
 
 __all__ = ["Program", "program_to_proto"]
 
-_DISPLAY = {
-    None: pb.DISPLAY_MODE_UNSPECIFIED,
-    True: pb.DISPLAY_MODE_LAST_EXPRESSION,
-    False: pb.DISPLAY_MODE_NONE,
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
@@ -66,7 +60,7 @@ def program_to_proto(program: Program) -> pb.ExecuteCodeRequest:
             request_id=program.request_id or uuid.uuid4().hex,
             tenant=program.tenant,
             session_id=program.session_id,
-            display=_DISPLAY[program.display],
+            display=program.display,
         )
     except ValueError as error:
         raise InvalidRequest(f"the request can't be sent: {error}", ()) from None

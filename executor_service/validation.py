@@ -143,7 +143,7 @@ def validate(
         tenant=request.tenant,
         profile=request.profile,
         session_id=request.session_id,
-        display=_displays(request),
+        display=request.display if request.HasField("display") else bool(request.session_id),
     )
 
 
@@ -196,12 +196,6 @@ def _cell(found: list[FieldError], request: pb.ExecuteCodeRequest, maxima: Limit
     if limits.cpu_time_s == request.limits.cpu_time_s:
         return limits
     return replace(limits, cpu_time_s=request.limits.cpu_time_s)
-
-
-def _displays(request: pb.ExecuteCodeRequest) -> bool:
-    if request.display == pb.DISPLAY_MODE_UNSPECIFIED:
-        return bool(request.session_id)
-    return request.display == pb.DISPLAY_MODE_LAST_EXPRESSION
 
 
 def check_files(
@@ -278,8 +272,8 @@ def _words(found: list[FieldError], request: pb.ExecuteCodeRequest, language: st
         )
     if not request.session_id:
         check_profile(found, request.profile, language, profiles)
-    if request.display == pb.DISPLAY_MODE_LAST_EXPRESSION and language != "python":
-        found.append(FieldError("display", f"is LAST_EXPRESSION, which language {language!r} does not have"))
+    if request.display and language != "python":
+        found.append(FieldError("display", f"is true, which language {language!r} does not have"))
 
 
 def check_lengths(found: list[FieldError], request: object, *names: str) -> None:

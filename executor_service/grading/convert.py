@@ -127,7 +127,6 @@ def _function_to_proto(case: FunctionCase) -> pb.FunctionCase:
 def verify_to_proto(result: VerifyResult) -> pb.VerifyCodeResponse:
     return pb.VerifyCodeResponse(
         cases=[_case_result_to_proto(case) for case in result.cases],
-        passed=result.passed,
         all_passed=result.all_passed,
         cause=pb.Cause.Value(f"CAUSE_{result.cause.name}"),
         compilation=compilation_to_proto(result.compilation),

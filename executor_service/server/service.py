@@ -41,7 +41,6 @@ CHUNK_BYTES = 64 << 10
 """Largest chunk: a few make full use of a connection, and a person sees output without delay."""
 STALLED_S = 900.0
 """A caller that takes nothing for so long, longer than a run of the usual maximum, counts as gone."""
-_STREAMS = {Stream.STDOUT: pb.OUTPUT_STREAM_STDOUT, Stream.STDERR: pb.OUTPUT_STREAM_STDERR}
 
 Response = TypeVar("Response")
 Execute = Callable[[RunRequest, bytes, Follower], Coroutine[Any, Any, ExecutionResult]]
@@ -85,7 +84,9 @@ async def _send_rest(result: ExecutionResult, reader: OutputReader, send: Send) 
 
 
 def _chunk(stream: Stream, data: bytes) -> pb.StreamExecutionResponse:
-    return pb.StreamExecutionResponse(chunk=pb.OutputChunk(stream=_STREAMS[stream], data=data))
+    if stream is Stream.STDOUT:
+        return pb.StreamExecutionResponse(stdout=data)
+    return pb.StreamExecutionResponse(stderr=data)
 
 
 async def send_in_time(send: Callable[[Response], Awaitable[None]], response: Response) -> None:

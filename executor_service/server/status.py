@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from executor_service.config import ExecutorConfig
-from executor_service.convert import level_to_proto, limits_to_proto, outcome_to_proto
+from executor_service.convert import level_to_proto, limits_to_proto
 from executor_service.core.compile_cache import CompileStatistics
 from executor_service.model import IsolationLevel
 from executor_service.sandbox.boxes import Boxes
@@ -54,10 +54,7 @@ def status(
         max_queued=counts.max_queued,
         queued=counts.queued,
         oldest_wait_s=counts.oldest_wait_s,
-        outcomes=[
-            pb.OutcomeCount(outcome=outcome_to_proto(outcome), count=number)
-            for outcome, number in sorted(runs.outcomes.items())
-        ],
+        outcomes={outcome.name: number for outcome, number in runs.outcomes.items()},
         deduplicated_total=runs.deduplicated_total,
         default_limits=limits_to_proto(policy.defaults),
         max_limits=limits_to_proto(policy.maxima),

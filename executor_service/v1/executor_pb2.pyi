@@ -6,13 +6,8 @@ The execution tier: runs untrusted programs in isolation and says what became of
 A program's failure is an OK response with an outcome; a gRPC error means that the service did not do its job.
 Each result says who could have caused it (`Cause`); only INFRA is to be masked out of training.
 
-Conventions: times are in seconds, as doubles; sizes are in bytes; 0 or unset means the documented default, which
-GetStatus reports; negative, infinite and NaN values are INVALID_ARGUMENT. Every INVALID_ARGUMENT carries
-google.rpc.BadRequest with one entry per field and is answered before any work is done.
-
-Where tokens are configured, every call carries one in the metadata `authorization: Bearer TOKEN`: without a good one it
-is UNAUTHENTICATED, with one of another role PERMISSION_DENIED. A token of a tenant fills in every empty `tenant`;
-another tenant is PERMISSION_DENIED, and its sessions are NOT_FOUND.
+Conventions are those of fairbox/v1/common.proto. GetStatus reports the defaults. Sessions of another tenant are
+NOT_FOUND.
 """
 
 import builtins
@@ -150,30 +145,6 @@ resource limits.
 """
 global___IsolationLevel = IsolationLevel
 
-class _DisplayMode:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
-
-class _DisplayModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_DisplayMode.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
-    DISPLAY_MODE_UNSPECIFIED: _DisplayMode.ValueType  # 0
-    """Cells of a session: yes. Programs: no."""
-    DISPLAY_MODE_LAST_EXPRESSION: _DisplayMode.ValueType  # 1
-    """Always. Found through the syntax tree, never by editing text."""
-    DISPLAY_MODE_NONE: _DisplayMode.ValueType  # 2
-    """Never."""
-
-class DisplayMode(_DisplayMode, metaclass=_DisplayModeEnumTypeWrapper):
-    """When the value of the last expression is displayed, as a notebook does."""
-
-DISPLAY_MODE_UNSPECIFIED: DisplayMode.ValueType  # 0
-"""Cells of a session: yes. Programs: no."""
-DISPLAY_MODE_LAST_EXPRESSION: DisplayMode.ValueType  # 1
-"""Always. Found through the syntax tree, never by editing text."""
-DISPLAY_MODE_NONE: DisplayMode.ValueType  # 2
-"""Never."""
-global___DisplayMode = DisplayMode
-
 class _FileStatus:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -209,30 +180,6 @@ FILE_STATUS_TOO_LARGE: FileStatus.ValueType  # 4
 FILE_STATUS_UNREADABLE: FileStatus.ValueType  # 5
 """It could not be read."""
 global___FileStatus = FileStatus
-
-class _OutputStream:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
-
-class _OutputStreamEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_OutputStream.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
-    OUTPUT_STREAM_UNSPECIFIED: _OutputStream.ValueType  # 0
-    """Not used."""
-    OUTPUT_STREAM_STDOUT: _OutputStream.ValueType  # 1
-    """Standard output."""
-    OUTPUT_STREAM_STDERR: _OutputStream.ValueType  # 2
-    """Standard error."""
-
-class OutputStream(_OutputStream, metaclass=_OutputStreamEnumTypeWrapper):
-    """Which output a chunk belongs to."""
-
-OUTPUT_STREAM_UNSPECIFIED: OutputStream.ValueType  # 0
-"""Not used."""
-OUTPUT_STREAM_STDOUT: OutputStream.ValueType  # 1
-"""Standard output."""
-OUTPUT_STREAM_STDERR: OutputStream.ValueType  # 2
-"""Standard error."""
-global___OutputStream = OutputStream
 
 class _VerifyStyle:
     ValueType = typing.NewType("ValueType", builtins.int)
@@ -507,8 +454,10 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
     """Who the work is for, in fairness, status and logs. At most 128 characters."""
     profile: builtins.str
     """Runtime profile, as GetStatus lists it. Empty: chosen by the server."""
-    display: global___DisplayMode.ValueType
-    """Whether the value of the last expression is displayed."""
+    display: builtins.bool
+    """Whether the value of the last expression is displayed, as a notebook does; found through the syntax tree. Unset: in
+    cells of a session alone.
+    """
     workspace_read_only: builtins.bool
     """The workspace is mounted without a writable layer: writing to it fails ("Read-only file system"; at isolation level
     landlock, where it is a copy without write permission, "Permission denied"). The work folder and TMPDIR stay writable.
@@ -555,11 +504,12 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
         request_id: builtins.str = ...,
         tenant: builtins.str = ...,
         profile: builtins.str = ...,
-        display: global___DisplayMode.ValueType = ...,
+        display: builtins.bool | None = ...,
         workspace_read_only: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["lease", b"lease", "limits", b"limits"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["args", b"args", "code", b"code", "display", b"display", "env", b"env", "files", b"files", "language", b"language", "lease", b"lease", "limits", b"limits", "profile", b"profile", "request_id", b"request_id", "return_paths", b"return_paths", "session_id", b"session_id", "stdin", b"stdin", "tenant", b"tenant", "workspace_id", b"workspace_id", "workspace_read_only", b"workspace_read_only"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_display", b"_display", "display", b"display", "lease", b"lease", "limits", b"limits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_display", b"_display", "args", b"args", "code", b"code", "display", b"display", "env", b"env", "files", b"files", "language", b"language", "lease", b"lease", "limits", b"limits", "profile", b"profile", "request_id", b"request_id", "return_paths", b"return_paths", "session_id", b"session_id", "stdin", b"stdin", "tenant", b"tenant", "workspace_id", b"workspace_id", "workspace_read_only", b"workspace_read_only"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_display", b"_display"]) -> typing.Literal["display"] | None: ...
 
 global___ExecuteCodeRequest = ExecuteCodeRequest
 
@@ -824,39 +774,18 @@ class StreamExecutionRequest(google.protobuf.message.Message):
 global___StreamExecutionRequest = StreamExecutionRequest
 
 @typing.final
-class OutputChunk(google.protobuf.message.Message):
-    """Bytes of one stream, in the order in which they were read."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    STREAM_FIELD_NUMBER: builtins.int
-    DATA_FIELD_NUMBER: builtins.int
-    stream: global___OutputStream.ValueType
-    """Which stream."""
-    data: builtins.bytes
-    """The bytes."""
-    def __init__(
-        self,
-        *,
-        stream: global___OutputStream.ValueType = ...,
-        data: builtins.bytes = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["data", b"data", "stream", b"stream"]) -> None: ...
-
-global___OutputChunk = OutputChunk
-
-@typing.final
 class StreamExecutionResponse(google.protobuf.message.Message):
     """Output, then the result as the last response."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    CHUNK_FIELD_NUMBER: builtins.int
+    STDOUT_FIELD_NUMBER: builtins.int
+    STDERR_FIELD_NUMBER: builtins.int
     RESULT_FIELD_NUMBER: builtins.int
-    @property
-    def chunk(self) -> global___OutputChunk:
-        """Bytes of output. Nothing beyond the output limit is sent."""
-
+    stdout: builtins.bytes
+    """Bytes of standard output, in the order in which they were read. Nothing beyond the output limit is sent."""
+    stderr: builtins.bytes
+    """Bytes of standard error, likewise."""
     @property
     def result(self) -> global___ExecutionResult:
         """The result, once; its outputs are complete as well."""
@@ -864,12 +793,13 @@ class StreamExecutionResponse(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        chunk: global___OutputChunk | None = ...,
+        stdout: builtins.bytes = ...,
+        stderr: builtins.bytes = ...,
         result: global___ExecutionResult | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["chunk", b"chunk", "event", b"event", "result", b"result"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["chunk", b"chunk", "event", b"event", "result", b"result"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["chunk", "result"] | None: ...
+    def HasField(self, field_name: typing.Literal["event", b"event", "result", b"result", "stderr", b"stderr", "stdout", b"stdout"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["event", b"event", "result", b"result", "stderr", b"stderr", "stdout", b"stdout"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["stdout", "stderr", "result"] | None: ...
 
 global___StreamExecutionResponse = StreamExecutionResponse
 
@@ -1548,13 +1478,10 @@ class VerifyCodeResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CASES_FIELD_NUMBER: builtins.int
-    PASSED_FIELD_NUMBER: builtins.int
     ALL_PASSED_FIELD_NUMBER: builtins.int
     CAUSE_FIELD_NUMBER: builtins.int
     COMPILATION_FIELD_NUMBER: builtins.int
     DEDUPLICATED_FIELD_NUMBER: builtins.int
-    passed: builtins.int
-    """How many passed."""
     all_passed: builtins.bool
     """True when all passed."""
     cause: global___Cause.ValueType
@@ -1575,14 +1502,13 @@ class VerifyCodeResponse(google.protobuf.message.Message):
         self,
         *,
         cases: collections.abc.Iterable[global___CaseResult] | None = ...,
-        passed: builtins.int = ...,
         all_passed: builtins.bool = ...,
         cause: global___Cause.ValueType = ...,
         compilation: global___Compilation | None = ...,
         deduplicated: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["compilation", b"compilation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["all_passed", b"all_passed", "cases", b"cases", "cause", b"cause", "compilation", b"compilation", "deduplicated", b"deduplicated", "passed", b"passed"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["all_passed", b"all_passed", "cases", b"cases", "cause", b"cause", "compilation", b"compilation", "deduplicated", b"deduplicated"]) -> None: ...
 
 global___VerifyCodeResponse = VerifyCodeResponse
 
@@ -1795,28 +1721,6 @@ class LimiterStatus(google.protobuf.message.Message):
 global___LimiterStatus = LimiterStatus
 
 @typing.final
-class OutcomeCount(google.protobuf.message.Message):
-    """Runs ended since the start, by outcome."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    OUTCOME_FIELD_NUMBER: builtins.int
-    COUNT_FIELD_NUMBER: builtins.int
-    outcome: global___Outcome.ValueType
-    """The outcome."""
-    count: builtins.int
-    """How many."""
-    def __init__(
-        self,
-        *,
-        outcome: global___Outcome.ValueType = ...,
-        count: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["count", b"count", "outcome", b"outcome"]) -> None: ...
-
-global___OutcomeCount = OutcomeCount
-
-@typing.final
 class CompileCacheStatus(google.protobuf.message.Message):
     """Programs that are kept as their compilers made them, so that a source is compiled once."""
 
@@ -1924,6 +1828,22 @@ class GetStatusResponse(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class OutcomesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     VERSION_FIELD_NUMBER: builtins.int
     SERVED_BY_FIELD_NUMBER: builtins.int
     ISOLATION_LEVEL_FIELD_NUMBER: builtins.int
@@ -1989,8 +1909,8 @@ class GetStatusResponse(google.protobuf.message.Message):
         """Every runtime profile, by name."""
 
     @property
-    def outcomes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OutcomeCount]:
-        """Runs ended since the start."""
+    def outcomes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Runs ended since the start, by name of the outcome: `FINISHED`."""
 
     @property
     def default_limits(self) -> global___Limits:
@@ -2031,7 +1951,7 @@ class GetStatusResponse(google.protobuf.message.Message):
         max_queued: builtins.int = ...,
         queued: builtins.int = ...,
         oldest_wait_s: builtins.float = ...,
-        outcomes: collections.abc.Iterable[global___OutcomeCount] | None = ...,
+        outcomes: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         deduplicated_total: builtins.int = ...,
         default_limits: global___Limits | None = ...,
         max_limits: global___Limits | None = ...,

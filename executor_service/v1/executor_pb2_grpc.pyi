@@ -6,13 +6,8 @@ The execution tier: runs untrusted programs in isolation and says what became of
 A program's failure is an OK response with an outcome; a gRPC error means that the service did not do its job.
 Each result says who could have caused it (`Cause`); only INFRA is to be masked out of training.
 
-Conventions: times are in seconds, as doubles; sizes are in bytes; 0 or unset means the documented default, which
-GetStatus reports; negative, infinite and NaN values are INVALID_ARGUMENT. Every INVALID_ARGUMENT carries
-google.rpc.BadRequest with one entry per field and is answered before any work is done.
-
-Where tokens are configured, every call carries one in the metadata `authorization: Bearer TOKEN`: without a good one it
-is UNAUTHENTICATED, with one of another role PERMISSION_DENIED. A token of a tenant fills in every empty `tenant`;
-another tenant is PERMISSION_DENIED, and its sessions are NOT_FOUND.
+Conventions are those of fairbox/v1/common.proto. GetStatus reports the defaults. Sessions of another tenant are
+NOT_FOUND.
 """
 
 import abc

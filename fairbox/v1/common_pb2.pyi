@@ -3,6 +3,14 @@
 isort:skip_file
 What both services say in the same words. The JSON of a lease that one of them returned can be pasted into a call of the
 other.
+
+Conventions of both: times are in seconds, as doubles; sizes are in bytes; 0 or unset means the documented default;
+negative, infinite and NaN values are INVALID_ARGUMENT. Every INVALID_ARGUMENT carries google.rpc.BadRequest with one
+entry per field and is answered before any work is done.
+
+Where tokens are configured, every call carries one in the metadata `authorization: Bearer TOKEN`: without a good one it
+is UNAUTHENTICATED, with one of another role PERMISSION_DENIED. A token of a tenant fills in every empty `tenant`;
+another tenant is PERMISSION_DENIED.
 """
 
 import builtins

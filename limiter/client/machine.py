@@ -268,12 +268,13 @@ class SessionMachine:
             session_id=self.session_id,
             kind=KINDS[self.kind],
             name=self.name,
-            held=[lease_message(lease) for lease in self.held],
-            held_tokens=self.held.values() if self.kind is SessionKind.EXECUTOR else (),
             connection=self._connection,
         )
-        for lease, (until, tokens) in self._holds.items():
-            hello.details.add(lease=lease_message(lease), hold_s=max(0.001, until - now), tokens=tokens)
+        for lease, tokens in self.held.items():
+            held = hello.held.add(lease=lease_message(lease), tokens=tokens)
+            if lease in self._holds:
+                until, held.tokens = self._holds[lease]
+                held.hold_s = max(0.001, until - now)
         for wanted in self.waiting.values():
             if wanted.place is None:
                 fill_acquire(hello.queued.add(), wanted, now)

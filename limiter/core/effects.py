@@ -55,8 +55,6 @@ class Queued:
     ticket: Ticket
     position: int
     """Requests before it."""
-    eta: float
-    """Estimated wait from the recent rate of grants; 0: unknown."""
 
 
 @fact

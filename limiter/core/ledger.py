@@ -110,13 +110,11 @@ class Ledger:
         if ready and (bucket.rate is None or bucket.ready_at() <= now):
             self._grant(request, now)
             return
-        pace = bucket.pace(now)
         self._wait(request, now + timeout)
         position = bucket.queue.append(request)
         if bucket.rate is not None and position == 0:
             self.pump(bucket, now)  # sets the deadline
-        eta = (position + 1) / pace if pace > 0 else 0.0
-        self.effects.append(Queued(session.session_id, request.request_id, request.ticket, position, eta))
+        self.effects.append(Queued(session.session_id, request.request_id, request.ticket, position))
 
     def readmit(self, request: Request, deadline: float) -> None:
         """Takes in a request that comes with its ticket; `pump` grants it when it is its turn."""
@@ -180,7 +178,7 @@ class Ledger:
         if request.waiting:
             position = request.bucket.queue.position(request)
             session_id = request.session.session_id
-            self.effects.append(Queued(session_id, request.request_id, request.ticket, position, 0.0))
+            self.effects.append(Queued(session_id, request.request_id, request.ticket, position))
         elif request.lease is not None:
             self._tell_grant(request, request.lease, now, request.lease.granted_at - request.since)
 

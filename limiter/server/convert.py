@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, repeat
 
 from fairbox.security import ANYONE, Identity, TenantRefused
 from fairbox.v1 import common_pb2
@@ -187,13 +186,9 @@ def lease_id(message: common_pb2.Lease) -> LeaseId:
 
 
 def _held(message: pb.Hello) -> Iterator[HeldLease]:
-    details = {lease_id(detail.lease): detail for detail in message.details}
-    for lease, tokens in zip(message.held, chain(message.held_tokens, repeat(0)), strict=False):
-        detail = details.get(lease_id(lease))
-        hold = 0.0
-        if detail is not None:
-            tokens, hold = tokens or detail.tokens, detail.hold_s
-        yield HeldLease(lease_id(lease), lease.bucket, lease.client_session_id, tokens or 1, hold)
+    for held in message.held:
+        lease = held.lease
+        yield HeldLease(lease_id(lease), lease.bucket, lease.client_session_id, held.tokens or 1, held.hold_s)
 
 
 def hello_event(message: pb.Hello, identity: Identity = ANYONE) -> tuple[Hello, list[Rejected]]:
@@ -205,22 +200,13 @@ def hello_event(message: pb.Hello, identity: Identity = ANYONE) -> tuple[Hello, 
     if message.kind not in _KINDS:
         fields.refuse("hello.kind", "is not set, must be SESSION_KIND_CLIENT or SESSION_KIND_EXECUTOR")
     fields.text("hello.name", message.name, longest=256)
-    for name, count in (
-        ("held", len(message.held)),
-        ("queued", len(message.queued)),
-        ("details", len(message.details)),
-    ):
+    for name, count in (("held", len(message.held)), ("queued", len(message.queued))):
         if count > MAX_HELLO_ITEMS:
             fields.refuse(f"hello.{name}", f"has {count} entries, must have at most {MAX_HELLO_ITEMS}")
-    if len(message.held_tokens) > len(message.held):
-        fields.refuse("hello.held_tokens", f"has {len(message.held_tokens)} entries, held has {len(message.held)}")
-    for index, tokens in enumerate(message.held_tokens):
-        if tokens > _MAX_TOKENS:
-            fields.refuse(f"hello.held_tokens[{index}]", f"is {tokens}, must be at most {_MAX_TOKENS}")
-    for index, detail in enumerate(message.details):
-        if detail.tokens > _MAX_TOKENS:
-            fields.refuse(f"hello.details[{index}].tokens", f"is {detail.tokens}, must be at most {_MAX_TOKENS}")
-        fields.duration(f"hello.details[{index}].hold_s", detail.hold_s, default=0.0, longest=MAX_HOLD_S)
+    for index, held in enumerate(message.held):
+        if held.tokens > _MAX_TOKENS:
+            fields.refuse(f"hello.held[{index}].tokens", f"is {held.tokens}, must be at most {_MAX_TOKENS}")
+        fields.duration(f"hello.held[{index}].hold_s", held.hold_s, default=0.0, longest=MAX_HOLD_S)
     fields.check()
     converted = [acquire_event(session_id, each, identity) for each in message.queued]
     hello = Hello(

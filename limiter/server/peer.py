@@ -178,7 +178,7 @@ class PeerStream:
         hello, rejected = hello_event(message, self._identity)
         check_kind(hello.kind, self._identity)
         self._session_id, self._executor = hello.session_id, hello.kind is SessionKind.EXECUTOR
-        self._leases = {LeaseId(lease.epoch, lease.seq): lease for lease in message.held}
+        self._leases = {LeaseId(held.lease.epoch, held.lease.seq): held.lease for held in message.held}
         if self._waits is not None:
             self._waits.begin(message.queued)
         self._hub.open(hello, self)
@@ -242,7 +242,6 @@ class PeerStream:
             queued = self._frame().queued.add()
             queued.request_id = effect.request_id
             queued.position = effect.position
-            queued.eta_s = effect.eta
             queued.ticket.epoch, queued.ticket.seq = effect.ticket
         elif isinstance(effect, BindAnswered):
             bound = self._binding[effect.lease]

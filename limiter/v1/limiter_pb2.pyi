@@ -11,13 +11,8 @@ Until it is bound, a lease belongs to the client session that asked for it and c
 is bound, it belongs to the executor's session, and only that executor's word, or the provable end of its session,
 frees it; a lost connection never does. User code starts only after BIND was answered with BOUND.
 
-Conventions: times are in seconds, as doubles; 0 or unset means the documented default; negative, infinite and NaN
-values are INVALID_ARGUMENT. Identifiers are at most 128 characters of visible ASCII. Every INVALID_ARGUMENT carries
-google.rpc.BadRequest with one entry per field.
-
-Where tokens are configured, every call carries one in the metadata `authorization: Bearer TOKEN`: without a good one it
-is UNAUTHENTICATED, with one of another role PERMISSION_DENIED. A token of a tenant fills in every empty `tenant`;
-another tenant is PERMISSION_DENIED, in a stream REJECT_REASON_INVALID.
+Conventions are those of fairbox/v1/common.proto. Identifiers are at most 128 characters of visible ASCII. In a stream
+another tenant is REJECT_REASON_INVALID.
 """
 
 import builtins
@@ -252,6 +247,35 @@ class Ticket(google.protobuf.message.Message):
 global___Ticket = Ticket
 
 @typing.final
+class HeldLease(google.protobuf.message.Message):
+    """A lease in hand, as a hello lists it. A limiter that was restarted counts by it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
+    HOLD_S_FIELD_NUMBER: builtins.int
+    tokens: builtins.int
+    """Tokens: for an executor as BindResult told them, for a client with a hold time as it asked for them. 0: 1."""
+    hold_s: builtins.float
+    """Client only: what is left of the lease's hold time. 0: it has none."""
+    @property
+    def lease(self) -> fairbox.v1.common_pb2.Lease:
+        """The lease."""
+
+    def __init__(
+        self,
+        *,
+        lease: fairbox.v1.common_pb2.Lease | None = ...,
+        tokens: builtins.int = ...,
+        hold_s: builtins.float = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["hold_s", b"hold_s", "lease", b"lease", "tokens", b"tokens"]) -> None: ...
+
+global___HeldLease = HeldLease
+
+@typing.final
 class Hello(google.protobuf.message.Message):
     """Opens or resumes a session. The limiter believes it: what it lists is kept, what it omits is freed."""
 
@@ -262,8 +286,6 @@ class Hello(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     HELD_FIELD_NUMBER: builtins.int
     QUEUED_FIELD_NUMBER: builtins.int
-    HELD_TOKENS_FIELD_NUMBER: builtins.int
-    DETAILS_FIELD_NUMBER: builtins.int
     CONNECTION_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     """Chosen by the peer, unique per process and event loop (a UUID)."""
@@ -277,22 +299,12 @@ class Hello(google.protobuf.message.Message):
     because what it omits may be in use by now. 0: not said, taken for the newest.
     """
     @property
-    def held(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[fairbox.v1.common_pb2.Lease]:
+    def held(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HeldLease]:
         """Leases in hand. For a client: granted and not yet bound. For an executor: bound and running."""
 
     @property
     def queued(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Acquire]:
         """Requests that still wait, with their tickets. Empty for a new session."""
-
-    @property
-    def held_tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Executor only: tokens of each lease in `held`, in its order, as BindResult told them. A limiter that was restarted
-        counts by them. Missing or 0: 1.
-        """
-
-    @property
-    def details(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HeldDetail]:
-        """For those leases in `held` that have a hold time. A limiter that was restarted counts by them."""
 
     def __init__(
         self,
@@ -300,44 +312,13 @@ class Hello(google.protobuf.message.Message):
         session_id: builtins.str = ...,
         kind: global___SessionKind.ValueType = ...,
         name: builtins.str = ...,
-        held: collections.abc.Iterable[fairbox.v1.common_pb2.Lease] | None = ...,
+        held: collections.abc.Iterable[global___HeldLease] | None = ...,
         queued: collections.abc.Iterable[global___Acquire] | None = ...,
-        held_tokens: collections.abc.Iterable[builtins.int] | None = ...,
-        details: collections.abc.Iterable[global___HeldDetail] | None = ...,
         connection: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["connection", b"connection", "details", b"details", "held", b"held", "held_tokens", b"held_tokens", "kind", b"kind", "name", b"name", "queued", b"queued", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["connection", b"connection", "held", b"held", "kind", b"kind", "name", b"name", "queued", b"queued", "session_id", b"session_id"]) -> None: ...
 
 global___Hello = Hello
-
-@typing.final
-class HeldDetail(google.protobuf.message.Message):
-    """What a limiter that was restarted must know of a lease beyond its name."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    LEASE_FIELD_NUMBER: builtins.int
-    HOLD_S_FIELD_NUMBER: builtins.int
-    TOKENS_FIELD_NUMBER: builtins.int
-    hold_s: builtins.float
-    """Client only: what is left of the lease's hold time. 0: it has none."""
-    tokens: builtins.int
-    """Client only: tokens that the lease was asked with. 0: 1."""
-    @property
-    def lease(self) -> fairbox.v1.common_pb2.Lease:
-        """The lease, as in `held`."""
-
-    def __init__(
-        self,
-        *,
-        lease: fairbox.v1.common_pb2.Lease | None = ...,
-        hold_s: builtins.float = ...,
-        tokens: builtins.int = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["hold_s", b"hold_s", "lease", b"lease", "tokens", b"tokens"]) -> None: ...
-
-global___HeldDetail = HeldDetail
 
 @typing.final
 class Acquire(google.protobuf.message.Message):
@@ -580,13 +561,10 @@ class Queued(google.protobuf.message.Message):
     REQUEST_ID_FIELD_NUMBER: builtins.int
     TICKET_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
-    ETA_S_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """The request's id."""
     position: builtins.int
     """Requests before it, at this moment."""
-    eta_s: builtins.float
-    """Estimated wait from the recent rate of grants. 0: unknown."""
     @property
     def ticket(self) -> global___Ticket:
         """Its ticket, to be presented on reconnection."""
@@ -597,10 +575,9 @@ class Queued(google.protobuf.message.Message):
         request_id: builtins.str = ...,
         ticket: global___Ticket | None = ...,
         position: builtins.int = ...,
-        eta_s: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["ticket", b"ticket"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["eta_s", b"eta_s", "position", b"position", "request_id", b"request_id", "ticket", b"ticket"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["position", b"position", "request_id", b"request_id", "ticket", b"ticket"]) -> None: ...
 
 global___Queued = Queued
 

@@ -63,10 +63,10 @@ def test_concurrency_holds_beside_the_rate() -> None:
     assert granted(core.handle(Release("c", lease), 6.0)) == ["b"]
 
 
-def test_retry_after_and_estimates_follow_the_rate() -> None:
+def test_retry_after_follows_the_rate() -> None:
     core = make_core(10, rate_per_s=0.5, max_queued=4)
-    etas = [only(Queued, acquire(core, "c", f"r{number}")).eta for number in range(4)]
-    assert etas == [2.0, 4.0, 6.0, 8.0]
+    for number in range(4):
+        only(Queued, acquire(core, "c", f"r{number}"))
     rejected = only(Rejected, acquire(core, "c", "more"))
     assert (rejected.reason, rejected.retry_after) == (RejectReason.QUEUE_FULL, 8.0)
 

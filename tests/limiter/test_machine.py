@@ -63,7 +63,7 @@ def test_hello_lists_what_is_held_and_what_waits_with_its_ticket_and_the_time_le
     assert machine.disconnected() == []
     machine.connected(4.0)
     hello = frame(machine, 4.0).hello
-    assert list(hello.held) == [LEASE]
+    assert [held.lease for held in hello.held] == [LEASE]
     assert [(each.request_id, each.ticket, each.queue_timeout_s) for each in hello.queued] == [(waits, ticket, 6.0)]
 
 
@@ -142,7 +142,7 @@ def test_lost_connection_leaves_binds_unanswered_and_keeps_what_is_bound() -> No
     frame(machine)
     assert machine.disconnected() == [asked]
     machine.connected(1.0)
-    assert list(frame(machine, 1.0).hello.held) == [LEASE]
+    assert [held.lease for held in frame(machine, 1.0).hello.held] == [LEASE]
 
 
 def test_validity_counts_from_the_sending_of_the_acknowledged_heartbeat() -> None:

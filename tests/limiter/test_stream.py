@@ -109,8 +109,10 @@ async def test_bad_request_is_rejected_alone() -> None:
         (pb.SessionRequest(hello=pb.Hello(session_id="x")), "hello.kind"),
         (pb.SessionRequest(hello=hello("unary:me")), "hello.session_id"),
         (
-            pb.SessionRequest(hello=pb.Hello(session_id="x", kind=pb.SESSION_KIND_EXECUTOR, held_tokens=[1])),
-            "hello.held_tokens",
+            pb.SessionRequest(
+                hello=pb.Hello(session_id="x", kind=pb.SESSION_KIND_EXECUTOR, held=[pb.HeldLease(tokens=1 << 30)])
+            ),
+            "hello.held[0].tokens",
         ),
         (pb.SessionRequest(hello=hello(), binds=[pb.Bind()]), "binds"),
     ],

@@ -103,7 +103,7 @@ async def test_a_policy_learns_to_use_the_tool(
 
     # Every program that a trajectory tells of ran once, under one lease, and nothing else did, except for trajectories
     # that were begun ahead of the last step.
-    ran = sum(count.count for count in executor.outcomes)
+    ran = sum(executor.outcomes.values())
     told = sum(call["outcome"] in RAN for record in records(tmp_path) for call in record["tool_calls"])
     assert told > LAST * 64 * 0.9
     assert ran == told if mode == "sync" else told <= ran <= told + AHEAD
