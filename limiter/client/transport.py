@@ -1,4 +1,4 @@
-"""What a session needs of the network: a stream of frames each way. Implemented over gRPC, in process and in tests."""
+"""What a session needs of the network: a stream of frames each way. Implemented over gRPC and by the simulation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The limiter's rules as a pure state machine: `LimiterCore.handle(event, now) -> effects`.
 
-It does no I/O, has no clock and starts no task; servers, in-process hosts and simulations wrap it.
+It does no I/O, has no clock and starts no task; servers and simulations wrap it.
 """
 
 from __future__ import annotations

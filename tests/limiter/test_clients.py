@@ -126,6 +126,20 @@ async def test_cancel_storm_leaves_nothing_held_and_nothing_queued() -> None:
             assert (a.held, a.waiting, b.held, b.waiting) == ((), 0, (), 0)
 
 
+async def test_failed_waits_release_nothing_that_they_did_not_have() -> None:
+    async with limiter_server(1) as server, LimiterClient(server.address) as client:
+        async with client.lease():
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await client.lease(queue_timeout=60).__aenter__()
+            await queued(server, 0)
+            # Nothing of that may have freed the token that is held.
+            with pytest.raises(QueueTimeout):
+                await client.lease(queue_timeout=0.2).__aenter__()
+            assert server.statistics().held == 1
+        await until(lambda: server.statistics().held == 0)
+
+
 async def test_typed_errors_say_what_is_wrong() -> None:
     async with limiter_server(1, max_queued=1) as server, LimiterClient(server.address) as client:
         with pytest.raises(UnknownBucket, match="bucket is 'nope', must be one of code"):
@@ -286,6 +300,7 @@ async def test_executor_reconnects_and_keeps_what_it_runs() -> None:
         assert (await executor.bind(dropped)).bound
         server.hub._sinks[executor.session_id].close("cut by the test", 0.0)
         await until(lambda: not executor.connected)
+        assert server.statistics().bound == 2, "a disconnect frees nothing"
         executor.release(dropped)
         await until(lambda: executor.connected)
         await until(lambda: server.statistics().bound == 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 from fairbox.errors import FieldErrors
 from limiter import QueueTimeout
+from limiter.core import Timing
 from limiter.core.events import Revoke
 from limiter.core.ids import LeaseId
 from limiter.pool import (
@@ -28,8 +30,7 @@ from limiter.pool import (
     WorkerDied,
 )
 from limiter.pool_worker import MAX_MESSAGE_BYTES, WorkerProcess
-from tests.limiter.inprocess import InProcessLimiter
-from tests.limiter.servers import until
+from tests.limiter.servers import limiter_server, program, until
 
 KINDS = pytest.mark.parametrize("kind", ["thread", "process"])
 
@@ -47,7 +48,7 @@ def boom() -> None:
 
 @KINDS
 async def test_results_and_exceptions_reach_the_caller_as_themselves(kind: str) -> None:
-    async with InProcessLimiter({"code": 2}) as limiter, ExecutionPool(limiter, num_workers=2, kind=kind) as pool:
+    async with limiter_server(2) as limiter, ExecutionPool(limiter.address, num_workers=2, kind=kind) as pool:
         offset = 4
         assert await pool.run(lambda a, *, b: [a, b, offset], 1, b=2) == [1, 2, 4]
         with pytest.raises(KeyError, match="the function's own words") as raised:
@@ -84,7 +85,7 @@ async def test_what_cannot_travel_is_told_as_text() -> None:
 
 
 async def test_process_is_dead_before_a_timeout_frees_its_lease() -> None:
-    async with InProcessLimiter({"code": 1}) as limiter, ExecutionPool(limiter, num_workers=1, kind="process") as pool:
+    async with limiter_server(1) as limiter, ExecutionPool(limiter.address, num_workers=1, kind="process") as pool:
         first = await pool.run(os.getpid)
         with pytest.raises(RunTimeout, match=r"longer than 0\.2 s"):
             await pool.run(time.sleep, 60, timeout=0.2)
@@ -109,7 +110,7 @@ async def test_lease_is_held_for_as_long_as_the_kill_takes(ended_by: str, monkey
             raise
 
     monkeypatch.setattr(WorkerProcess, "run", slow)
-    async with InProcessLimiter({"code": 1}) as limiter, ExecutionPool(limiter, num_workers=1, kind="process") as pool:
+    async with limiter_server(1) as limiter, ExecutionPool(limiter.address, num_workers=1, kind="process") as pool:
         running = asyncio.create_task(pool.run(time.sleep, 60, timeout=0.1 if ended_by == "timeout" else None))
         await until(lambda: pool.statistics().running == 1)
         if ended_by == "cancellation":
@@ -161,7 +162,7 @@ async def test_worker_that_died_while_idle_is_replaced() -> None:
 
 
 async def test_run_that_gets_no_lease_costs_no_process() -> None:
-    async with InProcessLimiter({"code": 1}) as limiter, ExecutionPool(limiter, num_workers=2, kind="process") as pool:
+    async with limiter_server(1) as limiter, ExecutionPool(limiter.address, num_workers=2, kind="process") as pool:
         running = asyncio.create_task(pool.run(time.sleep, 60))
         await until(lambda: pool.statistics().running == 1)
         for _ in range(2):
@@ -174,7 +175,7 @@ async def test_run_that_gets_no_lease_costs_no_process() -> None:
 
 async def test_thread_keeps_its_lease_until_it_ends() -> None:
     ending = threading.Event()
-    async with InProcessLimiter({"code": 1}) as limiter, ExecutionPool(limiter, num_workers=1) as pool:
+    async with limiter_server(1) as limiter, ExecutionPool(limiter.address, num_workers=1) as pool:
         with pytest.raises(RunTimeout):
             await pool.run(ending.wait, 30, timeout=0.05)
         assert (limiter.statistics().bound, pool.statistics().running) == (1, 1)
@@ -188,7 +189,7 @@ async def test_thread_keeps_its_lease_until_it_ends() -> None:
 @KINDS
 async def test_cancelled_caller_ends_the_run(kind: str) -> None:
     ending = threading.Event()
-    async with InProcessLimiter({"code": 1}) as limiter, ExecutionPool(limiter, num_workers=2, kind=kind) as pool:
+    async with limiter_server(1) as limiter, ExecutionPool(limiter.address, num_workers=2, kind=kind) as pool:
         run = pool.run(time.sleep, 60) if kind == "process" else pool.run(ending.wait, 30)
         running = asyncio.create_task(run)
         await until(lambda: pool.statistics().running == 1)
@@ -200,7 +201,7 @@ async def test_cancelled_caller_ends_the_run(kind: str) -> None:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert limiter.statistics().bound == (0 if kind == "process" else 1)
+        await until(lambda: limiter.statistics().bound == (0 if kind == "process" else 1))
         ending.set()
         assert await pool.run(int, "7") == 7
         assert pool.statistics().cancelled_total == 1
@@ -218,11 +219,11 @@ async def test_queue_of_the_pool_is_bounded() -> None:
 
 
 async def test_process_is_killed_when_its_lease_is_lost() -> None:
-    async with InProcessLimiter({"code": 1}) as limiter, ExecutionPool(limiter, num_workers=1, kind="process") as pool:
+    async with limiter_server(1) as limiter, ExecutionPool(limiter.address, num_workers=1, kind="process") as pool:
         running = asyncio.create_task(pool.run(time.sleep, 60))
         await until(lambda: pool.statistics().running == 1)
-        (lease,) = limiter._hub.core.leases(0.0)
-        limiter._hub.apply(Revoke(LeaseId(*lease.lease), force=True))
+        (lease,) = limiter.hub.core.leases(0.0)
+        limiter.hub.apply(Revoke(LeaseId(*lease.lease), force=True))
         with pytest.raises(LeaseLost, match="was lost while the function ran"):
             await asyncio.wait_for(running, 5)
         await until(lambda: limiter.statistics().held == 0)
@@ -246,8 +247,8 @@ async def test_closed_pool_ends_what_it_can_and_says_so(kind: str) -> None:
 
 async def test_lease_of_a_thread_that_outlives_its_pool_stays_counted() -> None:
     ending = threading.Event()
-    async with InProcessLimiter({"code": 1}) as limiter:
-        async with ExecutionPool(limiter, num_workers=1, close_timeout=0.05) as pool:
+    async with limiter_server(1) as limiter:
+        async with ExecutionPool(limiter.address, num_workers=1, close_timeout=0.05) as pool:
             running = asyncio.create_task(pool.run(ending.wait, 30))
             await until(lambda: pool.statistics().running == 1)
         await asyncio.wait([running])
@@ -288,3 +289,90 @@ def test_blocking_pool_runs_without_asyncio() -> None:
         pool.run(int)
     with pytest.raises(FieldErrors, match="num_workers is 0"), BlockingExecutionPool(None, num_workers=0):
         pass
+
+
+@KINDS
+async def test_two_pools_share_one_limit(kind: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    def work() -> int:
+        import os
+        import time
+
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(descriptor, b"+")
+        time.sleep(0.02)
+        os.write(descriptor, b"-")
+        os.close(descriptor)
+        return os.getpid()
+
+    async with (
+        limiter_server(2) as limiter,
+        ExecutionPool(limiter.address, num_workers=2, kind=kind) as a,
+        ExecutionPool(limiter.address, num_workers=2, kind=kind) as b,
+    ):
+        pids = await asyncio.gather(*((a, b)[number % 2].run(work) for number in range(12)))
+        assert (os.getpid() in pids) == (kind == "thread")
+        await until(lambda: limiter.statistics().held == 0)
+    running = most = 0
+    for mark in log.read_text():
+        running += 1 if mark == "+" else -1
+        most = max(most, running)
+    assert most == 2
+    assert len(log.read_text()) == 24
+
+
+async def test_killed_worker_frees_its_lease() -> None:
+    async with limiter_server(1) as limiter, ExecutionPool(limiter.address, num_workers=1, kind="process") as pool:
+        with pytest.raises(WorkerDied, match="exited with 7"):
+            await pool.run(os._exit, 7)
+        with pytest.raises(WorkerDied, match="was killed by SIGKILL"):
+            await pool.run(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        assert await pool.run(lambda: 5) == 5
+        await until(lambda: limiter.statistics().held == 0)
+
+
+POOL = """
+import asyncio, os, sys, time
+from limiter.pool import ExecutionPool
+
+def work(path):
+    import os, time
+    with open(path, "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(path, path + ".ready")
+    time.sleep(600)
+
+async def main():
+    async with ExecutionPool(sys.argv[1], num_workers=1, kind="process") as pool:
+        running = asyncio.create_task(pool.run(work, sys.argv[2]))
+        while not os.path.exists(sys.argv[2] + ".ready"):
+            await asyncio.sleep(0.02)
+        print("READY", flush=True)
+        await running
+
+asyncio.run(main())
+"""
+
+
+async def test_killed_pool_takes_its_workers_along_and_is_counted_until_then(tmp_path: Path) -> None:
+    path, ttl = tmp_path / "pid", 4.0
+    async with (
+        limiter_server(1, grace_s=3.0, executor_ttl_s=ttl) as limiter,
+        program(POOL, limiter.address, str(path)) as process,
+    ):
+        worker = int(path.with_name("pid.ready").read_text())
+        await until(lambda: limiter.statistics().bound == 1)
+        process.kill()
+        killed = time.monotonic()
+        await until(lambda: not _alive(worker), within=2)
+        assert limiter.statistics().bound == 1
+        await until(lambda: limiter.statistics().held == 0)
+        # The last heartbeat was at most a quarter of the ttl before the kill.
+        assert time.monotonic() - killed > Timing(executor_ttl=ttl).executor_silence - ttl / 4 - 0.2
+
+
+def _alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False

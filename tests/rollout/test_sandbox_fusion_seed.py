@@ -2,7 +2,7 @@
 
 The engine follows a script, as the plan says; tool, executor and limiter are real. The other names of the plan are
 `test_tools_registration` (tests/interop/test_verl_tool.py, and here for fairbox's own registry of tools) and the
-limiter's, in tests/limiter/contract/test_ray.py.
+limiter's, in tests/limiter/ray/test_ray.py.
 """
 
 from __future__ import annotations

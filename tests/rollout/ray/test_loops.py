@@ -22,7 +22,7 @@ from rollout.rewards import Reward
 from rollout.testing import ScriptedEngine, ScriptedTool
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
-from tests.limiter.contract.cluster import ray_cluster
+from tests.limiter.ray.cluster import ray_cluster
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -12,7 +12,7 @@ import pytest
 from rollout.engines import EngineUnavailable
 from rollout.engines.launch import LaunchConfig
 from rollout.engines.sglang_http import SglangHttp
-from tests.limiter.contract.cluster import ray_cluster
+from tests.limiter.ray.cluster import ray_cluster
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -17,7 +17,7 @@ import pytest
 from fairbox.errors import FairboxError
 from rollout.batch import RolloutBatch
 from rollout.loop import TrajectoryResult
-from tests.limiter.contract.cluster import ray_cluster
+from tests.limiter.ray.cluster import ray_cluster
 from tests.rollout.training.conftest import TEMPERATURE
 from tests.rollout.training.test_learner import EVERYTHING
 

@@ -9,9 +9,8 @@ import sys
 
 import pytest
 
-from tests.limiter.contract.cluster import RayCluster
-from tests.limiter.contract.hosts import Host
-from tests.limiter.servers import ROOT
+from tests.limiter.ray.cluster import RayCluster
+from tests.limiter.servers import ROOT, limiter_server
 
 DOCS = (ROOT / "docs" / "limiter.md").read_text()
 
@@ -48,11 +47,11 @@ async def test_example_on_ray(cluster: RayCluster) -> None:
         await limiter.destroy()
 
 
-async def test_example_of_the_pool(grpc_limiter: Host) -> None:
-    address = grpc_limiter.spec.split()[1]
-    source = example("Functions under a lease").replace("127.0.0.1:50052", address)
-    assert address in source
-    assert await output(source) == "9\n"
+async def test_example_of_the_pool() -> None:
+    async with limiter_server() as server:
+        source = example("Functions under a lease").replace("127.0.0.1:50052", server.address)
+        assert server.address in source
+        assert await output(source) == "9\n"
 
 
 def test_every_example_is_found() -> None:

@@ -22,13 +22,13 @@ from limiter import ExecutorSession, LimiterClient, LimiterUnavailable, QueueTim
 from limiter.pool import ExecutionPool, RunTimeout, WorkerDied
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
-from tests.limiter.contract.cluster import RayCluster
+from tests.limiter.ray.cluster import RayCluster
 from tests.limiter.servers import until
 
 ray = pytest.importorskip("ray", reason="ray is not installed (extra `ray`)")
 
 from limiter.ray import LimiterMismatch, RayLimiter  # noqa: E402 - after the check for Ray
-from tests.limiter.contract.ray_work import most_at_once, share  # noqa: E402
+from tests.limiter.ray.ray_work import most_at_once, share  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.timeout(300)]
 SETTINGS = ("buckets.code.max_in_flight=2", "executor_ttl_s=2")
