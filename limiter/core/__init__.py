@@ -11,7 +11,7 @@ from limiter.core.ids import LeaseId, Ticket
 from limiter.core.limits import BucketLimits, Timing
 from limiter.core.reasons import BindStatus, BucketOrder, LeaseState, RejectReason, ReleaseOutcome, SessionKind
 from limiter.core.recovery import Member
-from limiter.core.statistics import BucketStatistics, LeaseInfo, LimiterStatistics, SessionStatistics
+from limiter.core.statistics import BucketStatistics, LimiterStatistics
 
 __all__ = [
     "BindStatus",
@@ -19,7 +19,6 @@ __all__ = [
     "BucketOrder",
     "BucketStatistics",
     "LeaseId",
-    "LeaseInfo",
     "LeaseState",
     "LimiterCore",
     "LimiterStatistics",
@@ -27,7 +26,6 @@ __all__ = [
     "RejectReason",
     "ReleaseOutcome",
     "SessionKind",
-    "SessionStatistics",
     "Ticket",
     "Timing",
     "effects",

@@ -44,21 +44,15 @@ from limiter.core.events import (
     RosterKept,
     Tick,
 )
-from limiter.core.lease import Lease, Request
+from limiter.core.ids import LeaseId
+from limiter.core.lease import Lease, Request, Session
 from limiter.core.ledger import Ledger, Tombstone
 from limiter.core.limits import Timing
-from limiter.core.reasons import RejectReason
+from limiter.core.reasons import RejectReason, SessionKind
 from limiter.core.recovery import Member, Recovery, Roster
 from limiter.core.rules import LeaseRules, RequestRules
 from limiter.core.session_rules import SessionRules
-from limiter.core.statistics import (
-    LeaseInfo,
-    LimiterStatistics,
-    SessionStatistics,
-    list_leases,
-    session_statistics,
-    snapshot,
-)
+from limiter.core.statistics import LimiterStatistics, snapshot
 
 __all__ = ["LimiterCore"]
 
@@ -154,13 +148,17 @@ class LimiterCore:
         """The state of every bucket at one instant."""
         return snapshot(self._ledger, now, now - self._started)
 
-    def sessions(self, now: float, limit: int) -> list[SessionStatistics]:
-        """At most `limit` sessions, executors first, then in the order of their arrival."""
-        return session_statistics(self._ledger, now, limit)
+    def sessions(self, limit: int) -> list[Session]:
+        """At most `limit` sessions, executors first, then in the order of their arrival. They are to be read at once,
+        and never changed."""
+        return sorted(self._ledger.sessions.values(), key=lambda each: each.kind is not SessionKind.EXECUTOR)[:limit]
 
-    def leases(self, now: float, *, bucket: str = "", after: str = "", limit: int = 100) -> list[LeaseInfo]:
-        """At most `limit` leases by id, those after the id `after`; `bucket` narrows it down."""
-        return list_leases(self._ledger, now, bucket, after, limit)
+    def leases(self, *, bucket: str = "", after: str = "", limit: int = 100) -> list[Lease]:
+        """At most `limit` leases by id, those after the id `after`; `bucket` narrows it down. ValueError when `after`
+        is not an id. They are to be read at once, and never changed."""
+        first = LeaseId.parse(after) if after else LeaseId(0, 0)
+        chosen = [each for each in self._ledger.leases.values() if bucket in ("", each.bucket.limits.name)]
+        return sorted((each for each in chosen if each.lease_id > first), key=lambda each: each.lease_id)[:limit]
 
     # Leading, configuration and time
 

@@ -1,4 +1,5 @@
-"""What the limiter is doing at one instant, as frozen facts. Counters count since the start; times are in seconds."""
+"""What the limiter's buckets are doing at one instant, as frozen facts. Counters count since the start; times are in
+seconds. Sessions and leases are shown as the core has them."""
 
 from __future__ import annotations
 
@@ -6,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from limiter.core.bucket import Bucket, BucketLimits
-from limiter.core.ids import LeaseId
-from limiter.core.reasons import LeaseState, ReleaseOutcome, SessionKind
+from limiter.core.reasons import ReleaseOutcome, SessionKind
 
 if TYPE_CHECKING:
     from limiter.core.ledger import Ledger
 
-__all__ = ["BucketStatistics", "LeaseInfo", "LimiterStatistics", "SessionStatistics"]
+__all__ = ["BucketStatistics", "LimiterStatistics", "snapshot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,6 @@ class LimiterStatistics:
     queued: int
     sessions: int
     executors: int
-    tombstones: int
     buckets: tuple[BucketStatistics, ...]
     """By name."""
 
@@ -70,38 +69,6 @@ class LimiterStatistics:
             if bucket.limits.name == name:
                 return bucket
         raise KeyError(name)
-
-
-@dataclass(frozen=True, slots=True)
-class SessionStatistics:
-    """One session."""
-
-    session_id: str
-    kind: SessionKind
-    name: str
-    connected: bool
-    held: int
-    """Tokens that it holds."""
-    queued: int
-    idle: float
-    """Time since it was last heard of."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseInfo:
-    """One lease."""
-
-    lease: LeaseId
-    bucket: str
-    client_session_id: str
-    state: LeaseState
-    tokens: int
-    request_id: str
-    tenant: str
-    holder_session_id: str
-    holder_name: str
-    age: float
-    run_id: str
 
 
 def snapshot(ledger: Ledger, now: float, uptime: float) -> LimiterStatistics:
@@ -119,7 +86,6 @@ def snapshot(ledger: Ledger, now: float, uptime: float) -> LimiterStatistics:
         queued=sum(bucket.queued for bucket in buckets),
         sessions=len(ledger.sessions),
         executors=sum(session.kind is SessionKind.EXECUTOR for session in ledger.sessions.values()),
-        tombstones=len(ledger.tombstones),
         buckets=buckets,
     )
 
@@ -142,50 +108,4 @@ def _bucket(bucket: Bucket, now: float) -> BucketStatistics:
         grants_per_s=bucket.meter.rate(now),
         wait_p50=bucket.meter.percentile(0.50),
         wait_p99=bucket.meter.percentile(0.99),
-    )
-
-
-def session_statistics(ledger: Ledger, now: float, limit: int) -> list[SessionStatistics]:
-    """At most `limit` sessions, executors first."""
-    ordered = sorted(ledger.sessions.values(), key=lambda session: session.kind is not SessionKind.EXECUTOR)
-    return [
-        SessionStatistics(
-            session_id=session.session_id,
-            kind=session.kind,
-            name=session.name,
-            connected=session.connected,
-            held=sum(lease.tokens for lease in session.leases.values()),
-            queued=sum(session.waiting.values()),
-            idle=now - session.last_heard,
-        )
-        for session in ordered[:limit]
-    ]
-
-
-def list_leases(ledger: Ledger, now: float, bucket: str, after: str, limit: int) -> list[LeaseInfo]:
-    """At most `limit` leases by id; ValueError when `after` is not an id."""
-    first = LeaseId.parse(after) if after else LeaseId(0, 0)
-    chosen = sorted(
-        lease_id
-        for lease_id, lease in ledger.leases.items()
-        if lease_id > first and bucket in ("", lease.bucket.limits.name)
-    )
-    return [_lease(ledger, lease_id, now) for lease_id in chosen[:limit]]
-
-
-def _lease(ledger: Ledger, lease_id: LeaseId, now: float) -> LeaseInfo:
-    lease = ledger.leases[lease_id]
-    request = lease.request
-    return LeaseInfo(
-        lease=lease_id,
-        bucket=lease.bucket.limits.name,
-        client_session_id=lease.client_session_id,
-        state=lease.state,
-        tokens=lease.tokens,
-        request_id=request.request_id if request is not None else "",
-        tenant=request.tenant if request is not None else "",
-        holder_session_id=lease.holder.session_id,
-        holder_name=lease.holder.name,
-        age=now - lease.granted_at,
-        run_id=lease.run_id,
     )

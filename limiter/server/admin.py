@@ -26,7 +26,7 @@ from limiter.server.convert import (
 )
 from limiter.server.fields import Fields
 from limiter.server.hub import Hub
-from limiter.server.reign import Seat
+from limiter.server.reign import Reign
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 
@@ -45,9 +45,9 @@ _MAX_PAGE = 1_000
 class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
     """The operators' service."""
 
-    def __init__(self, seat: Seat, *, version: str, insecure: bool, security: Callable[[], SecurityStatus]) -> None:
+    def __init__(self, reign: Reign, *, version: str, insecure: bool, security: Callable[[], SecurityStatus]) -> None:
         """`security`: what guards the ports at this moment."""
-        self._seat = seat
+        self._reign = reign
         self._security = security
         self._version = version
         self._insecure = insecure
@@ -58,28 +58,32 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
 
     async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:  # noqa: N802
         """One page of the leases in hand."""
-        size, hub = await _page_size(request.page_size, context), await self._seat.take(context)
+        fields = Fields()
+        size = fields.count("page_size", request.page_size, default=_PAGE, most=_MAX_PAGE)
+        await fields.check_call(context)
+        hub = await self._reign.take(context)
         try:
-            found = hub.core.leases(hub.clock.now(), bucket=request.bucket, after=request.page_token, limit=size)
+            found = hub.core.leases(bucket=request.bucket, after=request.page_token, limit=size)
         except ValueError:
-            await _bad_token(request.page_token, context)
-        token = str(found[-1].lease) if len(found) == size else ""
-        return pb.ListLeasesResponse(leases=[lease_info_message(info) for info in found], next_page_token=token)
+            fields.refuse(
+                "page_token", f"is {request.page_token[:40]!r}, must be the next_page_token of an earlier page"
+            )
+            await fields.check_call(context)
+            raise AssertionError("a refused call does not return") from None
+        token, now = str(found[-1].lease_id) if len(found) == size else "", hub.clock.now()
+        return pb.ListLeasesResponse(leases=[lease_info_message(each, now) for each in found], next_page_token=token)
 
     async def RevokeLease(self, request: pb.RevokeLeaseRequest, context: Context) -> pb.RevokeLeaseResponse:  # noqa: N802
         """Takes a lease back."""
         fields = Fields()
         fields.text("reason", request.reason, longest=256)
-        try:
-            fields.check()
-        except FieldErrors as errors:
-            await abort_fields(context, errors)
+        await fields.check_call(context)
         lease = LeaseId(request.lease.epoch, request.lease.seq)
-        hub = await self._seat.take(context)
+        hub = await self._reign.take(context)
         effects = hub.apply(Revoke(lease, request.force, request.reason or "revoked by an operator"))
         was = next((effect.was for effect in reversed(effects) if isinstance(effect, RevokeAnswered)), None)
         if was is None:
-            await self._seat.take(context)
+            await self._reign.take(context)
             await context.abort(grpc.StatusCode.NOT_FOUND, f"lease {lease} is not known")
         if was is LeaseState.GRANTED:
             return pb.RevokeLeaseResponse()
@@ -95,7 +99,7 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         expected = request.expected_version
         try:
             limits = bucket_limits(request.config, "config")
-            hub = await self._seat.take(context)
+            hub = await self._reign.take(context)
             if not expected and len(hub.core.statistics(hub.clock.now()).buckets) >= MAX_BUCKETS:
                 raise FieldErrors(
                     [FieldError("config.name", f"is a new one, and there are {MAX_BUCKETS}, all that may")]
@@ -104,7 +108,7 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
             await abort_fields(context, errors)
         answer = next((each for each in hub.apply(Configure(limits, expected)) if isinstance(each, Configured)), None)
         if answer is None:
-            await self._seat.take(context)
+            await self._reign.take(context)
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this limiter does not lead any more")
             raise AssertionError("abort() does not return")
         if not answer.changed:
@@ -116,12 +120,12 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         return pb.ConfigureBucketResponse(config=bucket_config_message(replace(limits, version=answer.version)))
 
     async def _status(self, wanted: str, context: Context) -> pb.GetStatusResponse:
-        hub = self._seat.hub
+        hub = self._reign.hub
         if hub is None:
             return pb.GetStatusResponse(
                 version=self._version,
                 insecure=self._insecure,
-                leader_name=self._seat.leadership.leader,
+                leader_name=self._reign.leadership.leader,
                 security=self._security(),
             )
         core, now = hub.core, hub.clock.now()
@@ -131,16 +135,16 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
             await _unknown_bucket(hub, wanted, context)
         return pb.GetStatusResponse(
             epoch=statistics.epoch,
-            leader=self._seat.leads,
+            leader=self._reign.leads,
             recovering=statistics.recovering,
             recovering_for_s=statistics.recovering_for,
             missing_executors=statistics.missing,
             buckets=[bucket_message(bucket) for bucket in buckets],
-            sessions=[session_message(session) for session in core.sessions(now, _MAX_SESSIONS)],
+            sessions=[session_message(session, now) for session in core.sessions(_MAX_SESSIONS)],
             uptime_s=statistics.uptime,
             version=self._version,
             insecure=self._insecure,
-            leader_name=self._seat.leadership.leader if self._seat.leads else "",
+            leader_name=self._reign.leadership.leader if self._reign.leads else "",
             security=self._security(),
         )
 
@@ -148,22 +152,3 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
 async def _unknown_bucket(hub: Hub, bucket: str, context: Context) -> None:
     names = ", ".join(each.limits.name for each in hub.core.statistics(hub.clock.now()).buckets)
     await context.abort(grpc.StatusCode.NOT_FOUND, f"bucket is {bucket!r}, must be one of {names}")
-
-
-async def _page_size(value: int, context: Context) -> int:
-    fields = Fields()
-    size = fields.count("page_size", value, default=_PAGE, most=_MAX_PAGE)
-    try:
-        fields.check()
-    except FieldErrors as errors:
-        await abort_fields(context, errors)
-    return size
-
-
-async def _bad_token(token: str, context: Context) -> None:
-    fields = Fields()
-    fields.refuse("page_token", f"is {token[:40]!r}, must be the next_page_token of an earlier page")
-    try:
-        fields.check()
-    except FieldErrors as errors:
-        await abort_fields(context, errors)

@@ -30,7 +30,7 @@ from limiter.server.access import ADMIN_ACCESS, SERVICE_ACCESS
 from limiter.server.admin import ADMIN_SERVICE_NAME, LimiterAdminService
 from limiter.server.hub import Hub
 from limiter.server.metrics import limiter_metrics
-from limiter.server.reign import Reign, Seat
+from limiter.server.reign import Reign
 from limiter.server.reload import Reload
 from limiter.server.service import SERVICE_NAME, LimiterService
 from limiter.v1 import limiter_pb2_grpc
@@ -57,13 +57,12 @@ class LimiterServer:
         self._security = ServerSecurity(config, executor_token_file=config.executor_token_file)
         self._guard = self._security.port(SERVICE_ACCESS, needs=Role.CLIENT, setting="listen")
         self._admin_guard = self._security.port(ADMIN_ACCESS, needs=Role.ADMIN, setting="admin_listen")
-        self._seat = Seat(open_leadership(config, self._clock))
         self._reign = Reign(
-            self._seat.leadership,
+            open_leadership(config, self._clock),
             self._clock,
             buckets=config.limits(),
             timing=config.timing(),
-            on_hub=self._take_seat,
+            on_hub=lambda hub: self._leading.set(),
         )
         self._leading = asyncio.Event()
         self._term: asyncio.Task[NoReturn] | None = None
@@ -75,9 +74,9 @@ class LimiterServer:
     async def __aenter__(self) -> LimiterServer:
         config = self._config
         async with contextlib.AsyncExitStack() as stack:
-            service = LimiterService(self._seat)
+            service = LimiterService(self._reign)
             admin = LimiterAdminService(
-                self._seat, version=installed_version(), insecure=config.insecure, security=self._security.facts
+                self._reign, version=installed_version(), insecure=config.insecure, security=self._security.facts
             )
 
             def add_service(server: grpc.aio.Server) -> None:
@@ -150,9 +149,9 @@ class LimiterServer:
     @property
     def hub(self) -> Hub:
         """What decides, of this term. RuntimeError before it leads."""
-        if self._seat.hub is None:
+        if self._reign.hub is None:
             raise RuntimeError("this limiter has not led yet")
-        return self._seat.hub
+        return self._reign.hub
 
     def statistics(self) -> LimiterStatistics:
         """The state of every bucket now. RuntimeError before it leads."""
@@ -160,8 +159,8 @@ class LimiterServer:
 
     def configure(self, limits: BucketLimits) -> bool:
         """Creates or changes a bucket, whatever its version. False when this limiter does not lead now."""
-        return self._seat.hub is not None and any(
-            isinstance(effect, Configured) for effect in self._seat.hub.apply(Configure(limits, None))
+        return self._reign.hub is not None and any(
+            isinstance(effect, Configured) for effect in self._reign.hub.apply(Configure(limits, None))
         )
 
     async def stop(self) -> None:
@@ -178,12 +177,8 @@ class LimiterServer:
             await asyncio.wait([self._term])
 
     def _figures(self) -> Iterator[Metric]:
-        yield from limiter_metrics(self._seat)
+        yield from limiter_metrics(self._reign)
         yield from security_metrics("fairbox_limiter", self._security.facts())
-
-    def _take_seat(self, hub: Hub) -> None:
-        self._seat.hub = hub
-        self._leading.set()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -12,16 +12,15 @@ from limiter.core import (
     BucketOrder,
     BucketStatistics,
     LeaseId,
-    LeaseInfo,
     LeaseState,
     RejectReason,
     ReleaseOutcome,
     SessionKind,
-    SessionStatistics,
     Ticket,
 )
 from limiter.core.effects import Rejected
 from limiter.core.events import Acquire, HeldLease, Hello
+from limiter.core.lease import Lease, Session
 from limiter.server.access import UNARY_PREFIX
 from limiter.server.fields import IDENTIFIER, Fields
 from limiter.v1 import limiter_pb2 as pb
@@ -244,29 +243,30 @@ def bucket_message(bucket: BucketStatistics) -> pb.BucketStatus:
     )
 
 
-def session_message(session: SessionStatistics) -> pb.SessionStatus:
+def session_message(session: Session, now: float) -> pb.SessionStatus:
     """Status of one session."""
     return pb.SessionStatus(
         session_id=session.session_id,
         kind=_KIND_VALUES[session.kind],
         name=session.name,
         connected=session.connected,
-        held=session.held,
-        queued=session.queued,
-        idle_s=session.idle,
+        held=sum(lease.tokens for lease in session.leases.values()),
+        queued=sum(session.waiting.values()),
+        idle_s=now - session.last_heard,
     )
 
 
-def lease_info_message(info: LeaseInfo) -> pb.LeaseInfo:
-    """One lease in a list."""
+def lease_info_message(lease: Lease, now: float) -> pb.LeaseInfo:
+    """One lease in a list. What was adopted from an earlier epoch has no request."""
+    request = lease.request
     return pb.LeaseInfo(
-        lease=lease_message(info.lease, info.bucket, info.client_session_id),
-        state=_STATES[info.state],
-        tokens=info.tokens,
-        request_id=info.request_id,
-        tenant=info.tenant,
-        holder_session_id=info.holder_session_id,
-        holder_name=info.holder_name,
-        age_s=info.age,
-        run_id=info.run_id,
+        lease=lease_message(lease.lease_id, lease.bucket.limits.name, lease.client_session_id),
+        state=_STATES[lease.state],
+        tokens=lease.tokens,
+        request_id=request.request_id if request is not None else "",
+        tenant=request.tenant if request is not None else "",
+        holder_session_id=lease.holder.session_id,
+        holder_name=lease.holder.name,
+        age_s=now - lease.granted_at,
+        run_id=lease.run_id,
     )

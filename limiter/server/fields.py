@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
+
+import grpc.aio
 
 from fairbox.errors import FieldError, FieldErrors
+from fairbox.grpc_errors import abort_fields
 
 __all__ = ["IDENTIFIER", "Fields"]
 
@@ -14,7 +18,7 @@ IDENTIFIER = re.compile(r"[!-~]{1,128}")
 
 
 class Fields:
-    """One request's fields. Ask for each value, then call `check()`."""
+    """One request's fields. Ask for each value, then call `check()`, or `check_call()` in a handler."""
 
     def __init__(self) -> None:
         self._errors: list[FieldError] = []
@@ -53,6 +57,11 @@ class Fields:
         """Raises FieldErrors with everything that was refused."""
         if self._errors:
             raise FieldErrors(self._errors)
+
+    async def check_call(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Ends the call with everything that was refused."""
+        if self._errors:
+            await abort_fields(context, FieldErrors(self._errors))
 
 
 def _short(value: str) -> str:

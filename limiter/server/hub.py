@@ -1,7 +1,7 @@
 """Runs a core against a clock: one timer, and effects to whoever they are for.
 
 Invariants: the core is called from one thread and never from within itself; an effect for a session goes to the stream
-that said hello last, or to the unary calls; nothing here waits.
+that said hello last, or to the unary calls; nothing but a unary call waits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from fairbox.clock import Clock
-from limiter.core import LimiterCore
+from limiter.core import LimiterCore, RejectReason
 from limiter.core.effects import (
     Configured,
     Effect,
@@ -25,9 +25,9 @@ from limiter.core.effects import (
     SteppedDown,
     Welcomed,
 )
-from limiter.core.events import Disconnect, Event, Hello, LeadUntil, Tick
+from limiter.core.events import Acquire, Cancel, Disconnect, Event, Hello, LeadUntil, Tick
 
-__all__ = ["Hub", "Sink", "UnarySink"]
+__all__ = ["Hub", "Sink", "UnaryCalls"]
 
 _RESUMED = "another stream has resumed this session"
 _LATE = "a later connection of this session has said hello already"
@@ -45,16 +45,66 @@ class Sink(Protocol):
         ...
 
 
-class UnarySink(Protocol):
-    """The unary calls."""
+# The unary calls: each waits for the end of its request's wait, and several may wait for the same one.
+#
+# Invariants: a call that ends without handing its lease to its caller gives it back, unless another call waits for the
+# same request; every wait is bounded by the queue timeout that the core enforces.
 
-    def deliver(self, effect: Granted | Rejected) -> None:
-        """Takes the end of a wait; ignores what nobody waits for."""
-        ...
+
+_BACKSTOP_S = 5.0
+"""The core answers at the queue timeout; a call that waits for this much longer looks itself."""
+
+Ending = Granted | Rejected
+
+
+class UnaryCalls:
+    """Waits for grants on behalf of unary calls."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._waiting: dict[tuple[str, str], list[asyncio.Future[Ending]]] = {}
+
+    async def acquire(self, event: Acquire) -> Ending:
+        """Applies `event` and waits for its end."""
+        key = (event.session_id, event.request_id)
+        if self._hub.closed:
+            return _shutting_down(*key)
+        future: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, []).append(future)
+        delivered = False
+        try:
+            self._hub.apply(event)
+            await asyncio.wait([future], timeout=event.queue_timeout + _BACKSTOP_S)
+            if not future.done():
+                self._hub.apply(Tick())  # the process was stopped: what is due has not happened yet
+            ending = future.result()
+            delivered = True
+            return ending
+        finally:
+            futures = self._waiting.get(key, [])
+            if future in futures:
+                futures.remove(future)
+            if not futures:
+                self._waiting.pop(key, None)
+            if not delivered and not futures:
+                # The caller is gone, so nobody will use the grant. Safe to repeat: cancelling is idempotent.
+                self._hub.apply(Cancel(event.session_id, event.request_id, event.attempt))
+
+    def deliver(self, effect: Ending) -> None:
+        """Ends the waits for one request; ignores what nobody waits for."""
+        for future in self._waiting.pop((effect.session_id, effect.request_id), ()):
+            if not future.done():
+                future.set_result(effect)
 
     def close(self) -> None:
         """Ends every wait: the limiter is going away."""
-        ...
+        for key in list(self._waiting):
+            self.deliver(_shutting_down(*key))
+
+
+def _shutting_down(session_id: str, request_id: str) -> Rejected:
+    message = "the limiter is shutting down"
+    return Rejected(session_id, request_id, 0, RejectReason.SHUTTING_DOWN, message, 1.0)
 
 
 class Hub:
@@ -75,7 +125,7 @@ class Hub:
     ) -> None:
         self.core = core
         self.clock = clock
-        self.unary: UnarySink | None = None
+        self.unary = UnaryCalls(self)
         self.closed = False
         self._lead_until = lead_until
         self._led = float("inf")
@@ -142,8 +192,7 @@ class Hub:
         self._timer_at = float("-inf")
         for sink in [*self._sinks.values(), *(opening for opening, _ in self._opening.values())]:
             sink.close(reason, retry_after)
-        if self.unary is not None:
-            self.unary.close()
+        self.unary.close()
 
     def _now(self) -> float:
         """The time, after the core was told for how long it may lead."""
@@ -182,7 +231,7 @@ class Hub:
         sink = self._sinks.get(effect.session_id)
         if sink is not None:
             sink.deliver(effect)
-        elif self.unary is not None and isinstance(effect, (Granted, Rejected)):
+        elif isinstance(effect, (Granted, Rejected)):
             self.unary.deliver(effect)
 
     def _opened(self, effect: Welcomed | Refused) -> bool:

@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 
 from fairbox.metrics import tracing_metrics
 from limiter.core import BucketStatistics, LimiterStatistics
-from limiter.server.reign import Seat
+from limiter.server.reign import Reign
 
 __all__ = ["limiter_metrics"]
 
@@ -30,12 +30,12 @@ _COUNTERS: tuple[tuple[str, str, Callable[[BucketStatistics], float]], ...] = (
 )
 
 
-def limiter_metrics(seat: Seat) -> Iterator[Metric]:
+def limiter_metrics(reign: Reign) -> Iterator[Metric]:
     """Everything that a limiter that leads knows; of one that does not, only that. Call it where the hub lives."""
-    yield _gauge("leader", "1: this process leads, and grants.", float(seat.leads))
-    if seat.hub is None or not seat.leads:
+    yield _gauge("leader", "1: this process leads, and grants.", float(reign.leads))
+    if reign.hub is None or not reign.leads:
         return
-    statistics = seat.hub.core.statistics(seat.hub.clock.now())
+    statistics = reign.hub.core.statistics(reign.hub.clock.now())
     yield from _whole(statistics)
     for name, text, value in _GAUGES:
         gauge = GaugeMetricFamily(_PREFIX + name, text, labels=["bucket"])

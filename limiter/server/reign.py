@@ -20,31 +20,7 @@ from limiter.core.events import RosterKept
 from limiter.leadership import Leadership, LeadershipLost
 from limiter.server.hub import Hub
 
-__all__ = ["Reign", "Seat"]
-
-
-class Seat:
-    """`hub` is set when the process begins to lead, and stays, closed, when it has ended."""
-
-    def __init__(self, leadership: Leadership) -> None:
-        self.leadership = leadership
-        self.hub: Hub | None = None
-
-    @property
-    def leads(self) -> bool:
-        """Whether anything can be decided here."""
-        return self.hub is not None and not self.hub.closed
-
-    async def take(self, context: grpc.aio.ServicerContext[Any, Any]) -> Hub:
-        """The hub; ends the call with UNAVAILABLE where there is none, or it was closed."""
-        hub = self.hub
-        if hub is None:
-            text = f"this limiter does not lead; {self.leadership.leader or 'nobody it knows of'} does"
-            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
-            raise AssertionError("abort() does not return")
-        if hub.closed:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the limiter is shutting down")
-        return hub
+__all__ = ["Reign"]
 
 
 class Reign:
@@ -62,7 +38,7 @@ class Reign:
         """`on_hub` is called when it leads."""
         self.leadership = leadership
         self.hub: Hub | None = None
-        """While it leads, and afterwards, then closed."""
+        """Set when the process begins to lead; stays, closed, when it has ended."""
         self._clock = clock
         self._buckets = buckets
         self._timing = timing
@@ -70,6 +46,22 @@ class Reign:
         self._roster: RosterChanged | None = None
         self._roster_changed = asyncio.Event()
         self._stepped_down = asyncio.Event()
+
+    @property
+    def leads(self) -> bool:
+        """Whether anything can be decided here."""
+        return self.hub is not None and not self.hub.closed
+
+    async def take(self, context: grpc.aio.ServicerContext[Any, Any]) -> Hub:
+        """The hub; ends the call with UNAVAILABLE where there is none, or it was closed."""
+        hub = self.hub
+        if hub is None:
+            text = f"this limiter does not lead; {self.leadership.leader or 'nobody it knows of'} does"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
+            raise AssertionError("abort() does not return")
+        if hub.closed:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the limiter is shutting down")
+        return hub
 
     async def run(self) -> NoReturn:
         """Raises LeadershipLost when another limiter leads or may lead. Whatever ends it, it resigns."""

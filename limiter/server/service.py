@@ -17,7 +17,7 @@ from fairbox.grpc_errors import abort_exhausted, abort_fields
 from fairbox.security import TenantRefused, current_identity, still_permitted
 from limiter.core import LeaseId, RejectReason
 from limiter.core.effects import Effect, Granted, Rejected, Released
-from limiter.core.events import Acquire, Cancel, Release, Tick
+from limiter.core.events import Acquire, Cancel, Release
 from limiter.server.access import RoleRefused, TokenRevoked, may_release, unary_session
 from limiter.server.convert import (
     DEFAULT_BUCKET,
@@ -26,85 +26,15 @@ from limiter.server.convert import (
     lease_message,
 )
 from limiter.server.fields import Fields
-from limiter.server.hub import Hub
 from limiter.server.peer import PeerStream
-from limiter.server.reign import Seat
+from limiter.server.reign import Reign
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
-__all__ = ["SERVICE_NAME", "LimiterService", "UnaryCalls"]
-
-
-# The unary calls: each waits for the end of its request's wait, and several may wait for the same one.
-#
-# Invariants: a call that ends without handing its lease to its caller gives it back, unless another call waits for the
-# same request; every wait is bounded by the queue timeout that the core enforces.
-
-
-_BACKSTOP_S = 5.0
-"""The core answers at the queue timeout; a call that waits for this much longer looks itself."""
-
-Ending = Granted | Rejected
-
-
-class UnaryCalls:
-    """Waits for grants on behalf of unary calls. Attaches itself to its hub."""
-
-    def __init__(self, hub: Hub) -> None:
-        self.hub = hub
-        self._waiting: dict[tuple[str, str], list[asyncio.Future[Ending]]] = {}
-        hub.unary = self
-
-    @property
-    def waiting(self) -> int:
-        """How many calls wait now."""
-        return sum(len(futures) for futures in self._waiting.values())
-
-    async def acquire(self, event: Acquire) -> Ending:
-        """Applies `event` and waits for its end."""
-        key = (event.session_id, event.request_id)
-        if self.hub.closed:
-            return _shutting_down(*key)
-        future: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, []).append(future)
-        delivered = False
-        try:
-            self.hub.apply(event)
-            await asyncio.wait([future], timeout=event.queue_timeout + _BACKSTOP_S)
-            if not future.done():
-                self.hub.apply(Tick())  # the process was stopped: what is due has not happened yet
-            ending = future.result()
-            delivered = True
-            return ending
-        finally:
-            futures = self._waiting.get(key, [])
-            if future in futures:
-                futures.remove(future)
-            if not futures:
-                self._waiting.pop(key, None)
-            if not delivered and not futures:
-                # The caller is gone, so nobody will use the grant. Safe to repeat: cancelling is idempotent.
-                self.hub.apply(Cancel(event.session_id, event.request_id, event.attempt))
-
-    def deliver(self, effect: Ending) -> None:
-        """Ends the waits for one request."""
-        for future in self._waiting.pop((effect.session_id, effect.request_id), ()):
-            if not future.done():
-                future.set_result(effect)
-
-    def close(self) -> None:
-        """Ends every wait: the limiter is going away."""
-        for key in list(self._waiting):
-            self.deliver(_shutting_down(*key))
-
-
-def _shutting_down(session_id: str, request_id: str) -> Rejected:
-    message = "the limiter is shutting down"
-    return Rejected(session_id, request_id, 0, RejectReason.SHUTTING_DOWN, message, 1.0)
-
+__all__ = ["SERVICE_NAME", "LimiterService"]
 
 SERVICE_NAME = "limiter.v1.LimiterService"
 _HELLO_WITHIN_S = 10.0
@@ -133,15 +63,14 @@ _STATUS = {
 class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
     """The public service."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
-        self._calls: UnaryCalls | None = None
+    def __init__(self, reign: Reign) -> None:
+        self._reign = reign
 
     async def Session(  # type: ignore[override]  # noqa: N802 - it reads and writes through the context
         self, request_iterator: object, context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse]
     ) -> None:
         """The fast path; see the proto."""
-        peer = PeerStream(await self._seat.take(context), current_identity())
+        peer = PeerStream(await self._reign.take(context), current_identity())
         reader = asyncio.create_task(_read(context, peer))
         try:
             while (frame := await peer.next_frame()) is not None:
@@ -182,12 +111,12 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
             event = _release_event(request)
         except FieldErrors as errors:
             await abort_fields(context, errors)
-        hub = await self._seat.take(context)
+        hub = await self._reign.take(context)
         if not may_release(event.session_id, current_identity()):
             return pb.ReleaseTokenResponse()  # as for one that is not known
         released = _released(hub.apply(event))
         if released is None:
-            await self._seat.take(context)
+            await self._reign.take(context)
             raise AssertionError("a release is answered by whoever leads")
         return pb.ReleaseTokenResponse(released=released.released, bound=released.bound)
 
@@ -196,15 +125,13 @@ class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
             event = replace(event, tenant=current_identity().for_tenant(event.tenant))
         except TenantRefused as refused:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(refused))
-        hub = await self._seat.take(context)
-        if self._calls is None or self._calls.hub is not hub:
-            self._calls = UnaryCalls(hub)
+        hub = await self._reign.take(context)
         if hub.core.recovering:
             await context.send_initial_metadata(_RECOVERING)
         with tracing.span(
             "limiter.queue", bucket=event.bucket, request_id=event.request_id, tenant=event.tenant
         ) as span:
-            ending = await self._calls.acquire(event)
+            ending = await hub.unary.acquire(event)
             span.set_attribute("fairbox.outcome", ending.reason if isinstance(ending, Rejected) else "granted")
         if isinstance(ending, Rejected):
             await _abort(context, ending, event.bucket)

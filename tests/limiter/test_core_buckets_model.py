@@ -324,10 +324,10 @@ class BucketMachine(RuleBasedStateMachine):
     @invariant()
     def books_agree(self) -> None:
         statistics = self.core.statistics(self.now).bucket()
-        leases = self.core.leases(self.now)
-        assert [info.lease for info in leases] == sorted(self.held)
-        assert statistics.held == self.in_hand() == sum(info.tokens for info in leases)
-        assert statistics.bound == sum(info.tokens for info in leases if info.state == "bound")
+        leases = self.core.leases()
+        assert [lease.lease_id for lease in leases] == sorted(self.held)
+        assert statistics.held == self.in_hand() == sum(lease.tokens for lease in leases)
+        assert statistics.bound == sum(lease.tokens for lease in leases if lease.state == "bound")
         assert statistics.queued == len(self.waiting)
         assert listed(self.core) == [want.asked.request_id for want in self.in_order()]
         rate = self.core._ledger.buckets["code"].rate

@@ -303,7 +303,7 @@ class LimiterMachine(RuleBasedStateMachine):
         assert bucket.held == sum(held.tokens for held in self.held.values())
         assert bucket.bound == sum(held.tokens for held in self.held.values() if held.bound)
         assert bucket.queued == len(self.waiting) <= MAX_QUEUED
-        assert sorted(self.held) == [info.lease for info in self.core.leases(self.now)]
+        assert sorted(self.held) == [lease.lease_id for lease in self.core.leases()]
         ledger = self.core._ledger
         listed = [request.ticket for request in ledger.waiting_for(ledger.buckets["code"])]
         assert sorted(listed) == sorted(want.ticket for want in self.waiting)

@@ -10,12 +10,14 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fairbox.clock import MonotonicClock
 from fairbox.errors import ConfigError, FairboxError
 from fairbox.metrics import MetricsServer
 from limiter import ExecutorSession, LimiterClient, QueueTimeout
+from limiter.core import Timing
 from limiter.leadership import Alone
 from limiter.server.metrics import limiter_metrics
-from limiter.server.reign import Seat
+from limiter.server.reign import Reign
 from tests.limiter.servers import ANYWHERE, limiter_server
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -76,8 +78,8 @@ async def test_figures_are_those_of_the_moment() -> None:
 
 
 async def test_a_limiter_that_does_not_lead_says_so_and_nothing_else() -> None:
-    seat = Seat(Alone())
-    async with MetricsServer(ANYWHERE, lambda: limiter_metrics(seat), prefix="fairbox_limiter") as metrics:
+    reign = Reign(Alone(), MonotonicClock(), buckets=[], timing=Timing())
+    async with MetricsServer(ANYWHERE, lambda: limiter_metrics(reign), prefix="fairbox_limiter") as metrics:
         found = await scrape(metrics.address)
         ours = {name: value for (name, _), value in found.items() if name.startswith("fairbox_")}
         assert ours.pop("fairbox_limiter_loop_delay_seconds") >= 0

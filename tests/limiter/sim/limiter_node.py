@@ -7,7 +7,6 @@ import asyncio
 from limiter.leadership import Alone, Elector, Leadership, LeadershipLost, Term
 from limiter.server.hub import Hub
 from limiter.server.reign import Reign
-from limiter.server.service import UnaryCalls
 from tests.limiter.sim.connection import End
 from tests.limiter.sim.records import SimRecords
 from tests.limiter.sim.transport import serve_session
@@ -41,7 +40,6 @@ class LimiterNode:
     def __init__(self, world: World, name: str) -> None:
         self.process = world.process(name)
         self.hub: Hub | None = None
-        self._calls: UnaryCalls
         self._world = world
         self._leaving = asyncio.Event()
         self._streams: dict[asyncio.Task[None], None] = {}
@@ -107,7 +105,6 @@ class LimiterNode:
         self.hub = hub
         self._world.checker.count("leads")
         watch(hub.core, self._world, self.process)
-        self._calls = UnaryCalls(hub)
         for bucket in self._world.scenario.buckets:
             self._world.checker.configured(bucket.name, bucket.max_in_flight)
         self._world.network.offer(LIMITER, self.process.name, offered=True)
@@ -123,7 +120,7 @@ class LimiterNode:
             end.abort()
             return
         if self._world.scenario.unary:
-            task = asyncio.create_task(serve_any(end, self.hub, self._calls))
+            task = asyncio.create_task(serve_any(end, self.hub))
         else:
             task = asyncio.create_task(serve_session(end, self.hub))
         self._streams[task] = None

@@ -194,9 +194,9 @@ class Nemesis:
         node = self._world.nodes[name] if name is not None else None
         if not isinstance(node, LimiterNode) or node.hub is None or not node.leads:
             return
-        leases = node.hub.core.leases(node.hub.clock.now())
+        leases = node.hub.core.leases()
         if leases:
             lease = self._rng.choice(leases)
             self._world.checker.count(f"revoked {LeaseState(lease.state)}")
-            revoke = Revoke(lease.lease, force=True)
+            revoke = Revoke(lease.lease_id, force=True)
             self._world.loop.hand_over(node.process, node.hub.apply, revoke)

@@ -1,4 +1,4 @@
-"""Unary calls over the simulated network, as service.py serves them over gRPC: the core's end of them is in use."""
+"""Unary calls over the simulated network, as the service serves them over gRPC: the core's end of them is in use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from limiter.core.effects import Granted, Released
 from limiter.core.events import Acquire, Cancel
 from limiter.server.hub import Hub
-from limiter.server.service import UnaryCalls
 from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.sim.connection import Broken, End
 from tests.limiter.sim.transport import serve_session
@@ -26,7 +25,7 @@ class Answer:
     refused: str = ""
 
 
-async def serve_any(end: End, hub: Hub, calls: UnaryCalls) -> None:
+async def serve_any(end: End, hub: Hub) -> None:
     """Serves a session or one unary call, whichever comes first."""
     try:
         async with asyncio.timeout(_FIRST_WITHIN_S):
@@ -39,7 +38,7 @@ async def serve_any(end: End, hub: Hub, calls: UnaryCalls) -> None:
         await serve_session(end, hub)
         return
     try:
-        await end.send(await _call(first, end, hub, calls))
+        await end.send(await _call(first, end, hub))
         end.finish()
         end.fail()
     except Broken:
@@ -48,14 +47,14 @@ async def serve_any(end: End, hub: Hub, calls: UnaryCalls) -> None:
         end.abort()
 
 
-async def _call(call: Acquire | Cancel, end: End, hub: Hub, calls: UnaryCalls) -> Answer:
+async def _call(call: Acquire | Cancel, end: End, hub: Hub) -> Answer:
     """Ends like a gRPC handler: cancelled when its caller goes away. Broken then."""
     if hub.closed:
         return Answer(refused="the limiter is shutting down")
     if isinstance(call, Cancel):
         answered = [effect for effect in hub.apply(call) if isinstance(effect, Released)]
         return Answer(refused="" if answered else "the limiter does not lead")
-    acquiring, gone = asyncio.create_task(calls.acquire(call)), asyncio.create_task(end.receive())
+    acquiring, gone = asyncio.create_task(hub.unary.acquire(call)), asyncio.create_task(end.receive())
     try:
         await asyncio.wait([acquiring, gone], return_when=asyncio.FIRST_COMPLETED)
         if not acquiring.done():
