@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from limiter.leadership.alone import Alone
-from limiter.leadership.election import Election
+from limiter.leadership.election import Conflict, Election, Record, RecordStore, StoreUnavailable
 from limiter.leadership.elector import Elector
-from limiter.leadership.record import Conflict, Record, RecordStore, StoreUnavailable
-from limiter.leadership.term import Leadership, LeadershipLost, Member, Term
+from limiter.leadership.term import Alone, Leadership, LeadershipLost, Member, Term
 
 __all__ = [
     "Alone",

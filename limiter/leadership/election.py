@@ -10,6 +10,9 @@ No I/O, clock or tasks; `Elector` runs it. The rules:
 - After a write without an answer, a conflict, or the end of its time, a leader looks before it writes. What it then
   finds of its own epoch only itself can have written.
 
+There is one record. Every write replaces it as a whole and names the version that it replaces, so of two that were
+based on the same version one fails.
+
 Invariants: with clocks that run within 1 % of true time, no two are ever before their `lead_until` at once; epochs
 grow; a roster, once written, is in every later record until its leader replaces it. Every time is one of the
 candidate's own clock: no wall clock, and no time in the record.
@@ -20,13 +23,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from limiter.core.limits import CLOCK_RATE_ERROR
-from limiter.leadership.record import Record
 from limiter.leadership.term import LeadershipLost, Member, Term
 
-__all__ = ["DURATION_S", "Decision", "Election", "Look", "Rest", "Role", "Write"]
+__all__ = [
+    "DURATION_S",
+    "Conflict",
+    "Decision",
+    "Election",
+    "Look",
+    "Record",
+    "RecordStore",
+    "Rest",
+    "Role",
+    "StoreUnavailable",
+    "Write",
+]
 
 DURATION_S = 6.0
 """How long a limiter that was cut off can keep others from leading: short for those who wait, and yet several attempts
@@ -36,6 +50,50 @@ RENEWALS = 4
 _LOOKS = 8
 """Looks of a follower in a duration: a released record is taken within half of a renewal's time."""
 _NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the record says."""
+
+    holder: str
+    """Identity of who leads; empty: it was released, and nobody does."""
+    epoch: int
+    """Epoch of the term, from 1. It grows with each term and never falls."""
+    duration: float
+    """For how long a renewal lets its holder lead, seconds."""
+    renewal: str
+    """Differs after each renewal; has no other meaning."""
+    roster: tuple[Member, ...] | None
+    """Executors whose programs may be running; None: nobody knows."""
+    version: str = ""
+    """Set by the store; differs after each write of anybody."""
+
+
+class Conflict(Exception):  # noqa: N818 - a fact about the record
+    """The record is not the one that the write would have replaced. Nothing was written."""
+
+
+class StoreUnavailable(Exception):  # noqa: N818 - a fact about the store
+    """The store gave no answer; the text says why. A write may have happened, and may happen yet."""
+
+
+class RecordStore(Protocol):
+    """Keeps the record. Both calls may be cancelled at any time; a write that was cancelled may happen yet."""
+
+    async def read(self) -> Record | None:
+        """The record as it is after every write that ended before this call; None: there is none. Never an older one.
+        StoreUnavailable."""
+        ...
+
+    async def write(self, record: Record, expected: str | None) -> Record:
+        """Puts `record` in the place of the one with the version `expected` (None: there must be none) and returns it
+        with its new version. Conflict, StoreUnavailable."""
+        ...
+
+    async def close(self) -> None:
+        """Gives back what the calls have opened. Idempotent."""
+        ...
 
 
 class Role(StrEnum):

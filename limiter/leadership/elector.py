@@ -12,8 +12,17 @@ import random
 from collections.abc import Callable, Sequence
 
 from fairbox.clock import Clock
-from limiter.leadership.election import DURATION_S, RENEWALS, Election, Look, Rest, Role
-from limiter.leadership.record import Conflict, RecordStore, StoreUnavailable
+from limiter.leadership.election import (
+    DURATION_S,
+    RENEWALS,
+    Conflict,
+    Election,
+    Look,
+    RecordStore,
+    Rest,
+    Role,
+    StoreUnavailable,
+)
 from limiter.leadership.term import LeadershipLost, Member, Term
 
 __all__ = ["Elector"]
@@ -28,7 +37,7 @@ _LONGEST_PAUSE = 1 / 12
 
 
 class Elector:
-    """A `Leadership` over a `RecordStore`, which is the caller's to open and to close."""
+    """A `Leadership` over a `RecordStore`, which it closes when it resigns."""
 
     keeps_roster = True
 
@@ -95,7 +104,8 @@ class Elector:
                 await asyncio.sleep(pause)
 
     async def resign(self) -> None:
-        """Releases the record, within half the duration; if that fails, others wait until its time is over."""
+        """Releases the record, within half the duration; if that fails, others wait until its time is over. Closes the
+        store."""
         election = self._election
         election.resign()
         try:
@@ -105,6 +115,8 @@ class Elector:
                     await asyncio.sleep(pause)
         except TimeoutError:
             _LOG.warning("the record of who leads could not be released; others wait until its time is over")
+        finally:
+            await self._records.close()
 
     async def _step(self) -> float:
         """Does what the election says next; returns how long to wait before the step after, in seconds."""

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairbox.errors import ConfigError
-from limiter.leadership.record import decode_roster, encode_roster, wall_epoch
-from limiter.leadership.term import LeadershipLost, Member, Term
+from limiter.leadership.term import LeadershipLost, Member, Term, decode_roster, encode_roster, wall_epoch
 
 __all__ = ["FileLeadership"]
 

@@ -28,13 +28,11 @@ import aiohttp
 from kubernetes_asyncio.client import ApiClient, Configuration, CoordinationV1Api
 from kubernetes_asyncio.config import ConfigException, load_incluster_config
 
-from fairbox.clock import Clock
 from fairbox.errors import ConfigError
-from limiter.leadership.elector import Elector
-from limiter.leadership.record import Conflict, Record, StoreUnavailable, decode_roster, encode_roster, wall_epoch
-from limiter.leadership.term import Member
+from limiter.leadership.election import Conflict, Record, StoreUnavailable
+from limiter.leadership.term import Member, decode_roster, encode_roster
 
-__all__ = ["KubernetesLeadership", "LeaseRecords", "in_cluster", "pod_identity", "pod_namespace"]
+__all__ = ["LeaseRecords", "in_cluster", "pod_identity", "pod_namespace"]
 
 _LOG = logging.getLogger("limiter.leadership")
 _EPOCH, _RENEWAL, _ROSTER = "fairbox.dev/epoch", "fairbox.dev/renewal", "fairbox.dev/roster"
@@ -149,23 +147,6 @@ class LeaseRecords:
             "leaseTransitions": (spec.get("leaseTransitions") or 0) + new_term,
         }
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-
-
-class KubernetesLeadership(Elector):
-    """`leader=k8s`: an `Elector` over a Lease, which it stops using when it resigns."""
-
-    def __init__(
-        self, lease: LeaseRecords, clock: Clock, *, identity: str, duration: float, fresh: bool = False
-    ) -> None:
-        super().__init__(lease, clock, identity=identity, duration=duration, fresh=fresh, epoch_from=wall_epoch)
-        self._lease = lease
-
-    async def resign(self) -> None:
-        """Releases the Lease, and closes the connection."""
-        try:
-            await super().resign()
-        finally:
-            await self._lease.close()
 
 
 def in_cluster() -> Configuration:

@@ -7,13 +7,24 @@ and keeps the roster, the list of executors whose programs may be running, where
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from limiter.core.recovery import Member
 
-__all__ = ["Leadership", "LeadershipLost", "Member", "Term"]
+__all__ = [
+    "Alone",
+    "Leadership",
+    "LeadershipLost",
+    "Member",
+    "Term",
+    "decode_roster",
+    "encode_roster",
+    "wall_epoch",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +78,61 @@ class Leadership(Protocol):
     async def resign(self) -> None:
         """Lets somebody else lead at once. Called when nothing is granted any more. Idempotent; bounded in time."""
         ...
+
+
+class Alone:
+    """Leads without asking anybody: one limiter, by the operator's word (`leader=none`).
+
+    Nothing is kept, so a limiter that was restarted does not know who was running, and waits for the longest time that
+    a program can have outlived its predecessor. `fresh`: the caller knows that no executor has worked for an earlier
+    limiter.
+    """
+
+    keeps_roster = False
+    lead_until = float("inf")
+
+    def __init__(self, *, name: str = "", fresh: bool = False) -> None:
+        self.leader = name
+        self._fresh = fresh
+
+    async def campaign(self) -> Term:
+        """At once. The epoch is the wall clock in milliseconds: it grows over restarts unless the clock is set back."""
+        return Term(wall_epoch(), () if self._fresh else None)
+
+    async def hold(self) -> None:
+        """Until it is cancelled."""
+        await asyncio.Event().wait()
+
+    async def store(self, roster: Sequence[Member]) -> None:
+        """Keeps nothing."""
+
+    async def resign(self) -> None:
+        """There is nobody to tell."""
+
+
+def wall_epoch() -> int:
+    """Least epoch of a term that begins now: the wall clock in milliseconds.
+
+    A term always has a higher epoch than the one before it on its record. This makes it higher too where that record
+    was lost, or where the limiter before kept none, unless the clock was set back in between.
+    """
+    return max(1, time.time_ns() // 1_000_000)
+
+
+def encode_roster(roster: Sequence[Member] | None) -> list[list[str]] | None:
+    """`[[session_id, name], ...]`; None stays None."""
+    return None if roster is None else [[member.session_id, member.name] for member in roster]
+
+
+def decode_roster(value: object) -> tuple[Member, ...] | None:
+    """What `encode_roster` wrote; ValueError says what is wrong."""
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise ValueError(f"roster is {value!r}"[:80] + ", must be a list or null")
+    members = []
+    for index, entry in enumerate(value):
+        if not (isinstance(entry, list) and len(entry) == 2 and all(isinstance(part, str) for part in entry)):
+            raise ValueError(f"roster[{index}] is {entry!r}"[:80] + ", must be a session and a name")
+        members.append(Member(*entry))
+    return tuple(members)

@@ -24,8 +24,9 @@ from limiter.config import LimiterConfig
 from limiter.core import BucketLimits, LimiterStatistics
 from limiter.core.effects import Configured
 from limiter.core.events import Configure
-from limiter.leadership import Alone, Leadership, LeadershipLost
+from limiter.leadership import Alone, Elector, Leadership, LeadershipLost
 from limiter.leadership.file import FileLeadership
+from limiter.leadership.term import wall_epoch
 from limiter.server.access import ADMIN_ACCESS, SERVICE_ACCESS
 from limiter.server.admin import ADMIN_SERVICE_NAME, LimiterAdminService
 from limiter.server.hub import Hub
@@ -229,6 +230,11 @@ def _kubernetes(config: LimiterConfig, clock: Clock) -> Leadership:
     namespace = kubernetes.pod_namespace()
     configuration = kubernetes.in_cluster()
     lease = kubernetes.LeaseRecords(namespace, _LEASE_NAME, lambda: configuration)
-    return kubernetes.KubernetesLeadership(
-        lease, clock, identity=kubernetes.pod_identity(), duration=config.lease_duration_s, fresh=config.fresh
+    return Elector(
+        lease,
+        clock,
+        identity=kubernetes.pod_identity(),
+        duration=config.lease_duration_s,
+        fresh=config.fresh,
+        epoch_from=wall_epoch,
     )

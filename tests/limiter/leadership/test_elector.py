@@ -12,7 +12,7 @@ import pytest
 
 from fairbox.clock import MonotonicClock
 from limiter.leadership import Elector, LeadershipLost, Member, Record
-from limiter.leadership.testing import MemoryRecords
+from tests.limiter.leadership.memory_records import MemoryRecords
 
 DURATION = 0.8
 ROSTER = (Member("s1", "executor-0"),)

@@ -13,8 +13,9 @@ from kubernetes_asyncio.client import Configuration
 
 from fairbox.clock import MonotonicClock
 from fairbox.errors import ConfigError
-from limiter.leadership import Conflict, LeadershipLost, Member, Record, StoreUnavailable
-from limiter.leadership.kubernetes import KubernetesLeadership, LeaseRecords, in_cluster, pod_identity, pod_namespace
+from limiter.leadership import Conflict, Elector, LeadershipLost, Member, Record, StoreUnavailable
+from limiter.leadership.kubernetes import LeaseRecords, in_cluster, pod_identity, pod_namespace
+from limiter.leadership.term import wall_epoch
 from tests.limiter.leadership.lease_server import LeaseServer
 
 ROSTER = (Member("s1", "executor-0"), Member("s2", 'na"me'))
@@ -35,11 +36,9 @@ async def lease_of(url: str, namespace: str = "fairbox") -> AsyncIterator[LeaseR
 
 
 @asynccontextmanager
-async def candidate(
-    server: LeaseServer, identity: str, *, duration: float = DURATION
-) -> AsyncIterator[KubernetesLeadership]:
+async def candidate(server: LeaseServer, identity: str) -> AsyncIterator[Elector]:
     async with lease_of(server.url) as records:
-        leadership = KubernetesLeadership(records, MonotonicClock(), identity=identity, duration=DURATION)
+        leadership = Elector(records, MonotonicClock(), identity=identity, duration=DURATION, epoch_from=wall_epoch)
         try:
             yield leadership
         finally:

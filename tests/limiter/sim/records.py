@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 
-from limiter.leadership.record import Conflict, Record, StoreUnavailable
+from limiter.leadership.election import Conflict, Record, StoreUnavailable
 from tests.limiter.sim.connection import Broken, End, dial
 from tests.limiter.sim.loop import Process
 from tests.limiter.sim.network import Network
@@ -75,7 +75,7 @@ class StoreNode:
 
 
 class SimRecords:
-    """A `limiter.leadership.record.RecordStore` of one process."""
+    """A `limiter.leadership.election.RecordStore` of one process."""
 
     def __init__(self, network: Network, process: Process) -> None:
         self._network = network
@@ -90,6 +90,9 @@ class SimRecords:
         if isinstance(answer, Record):
             return answer
         raise Conflict("the record is another one")
+
+    async def close(self) -> None:
+        """Nothing is open between the calls."""
 
     async def _call(self, call: _Call) -> object:
         end = dial(self._network, self._process, STORE)

@@ -1,13 +1,11 @@
-"""Public test kit: a record in memory, whose store can be slow, away, or silent about what it did."""
+"""A record in memory, whose store can be slow, away, or silent about what it did."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
 
-from limiter.leadership.record import Conflict, Record, StoreUnavailable
-
-__all__ = ["MemoryRecords"]
+from limiter.leadership import Conflict, Record, StoreUnavailable
 
 
 class MemoryRecords:
@@ -42,6 +40,9 @@ class MemoryRecords:
         written = self.record = replace(record, version=f"v{self.writes}")
         await self._travel(reached=True)
         return written
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
     async def _travel(self, *, reached: bool) -> None:
         if self.away and not reached:
