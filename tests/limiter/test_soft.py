@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
 import pytest
 
 from fairbox.errors import FieldErrors
@@ -14,9 +15,9 @@ from limiter.core import BucketLimits, LeaseId, LimiterCore, SessionKind
 from limiter.core.effects import Granted, Rejected, Released, Revoked
 from limiter.core.events import Acquire, Bind, Cancel, Configure, Disconnect, HeldLease, Hello, Release, Revoke, Tick
 from limiter.server import LimiterServer
+from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.cores import acquire, granted, lease_of, make_core, only
-from tests.limiter.servers import ANYWHERE, until
-from tests.limiter.unary_client import UnaryLimiterClient
+from tests.limiter.servers import ANYWHERE, code_of, unary_lease, unary_stub, until
 
 
 def soft_core(limit: int = 1) -> LimiterCore:
@@ -157,16 +158,15 @@ async def test_over_the_network_it_lasts_until_the_block_is_left() -> None:
 
 
 async def test_a_unary_client_has_them_too() -> None:
-    async with LimiterServer(_config()) as server, UnaryLimiterClient(server.address) as client:
-        async with client.lease(hold=30.0, unbound_ttl=0.2):
+    async with LimiterServer(_config()) as server, unary_stub(server) as stub:
+        async with unary_lease(stub, pb.AcquireTokenRequest(hold_s=30.0, unbound_ttl_s=0.2)):
             await asyncio.sleep(0.5)
             assert server.statistics().held == 1
         assert server.statistics().held == 0
-        with pytest.raises(LeaseRefused, match=r"hold_s is 61, must be at most 60"):
-            await client.lease(hold=61.0).__aenter__()
-        with pytest.raises(FieldErrors, match="hold is"):
-            await client.lease(hold=-1.0).__aenter__()
-        await client.lease(hold=0.3).__aenter__()
+        for refused in (61.0, -1.0):
+            code = await code_of(stub.AcquireToken(pb.AcquireTokenRequest(hold_s=refused)))
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+        await stub.AcquireToken(pb.AcquireTokenRequest(hold_s=0.3))
         assert server.statistics().held == 1
         await until(lambda: (server.statistics().held, server.statistics().sessions) == (0, 0))
 

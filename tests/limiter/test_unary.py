@@ -14,10 +14,9 @@ from google.rpc import error_details_pb2, status_pb2
 
 from fairbox.grpc_errors import field_errors, retry_after
 from fairbox.v1 import common_pb2
-from limiter import ExecutorSession, LimiterClient, QueueFull, QueueTimeout
+from limiter import ExecutorSession, LimiterClient
 from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.servers import ROOT, code_of, lease_message, limiter_server, queued, unary_stub, until
-from tests.limiter.unary_client import UnaryLimiterClient
 
 
 async def test_token_is_acquired_and_released_by_its_lease() -> None:
@@ -199,21 +198,6 @@ async def test_storm_of_deadlines_leaves_nothing_held_and_nothing_queued() -> No
         assert granted > 50
         assert failed > 50
         await until(lambda: (server.statistics().held, server.statistics().queued) == (0, 0), within=2.0)
-
-
-async def test_unary_client_gives_back_what_a_cancelled_task_was_granted() -> None:
-    async with limiter_server(1, max_queued=1) as server, UnaryLimiterClient(server.address) as client:
-        async with client.lease() as lease:
-            assert (lease.bucket, server.statistics().held) == ("code", 1)
-            with pytest.raises(QueueTimeout):
-                await client.lease(queue_timeout=0.05).__aenter__()
-            waiter = asyncio.create_task(client.lease().__aenter__())
-            await queued(server, 1)
-            with pytest.raises(QueueFull):
-                await client.lease().__aenter__()
-            waiter.cancel()
-            await queued(server, 0)
-        assert server.statistics().held == 0
 
 
 async def test_shutdown_answers_waiting_calls() -> None:

@@ -24,7 +24,7 @@ from limiter.config import LimiterConfig
 from limiter.server import LimiterServer
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
-from tests.limiter.unary_client import UnaryLimiterClient
+from tests.limiter.servers import unary_lease, unary_stub
 from tests.security.authority import Authority
 from tests.security.services import TOKENS, Secrets, guarded_limiter
 
@@ -56,7 +56,7 @@ async def test_everything_works_with_certificates_and_tokens(secrets: Secrets) -
             outcome = await executor.bind(lease, run_id="r")
             assert outcome.bound
             executor.release(lease)
-        async with UnaryLimiterClient(server.address, security=secrets.security()) as unary, unary.lease():
+        async with unary_stub(server, secrets.security()) as stub, unary_lease(stub, pb.AcquireTokenRequest()):
             shown = await status(server, secrets.security("admin"))
         assert shown.buckets[0].held == 1
         security = shown.security
@@ -172,18 +172,18 @@ async def test_tokens_are_rotated_without_a_restart(secrets: Secrets) -> None:
     new, mine = "n" * 24, secrets.folder / "client.token"
     async with guarded_limiter(secrets, **_quick()) as server:
         async with LimiterClient(server.address, security=secrets.security()) as stream:
-            async with UnaryLimiterClient(server.address, security=secrets.security()) as unary:
-                async with unary.lease(), stream.lease():
+            async with unary_stub(server, secrets.security()) as stub:
+                async with unary_lease(stub, pb.AcquireTokenRequest()), stream.lease():
                     pass
                 secrets.tokens(Role.CLIENT).write_text(f"{TOKENS[Role.CLIENT]}\n{new}\n")
                 await asyncio.sleep(1.1)
                 mine.write_text(new)
                 await asyncio.sleep(1.1)
-                async with unary.lease():
+                async with unary_lease(stub, pb.AcquireTokenRequest()):
                     pass
                 secrets.tokens(Role.CLIENT).write_text(new)
                 await asyncio.sleep(1.1)
-                async with unary.lease():
+                async with unary_lease(stub, pb.AcquireTokenRequest()):
                     pass
             async with stream.lease():  # its stream was ended, and opened again with the new token
                 pass
@@ -213,10 +213,9 @@ def _quick() -> dict[str, float]:
 )
 async def test_what_tls_keeps_out(secrets: Secrets, change: Callable[[Secrets], ClientSecurity], text: str) -> None:
     async with guarded_limiter(secrets) as server:
-        async with open_channel(server.address, security=change(secrets)) as channel:
-            stub = cast("Service", limiter_pb2_grpc.LimiterServiceStub(channel))
+        async with unary_stub(server, change(secrets)) as stub:
             assert (await ended(stub.AcquireToken(pb.AcquireTokenRequest(), timeout=5)))[0].name == text
-        async with UnaryLimiterClient(server.address, security=secrets.security()) as client, client.lease():
+        async with unary_stub(server, secrets.security()) as stub, unary_lease(stub, pb.AcquireTokenRequest()):
             pass  # others are served
 
 
@@ -224,19 +223,14 @@ async def test_an_expired_certificate_is_refused_on_either_side(secrets: Secrets
     past = timedelta(hours=-1)
     secrets.authority.sign("client", good_for=past)
     async with guarded_limiter(secrets) as server:
-        async with open_channel(server.address, security=secrets.security()) as channel:
-            stub = cast("Service", limiter_pb2_grpc.LimiterServiceStub(channel))
+        async with unary_stub(server, secrets.security()) as stub:
             code, _ = await ended(stub.AcquireToken(pb.AcquireTokenRequest(), timeout=5))
             assert code is grpc.StatusCode.UNAVAILABLE
         secrets.authority.sign("client")
-        async with UnaryLimiterClient(server.address, security=secrets.security()) as client, client.lease():
+        async with unary_stub(server, secrets.security()) as stub, unary_lease(stub, pb.AcquireTokenRequest()):
             pass
     secrets.authority.sign("server", good_for=past)
-    async with (
-        guarded_limiter(secrets) as server,
-        open_channel(server.address, security=secrets.security()) as channel,
-    ):
-        stub = cast("Service", limiter_pb2_grpc.LimiterServiceStub(channel))
+    async with guarded_limiter(secrets) as server, unary_stub(server, secrets.security()) as stub:
         code, _ = await ended(stub.AcquireToken(pb.AcquireTokenRequest(), timeout=5))
         assert code is grpc.StatusCode.UNAVAILABLE
 
@@ -246,8 +240,8 @@ async def test_a_name_in_the_certificate_can_be_told(secrets: Secrets) -> None:
     named = replace(secrets.security(), tls_server_name="limiter.fairbox.svc")
     async with (
         guarded_limiter(secrets) as server,
-        UnaryLimiterClient(server.address, security=named) as client,
-        client.lease(),
+        unary_stub(server, named) as stub,
+        unary_lease(stub, pb.AcquireTokenRequest()),
     ):
         assert server.statistics().held == 1
 

@@ -13,24 +13,15 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, cast
 
 import grpc.aio
 
-from fairbox.channels import open_channel
 from fairbox.ports import free_ports
 from limiter.v1 import limiter_pb2 as pb
-from limiter.v1 import limiter_pb2_grpc
 from tests.limiter.chaos.proxy import Proxy
-from tests.limiter.servers import ROOT
+from tests.limiter.servers import ONE_OF_MANY, ROOT, status_of
 
-if TYPE_CHECKING:
-    from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub
-
-__all__ = ["GRACE_S", "LIMIT", "ONE_OF_MANY", "TTL_S", "Cluster"]
-
-ONE_OF_MANY = ["health_listen=127.0.0.1:0", "metrics_listen="]
-"""Settings of a limiter that is not the only one on its machine."""
+__all__ = ["GRACE_S", "LIMIT", "TTL_S", "Cluster"]
 
 LIMIT = 6
 TTL_S = 3.0
@@ -150,9 +141,7 @@ class Cluster:
 
     async def status(self) -> pb.GetStatusResponse:
         """The limiter's own account."""
-        async with open_channel(f"127.0.0.1:{self._admin}") as channel:
-            stub = cast("LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
-            return await stub.GetStatus(pb.GetStatusRequest(), timeout=20, wait_for_ready=True)
+        return await status_of(f"127.0.0.1:{self._admin}")
 
     async def ready(self) -> None:
         """Returns when every client and executor has been welcomed."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-import grpc.aio
-
 from fairbox.channels import open_channel
 from limiter import LimiterClient
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
-from tests.limiter.unary_client import UnaryLimiterClient
+from tests.limiter.servers import unary_lease
 
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterServiceAsyncStub
@@ -47,27 +44,24 @@ async def storm(address: str, count: int, ways: tuple[str, ...], seed: int) -> T
     rng, tally = random.Random(seed), Tally()
     async with (
         LimiterClient(address) as stream,
-        UnaryLimiterClient(address) as unary,
         open_channel(address) as channel,
     ):
         stub = cast("LimiterServiceAsyncStub", limiter_pb2_grpc.LimiterServiceStub(channel))
 
-        async def hold(client: LimiterClient | UnaryLimiterClient) -> None:
-            async with client.lease():
+        async def hold_stream() -> None:
+            async with stream.lease():
                 await asyncio.sleep(_HOLD_S)
 
-        def cancelled(client: LimiterClient | UnaryLimiterClient) -> Ask:
-            return lambda patience: _cancelled(hold(client), patience)
-
-        def waited_for(client: LimiterClient | UnaryLimiterClient) -> Ask:
-            return lambda patience: asyncio.wait_for(hold(client), patience)
+        async def hold_unary(timeout: float | None = None) -> None:
+            async with unary_lease(stub, pb.AcquireTokenRequest(), timeout=timeout):
+                await asyncio.sleep(_HOLD_S)
 
         asks: dict[str, Ask] = {
-            "stream, cancelled": cancelled(stream),
-            "stream, wait_for": waited_for(stream),
-            "unary, cancelled": cancelled(unary),
-            "unary, wait_for": waited_for(unary),
-            "unary, deadline of the call": lambda patience: _deadline(stub, patience, str(rng.random())),
+            "stream, cancelled": lambda patience: _cancelled(hold_stream(), patience),
+            "stream, wait_for": lambda patience: asyncio.wait_for(hold_stream(), patience),
+            "unary, cancelled": lambda patience: _cancelled(hold_unary(), patience),
+            "unary, wait_for": lambda patience: asyncio.wait_for(hold_unary(), patience),
+            "unary, deadline of the call": hold_unary,
         }
         left = iter(range(count))
 
@@ -90,17 +84,3 @@ async def _cancelled(work: Awaitable[None], patience: float) -> None:
     asyncio.get_running_loop().call_later(patience, task.cancel)
     await asyncio.wait([task])
     await task
-
-
-async def _deadline(stub: LimiterServiceAsyncStub, patience: float, client_id: str) -> None:
-    """As somebody may who uses the stubs: the call's own deadline, and then the release that the proto asks for."""
-    try:
-        await stub.AcquireToken(pb.AcquireTokenRequest(client_id=client_id, request_id="1"), timeout=patience)
-        await asyncio.sleep(_HOLD_S)
-    except grpc.aio.AioRpcError as error:
-        if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
-            raise
-        raise TimeoutError from None
-    finally:
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            await stub.ReleaseToken(pb.ReleaseTokenRequest(client_id=client_id, request_id="1"), timeout=10)

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.limiter.chaos.process import LimiterProcess, limiter_process
 from tests.limiter.chaos.storm import STREAM, UNARY, storm
+from tests.limiter.servers import LimiterProcess, limiter_process
 
 _SHORT = 900
 _WHOLE = 6_000

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 
 from limiter import ExecutorSession, LimiterClient
-from tests.limiter.chaos.process import LimiterProcess, limiter_process
-from tests.limiter.servers import until
+from tests.limiter.servers import LimiterProcess, limiter_process, until
 
 _CLIENTS = 3
 _WAITERS = 12

@@ -6,70 +6,33 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
-import grpc
 import grpc.aio
 import pytest
 
-from fairbox.channels import open_channel
 from fairbox.clock import MonotonicClock
 from fairbox.config import load
 from fairbox.errors import ConfigError
-from fairbox.ports import free_port
 from limiter.config import LimiterConfig
 from limiter.leadership import Alone
 from limiter.leadership.file import FileLeadership
 from limiter.server.app import open_leadership
 from limiter.v1 import limiter_pb2 as pb
-from limiter.v1 import limiter_pb2_grpc
-from tests.limiter.servers import ROOT
-
-if TYPE_CHECKING:
-    from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub
+from tests.limiter.servers import ONE_OF_MANY, ROOT, LimiterProcess, admin_stub, limiter_process
 
 
-@asynccontextmanager
-async def limiter(admin: int, state: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`python -m limiter` with leader=file; SIGKILLed at the end."""
-    words = ["listen=127.0.0.1:0", f"admin_listen=127.0.0.1:{admin}", "health_listen=127.0.0.1:0", "metrics_listen="]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "limiter", *words, "leader=file", f"state_file={state}", "fresh=true", cwd=ROOT
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def status(admin: int) -> pb.GetStatusResponse:
-    async with open_channel(f"127.0.0.1:{admin}") as channel:
-        stub = cast("LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
-        return await stub.GetStatus(pb.GetStatusRequest(), timeout=30, wait_for_ready=True)
-
-
-async def leading(admin: int, *, within: float) -> pb.GetStatusResponse:
+async def leading(limiter: LimiterProcess, *, within: float) -> pb.GetStatusResponse:
     """The first status of a limiter that leads."""
     async with asyncio.timeout(within):
-        while True:
-            try:
-                if (found := await status(admin)).leader:
-                    return found
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                    raise
+        while not (found := await limiter.status()).leader:
             await asyncio.sleep(0.02)
+    return found
 
 
-async def until_it_knows(admin: int, leader: str) -> None:
+async def until_it_knows(limiter: LimiterProcess, leader: str) -> None:
     """Returns when a limiter that does not lead says who does."""
-    async with asyncio.timeout(30), open_channel(f"127.0.0.1:{admin}") as channel:
-        stub = cast("LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+    async with asyncio.timeout(30), admin_stub(limiter) as stub:
         while True:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await stub.ListLeases(pb.ListLeasesRequest(), timeout=30, wait_for_ready=True)
@@ -79,23 +42,24 @@ async def until_it_knows(admin: int, leader: str) -> None:
 
 
 async def test_the_second_limiter_serves_when_the_first_is_killed(tmp_path: Path) -> None:
-    ports, state = (free_port(), free_port()), tmp_path / "state"
-    async with limiter(ports[0], state) as first:
-        epoch = (await leading(ports[0], within=30)).epoch
-        async with limiter(ports[1], state):
-            await until_it_knows(ports[1], f"process {first.pid}")
-            assert not (await status(ports[1])).leader
-            first.send_signal(signal.SIGSTOP)
+    settings = ("leader=file", f"state_file={tmp_path / 'state'}")
+    async with limiter_process(*settings) as first:
+        assert first.process is not None
+        epoch = (await leading(first, within=30)).epoch
+        async with limiter_process(*settings) as second:
+            await until_it_knows(second, f"process {first.process.pid}")
+            assert not (await second.status()).leader
+            first.process.send_signal(signal.SIGSTOP)
             await asyncio.sleep(0.5)
             with pytest.raises(TimeoutError):
-                await leading(ports[1], within=0.5)
-            first.kill()
-            assert (await leading(ports[1], within=10)).epoch > epoch
+                await leading(second, within=0.5)
+            await first.kill()
+            assert (await leading(second, within=10)).epoch > epoch
 
 
 def test_a_damaged_state_file_ends_the_program_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("{")
-    free = ["listen=127.0.0.1:0", "admin_listen=127.0.0.1:0", "health_listen=127.0.0.1:0", "metrics_listen="]
+    free = ["listen=127.0.0.1:0", "admin_listen=127.0.0.1:0", *ONE_OF_MANY]
     command = [sys.executable, "-m", "limiter", *free, "leader=file", f"state_file={tmp_path / 'state'}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2

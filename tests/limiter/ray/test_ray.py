@@ -11,19 +11,17 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import pytest
 
-from fairbox.channels import open_channel
 from fairbox.errors import ConfigError
 from limiter import ExecutorSession, LimiterClient, LimiterUnavailable, QueueTimeout
 from limiter.pool import ExecutionPool, RunTimeout, WorkerDied
 from limiter.v1 import limiter_pb2 as pb
-from limiter.v1 import limiter_pb2_grpc
 from tests.limiter.ray.cluster import RayCluster
-from tests.limiter.servers import until
+from tests.limiter.servers import status_of, until
 
 ray = pytest.importorskip("ray", reason="ray is not installed (extra `ray`)")
 
@@ -48,9 +46,7 @@ async def a_limiter(limit: int, *, name: str = "", **options: Any) -> AsyncItera
 
 async def status(limiter: RayLimiter) -> pb.GetStatusResponse:
     """What the service says of itself."""
-    async with open_channel(limiter.admin_address) as channel:
-        stub = cast("limiter_pb2_grpc.LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
-        return await stub.GetStatus(pb.GetStatusRequest(), timeout=10)
+    return await status_of(limiter.admin_address, wait_for_ready=False)
 
 
 async def code(limiter: RayLimiter) -> pb.BucketStatus:
