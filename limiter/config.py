@@ -23,8 +23,7 @@ class BucketConfig:
     """Settings of one bucket. All of them can change while the limiter runs."""
 
     max_in_flight: int = setting(10, help="Most tokens held at once, from 1 to 1,000,000.")
-    max_queued: int = setting(100_000, help="Most requests that wait, from 1.")
-    max_queued_per_client: int = setting(10_000, help="Most requests of one client that wait, from 1.")
+    max_queued: int = setting(100_000, help="Most requests that wait, from 1; at most 10,000 of one client.")
     start_by_s: float = setting(5.0, help="A grant that no executor has bound within this time ends, seconds.")
     rate_per_s: float = setting(0.0, help="Most leases granted per second on average; 0: any number.")
     order: str = setting("fifo", help="fifo, or fair_by_tenant: round robin over tenants.")
@@ -40,8 +39,7 @@ class BucketConfig:
             name,
             self.max_in_flight,
             self.max_queued,
-            self.max_queued_per_client,
-            self.start_by_s,
+            start_by=self.start_by_s,
             rate_per_s=self.rate_per_s,
             order=BucketOrder(self.order),
             adaptive=self.adaptive,

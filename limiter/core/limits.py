@@ -35,7 +35,7 @@ class BucketLimits:
     max_queued: int = 100_000
     """Most requests that wait."""
     max_queued_per_client: int = 10_000
-    """Most requests of one session that wait."""
+    """Most requests of one session that wait: a client that asks without end leaves room for the others."""
     start_by: float = 5.0
     """A grant that no executor has bound within this many seconds ends."""
     rate_per_s: float = 0.0
@@ -63,7 +63,6 @@ class BucketLimits:
             yield "name", f"is {self.name[:70]!r}, must be 1 to 64 letters, digits, '.', '_' or '-'"
         yield from _within("max_in_flight", self.max_in_flight, 1, MAX_TOKENS)
         yield from _within("max_queued", self.max_queued, 1, MAX_QUEUED)
-        yield from _within("max_queued_per_client", self.max_queued_per_client, 1, MAX_QUEUED)
         yield from _within("start_by_s", self.start_by, 0.01, MAX_TIME_S)
         if self.rate_per_s != 0:
             yield from _within("rate_per_s", self.rate_per_s, MIN_RATE, MAX_RATE, "0, or ")
@@ -113,8 +112,3 @@ class Timing:
     def executor_silence(self) -> float:
         """After this long without a word, an executor has provably stopped its work, even with a slow clock."""
         return self.executor_ttl * (1 + 2 * CLOCK_RATE_ERROR) + SILENCE_MARGIN_S
-
-    @property
-    def executor_validity(self) -> float:
-        """How long an executor may run on one acknowledged heartbeat, by its own clock, counted from sending it."""
-        return self.executor_ttl * (1 - 2 * CLOCK_RATE_ERROR)

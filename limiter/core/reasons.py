@@ -44,8 +44,6 @@ class RejectReason(StrEnum):
     """A unary request was withdrawn by its client, possibly before it arrived."""
     SHUTTING_DOWN = "shutting_down"
     """This limiter is going away."""
-    NOT_LEADER = "not_leader"
-    """Another limiter leads."""
 
 
 class BindStatus(StrEnum):

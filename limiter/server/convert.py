@@ -63,8 +63,7 @@ def bucket_limits(message: pb.BucketConfig, path: str) -> BucketLimits:
         message.name,
         message.max_in_flight,
         message.max_queued or _DEFAULTS.max_queued,
-        message.max_queued_per_client or _DEFAULTS.max_queued_per_client,
-        message.start_by_s or _DEFAULTS.start_by,
+        start_by=message.start_by_s or _DEFAULTS.start_by,
         rate_per_s=message.rate_per_s,
         burst=message.burst,
         order=_ORDERS.get(message.order, BucketOrder.FIFO),
@@ -86,7 +85,6 @@ def bucket_config_message(limits: BucketLimits) -> pb.BucketConfig:
         rate_per_s=limits.rate_per_s,
         burst=limits.most_at_once if limits.rate_per_s else 0,
         max_queued=limits.max_queued,
-        max_queued_per_client=limits.max_queued_per_client,
         start_by_s=limits.start_by,
         max_hold_s=limits.max_hold,
         order=_ORDER_VALUES[limits.order],
@@ -111,7 +109,6 @@ REJECT_REASONS = {
     RejectReason.INVALID: pb.REJECT_REASON_INVALID,
     RejectReason.CANCELLED: pb.REJECT_REASON_INVALID,
     RejectReason.SHUTTING_DOWN: pb.REJECT_REASON_SHUTTING_DOWN,
-    RejectReason.NOT_LEADER: pb.REJECT_REASON_NOT_LEADER,
 }
 BIND_STATUSES = {
     BindStatus.BOUND: pb.BIND_STATUS_BOUND,

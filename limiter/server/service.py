@@ -56,7 +56,6 @@ _STATUS = {
     RejectReason.UNKNOWN_BUCKET: grpc.StatusCode.NOT_FOUND,
     RejectReason.CANCELLED: grpc.StatusCode.CANCELLED,
     RejectReason.SHUTTING_DOWN: grpc.StatusCode.UNAVAILABLE,
-    RejectReason.NOT_LEADER: grpc.StatusCode.UNAVAILABLE,
 }
 
 

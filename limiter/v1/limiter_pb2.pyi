@@ -108,9 +108,7 @@ class _RejectReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """No bucket has that name."""
     REJECT_REASON_INVALID: _RejectReason.ValueType  # 4
     """A field is not acceptable; `message` names it."""
-    REJECT_REASON_NOT_LEADER: _RejectReason.ValueType  # 5
-    """This limiter is not, or no longer, the leader."""
-    REJECT_REASON_SHUTTING_DOWN: _RejectReason.ValueType  # 6
+    REJECT_REASON_SHUTTING_DOWN: _RejectReason.ValueType  # 5
     """This limiter is shutting down."""
 
 class RejectReason(_RejectReason, metaclass=_RejectReasonEnumTypeWrapper):
@@ -126,9 +124,7 @@ REJECT_REASON_UNKNOWN_BUCKET: RejectReason.ValueType  # 3
 """No bucket has that name."""
 REJECT_REASON_INVALID: RejectReason.ValueType  # 4
 """A field is not acceptable; `message` names it."""
-REJECT_REASON_NOT_LEADER: RejectReason.ValueType  # 5
-"""This limiter is not, or no longer, the leader."""
-REJECT_REASON_SHUTTING_DOWN: RejectReason.ValueType  # 6
+REJECT_REASON_SHUTTING_DOWN: RejectReason.ValueType  # 5
 """This limiter is shutting down."""
 global___RejectReason = RejectReason
 
@@ -956,7 +952,6 @@ class BucketConfig(google.protobuf.message.Message):
     RATE_PER_S_FIELD_NUMBER: builtins.int
     BURST_FIELD_NUMBER: builtins.int
     MAX_QUEUED_FIELD_NUMBER: builtins.int
-    MAX_QUEUED_PER_CLIENT_FIELD_NUMBER: builtins.int
     START_BY_S_FIELD_NUMBER: builtins.int
     MAX_HOLD_S_FIELD_NUMBER: builtins.int
     ORDER_FIELD_NUMBER: builtins.int
@@ -972,9 +967,7 @@ class BucketConfig(google.protobuf.message.Message):
     burst: builtins.int
     """The most leases granted at once under a rate. 0: the rate, rounded up. Ignored without a rate."""
     max_queued: builtins.int
-    """The most requests that wait. 0: 100,000."""
-    max_queued_per_client: builtins.int
-    """The most requests of one client that wait. 0: 10,000."""
+    """The most requests that wait, at most 10,000 of one client. 0: 100,000."""
     start_by_s: builtins.float
     """A grant that no executor has bound within this time ends. 0: 5 s."""
     max_hold_s: builtins.float
@@ -999,7 +992,6 @@ class BucketConfig(google.protobuf.message.Message):
         rate_per_s: builtins.float = ...,
         burst: builtins.int = ...,
         max_queued: builtins.int = ...,
-        max_queued_per_client: builtins.int = ...,
         start_by_s: builtins.float = ...,
         max_hold_s: builtins.float = ...,
         order: global___BucketOrder.ValueType = ...,
@@ -1007,7 +999,7 @@ class BucketConfig(google.protobuf.message.Message):
         version: builtins.int = ...,
         adaptive: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["adaptive", b"adaptive", "burst", b"burst", "max_hold_s", b"max_hold_s", "max_in_flight", b"max_in_flight", "max_queued", b"max_queued", "max_queued_per_client", b"max_queued_per_client", "name", b"name", "order", b"order", "paused", b"paused", "rate_per_s", b"rate_per_s", "start_by_s", b"start_by_s", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adaptive", b"adaptive", "burst", b"burst", "max_hold_s", b"max_hold_s", "max_in_flight", b"max_in_flight", "max_queued", b"max_queued", "name", b"name", "order", b"order", "paused", b"paused", "rate_per_s", b"rate_per_s", "start_by_s", b"start_by_s", "version", b"version"]) -> None: ...
 
 global___BucketConfig = BucketConfig
 

@@ -48,7 +48,7 @@ async def limiter_server(
     fresh: bool = True,
 ) -> AsyncIterator[LimiterServer]:
     """A limiter in this process, on free ports, reached over gRPC."""
-    bucket = BucketConfig(max_in_flight, max_queued, start_by_s=start_by_s)
+    bucket = BucketConfig(max_in_flight, max_queued, start_by_s)
     config = LimiterConfig(
         listen=ANYWHERE,
         admin_listen=ANYWHERE,

@@ -28,8 +28,8 @@ TTL_S = 3.0
 """Of executors' sessions: short, so that a run of seconds sees many of them end."""
 GRACE_S = 0.5
 _TASKS = 8
-_MAX_QUEUED_PER_CLIENT = 7
-"""One fewer than a client has tasks, so that some requests are rejected."""
+_MAX_QUEUED = 20
+"""Fewer than there are tasks, so that some requests are rejected while nothing is granted."""
 _RETURN_WITHIN_S = 15.0
 """After the last fault: connections are tried again every second, and a killed process needs one to start."""
 _END_WITHIN_S = 40.0
@@ -161,7 +161,7 @@ class Cluster:
                 f"admin_listen=127.0.0.1:{self._admin}",
                 *ONE_OF_MANY,
                 f"buckets.code.max_in_flight={LIMIT}",
-                f"buckets.code.max_queued_per_client={_MAX_QUEUED_PER_CLIENT}",
+                f"buckets.code.max_queued={_MAX_QUEUED}",
                 f"grace_s={GRACE_S}",
                 f"executor_ttl_s={TTL_S}",
                 f"fresh={life == 0}",
