@@ -36,8 +36,8 @@ _BIND_TIMEOUT_S = 5.0
 class ExecutorSession:
     """`async with ExecutorSession("127.0.0.1:50052", executor_id="executor-0") as session: ...`
 
-    `executor_id` is the name that operators see, and that a refused bind names as the owner. `on_lapse` is called each
-    time the session stops being valid: everything bound must then be killed, and released once it is dead.
+    `executor_id` is the name that operators see, and that a refused bind names as the owner. What is bound must be
+    killed when `when_lost` says so, and released once it is dead.
     """
 
     def __init__(
@@ -45,7 +45,6 @@ class ExecutorSession:
         target: str,
         *,
         executor_id: str = "",
-        on_lapse: Callable[[], None] | None = None,
         unavailable_after: float = 10.0,
         clock: Clock | None = None,
         transport: Transport | None = None,
@@ -59,12 +58,10 @@ class ExecutorSession:
         # A new id for each process: a restarted executor runs nothing of what its predecessor ran.
         self.session_id = uuid.uuid4().hex
         self._clock = clock or MonotonicClock()
-        self._on_lapse = on_lapse
         self._lost: dict[Lease, list[Callable[[], None]]] = {}
         self._disowned: set[Lease] = set()
         """Held here, but the limiter wants them back or does not know them: their work must end."""
-        self._lapsed = asyncio.Event()
-        self._lapsed.set()
+        self._lapsed = True
         self._recheck = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
         self._runner = SessionRunner(
@@ -118,10 +115,6 @@ class ExecutorSession:
     def held(self) -> tuple[Lease, ...]:
         """Leases that are bound here, or granted to this session."""
         return tuple(self._runner.machine.held)
-
-    async def wait_lapsed(self) -> None:
-        """Returns when the session is not valid; at once before its first welcome."""
-        await self._lapsed.wait()
 
     def when_lost(self, lease: LeaseLike, callback: Callable[[], None]) -> None:
         """Calls `callback` once, from the event loop, when the work under a bound lease must end: the session lapsed,
@@ -184,9 +177,9 @@ class ExecutorSession:
     # Internal
 
     def _on_frame(self) -> None:
-        if self.valid and self._lapsed.is_set():
+        if self.valid and self._lapsed:
             _LOG.info("limiter %s vouches for this executor, in epoch %d", self.target, self.epoch)
-            self._lapsed.clear()
+            self._lapsed = False
             self._recheck.set()
 
     def _on_lost(self, lease: Lease, reason: str) -> None:
@@ -199,17 +192,15 @@ class ExecutorSession:
         """Notices the lapse when it happens, connected or not."""
         while True:
             self._recheck.clear()
-            if self._lapsed.is_set():
+            if self._lapsed:
                 await self._recheck.wait()
                 continue
             left = self._runner.machine.valid_until - self._clock.now()
             if left > 0:
                 await asyncio.sleep(left)
                 continue
-            self._lapsed.set()
+            self._lapsed = True
             _LOG.warning("limiter %s has not answered in time: what ran under its leases is killed", self.target)
-            if self._on_lapse is not None:
-                _call(self._on_lapse)
             lost, self._lost = self._lost, {}
             for callbacks in lost.values():
                 for callback in callbacks:

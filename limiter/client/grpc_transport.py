@@ -40,9 +40,8 @@ MAX_TARGETS = 16
 class Targets:
     """Ask `current`, and say with `lost()` what became of it."""
 
-    def __init__(self, targets: str, first: str = "") -> None:
-        """`targets`: HOST:PORT, or up to 16 of them with commas between; `first` is where to begin. FieldErrors for an
-        empty one, and for more."""
+    def __init__(self, targets: str) -> None:
+        """`targets`: HOST:PORT, or up to 16 of them with commas between. FieldErrors for an empty one, and for more."""
         self._listed = tuple(each.strip() for each in targets.split(","))
         if not all(self._listed):
             raise FieldErrors([FieldError("target", f"is {targets!r}, must be HOST:PORT, or several separated by ','")])
@@ -50,12 +49,10 @@ class Targets:
             raise FieldErrors(
                 [FieldError("target", f"has {len(self._listed)} addresses, must have at most {MAX_TARGETS}")]
             )
-        self._next = 0
-        if not first or first in self._listed:
-            self._next = (self._listed.index(first or self._listed[0]) + 1) % len(self._listed)
+        self._next = 1 % len(self._listed)
         self._tried = 0
         """Addresses of the list that have failed since the last wait."""
-        self.current = first or self._listed[0]
+        self.current = self._listed[0]
         """Where to connect next."""
 
     def each(self, check: Callable[[str], None]) -> None:

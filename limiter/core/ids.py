@@ -22,11 +22,6 @@ class Ticket(NamedTuple):
     def __str__(self) -> str:
         return f"{self.epoch}.{self.seq}"
 
-    @classmethod
-    def parse(cls, text: str) -> Ticket:
-        """The ticket that `str()` wrote; ValueError names what is wrong."""
-        return cls(*_parse(text))
-
 
 class LeaseId(NamedTuple):
     """A granted lease."""
@@ -42,11 +37,7 @@ class LeaseId(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> LeaseId:
         """The id that `str()` wrote; ValueError names what is wrong."""
-        return cls(*_parse(text))
-
-
-def _parse(text: str) -> tuple[int, int]:
-    epoch, dot, seq = text.partition(".")
-    if not dot or not (epoch.isascii() and epoch.isdigit()) or not (seq.isascii() and seq.isdigit()):
-        raise ValueError(f"{text!r} is not of the form EPOCH.SEQ")
-    return int(epoch), int(seq)
+        epoch, dot, seq = text.partition(".")
+        if not dot or not (epoch.isascii() and epoch.isdigit()) or not (seq.isascii() and seq.isdigit()):
+            raise ValueError(f"{text!r} is not of the form EPOCH.SEQ")
+        return cls(int(epoch), int(seq))

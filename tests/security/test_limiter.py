@@ -304,12 +304,11 @@ async def test_leases_outlive_the_rotation_of_an_executors_token(secrets: Secret
     async with (
         guarded_limiter(secrets) as server,
         LimiterClient(server.address, security=secrets.security()) as client,
-        ExecutorSession(
-            server.address, executor_id="e", on_lapse=lambda: lost.append("all"), security=secrets.security("executor")
-        ) as executor,
+        ExecutorSession(server.address, executor_id="e", security=secrets.security("executor")) as executor,
         client.lease() as lease,
     ):
         assert (await executor.bind(lease, run_id="r")).bound
+        executor.when_lost(lease, lambda: lost.append("it"))
         secrets.tokens(Role.EXECUTOR).write_text(f"{TOKENS[Role.EXECUTOR]}\n{new}\n")
         mine.write_text(new)
         await asyncio.sleep(1.1)
