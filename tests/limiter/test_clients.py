@@ -43,28 +43,6 @@ async def test_fifty_waiters_are_served_in_the_order_of_their_arrival() -> None:
         await until(lambda: (server.statistics().held, server.statistics().queued) == (0, 0))
 
 
-async def test_clients_are_served_in_the_order_in_which_the_limiter_heard_them() -> None:
-    async with (
-        limiter_server(1) as server,
-        LimiterClient(server.address) as first,
-        LimiterClient(server.address) as second,
-    ):
-        order: list[int] = []
-
-        async def wait(client: LimiterClient, number: int) -> None:
-            async with client.lease():
-                order.append(number)
-                await asyncio.sleep(0.002)
-
-        tasks = []
-        async with first.lease():
-            for number in range(20):
-                tasks.append(asyncio.create_task(wait((first, second)[number % 2], number)))
-                await queued(server, number + 1)
-        await asyncio.gather(*tasks)
-        assert order == list(range(20))
-
-
 async def test_holders_never_outnumber_the_limit() -> None:
     async with limiter_server(3) as server:
         running = most = done = 0

@@ -12,7 +12,6 @@ from limiter.core.effects import (
     Queued,
     Rejected,
     Released,
-    RevokeAnswered,
     Revoked,
 )
 from limiter.core.events import (
@@ -24,7 +23,6 @@ from limiter.core.events import (
     Event,
     Hello,
     Release,
-    Revoke,
     Tick,
 )
 from tests.limiter.cores import acquire, granted, lease_of, make_core, only
@@ -70,18 +68,6 @@ def test_cancelling_a_heavy_head_lets_the_next_ones_through() -> None:
     core.handle(Acquire("c", "heavy", tokens=3), 0.0)
     core.handle(Acquire("c", "light", tokens=1), 0.0)
     assert granted(core.handle(Cancel("c", "heavy"), 0.0)) == ["light"]
-
-
-def test_tokens_beyond_the_limit_are_refused_by_name() -> None:
-    rejected = only(Rejected, make_core(3).handle(Acquire("c", "a", tokens=4), 0.0))
-    assert rejected.reason is RejectReason.INVALID
-    assert rejected.message == "tokens is 4, must be at most 3, the limit of code"
-
-
-def test_unknown_bucket_names_the_known_ones() -> None:
-    rejected = only(Rejected, make_core().handle(Acquire("c", "a", bucket="cod"), 0.0))
-    assert rejected.reason is RejectReason.UNKNOWN_BUCKET
-    assert rejected.message == "bucket is 'cod', must be one of code"
 
 
 def test_repeated_acquire_is_answered_with_the_same_ticket_or_grant() -> None:
@@ -212,19 +198,6 @@ def test_lowering_the_limit_rejects_waiters_that_could_never_fit() -> None:
     core.handle(Acquire("c", "heavy", tokens=3), 0.0)
     effects = core.handle(Configure(BucketLimits("code", 2), 1), 0.0)
     assert only(Rejected, effects).request_id == "heavy"
-
-
-def test_revoke_ends_a_granted_lease_and_only_asks_for_a_bound_one() -> None:
-    core = make_core(2)
-    loose, bound = (lease_of(acquire(core, "c", name)) for name in "ab")
-    core.handle(Bind("x", bound, "c"), 0.0)
-    assert only(Revoked, core.handle(Revoke(loose), 0.0)).session_id == "c"
-    assert not any(isinstance(effect, Revoked) for effect in core.handle(Revoke(bound), 0.0))
-    assert only(Revoked, core.handle(Revoke(bound, force=True), 0.0)).session_id == "x"
-    assert core.statistics(0.0).held == 1
-    core.handle(Release("x", bound), 0.0)
-    assert core.statistics(0.0).held == 0
-    assert only(RevokeAnswered, core.handle(Revoke(bound), 0.0)).was is None
 
 
 def test_events_of_one_instant_are_answered_as_one_by_one() -> None:

@@ -11,10 +11,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from limiter import LimiterClient
 from limiter.server import LimiterServer
 from limiter.v1 import limiter_pb2 as pb
-from tests.limiter.servers import lease_message, limiter_server, unary_stub, until
+from tests.limiter.servers import limiter_server, unary_stub, until
 
 Stream = grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse]
 
@@ -63,23 +62,6 @@ async def test_welcome_is_the_first_frame_and_many_requests_share_one() -> None:
         releases = [pb.Release(lease=grant.lease) for grant in frame.grants]
         await stream.write(pb.SessionRequest(releases=releases))
         assert [grant.request_id for grant in (await read(stream)).grants] == ["2", "3"]
-
-
-async def test_bind_is_idempotent() -> None:
-    executor = hello("executor", pb.SESSION_KIND_EXECUTOR)
-    async with (
-        limiter_server() as server,
-        LimiterClient(server.address) as client,
-        client.lease() as lease,
-        raw_session(server, executor) as stream,
-    ):
-        await read(stream)
-        bind = pb.Bind(lease=lease_message(lease), run_id="run-1")
-        await stream.write(pb.SessionRequest(binds=[bind, bind], heartbeat=7))
-        frame = await read(stream)
-        assert [result.status for result in frame.bind_results] == [pb.BIND_STATUS_BOUND] * 2
-        assert frame.heartbeat_ack == 7
-        assert server.statistics().bound == 1
 
 
 async def test_bad_request_is_rejected_alone() -> None:

@@ -128,27 +128,11 @@ async def test_failures_say_what_failed() -> None:
             await records.read()
 
 
-async def test_the_next_pod_takes_over_with_the_roster() -> None:
-    async with LeaseServer() as server, candidate(server, "pod-a") as first, candidate(server, "pod-b") as second:
-        epoch = (await first.campaign()).epoch
-        assert abs(epoch - time.time() * 1000) < 60_000
-        hold = asyncio.create_task(first.hold())
-        await first.store(ROSTER)
-        campaign = asyncio.create_task(second.campaign())
-        await asyncio.sleep(1.5 * DURATION)
-        assert not campaign.done()
-        assert second.leader == "pod-a"
-        hold.cancel()
-        await asyncio.gather(hold, return_exceptions=True)
-        await first.resign()
-        term = await asyncio.wait_for(campaign, 5)
-        assert (term.epoch > epoch, term.roster) == (True, ROSTER)
-
-
 async def test_a_restarted_container_follows_itself_at_once() -> None:
     async with LeaseServer() as server:
         async with candidate(server, "pod-a_uid") as first:
             epoch = (await first.campaign()).epoch
+            assert abs(epoch - time.time() * 1000) < 60_000
             dead = dict(server.leases)
         server.leases.update(dead)  # it was killed, and so did not resign
         server.leases[KEY]["metadata"]["resourceVersion"] = "999"
