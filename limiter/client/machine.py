@@ -12,10 +12,6 @@ from collections import deque
 
 from limiter.client.lease import BindOutcome, Lease
 from limiter.client.news import (
-    KINDS,
-    OUTCOMES,
-    REASONS,
-    STATUSES,
     Bound,
     GoneAway,
     Granted,
@@ -31,6 +27,7 @@ from limiter.client.pulse import Pulse
 from limiter.core.limits import CLOCK_RATE_ERROR
 from limiter.core.reasons import BindStatus, RejectReason, ReleaseOutcome, SessionKind
 from limiter.v1 import limiter_pb2 as pb
+from limiter.wire import BIND_STATUSES, KIND_VALUES, OUTCOME_VALUES, REJECT_REASONS
 
 __all__ = ["Bound", "GoneAway", "Granted", "Lost", "News", "Refused", "SessionMachine", "Wanted", "Welcomed"]
 
@@ -186,7 +183,7 @@ class SessionMachine:
             wanted = self.waiting.get(reject.request_id)
             if wanted is not None and wanted.attempt == reject.attempt:
                 del self.waiting[reject.request_id]
-                reason = REASONS.get(reject.reason, RejectReason.INVALID)
+                reason = REJECT_REASONS.get(reject.reason, RejectReason.INVALID)
                 news.append(Refused(reject.request_id, reason, reject.message, reject.retry_after_s))
         for result in frame.bind_results:
             self._bound(result, news)
@@ -217,7 +214,7 @@ class SessionMachine:
         while self._releases and room:
             released, outcome = self._releases.popleft()
             release = frame.releases.add()  # cheaper than a message that is copied in
-            release.outcome = OUTCOMES[outcome]
+            release.outcome = OUTCOME_VALUES[outcome]
             message = release.lease
             message.bucket, message.epoch, message.seq = released.bucket, released.epoch, released.seq
             message.client_session_id = released.client_session_id
@@ -266,7 +263,7 @@ class SessionMachine:
         self._acquires = {name: wanted for name, wanted in self._acquires.items() if wanted.place is not None}
         hello = pb.Hello(
             session_id=self.session_id,
-            kind=KINDS[self.kind],
+            kind=KIND_VALUES[self.kind],
             name=self.name,
             connection=self._connection,
         )
@@ -308,7 +305,7 @@ class SessionMachine:
 
     def _bound(self, result: pb.BindResult, news: list[News]) -> None:
         lease = Lease.of(result.lease)
-        status = STATUSES.get(result.status, BindStatus.UNKNOWN_LEASE)
+        status = BIND_STATUSES.get(result.status, BindStatus.UNKNOWN_LEASE)
         if lease not in self._binding:
             if status is BindStatus.BOUND and lease not in self.held:
                 self._releases.append((lease, ReleaseOutcome.UNUSED))

@@ -7,14 +7,10 @@ from typing import NamedTuple
 
 from fairbox.v1 import common_pb2
 from limiter.client.lease import BindOutcome, Lease
-from limiter.core.reasons import BindStatus, RejectReason, ReleaseOutcome, SessionKind
+from limiter.core.reasons import RejectReason
 from limiter.v1 import limiter_pb2 as pb
 
 __all__ = [
-    "KINDS",
-    "OUTCOMES",
-    "REASONS",
-    "STATUSES",
     "Bound",
     "GoneAway",
     "Granted",
@@ -100,30 +96,6 @@ class GoneAway:
 
 
 News = Welcomed | Granted | Refused | Bound | Lost | GoneAway
-
-
-OUTCOMES = {
-    ReleaseOutcome.OK: pb.RELEASE_OUTCOME_OK,
-    ReleaseOutcome.ERROR: pb.RELEASE_OUTCOME_ERROR,
-    ReleaseOutcome.OVERLOADED: pb.RELEASE_OUTCOME_OVERLOADED,
-    ReleaseOutcome.TIMEOUT: pb.RELEASE_OUTCOME_TIMEOUT,
-    ReleaseOutcome.UNUSED: pb.RELEASE_OUTCOME_UNUSED,
-}
-REASONS = {
-    pb.REJECT_REASON_QUEUE_FULL: RejectReason.QUEUE_FULL,
-    pb.REJECT_REASON_QUEUE_TIMEOUT: RejectReason.QUEUE_TIMEOUT,
-    pb.REJECT_REASON_UNKNOWN_BUCKET: RejectReason.UNKNOWN_BUCKET,
-    pb.REJECT_REASON_INVALID: RejectReason.INVALID,
-    pb.REJECT_REASON_SHUTTING_DOWN: RejectReason.SHUTTING_DOWN,
-}
-STATUSES = {
-    pb.BIND_STATUS_BOUND: BindStatus.BOUND,
-    pb.BIND_STATUS_UNKNOWN_LEASE: BindStatus.UNKNOWN_LEASE,
-    pb.BIND_STATUS_WRONG_EPOCH: BindStatus.WRONG_EPOCH,
-    pb.BIND_STATUS_WRONG_CLIENT: BindStatus.WRONG_CLIENT,
-    pb.BIND_STATUS_BOUND_ELSEWHERE: BindStatus.BOUND_ELSEWHERE,
-}
-KINDS = {SessionKind.CLIENT: pb.SESSION_KIND_CLIENT, SessionKind.EXECUTOR: pb.SESSION_KIND_EXECUTOR}
 
 
 def lease_message(lease: Lease) -> common_pb2.Lease:

@@ -7,15 +7,11 @@ from collections.abc import Iterator
 from fairbox.security import ANYONE, Identity, TenantRefused
 from fairbox.v1 import common_pb2
 from limiter.core import (
-    BindStatus,
     BucketLimits,
     BucketOrder,
     BucketStatistics,
     LeaseId,
-    LeaseState,
     RejectReason,
-    ReleaseOutcome,
-    SessionKind,
     Ticket,
 )
 from limiter.core.effects import Rejected
@@ -24,12 +20,10 @@ from limiter.core.lease import Lease, Session
 from limiter.server.access import UNARY_PREFIX
 from limiter.server.fields import IDENTIFIER, Fields
 from limiter.v1 import limiter_pb2 as pb
+from limiter.wire import KIND_VALUES, KINDS, ORDER_VALUES, ORDERS, STATE_VALUES
 
 __all__ = [
-    "BIND_STATUSES",
     "DEFAULT_BUCKET",
-    "OUTCOMES",
-    "REJECT_REASONS",
     "acquire_event",
     "bucket_config_message",
     "bucket_limits",
@@ -42,22 +36,13 @@ __all__ = [
 ]
 
 
-_ORDERS = {
-    pb.BUCKET_ORDER_UNSPECIFIED: BucketOrder.FIFO,
-    pb.BUCKET_ORDER_FIFO: BucketOrder.FIFO,
-    pb.BUCKET_ORDER_FAIR_BY_TENANT: BucketOrder.FAIR_BY_TENANT,
-}
-_ORDER_VALUES = {
-    BucketOrder.FIFO: pb.BUCKET_ORDER_FIFO,
-    BucketOrder.FAIR_BY_TENANT: pb.BUCKET_ORDER_FAIR_BY_TENANT,
-}
 _DEFAULTS = BucketLimits("")
 
 
 def bucket_limits(message: pb.BucketConfig, path: str) -> BucketLimits:
     """The limits with defaults filled in. FieldErrors with everything that is not acceptable, named below `path`."""
     fields = Fields()
-    if message.order not in _ORDERS:
+    if message.order not in ORDERS:
         fields.refuse(f"{path}.order", f"is {message.order}, must be a value of BucketOrder")
     limits = BucketLimits(
         message.name,
@@ -66,7 +51,7 @@ def bucket_limits(message: pb.BucketConfig, path: str) -> BucketLimits:
         start_by=message.start_by_s or _DEFAULTS.start_by,
         rate_per_s=message.rate_per_s,
         burst=message.burst,
-        order=_ORDERS.get(message.order, BucketOrder.FIFO),
+        order=ORDERS.get(message.order, BucketOrder.FIFO),
         adaptive=message.adaptive,
         paused=message.paused,
         max_hold=message.max_hold_s,
@@ -87,7 +72,7 @@ def bucket_config_message(limits: BucketLimits) -> pb.BucketConfig:
         max_queued=limits.max_queued,
         start_by_s=limits.start_by,
         max_hold_s=limits.max_hold,
-        order=_ORDER_VALUES[limits.order],
+        order=ORDER_VALUES[limits.order],
         adaptive=limits.adaptive,
         paused=limits.paused,
         version=limits.version,
@@ -101,41 +86,6 @@ _MAX_QUEUE_TIMEOUT_S = 86_400.0
 MAX_HOLD_S = 86_400.0
 MAX_HELLO_ITEMS = 200_000
 """Leases and requests that one hello may list: more than any client can have within default bounds."""
-
-REJECT_REASONS = {
-    RejectReason.QUEUE_FULL: pb.REJECT_REASON_QUEUE_FULL,
-    RejectReason.QUEUE_TIMEOUT: pb.REJECT_REASON_QUEUE_TIMEOUT,
-    RejectReason.UNKNOWN_BUCKET: pb.REJECT_REASON_UNKNOWN_BUCKET,
-    RejectReason.INVALID: pb.REJECT_REASON_INVALID,
-    RejectReason.CANCELLED: pb.REJECT_REASON_INVALID,
-    RejectReason.SHUTTING_DOWN: pb.REJECT_REASON_SHUTTING_DOWN,
-}
-BIND_STATUSES = {
-    BindStatus.BOUND: pb.BIND_STATUS_BOUND,
-    BindStatus.UNKNOWN_LEASE: pb.BIND_STATUS_UNKNOWN_LEASE,
-    BindStatus.WRONG_EPOCH: pb.BIND_STATUS_WRONG_EPOCH,
-    BindStatus.WRONG_CLIENT: pb.BIND_STATUS_WRONG_CLIENT,
-    BindStatus.BOUND_ELSEWHERE: pb.BIND_STATUS_BOUND_ELSEWHERE,
-}
-OUTCOMES = {
-    pb.RELEASE_OUTCOME_UNSPECIFIED: ReleaseOutcome.OK,
-    pb.RELEASE_OUTCOME_OK: ReleaseOutcome.OK,
-    pb.RELEASE_OUTCOME_ERROR: ReleaseOutcome.ERROR,
-    pb.RELEASE_OUTCOME_OVERLOADED: ReleaseOutcome.OVERLOADED,
-    pb.RELEASE_OUTCOME_TIMEOUT: ReleaseOutcome.TIMEOUT,
-    pb.RELEASE_OUTCOME_UNUSED: ReleaseOutcome.UNUSED,
-}
-_KINDS = {pb.SESSION_KIND_CLIENT: SessionKind.CLIENT, pb.SESSION_KIND_EXECUTOR: SessionKind.EXECUTOR}
-_KIND_VALUES = {
-    SessionKind.CLIENT: pb.SESSION_KIND_CLIENT,
-    SessionKind.UNARY: pb.SESSION_KIND_CLIENT,
-    SessionKind.EXECUTOR: pb.SESSION_KIND_EXECUTOR,
-}
-_STATES = {
-    LeaseState.GRANTED: pb.LEASE_STATE_GRANTED,
-    LeaseState.BOUND: pb.LEASE_STATE_BOUND,
-    LeaseState.REVOKING: pb.LEASE_STATE_REVOKING,
-}
 
 
 def acquire_event(session_id: str, message: pb.Acquire, identity: Identity = ANYONE) -> Acquire | Rejected:
@@ -193,7 +143,7 @@ def hello_event(message: pb.Hello, identity: Identity = ANYONE) -> tuple[Hello, 
     session_id = fields.identifier("hello.session_id", message.session_id)
     if session_id.startswith(UNARY_PREFIX):
         fields.refuse("hello.session_id", f"is {session_id!r}, must not start with {UNARY_PREFIX!r}")
-    if message.kind not in _KINDS:
+    if message.kind not in KINDS:
         fields.refuse("hello.kind", "is not set, must be SESSION_KIND_CLIENT or SESSION_KIND_EXECUTOR")
     fields.text("hello.name", message.name, longest=256)
     for name, count in (("held", len(message.held)), ("queued", len(message.queued))):
@@ -207,7 +157,7 @@ def hello_event(message: pb.Hello, identity: Identity = ANYONE) -> tuple[Hello, 
     converted = [acquire_event(session_id, each, identity) for each in message.queued]
     hello = Hello(
         session_id,
-        _KINDS[message.kind],
+        KINDS[message.kind],
         message.name or session_id,
         tuple(_held(message)),
         tuple(each for each in converted if isinstance(each, Acquire)),
@@ -244,7 +194,7 @@ def session_message(session: Session, now: float) -> pb.SessionStatus:
     """Status of one session."""
     return pb.SessionStatus(
         session_id=session.session_id,
-        kind=_KIND_VALUES[session.kind],
+        kind=KIND_VALUES[session.kind],
         name=session.name,
         connected=session.connected,
         held=sum(lease.tokens for lease in session.leases.values()),
@@ -258,7 +208,7 @@ def lease_info_message(lease: Lease, now: float) -> pb.LeaseInfo:
     request = lease.request
     return pb.LeaseInfo(
         lease=lease_message(lease.lease_id, lease.bucket.limits.name, lease.client_session_id),
-        state=_STATES[lease.state],
+        state=STATE_VALUES[lease.state],
         tokens=lease.tokens,
         request_id=request.request_id if request is not None else "",
         tenant=request.tenant if request is not None else "",

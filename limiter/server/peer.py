@@ -33,10 +33,11 @@ from limiter.core.effects import (
 )
 from limiter.core.events import Bind, Cancel, Event, Heartbeat, Release
 from limiter.server.access import check_kind
-from limiter.server.convert import BIND_STATUSES, OUTCOMES, REJECT_REASONS, acquire_event, hello_event, lease_message
+from limiter.server.convert import acquire_event, hello_event, lease_message
 from limiter.server.fields import IDENTIFIER
 from limiter.server.hub import Hub
 from limiter.v1 import limiter_pb2 as pb
+from limiter.wire import BIND_STATUS_VALUES, OUTCOMES, REJECT_REASON_VALUES
 
 __all__ = ["MAX_FRAME_ITEMS", "PeerStream", "TracedWaits", "quiet_for"]
 
@@ -246,13 +247,13 @@ class PeerStream:
         elif isinstance(effect, BindAnswered):
             bound = self._binding[effect.lease]
             self._frame().bind_results.add(
-                lease=bound, status=BIND_STATUSES[effect.status], owner=effect.owner, tokens=effect.tokens
+                lease=bound, status=BIND_STATUS_VALUES[effect.status], owner=effect.owner, tokens=effect.tokens
             )
         elif isinstance(effect, Rejected):
             self._frame().rejects.add(
                 request_id=effect.request_id,
                 attempt=effect.attempt,
-                reason=REJECT_REASONS[effect.reason],
+                reason=REJECT_REASON_VALUES[effect.reason],
                 message=effect.message,
                 retry_after_s=effect.retry_after,
             )

@@ -22,7 +22,6 @@ from limiter.server.access import RoleRefused, TokenRevoked, may_release, unary_
 from limiter.server.convert import (
     DEFAULT_BUCKET,
     MAX_HOLD_S,
-    OUTCOMES,
     lease_message,
 )
 from limiter.server.fields import Fields
@@ -30,6 +29,7 @@ from limiter.server.peer import PeerStream
 from limiter.server.reign import Reign
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
+from limiter.wire import OUTCOMES
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
