@@ -20,7 +20,6 @@ from limiter.client import (
     QueueFull,
     QueueTimeout,
     UnknownBucket,
-    shared_client,
 )
 from limiter.core.reasons import BindStatus, ReleaseOutcome
 
@@ -38,5 +37,4 @@ __all__ = [
     "QueueTimeout",
     "ReleaseOutcome",
     "UnknownBucket",
-    "shared_client",
 ]

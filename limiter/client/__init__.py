@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limiter.client.client import LimiterClient, shared_client
+from limiter.client.client import LimiterClient
 from limiter.client.errors import (
     LeaseRefused,
     LimiterError,
@@ -26,5 +26,4 @@ __all__ = [
     "QueueFull",
     "QueueTimeout",
     "UnknownBucket",
-    "shared_client",
 ]
