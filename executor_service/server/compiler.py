@@ -2,7 +2,8 @@
 
 Invariants: a compiler is as untrusted as the program, and runs under the lease and in the slot of the run that needs
 it; nothing is shared but what came out; what failed through no fault of the source is neither kept nor shared; a run
-that is cancelled takes its compiler with it, and one that waited for that compiler starts its own.
+that is cancelled takes its compiler with it, and the one that has waited longest for that compiler starts its own; what
+is kept is bounded by bytes, of which each entry costs some, and the least recently used goes first.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
-from executor_service.core.compile_cache import CompileCache, CompileStatistics, Known, Turn
+from cachetools import LRUCache
+
 from executor_service.core.verdict import judge
 from executor_service.languages import LANGUAGES, Needs
 from executor_service.model import Cause, Compilation, FileStatus, InputFile, Limits, Outcome, RunRequest
 from executor_service.sandbox.report import Plan, Report
 from executor_service.server.plans import Planner
+from executor_service.v1 import executor_pb2 as pb
 
 __all__ = ["Build", "Compiler", "NotCompiled"]
 
@@ -26,6 +29,8 @@ _MIB = 1 << 20
 _MADE_BYTES = 64 * _MIB
 """All that a compiler made, together. Larger programs are refused: each run copies them into its sandbox."""
 _MADE_MODE = 0o755
+_ENTRY_BYTES = 1024
+"""What an entry costs beside its program; counted, so that many small ones are bounded too."""
 _CPU_FACTOR = 4
 """Compilers use several processors: their CPU time may be so many times their wall time."""
 
@@ -55,7 +60,17 @@ class Build:
     def size(self) -> int:
         """Bytes that keeping it costs."""
         said = [self.compilation.stdout, self.compilation.stderr] if self.compilation else []
-        return sum(len(file.content) for file in self.made) + sum(len(output.data) for output in said)
+        return _ENTRY_BYTES + sum(len(file.content) for file in self.made) + sum(len(output.data) for output in said)
+
+
+@dataclass(eq=False, slots=True)
+class _Turns:
+    """Those who need one program that is not there: one compiles it, in the order in which they came."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    runs: int = 0
+    build: Build | None = None
+    """Whatever came out, which all of them share."""
 
 
 class Compiler:
@@ -65,8 +80,9 @@ class Compiler:
         self._planner = planner
         self._versions = versions
         self._maxima = maxima
-        self._cache: CompileCache[bytes, object, Build] = CompileCache(max_bytes=max_bytes)
-        self._turns: dict[object, asyncio.Future[Build | None]] = {}
+        self._kept: LRUCache[bytes, Build] = LRUCache(max_bytes, getsizeof=lambda build: build.size)
+        self._building: dict[bytes, _Turns] = {}
+        self._hits = self._built = self._stored = 0
 
     async def build(self, request: RunRequest, in_sandbox: Callable[[Plan], Awaitable[Report]]) -> Build:
         """The program of `request`. `in_sandbox` runs a plan to its end; what it raises is raised here.
@@ -75,34 +91,48 @@ class Compiler:
         """
         plan = self.plan(request)
         key = self._key(request, plan)
-        who = object()
-        turn = self._cache.ask(key, who)
-        if isinstance(turn, Known):
-            return _cached(turn.value)
+        if known := self._kept.get(key):
+            return self._found(known)
+        turns = self._building.setdefault(key, _Turns())
+        turns.runs += 1
         try:
-            if turn is Turn.WAIT:
-                self._turns[who] = asyncio.get_running_loop().create_future()
-                # Bounded: each of those who build before this one is, by the time limit of its compiler.
-                known = await self._turns[who]
-                if known is not None:
-                    return _cached(known)
-            build, keep = _outcome_of(await in_sandbox(plan), plan)
-        except BaseException:
-            self._wake(self._cache.leave(key, who), None)
-            raise
+            # Bounded: each of those who compile before this one is, by the time limit of its compiler.
+            async with turns.lock:
+                if turns.build is not None:
+                    return self._found(turns.build)
+                turns.build, keep = _outcome_of(await in_sandbox(plan), plan)
+                self._built += 1
+                if keep and turns.build.size <= self._kept.maxsize:
+                    self._kept[key] = turns.build
+                    self._stored += 1
+                return turns.build
         finally:
-            self._turns.pop(who, None)
-        for waiter in self._cache.built(key, build, build.size, keep=keep):
-            self._wake(waiter, build)
-        return build
+            turns.runs -= 1
+            if (turns.build is not None or not turns.runs) and self._building.get(key) is turns:
+                del self._building[key]
 
     def plan(self, request: RunRequest) -> Plan:
         """How the source of `request` is compiled."""
         limits = self._limits(request.limits, LANGUAGES[request.language].compiler_needs)
         return self._planner.compilation(request, limits)
 
-    def statistics(self) -> CompileStatistics:
-        return self._cache.statistics()
+    def status(self) -> pb.CompileCacheStatus:
+        """For GetStatus."""
+        return pb.CompileCacheStatus(
+            entries=len(self._kept),
+            bytes=int(self._kept.currsize),
+            building=len(self._building),
+            waiting=sum(turns.runs - 1 for turns in self._building.values()),
+            hits_total=self._hits,
+            built_total=self._built,
+            evicted_total=self._stored - len(self._kept),
+        )
+
+    def _found(self, build: Build) -> Build:
+        """What another run compiled."""
+        self._hits += 1
+        assert build.compilation is not None
+        return replace(build, compilation=replace(build.compilation, cached=True))
 
     def _limits(self, asked: Limits, needs: Needs) -> Limits:
         """Those of the request, raised to what the compiler needs, and never above what the server allows."""
@@ -112,9 +142,9 @@ class Compiler:
             cpu_time_s=min(asked.compile_time_s * _CPU_FACTOR, self._maxima.cpu_time_s),
             return_bytes=_MADE_BYTES,
         )
-        for field in fields(Needs):
-            least = min(getattr(needs, field.name), getattr(self._maxima, field.name))
-            raised = replace(raised, **{field.name: max(getattr(asked, field.name), least)})
+        for each in fields(Needs):
+            least = min(getattr(needs, each.name), getattr(self._maxima, each.name))
+            raised = replace(raised, **{each.name: max(getattr(asked, each.name), least)})
         return raised
 
     def _key(self, request: RunRequest, plan: Plan) -> bytes:
@@ -125,16 +155,6 @@ class Compiler:
             digest.update(f"\0{len(file.path.encode())} {file.mode} {len(file.content)}\0{file.path}".encode())
             digest.update(file.content)
         return digest.digest()
-
-    def _wake(self, who: object | None, build: Build | None) -> None:
-        turn = self._turns.get(who)
-        if turn is not None and not turn.done():
-            turn.set_result(build)
-
-
-def _cached(build: Build) -> Build:
-    assert build.compilation is not None
-    return replace(build, compilation=replace(build.compilation, cached=True))
 
 
 def _outcome_of(report: Report, plan: Plan) -> tuple[Build, bool]:

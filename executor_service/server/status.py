@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from executor_service.config import ExecutorConfig
 from executor_service.convert import level_to_proto, limits_to_proto
-from executor_service.core.compile_cache import CompileStatistics
 from executor_service.model import IsolationLevel
 from executor_service.sandbox.boxes import Boxes
 from executor_service.server.compiler import Compiler
@@ -65,21 +64,9 @@ def status(
         draining=runs.draining,
         uptime_s=uptime_s,
         insecure=config.insecure,
-        compile_cache=_compile_cache(compiler.statistics()),
+        compile_cache=compiler.status(),
         workspaces=workspaces,
         security=security,
-    )
-
-
-def _compile_cache(counts: CompileStatistics) -> pb.CompileCacheStatus:
-    return pb.CompileCacheStatus(
-        entries=counts.entries,
-        bytes=counts.bytes,
-        building=counts.building,
-        waiting=counts.waiting,
-        hits_total=counts.hits,
-        built_total=counts.built,
-        evicted_total=counts.evicted,
     )
 
 

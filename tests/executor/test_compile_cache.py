@@ -1,122 +1,95 @@
-"""The compile cache decides who builds and what is kept: pure, checked over random orders of events too."""
+"""Who compiles and what is kept, without a sandbox: the end of each compiler is the test's to say."""
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
-from executor_service.core.compile_cache import CompileCache, Known, Turn
+import pytest
 
+from executor_service.config import ExecutorConfig
+from executor_service.model import FileStatus, Output, OutputFile, RunRequest
+from executor_service.sandbox.report import Killed, Plan, Report
+from executor_service.server.compiler import Build, Compiler
+
+POLICY = ExecutorConfig().policy()
 ROOM = 1 << 20
 
 
-def cache(max_bytes: int = ROOM) -> CompileCache[str, int, str]:
-    return CompileCache(max_bytes=max_bytes)
+def report(size: int) -> Report:
+    made = OutputFile("main", FileStatus.RETURNED, bytes(size), size)
+    return Report(Killed.NOT, 0, 0, Output(), Output(), files=(made,))
 
 
-def test_the_first_builds_and_the_others_wait() -> None:
-    table = cache()
-    assert [table.ask("a", who) for who in (1, 2, 3)] == [Turn.BUILD, Turn.WAIT, Turn.WAIT]
-    assert table.ask("b", 4) is Turn.BUILD
-    assert table.built("a", "program", 7, keep=True) == [2, 3]
-    assert table.ask("a", 5) == Known("program")
-    stats = table.statistics()
-    assert (stats.entries, stats.building, stats.waiting, stats.hits, stats.built) == (1, 1, 0, 3, 1)
+class Runs:
+    """Runs that compile, each until it is told what came out."""
+
+    def __init__(self, max_bytes: int = ROOM) -> None:
+        planner = SimpleNamespace(
+            compilation=lambda request, limits: Plan((request.code.decode(),), {}, limits, "python-base")
+        )
+        self.compiler = Compiler(cast("Any", planner), versions={}, maxima=POLICY.maxima, max_bytes=max_bytes)
+        self.compiling: list[asyncio.Future[Report]] = []
+
+    async def _in_sandbox(self, plan: Plan) -> Report:
+        self.compiling.append(asyncio.get_running_loop().create_future())
+        return await self.compiling[-1]
+
+    async def start(self, code: str) -> asyncio.Task[Build]:
+        request = RunRequest(code.encode(), "c", POLICY.defaults)
+        task = asyncio.create_task(self.compiler.build(request, self._in_sandbox))
+        await asyncio.sleep(0)
+        return task
+
+    async def compiled(self, code: str, size: int = 1) -> bool:
+        """Whether it had to be compiled."""
+        before = len(self.compiling)
+        task = await self.start(code)
+        if len(self.compiling) > before:
+            self.compiling[-1].set_result(report(size))
+        await task
+        return len(self.compiling) > before
 
 
-def test_what_is_not_to_be_kept_goes_to_those_who_wait_alone() -> None:
-    table = cache()
-    table.ask("a", 1)
-    table.ask("a", 2)
-    assert table.built("a", "killed", 7, keep=False) == [2]
-    assert table.ask("a", 3) is Turn.BUILD
+async def test_when_the_builder_leaves_the_longest_waiting_builds() -> None:
+    runs = Runs()
+    tasks = [await runs.start("a") for _ in range(4)]
+    status = runs.compiler.status()
+    assert (status.building, status.waiting, len(runs.compiling)) == (1, 3, 1)
+    tasks[1].cancel()
+    tasks[0].cancel()
+    await asyncio.wait(tasks[:2])
+    await asyncio.sleep(0)
+    assert len(runs.compiling) == 2
+    runs.compiling[1].set_result(report(7))
+    second, third = await asyncio.gather(*tasks[2:])
+    assert second.compilation is not None
+    assert third.compilation is not None
+    assert (second.compilation.cached, third.compilation.cached) == (False, True)
+    status = runs.compiler.status()
+    assert (status.entries, status.building, status.hits_total, status.built_total) == (1, 0, 1, 1)
 
 
-def test_when_the_builder_leaves_the_longest_waiting_builds() -> None:
-    table = cache()
-    for who in (1, 2, 3):
-        table.ask("a", who)
-    assert table.leave("a", 1) == 2
-    assert table.leave("a", 2) == 3
-    assert table.leave("a", 3) is None
-    assert table.ask("a", 4) is Turn.BUILD
+async def test_one_whose_compiler_fails_leaves_nothing_behind() -> None:
+    runs = Runs()
+    task = await runs.start("a")
+    runs.compiling[0].set_exception(ValueError("no sandbox"))
+    with pytest.raises(ValueError, match="no sandbox"):
+        await task
+    assert runs.compiler.status().building == 0
+    assert await runs.compiled("a")
 
 
-def test_one_who_waits_and_leaves_is_not_named() -> None:
-    table = cache()
-    for who in (1, 2, 3):
-        table.ask("a", who)
-    assert table.leave("a", 2) is None
-    assert table.built("a", "program", 7, keep=True) == [3]
-    assert table.leave("a", 3) is None
+async def test_the_least_recently_used_goes_first() -> None:
+    runs = Runs(max_bytes=2 * 1025)  # two of one byte each, with what an entry costs
+    assert [await runs.compiled(code) for code in "abaca"] == [True, True, False, True, False]
+    assert await runs.compiled("b")
+    assert runs.compiler.status().evicted_total == 2
 
 
-def test_the_least_recently_used_goes_first() -> None:
-    table = cache(max_bytes=2 * 1025)  # two of one byte each, with what an entry costs
-    for key in ("a", "b"):
-        table.ask(key, 1)
-        table.built(key, key, 1, keep=True)
-    assert table.ask("a", 1) == Known("a")
-    table.ask("c", 1)
-    table.built("c", "c", 1, keep=True)
-    assert table.ask("a", 1) == Known("a")
-    assert table.ask("b", 1) is Turn.BUILD
-    assert table.statistics().evicted == 1
-
-
-def test_what_is_larger_than_all_the_room_is_not_kept_and_evicts_nothing() -> None:
-    table = cache(max_bytes=ROOM)
-    table.ask("a", 1)
-    table.built("a", "a", 1, keep=True)
-    table.ask("b", 1)
-    assert table.built("b", "b", 2 * ROOM, keep=True) == []
-    assert table.ask("a", 1) == Known("a")
-    assert table.ask("b", 1) is Turn.BUILD
-
-
-def test_without_room_nothing_is_kept() -> None:
-    table = cache(max_bytes=0)
-    table.ask("a", 1)
-    table.built("a", "a", 1, keep=True)
-    assert table.ask("a", 1) is Turn.BUILD
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["ask", "built", "leave"]), st.sampled_from("ab"), st.integers(0, 4), st.booleans()),
-        max_size=80,
-    )
-)
-def test_a_key_has_one_builder_and_everybody_gets_an_answer(events: list[tuple[str, str, int, bool]]) -> None:
-    table = cache(max_bytes=5000)
-    builder: dict[str, int] = {}
-    waiting: dict[str, list[int]] = {"a": [], "b": []}
-    for kind, key, who, keep in events:
-        inside = [each for each in (builder.get(key), *waiting[key]) if each is not None]
-        if kind == "ask" and who not in inside:
-            turn = table.ask(key, who)
-            if turn is Turn.BUILD:
-                assert key not in builder
-                builder[key] = who
-            elif turn is Turn.WAIT:
-                assert key in builder
-                waiting[key].append(who)
-        elif kind == "built" and key in builder:
-            assert table.built(key, key, 3000, keep=keep) == waiting[key]
-            del builder[key]
-            waiting[key] = []
-        elif kind == "leave" and who in inside:
-            successor = table.leave(key, who)
-            if builder[key] != who:
-                assert successor is None
-                waiting[key].remove(who)
-            elif waiting[key]:
-                assert successor == waiting[key][0]
-                builder[key] = waiting[key].pop(0)
-            else:
-                assert successor is None
-                del builder[key]
-        stats = table.statistics()
-        assert (stats.building, stats.waiting) == (len(builder), sum(map(len, waiting.values())))
-        assert stats.entries <= 1
-        assert stats.bytes <= 5000
+async def test_what_is_larger_than_all_the_room_is_not_kept_and_evicts_nothing() -> None:
+    runs = Runs()
+    assert await runs.compiled("a")
+    assert await runs.compiled("b", 2 * ROOM)
+    assert [await runs.compiled(code, 2 * ROOM) for code in "ab"] == [False, True]
