@@ -1,7 +1,12 @@
-"""All boxes of the server: makes them ahead of need, hands them out, takes them back.
+"""All boxes of the server: makes them ahead of need, hands them out, takes them back; a shelf for each profile.
 
-A thin shell around `core.pool`, one for each profile. Invariants: whoever takes a box has it alone until everything
-that ran in it is dead; when the block is left, no template, box or program of this server is alive.
+A box is *made* (takes tens of milliseconds), then *ready*, then *used*, then *cleared* (takes a few), then ready again.
+Takers are served first in, first out. The number of boxes follows what was used at once lately, with some spare ones;
+the box that was used last is taken first, so that those beyond need grow cold and are given up.
+
+Invariants: whoever takes a box has it alone until everything that ran in it is dead; no more than `most` boxes of a
+profile are alive; a taker that gave up gets nothing; when the block is left, no template, box or program of this server
+is alive.
 """
 
 from __future__ import annotations
@@ -9,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
 from executor_service.cleanup import to_the_end
-from executor_service.core.pool import Action, Assign, Destroy, Make, PoolStatistics, WarmPool
 from executor_service.model import IsolationLevel, Limits
 from executor_service.sandbox.box import Box
 from executor_service.sandbox.host import Host
@@ -23,7 +28,7 @@ from executor_service.sandbox.template import Profile, Template
 from executor_service.sandbox.use import Sandbox
 from fairbox.clock import Clock
 
-__all__ = ["Boxes"]
+__all__ = ["Boxes", "PoolStatistics"]
 
 _log = logging.getLogger(__name__)
 _READY_WITHIN_S = 30.0
@@ -31,6 +36,8 @@ _READY_WITHIN_S = 30.0
 _LOADED_WITHIN_S = 120.0
 """The same where the profile has to be loaded first."""
 _TICK_S = 5.0
+_PERIOD_S = 30.0
+"""Boxes that were used at once in this period, or the one before, are kept."""
 _BACKOFF_S, _BACKOFF_MOST_S = 0.1, 2.0
 """Between attempts to make a box where the last ones failed: this times their number, up to this."""
 _RELOAD_S, _RELOAD_MOST_S = 2.0, 300.0
@@ -39,23 +46,66 @@ _FAILURES = 3
 """So many boxes in a row that can't be made are a reason to tell those who wait."""
 
 
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """Boxes by state, and takers that wait."""
+
+    ready: int
+    used: int
+    pending: int
+    waiting: int
+    made_total: int
+
+
+@dataclass(slots=True)
+class _Demand:
+    """The most boxes in use at once, in this period and the one before."""
+
+    began: float
+    now_most: int = 0
+    before: int = 0
+
+    def note(self, used: int, now: float) -> None:
+        if now - self.began >= _PERIOD_S:
+            self.before = self.now_most if now - self.began < 2 * _PERIOD_S else 0
+            self.now_most, self.began = 0, now
+        self.now_most = max(self.now_most, used)
+
+    @property
+    def most(self) -> int:
+        return max(self.now_most, self.before)
+
+
 @dataclass(eq=False, slots=True)
 class _Shelf:
     """The boxes of one profile."""
 
     profile: Profile
-    pool: WarmPool
+    free: list[int]
+    """Numbers that no box has."""
+    demand: _Demand
     template: Template | None = None
     """None: not loaded, or being loaded."""
     failure: SandboxFailure | None = None
     """Why the last attempt to load it failed."""
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
     tried: asyncio.Event = field(default_factory=asyncio.Event)
-    boxes: dict[int, Box] = field(default_factory=dict)
-    postponed: list[int] = field(default_factory=list)
-    """Boxes to be made once the template is there."""
-    takers: dict[int, asyncio.Future[Box]] = field(default_factory=dict)
+    boxes: set[Box] = field(default_factory=set)
+    """All whose numbers are taken: those below, and those that are being taken down."""
+    pending: set[Box] = field(default_factory=set)
+    """Will be ready without anybody's doing: made, or cleared."""
+    ready: list[Box] = field(default_factory=list)
+    used: set[Box] = field(default_factory=set)
+    takers: deque[asyncio.Future[Box]] = field(default_factory=deque)
+    made: int = 0
     failures: int = 0
+
+    def forget(self, box: Box) -> None:
+        """It is dead, or to die: nobody gets it any more. Idempotent."""
+        self.pending.discard(box)
+        self.used.discard(box)
+        if box in self.ready:
+            self.ready.remove(box)
 
 
 class Boxes:
@@ -79,13 +129,16 @@ class Boxes:
         self._clock = clock
         self._env = env
         self._limits = limits
+        self._spare = spare
+        self._most = most
         self._shelves = {
-            profile.name: _Shelf(profile, WarmPool(spare=spare, most=most, first=index * most))
+            profile.name: _Shelf(
+                profile, list(range(index * most + most - 1, index * most - 1, -1)), _Demand(clock.now())
+            )
             for index, profile in enumerate(profiles)
         }
         self._tasks = asyncio.TaskGroup()
         self._keepers: list[asyncio.Task[None]] = []
-        self._takers = 0
         self._closing = False
 
     async def __aenter__(self) -> Boxes:
@@ -116,9 +169,10 @@ class Boxes:
 
     async def _close(self) -> None:
         for shelf in self._shelves.values():
-            for box in shelf.boxes.values():
+            boxes = tuple(shelf.boxes)
+            for box in boxes:
                 box.kill()
-            for box in shelf.boxes.values():
+            for box in boxes:
                 await box.close()
 
     @property
@@ -145,7 +199,10 @@ class Boxes:
 
     def statistics(self) -> Mapping[str, PoolStatistics]:
         """Boxes by profile."""
-        return {name: shelf.pool.statistics() for name, shelf in self._shelves.items()}
+        return {
+            name: PoolStatistics(len(shelf.ready), len(shelf.used), len(shelf.pending), len(shelf.takers), shelf.made)
+            for name, shelf in self._shelves.items()
+        }
 
     def take(self, plan: Plan) -> _Taken:
         """A sandbox that has what `plan` says and is ready to run it, for a block. SandboxFailure on entering it when
@@ -160,78 +217,80 @@ class Boxes:
         try:
             return await sandbox.__aenter__()
         except BaseException:
-            self._release(plan, sandbox)
+            self._release(shelf, box)
             raise
-
-    def _release(self, plan: Plan, sandbox: Sandbox) -> None:
-        shelf, box = self._shelves[plan.profile], sandbox.box
-        shelf.pool.released(box.number)
-        if box.doomed:
-            shelf.pool.lost(box.number)
-        elif box.streams:  # the next worker was ready before this use was over
-            self._act(shelf, shelf.pool.ready(box.number, self._clock.now()))
 
     async def _box(self, shelf: _Shelf) -> Box:
         if shelf.template is None and shelf.failure is not None:
             raise shelf.failure
-        self._takers += 1
-        taker = self._takers
         waiting: asyncio.Future[Box] = asyncio.get_running_loop().create_future()
-        shelf.takers[taker] = waiting
-        self._act(shelf, shelf.pool.take(taker, self._clock.now()))
-        if waiting.done() and waiting.exception() is None:
-            del shelf.takers[taker]
+        shelf.takers.append(waiting)
+        self._serve(shelf)
+        if waiting.done():
             return waiting.result()  # the usual case
         try:
             async with asyncio.timeout(_READY_WITHIN_S if shelf.template else _LOADED_WITHIN_S):
                 return await waiting
         except BaseException as error:
             if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
-                self._return(shelf, waiting.result())
+                self._release(shelf, waiting.result())  # assigned in the moment in which its taker gave up
             if isinstance(error, TimeoutError):
                 text = f"no box of profile {shelf.profile.name!r} was ready in time"
                 raise shelf.failure or SandboxFailure("set-up", 0, text, started=False) from None
             raise
         finally:
-            del shelf.takers[taker]
-            shelf.pool.give_up(taker)
+            if waiting in shelf.takers:
+                shelf.takers.remove(waiting)
 
-    def _return(self, shelf: _Shelf, box: Box) -> None:
-        """A box that was assigned in the moment in which its taker gave up."""
-        shelf.pool.released(box.number)
-        self._act(shelf, shelf.pool.ready(box.number, self._clock.now()))
+    def _release(self, shelf: _Shelf, box: Box) -> None:
+        """Its user is gone; the next worker is on the way, or was ready before this use was over."""
+        if box in shelf.used:
+            shelf.used.remove(box)
+            if not box.doomed:
+                shelf.pending.add(box)
+        if box.streams:
+            self._shelve(shelf, box)
 
-    def _act(self, shelf: _Shelf, actions: Sequence[Action]) -> None:
-        for action in actions:
-            match action:
-                case Assign(taker, number):
-                    waiting = shelf.takers.get(taker)  # type: ignore[call-overload]
-                    if waiting is None or waiting.done():
-                        self._return(shelf, shelf.boxes[number])
-                    else:
-                        waiting.set_result(shelf.boxes[number])
-                case Destroy(number):
-                    shelf.boxes[number].kill()
-                case Make(number):
-                    self._make(shelf, number)
+    def _shelve(self, shelf: _Shelf, box: Box) -> None:
+        """A worker waits in it."""
+        if box in shelf.pending:
+            shelf.pending.remove(box)
+            shelf.ready.append(box)
+            self._serve(shelf)
 
-    def _make(self, shelf: _Shelf, number: int) -> None:
-        if self._closing:
-            return
-        if shelf.template is None:
-            shelf.postponed.append(number)
-            return
+    def _serve(self, shelf: _Shelf) -> None:
+        """Gives takers what is ready, and makes what is missing."""
+        while shelf.takers and shelf.ready:
+            waiting = shelf.takers.popleft()
+            if not waiting.done():
+                box = shelf.ready.pop()
+                shelf.used.add(box)
+                waiting.set_result(box)
+        target = self._target(shelf)
+        if shelf.template is not None and not self._closing:
+            missing = max(len(shelf.takers) - len(shelf.pending), target - len(shelf.boxes))
+            for _ in range(min(missing, len(shelf.free))):
+                self._make(shelf, shelf.template)
+
+    def _target(self, shelf: _Shelf) -> int:
+        """So many boxes there should be."""
+        shelf.demand.note(len(shelf.used), self._clock.now())
+        return min(shelf.demand.most + self._spare, self._most)
+
+    def _make(self, shelf: _Shelf, template: Template) -> None:
         box = Box(
             self._host,
-            shelf.template,
-            number,
+            template,
+            shelf.free.pop(),
             disk_bytes=self._limits.disk_bytes,
             memory_bytes=self._limits.memory_bytes,
             processes=self._limits.processes,
             on_ready=lambda box: self._ready(shelf, box),
             on_gone=lambda box: self._gone(shelf, box),
         )
-        shelf.boxes[number] = box
+        shelf.made += 1
+        shelf.boxes.add(box)
+        shelf.pending.add(box)
         try:
             box.open()
         except SandboxFailure as failure:
@@ -240,12 +299,12 @@ class Boxes:
 
     def _ready(self, shelf: _Shelf, box: Box) -> None:
         shelf.failures = 0
-        self._act(shelf, shelf.pool.ready(box.number, self._clock.now()))
+        self._shelve(shelf, box)
 
     def _gone(self, shelf: _Shelf, box: Box) -> None:
         if self._closing:
             return
-        shelf.pool.lost(box.number)
+        shelf.forget(box)
         if box.failure is not None and not box.failure.started:
             shelf.failures += 1
             _log.error("box %d of %s: %s", box.number, box.profile, box.failure)
@@ -255,12 +314,12 @@ class Boxes:
         await box.close()
         if shelf.failures:
             await asyncio.sleep(min(_BACKOFF_S * shelf.failures, _BACKOFF_MOST_S))
-        del shelf.boxes[box.number]
+        shelf.boxes.remove(box)
+        shelf.free.append(box.number)
         if shelf.failures >= _FAILURES and box.failure is not None:
             shelf.failures = 0
             _refuse(shelf, box.failure)
-        if not self._closing:
-            self._act(shelf, shelf.pool.gone(box.number, self._clock.now()))
+        self._serve(shelf)
 
     async def _keep(self, shelf: _Shelf) -> None:
         """Loads a profile once it is wanted, and again when its template has died; the boxes died with it."""
@@ -287,18 +346,23 @@ class Boxes:
     def _loaded(self, shelf: _Shelf, template: Template) -> None:
         shelf.template, shelf.failure = template, None
         shelf.tried.set()
-        postponed, shelf.postponed = shelf.postponed, []
-        for number in postponed:
-            self._make(shelf, number)
-        self._act(shelf, shelf.pool.tick(self._clock.now()))
+        self._serve(shelf)
 
     async def _tick(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             while True:
                 await asyncio.sleep(_TICK_S)
                 for shelf in self._shelves.values():
-                    if shelf.template is not None:
-                        self._act(shelf, shelf.pool.tick(self._clock.now()))
+                    self._fit(shelf)
+
+    def _fit(self, shelf: _Shelf) -> None:
+        """Gives up what is not needed, or makes what is missing."""
+        surplus = shelf.ready[: max(0, len(shelf.boxes) - self._target(shelf))]
+        for box in surplus:
+            shelf.forget(box)
+            box.kill()
+        if not surplus:
+            self._serve(shelf)
 
 
 class _Taken:
@@ -320,11 +384,11 @@ class _Taken:
         try:
             await self._sandbox.__aexit__(kind, error, trace)
         finally:
-            self._boxes._release(self._plan, self._sandbox)
+            self._boxes._release(self._boxes._shelves[self._plan.profile], self._sandbox.box)
 
 
 def _refuse(shelf: _Shelf, failure: SandboxFailure) -> None:
     """Those who wait are told why, and need not wait any longer."""
-    for waiting in shelf.takers.values():
+    for waiting in shelf.takers:
         if not waiting.done():
             waiting.set_exception(failure)

@@ -12,10 +12,10 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from executor_service.core.pool import PoolStatistics
 from executor_service.core.sessions import SessionStatistics
 from executor_service.core.tally import Refusal, RunTally
 from executor_service.model import Cause, Outcome
+from executor_service.sandbox.boxes import PoolStatistics
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.metrics import tracing_metrics
 

@@ -1,178 +1,208 @@
-"""Which boxes are made, handed out and given up. Pure."""
+"""Which boxes are made, handed out and given up, in any order of events. The boxes are the test's own."""
 
 from __future__ import annotations
 
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from executor_service.core.pool import Assign, Destroy, Make, WarmPool
+from executor_service.model import Limits
+from executor_service.sandbox import boxes as module
+from executor_service.sandbox.boxes import Boxes, PoolStatistics
+from executor_service.sandbox.template import Profile
+from fairbox.clock import MonotonicClock
 
-
-def test_spare_boxes_are_made_ahead_and_taken_last_in_first_out() -> None:
-    pool = WarmPool(spare=2, most=4)
-    assert pool.tick(0.0) == [Make(0), Make(1)]
-    assert pool.ready(0, 0.1) == []
-    assert pool.ready(1, 0.1) == []
-    assert pool.take("a", 1.0) == [Assign("a", 1), Make(2)]
-    assert pool.statistics().used == 1
+NAME = "python-base"
 
 
-def test_takers_are_served_in_their_order() -> None:
-    pool = WarmPool(spare=0, most=1)
-    assert pool.take("a", 0.0) == [Make(0)]
-    assert pool.take("b", 0.0) == []
-    assert pool.ready(0, 0.1) == [Assign("a", 0)]
-    pool.released(0)
-    assert pool.ready(0, 0.2) == [Assign("b", 0)]
+class FakeBox:
+    """Becomes ready, and dies, when the test says so."""
+
+    alive: set[int]
+
+    def __init__(self, host: Any, template: Any, number: int, *, on_ready: Any, on_gone: Any, **_: Any) -> None:
+        assert number not in self.alive
+        self.alive.add(number)
+        self.number, self.profile = number, NAME
+        self.on_ready, self.on_gone = on_ready, on_gone
+        self.streams: list[int] = []
+        self.failure = None
+        self.doomed = False
+        self.dead = asyncio.Event()
+
+    def open(self) -> None:
+        pass
+
+    def become_ready(self) -> None:
+        self.streams = [0]
+        if not self.doomed:
+            self.on_ready(self)
+
+    def kill(self) -> None:
+        if not self.doomed:
+            self.doomed = True
+            self.on_gone(self)
+
+    async def close(self) -> None:
+        self.kill()
+        await self.dead.wait()
+        self.alive.discard(self.number)
 
 
-def test_a_taker_that_gave_up_gets_nothing() -> None:
-    pool = WarmPool(spare=0, most=1)
-    pool.take("a", 0.0)
-    pool.take("b", 0.0)
-    pool.give_up("a")
-    assert pool.ready(0, 0.1) == [Assign("b", 0)]
+class FakeTemplate:
+    profile = Profile(NAME)
+    missing = ()
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    async def __aenter__(self) -> FakeTemplate:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def ended(self) -> None:
+        await asyncio.Event().wait()
 
 
-def test_a_dead_box_is_replaced_for_who_waits() -> None:
-    pool = WarmPool(spare=0, most=1)
-    pool.take("a", 0.0)
-    assert pool.gone(0, 0.1) == [Make(0)]
-    assert pool.gone(7, 0.1) == []
+class Clock(MonotonicClock):
+    time = 0.0
+
+    def now(self) -> float:
+        return self.time
 
 
-def test_a_box_that_has_died_is_given_to_nobody_while_it_is_buried() -> None:
-    pool = WarmPool(spare=0, most=2)
-    pool.take("a", 0.0)
-    pool.ready(0, 0.1)
-    pool.released(0)
-    pool.ready(0, 0.2)
-    pool.lost(0)
-    assert pool.statistics().ready == 0
-    assert pool.ready(0, 0.3) == []
-    assert pool.take("b", 0.3) == [Make(1)]
-    assert pool.gone(0, 0.4) == []
+class Pool:
+    """The boxes of one profile."""
+
+    def __init__(self, boxes: Boxes, clock: Clock) -> None:
+        self.boxes, self.clock = boxes, clock
+        [self.shelf] = boxes._shelves.values()
+
+    @property
+    def counts(self) -> PoolStatistics:
+        return self.boxes.statistics()[NAME]
+
+    def all(self, group: str = "boxes") -> list[FakeBox]:
+        return sorted(cast("set[FakeBox]", getattr(self.shelf, group)), key=lambda box: box.number)
+
+    async def take(self) -> asyncio.Task[FakeBox]:
+        task = asyncio.create_task(cast("Any", self.boxes._box(self.shelf)))
+        await asyncio.sleep(0)
+        return task
+
+    async def bury(self, box: FakeBox) -> None:
+        box.kill()
+        box.dead.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    def release(self, box: FakeBox) -> None:
+        box.streams = []
+        self.boxes._release(self.shelf, cast("Any", box))
+
+    def tick(self, now: float) -> None:
+        self.clock.time = now
+        self.boxes._fit(self.shelf)
 
 
-def test_a_box_that_dies_in_use_does_not_come_back_when_its_user_leaves() -> None:
-    pool = WarmPool(spare=0, most=2)
-    pool.take("a", 0.0)
-    assert pool.ready(0, 0.1) == [Assign("a", 0)]
-    pool.lost(0)
-    assert pool.statistics().used == 0
-    pool.released(0)
-    assert pool.ready(0, 0.2) == []
-    assert pool.statistics().ready == 0
+@asynccontextmanager
+async def opened(monkeypatch: pytest.MonkeyPatch, *, spare: int, most: int) -> AsyncIterator[Pool]:
+    monkeypatch.setattr(FakeBox, "alive", set(), raising=False)
+    monkeypatch.setattr(module, "Box", FakeBox)
+    monkeypatch.setattr(module, "Template", FakeTemplate)
+    clock = Clock()
+    settings: dict[str, Any] = {"profiles": [FakeTemplate.profile], "env": {}, "limits": Limits()}
+    async with Boxes(cast("Any", None), clock, spare=spare, most=most, **settings) as boxes:
+        pool = Pool(boxes, clock)
+        yield pool
+        for box in pool.all():
+            box.dead.set()
 
 
-def test_boxes_beyond_need_are_given_up_after_two_periods() -> None:
-    pool = WarmPool(spare=1, most=8, period_s=10.0)
-    pool.tick(0.0)
-    for name in "abc":
-        pool.take(name, 0.0)
-    for box in range(4):
-        pool.ready(box, 0.1)
-    for box in range(4):
-        pool.released(box)
-        pool.ready(box, 1.0)
-    assert pool.tick(5.0) == []
-    pool.tick(11.0)
-    assert [type(action) for action in pool.tick(31.0)] == [Destroy, Destroy, Destroy]
+async def test_spare_boxes_are_made_ahead_and_taken_last_in_first_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(monkeypatch, spare=2, most=4) as pool:
+        assert [box.number for box in pool.all()] == [0, 1]
+        for box in pool.all():
+            box.become_ready()
+        assert (await (await pool.take())).number == 1
+        assert [box.number for box in pool.all()] == [0, 1, 2]
+        assert pool.counts == PoolStatistics(ready=1, used=1, pending=1, waiting=0, made_total=3)
 
 
-class Pool(RuleBasedStateMachine):
-    """Any order of events: a box has one user, takers come in order, the bound holds, nothing is forgotten."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool = WarmPool(spare=1, most=3, period_s=5.0)
-        self.now = 0.0
-        self.takers: list[int] = []
-        self.next = 0
-        self.made: set[int] = set()
-        self.ready: set[int] = set()
-        self.used: dict[int, int] = {}
-        self.cleared: set[int] = set()
-
-    def act(self, actions: list[Assign | Make | Destroy]) -> None:
-        for action in actions:
-            match action:
-                case Assign(taker, box):
-                    assert box in self.ready
-                    assert taker == self.takers.pop(0)
-                    self.ready.remove(box)
-                    assert isinstance(taker, int)
-                    self.used[box] = taker
-                case Make(box):
-                    assert box not in self.made | self.ready | set(self.used) | self.cleared
-                    self.made.add(box)
-                case Destroy(box):
-                    assert box in self.ready
-
-    @rule(gap=st.floats(0, 8))
-    def tick(self, gap: float) -> None:
-        self.now += gap
-        actions = self.pool.tick(self.now)
-        self.act(actions)
-        for action in actions:
-            if isinstance(action, Destroy):
-                self.ready.remove(action.box)
-                self.act(self.pool.gone(action.box, self.now))
-
-    @rule()
-    def take(self) -> None:
-        self.next += 1
-        self.takers.append(self.next)
-        self.act(self.pool.take(self.next, self.now))
-
-    @precondition(lambda self: self.takers)
-    @rule(data=st.data())
-    def give_up(self, data: st.DataObject) -> None:
-        taker = data.draw(st.sampled_from(self.takers))
-        self.takers.remove(taker)
-        self.pool.give_up(taker)
-
-    @precondition(lambda self: self.made or self.cleared)
-    @rule(data=st.data())
-    def becomes_ready(self, data: st.DataObject) -> None:
-        box = data.draw(st.sampled_from(sorted(self.made | self.cleared)))
-        self.made.discard(box)
-        self.cleared.discard(box)
-        self.ready.add(box)
-        self.act(self.pool.ready(box, self.now))
-
-    @precondition(lambda self: self.used)
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
-        box = data.draw(st.sampled_from(sorted(self.used)))
-        del self.used[box]
-        self.cleared.add(box)
-        self.pool.released(box)
-
-    @precondition(lambda self: self.made or self.cleared or self.ready or self.used)
-    @rule(data=st.data())
-    def die(self, data: st.DataObject) -> None:
-        """Dead, with some time until it is buried in which everything else goes on."""
-        box = data.draw(st.sampled_from(sorted(self.made | self.cleared | self.ready | set(self.used))))
-        for group in (self.made, self.cleared, self.ready):
-            group.discard(box)
-        self.used.pop(box, None)
-        self.pool.lost(box)
-        self.pool.released(box)
-        self.act(self.pool.gone(box, self.now))
-
-    @invariant()
-    def counts_agree(self) -> None:
-        counts = self.pool.statistics()
-        assert counts.ready == len(self.ready)
-        assert counts.used == len(self.used)
-        assert counts.pending == len(self.made) + len(self.cleared)
-        assert counts.waiting == len(self.takers)
-        assert counts.ready + counts.used + counts.pending <= 3
-        assert not (self.takers and self.ready)
-        if self.takers and not self.used:
-            assert self.made or self.cleared, "somebody waits and nothing is on the way"
+async def test_a_taker_that_gave_up_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(monkeypatch, spare=0, most=1) as pool:
+        first, second, third = [await pool.take() for _ in range(3)]
+        [box] = pool.all()
+        first.cancel()
+        box.become_ready()  # before the first has left the queue
+        second.cancel()  # after it was given the box
+        assert await third is box
+        assert pool.counts == PoolStatistics(ready=0, used=1, pending=0, waiting=0, made_total=1)
 
 
-TestPool = pytest.mark.filterwarnings("default")(Pool.TestCase)
+async def test_boxes_beyond_need_are_given_up_after_two_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(monkeypatch, spare=1, most=8) as pool:
+        takers = [await pool.take() for _ in range(3)]
+        for box in pool.all():
+            box.become_ready()
+        for box in await asyncio.gather(*takers):
+            pool.release(box)
+            box.become_ready()
+        while pending := pool.all("pending"):
+            pending[0].become_ready()
+        pool.tick(15.0)
+        pool.tick(33.0)
+        assert pool.counts.ready == 4
+        pool.tick(93.0)
+        assert pool.counts.ready == 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_any_order_of_events_leaves_nobody_waiting_for_nothing(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A box has one user, takers come in order, the bound holds, nothing is forgotten."""
+    chance = random.Random(seed)
+    async with opened(monkeypatch, spare=1, most=3) as pool:
+        waiting: list[asyncio.Task[FakeBox]] = []
+        used: list[FakeBox] = []
+        for _ in range(150):
+            match chance.choice(("take", "give up", "ready", "ready", "release", "die", "bury", "tick")):
+                case "take":
+                    waiting.append(await pool.take())
+                case "give up" if waiting:
+                    waiting.pop(chance.randrange(len(waiting))).cancel()
+                case "ready" if pending := pool.all("pending"):
+                    chance.choice(pending).become_ready()
+                case "release" if used:
+                    box = used.pop(chance.randrange(len(used)))
+                    pool.release(box)
+                case "die" if living := [box for box in pool.all() if not box.doomed]:
+                    chance.choice(living).kill()
+                case "bury" if doomed := [box for box in pool.all() if box.doomed]:
+                    await pool.bury(chance.choice(doomed))
+                case "tick":
+                    pool.tick(pool.clock.time + chance.uniform(0, 40))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            served = [task.done() for task in waiting]
+            assert served == sorted(served, reverse=True), "one was served before those who came before it"
+            while waiting and waiting[0].done():
+                box = waiting.pop(0).result()
+                assert box not in used
+                used.append(box)
+            counts = pool.counts
+            assert len(pool.all()) <= 3
+            assert counts.waiting == len(waiting)
+            assert counts.used == sum(not box.doomed for box in used)
+            assert not (counts.waiting and counts.ready)
+            if counts.waiting and not counts.used:
+                assert counts.pending or any(box.doomed for box in pool.all()), "nothing is on the way"
+        for task in waiting:
+            task.cancel()
