@@ -1,4 +1,4 @@
-"""Who runs now and who waits: a fixed number of slots, a bounded queue, first in first out. Pure.
+"""Who runs now and who waits: a fixed number of slots, a bounded queue, first in first out.
 
 A request enters when it arrives. It may start once it is eligible (a request without a lease is not, until the limiter
 has granted it one); among the eligible, whoever entered first starts first. Slots are numbered, and a number is never
@@ -7,10 +7,10 @@ given to two requests at once. Whoever leaves, for whatever reason, is gone from
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 
-__all__ = ["Admission", "AdmissionStatistics", "QueueFull", "Started"]
+__all__ = ["Admission", "AdmissionStatistics", "Place", "QueueFull"]
 
 _RECENT = 0.1
 """Weight of the newest duration in the running mean that the advice on retrying is made of."""
@@ -25,12 +25,15 @@ class QueueFull(Exception):  # noqa: N818 - a decision
         self.retry_after_s = retry_after_s
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A request that may run now, in a slot."""
+@dataclass(eq=False, slots=True)
+class Place:
+    """The place of one request. `started` is set when it has a slot."""
 
-    key: Hashable
-    slot: int
+    entered_at: float
+    eligible: bool
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    slot: int = -1
+    started_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +47,13 @@ class AdmissionStatistics:
     oldest_wait_s: float
 
 
-@dataclass(slots=True)
-class _Waiting:
-    entered_at: float
-    eligible: bool
-
-
 class Admission:
     def __init__(self, *, max_running: int, max_queued: int) -> None:
         self._max_running = max_running
         self._max_queued = max_queued
         self._free = list(range(max_running - 1, -1, -1))
-        self._waiting: dict[Hashable, _Waiting] = {}
-        self._running: dict[Hashable, tuple[int, float]] = {}
+        self._waiting: dict[Place, None] = {}
+        self._running = 0
         self._mean_s = 1.0
 
     @property
@@ -64,51 +61,49 @@ class Admission:
         """Whether whoever becomes eligible now starts at once: among those who may start nobody waits then."""
         return bool(self._free)
 
-    def enter(self, key: Hashable, now: float, *, eligible: bool) -> list[Started]:
-        """Takes a request in. Raises QueueFull. Returns whoever starts, which may be `key`."""
+    def enter(self, now: float, *, eligible: bool) -> Place:
+        """Takes a request in, which may start at once. Raises QueueFull."""
         starts_now = eligible and self._free and not self._next_eligible()
         if not starts_now and len(self._waiting) >= self._max_queued:
             low, high = _ADVICE_RANGE_S
             advice = self._mean_s * (len(self._waiting) + 1) / self._max_running
             raise QueueFull(self._max_queued, min(max(advice, low), high))
-        assert key not in self._waiting
-        assert key not in self._running
-        self._waiting[key] = _Waiting(now, eligible)
-        return self._start(now)
+        place = Place(now, eligible)
+        self._waiting[place] = None
+        self._start(now)
+        return place
 
-    def eligible(self, key: Hashable, now: float) -> list[Started]:
-        """`key` may start from now on. Without effect when it has left."""
-        if key in self._waiting:
-            self._waiting[key].eligible = True
-        return self._start(now)
+    def eligible(self, place: Place, now: float) -> None:
+        """It may start from now on. Without effect when it has left."""
+        place.eligible = True
+        self._start(now)
 
-    def leave(self, key: Hashable, now: float) -> list[Started]:
-        """`key` has ended or gave up. Idempotent. Returns whoever starts in its place."""
-        self._waiting.pop(key, None)
-        if key in self._running:
-            slot, started_at = self._running.pop(key)
-            self._free.append(slot)
-            self._mean_s += _RECENT * (now - started_at - self._mean_s)
-        return self._start(now)
+    def leave(self, place: Place, now: float) -> None:
+        """It has ended or gave up, and another one starts in its stead. Idempotent."""
+        self._waiting.pop(place, None)
+        if place.slot >= 0:
+            self._free.append(place.slot)
+            self._running -= 1
+            self._mean_s += _RECENT * (now - place.started_at - self._mean_s)
+            place.slot = -1
+        self._start(now)
 
     def statistics(self, now: float) -> AdmissionStatistics:
-        oldest = next(iter(self._waiting.values()), None)
+        oldest = next(iter(self._waiting), None)
         return AdmissionStatistics(
             max_running=self._max_running,
-            running=len(self._running),
+            running=self._running,
             max_queued=self._max_queued,
             queued=len(self._waiting),
             oldest_wait_s=now - oldest.entered_at if oldest else 0.0,
         )
 
-    def _start(self, now: float) -> list[Started]:
-        started = []
-        while self._free and (key := self._next_eligible()) is not None:
-            del self._waiting[key]
-            slot = self._free.pop()
-            self._running[key] = (slot, now)
-            started.append(Started(key, slot))
-        return started
+    def _start(self, now: float) -> None:
+        while self._free and (place := self._next_eligible()) is not None:
+            del self._waiting[place]
+            place.slot, place.started_at = self._free.pop(), now
+            self._running += 1
+            place.started.set()
 
-    def _next_eligible(self) -> Hashable | None:
-        return next((key for key, waiting in self._waiting.items() if waiting.eligible), None)
+    def _next_eligible(self) -> Place | None:
+        return next((place for place in self._waiting if place.eligible), None)

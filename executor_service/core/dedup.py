@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Generic, TypeVar
 
-__all__ = ["DedupTable", "Done", "Gone", "IdReused", "Join", "New"]
+__all__ = ["DedupTable", "IdReused", "ResultGone"]
 
 Run = TypeVar("Run")
 Result = TypeVar("Result")
@@ -23,34 +22,12 @@ _ENTRY_BYTES = 512
 """What an entry costs beside its result; counted, so that many small results are bounded too."""
 
 
-class New(Enum):
-    """The id is unknown: run it."""
-
-    NEW = auto()
-
-
-class Gone(Enum):
-    """The program ran, and its result is no longer kept."""
-
-    GONE = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Join(Generic[Run]):
-    """A run with this id is in flight."""
-
-    run: Run
-
-
-@dataclass(frozen=True, slots=True)
-class Done(Generic[Result]):
-    """A run with this id has ended."""
-
-    result: Result
-
-
 class IdReused(Exception):  # noqa: N818 - a decision
     """The id was used for another request."""
+
+
+class ResultGone(Exception):  # noqa: N818 - a fact about an earlier run
+    """A program with this request_id ran, and its result is no longer kept."""
 
 
 @dataclass(slots=True)
@@ -63,7 +40,7 @@ class _Entry(Generic[Run, Result]):
 
 
 class DedupTable(Generic[Run, Result]):
-    """`max_age_s` counts from the end of a run."""
+    """`max_age_s` counts from the end of a run. A request with an empty id is new each time, and not in the table."""
 
     def __init__(self, *, max_ids: int, max_bytes: int, max_age_s: float) -> None:
         self._max_ids = max_ids
@@ -75,32 +52,34 @@ class DedupTable(Generic[Run, Result]):
         self._bytes = 0
         self.deduplicated_total = 0
 
-    def look_up(self, request_id: str, fingerprint: bytes, now: float) -> New | Gone | Join[Run] | Done[Result]:
-        """What to do with a request. Raises IdReused."""
+    def look_up(self, request_id: str, fingerprint: bytes, now: float) -> tuple[Run | None, Result | None]:
+        """The run in flight with this id, or the result of one that has ended. Raises IdReused and ResultGone."""
         self.expire(now)
         entry = self._running.get(request_id) or self._ended.get(request_id)
         if entry is None:
-            return New.NEW
+            return None, None
         if entry.fingerprint != fingerprint:
             raise IdReused
         self.deduplicated_total += 1
-        if entry.run is not None:
-            return Join(entry.run)
-        return Gone.GONE if entry.result is None else Done(entry.result)
+        if entry.run is None and entry.result is None:
+            raise ResultGone
+        return entry.run, entry.result
 
     def knows(self, request_id: str) -> bool:
         """Whether the id is in the table. Counts nothing."""
         return request_id in self._running or request_id in self._ended
 
     def begin(self, request_id: str, fingerprint: bytes, run: Run) -> None:
-        """Records that `run` is in flight. The id must be New."""
-        assert request_id not in self._running
-        assert request_id not in self._ended
-        self._running[request_id] = _Entry(fingerprint, run)
+        """Records that `run` is in flight. The id must be new."""
+        assert not self.knows(request_id)
+        if request_id:
+            self._running[request_id] = _Entry(fingerprint, run)
 
     def end(self, request_id: str, result: Result, size: int, now: float) -> None:
         """The run in flight has this result, of `size` bytes."""
-        entry = self._running.pop(request_id)
+        entry = self._running.pop(request_id, None)
+        if entry is None:
+            return
         entry.run = None
         entry.result = result
         entry.size = size + _ENTRY_BYTES
@@ -116,7 +95,7 @@ class DedupTable(Generic[Run, Result]):
 
     def abandon(self, request_id: str) -> None:
         """The run in flight ended before its program could have started: the id is free again."""
-        del self._running[request_id]
+        self._running.pop(request_id, None)
 
     def expire(self, now: float) -> None:
         """Forgets what is older than the window."""

@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from executor_service.core.admission import QueueFull
-from executor_service.core.dedup import IdReused
+from executor_service.core.dedup import IdReused, ResultGone
 from executor_service.core.sessions import SessionBusy, SessionNotFound, TooManySessions
 from executor_service.core.workspaces import StoreFull
 from executor_service.errors import (
@@ -26,7 +26,7 @@ from executor_service.errors import (
 )
 from executor_service.server.family import CannotBranch
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
-from executor_service.server.runs import Abandoned, Draining, QueueTimeout, ResultGone
+from executor_service.server.runs import Abandoned, Draining, QueueTimeout
 from executor_service.server.sessions import SessionFailed
 from executor_service.server.workspace_calls import WorkspaceTooLarge
 from executor_service.server.workspaces import (

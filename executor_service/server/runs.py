@@ -13,18 +13,20 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from itertools import count
 from types import TracebackType
 
 from executor_service.balance import Load
 from executor_service.cleanup import leave
-from executor_service.core.admission import Admission, AdmissionStatistics, QueueFull, Started
-from executor_service.core.dedup import DedupTable, Done, Gone, Join
+from executor_service.core.admission import Admission, AdmissionStatistics, Place, QueueFull
+from executor_service.core.dedup import DedupTable, ResultGone
 from executor_service.core.output import OutputLog
 from executor_service.core.tally import Refusal, RunTally
 from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
 from executor_service.sandbox.report import Stream
+from executor_service.server.flights import Flight
 from executor_service.server.leases import Claim, LeaseGate, LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
 from executor_service.server.run_traces import record_run
 from executor_service.server.work import Attempt, Turns, Work
@@ -52,10 +54,6 @@ class QueueTimeout(Exception):  # noqa: N818 - a decision
     """The request waited for as long as this server lets anybody wait; the program was not started."""
 
 
-class ResultGone(Exception):  # noqa: N818 - a fact about an earlier run
-    """A program with this request_id ran, and its result is no longer kept."""
-
-
 _REFUSALS: dict[type[Exception], Refusal] = {
     Abandoned: Refusal.ABANDONED,
     Draining: Refusal.DRAINING,
@@ -68,25 +66,21 @@ _REFUSALS: dict[type[Exception], Refusal] = {
 }
 
 
-@dataclass(eq=False, slots=True)
-class _Run:
-    request: RunRequest
-    number: int
-    arrived: float
-    slot: asyncio.Future[int]
-    work: Work
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-    ending: ExecutionResult | Exception | None = None
-    waiters: int = 0
-    on_start: Callable[[], object] | None = None
-    output: OutputLog = field(default_factory=OutputLog)
-    followers: list[Follower] = field(default_factory=list)
-    attempt: Attempt | None = None
-    """Set when it has a slot and a lease."""
-    task: asyncio.Task[None] | None = None
-    begun: bool = False
-    """The task has come to its first line. Before that it can't be cancelled: it would end without a word."""
-    given_up: bool = False
+class _Run(Flight[ExecutionResult]):
+    """A request in this server. `attempt` is set when it has a slot and a lease."""
+
+    def __init__(
+        self, request: RunRequest, number: int, place: Place, work: Work, landed: Callable[[_Run, _Ending], None]
+    ) -> None:
+        super().__init__(partial(landed, self))
+        self.request = request
+        self.number = number
+        self.place = place
+        self.work = work
+        self.on_start: Callable[[], object] | None = None
+        self.output = OutputLog()
+        self.followers: list[Follower] = []
+        self.attempt: Attempt | None = None
 
     @property
     def started(self) -> bool:
@@ -98,6 +92,9 @@ class _Run:
         self.output.append(stream, data)
         for follower in self.followers:
             follower(self.output)
+
+
+_Ending = ExecutionResult | Exception
 
 
 class Runs:
@@ -142,7 +139,7 @@ class Runs:
     ) -> None:
         self.draining = True
         for run in self._runs.values():
-            _cancel(run)
+            run.cancel()
         await leave(self._tasks, error)
 
     async def execute(
@@ -162,50 +159,39 @@ class Runs:
         Raises Abandoned, Draining, IdReused, QueueFull, QueueTimeout, ResultGone, and what the lease gate raises.
         Cancelling it kills the program, unless another call waits for it too.
         """
-        run: _Run | None = None
-        if request.request_id:
-            known = self._table.look_up(request.request_id, fingerprint, self._clock.now())
-            if isinstance(known, Done):
-                return replace(known.result, deduplicated=True)
-            if isinstance(known, Gone):
-                raise ResultGone
-            if isinstance(known, Join):
-                run = known.run
+        run, kept = self._table.look_up(request.request_id, fingerprint, self._clock.now())
+        if kept is not None:
+            return replace(kept, deduplicated=True)
         joined = run is not None
-        run = run or self._begin(request, fingerprint, work or self._work)
-        if not joined:
+        if run is None:
+            run = self._begin(request, fingerprint, work or self._work)
             run.on_start = on_start
-        run.waiters += 1
         if follow is not None:
             run.followers.append(follow)
             follow(run.output)
         try:
-            await run.done.wait()
+            result = await run.wait()
+        except Exception:
+            logs.bind(**_facts(request))  # whoever names the error may log it
+            raise
         finally:
-            run.waiters -= 1
             if follow is not None:
                 run.followers.remove(follow)
-            if run.waiters == 0 and not run.done.is_set():
-                _cancel(run)
-        if isinstance(run.ending, ExecutionResult):
-            return replace(run.ending, deduplicated=True) if joined else run.ending
-        assert run.ending is not None
-        logs.bind(**_facts(request))  # whoever names the error may log it
-        raise run.ending
+        return replace(result, deduplicated=True) if joined else result
 
     async def drain(self, grace_s: float) -> None:
         """Takes nothing new, refuses what waits, lets what runs go on for `grace_s`, then kills it."""
         self.draining = True
         for run in self._runs.values():
             if not run.started:
-                _cancel(run)
+                run.cancel()
         try:
             async with asyncio.timeout(grace_s):
                 for run in list(self._runs.values()):
                     await run.done.wait()
         except TimeoutError:
             for run in self._runs.values():
-                _cancel(run)
+                run.cancel()
 
     def statistics(self) -> AdmissionStatistics:
         return self._admission.statistics(self._clock.now())
@@ -217,7 +203,7 @@ class Runs:
 
     def knows(self, request_id: str) -> bool:
         """Whether a run with this id is in flight, or has ended and is remembered."""
-        return bool(request_id) and self._table.knows(request_id)
+        return self._table.knows(request_id)
 
     @property
     def outcomes(self) -> Counter[Outcome]:
@@ -235,72 +221,54 @@ class Runs:
         if self.draining:
             self.tally.refused(Refusal.DRAINING)
             raise Draining
-        now = self._clock.now()
-        slot = asyncio.get_running_loop().create_future()
-        run = _Run(request, next(self._numbers), now, slot, work)
         # A cell may have to wait for its turn in its session; it holds no slot until then.
         eligible = not request.session_id and (request.lease is not None or not self._gate.needs_queue)
-        self._runs[run.number] = run
         try:
-            self._start(self._admission.enter(run.number, now, eligible=eligible))
-        except BaseException as error:
-            del self._runs[run.number]
-            self.tally.refused(_refusal(error))
+            place = self._admission.enter(self._clock.now(), eligible=eligible)
+        except QueueFull:
+            self.tally.refused(Refusal.QUEUE_FULL)
             raise
-        if request.request_id:
-            self._table.begin(request.request_id, fingerprint, run)
-        run.task = self._tasks.create_task(self._drive(run), name=f"run {run.number}")
+        run = _Run(request, next(self._numbers), place, work, self._landed)
+        self._runs[run.number] = run
+        self._table.begin(request.request_id, fingerprint, run)
+        task = run.begin(self._tasks, lambda: self._drive(run), lambda: self._cancelled(run), f"run {run.number}")
+        task.add_done_callback(lambda _: self._left(run))
         return run
 
-    async def _drive(self, run: _Run) -> None:
-        """Runs it, whatever happens, to an ending that every waiting call gets."""
-        ending: ExecutionResult | Exception
-        run.begun = True
-        try:
-            if run.given_up:
-                raise asyncio.CancelledError
-            with logs.bound(**_facts(run.request)):
-                ending = await self._in_queue(run)
-        except asyncio.CancelledError:
-            if run.started:
-                assert run.attempt is not None
-                message = "Killed: nobody waited for the result any more, or the server ended."
-                ending = run.work.result(run.attempt, Outcome.CANCELLED, Cause.INFRA, message)
-            else:
-                ending = Draining() if self.draining else Abandoned()
-        except Exception as error:  # the boundary: the service names it, waiting calls get it
-            ending = error
-        self._end(run, ending)
+    async def _drive(self, run: _Run) -> ExecutionResult:
+        with logs.bound(**_facts(run.request)):
+            return await self._in_queue(run)
+
+    def _cancelled(self, run: _Run) -> _Ending:
+        """How a run ends that nobody waits for any more, or that the end of the server meets."""
+        if not run.started:
+            return Draining() if self.draining else Abandoned()
+        assert run.attempt is not None
+        message = "Killed: nobody waited for the result any more, or the server ended."
+        return run.work.result(run.attempt, Outcome.CANCELLED, Cause.INFRA, message)
+
+    def _left(self, run: _Run) -> None:
+        """Nothing of it runs any more."""
         self._answered -= 1
         del self._runs[run.number]
-        self._start(self._admission.leave(run.number, self._clock.now()))
+        self._admission.leave(run.place, self._clock.now())
 
-    def _end(self, run: _Run, ending: ExecutionResult | Exception) -> None:
-        """Gives the ending to every waiting call; the first one stays."""
-        if run.done.is_set():
-            return
-        run.ending = ending
-        self._answered += 1
-        self._settle(run, self._clock.now())
-        run.done.set()
-
-    def _settle(self, run: _Run, now: float) -> None:
+    def _landed(self, run: _Run, ending: _Ending) -> None:
         """Records the ending. An id whose program did not start is free again."""
-        if isinstance(run.ending, ExecutionResult):
-            self.tally.ended(run.ending, run.request.tenant)
+        self._answered += 1
+        now, request_id = self._clock.now(), run.request.request_id
+        if isinstance(ending, ExecutionResult):
+            self.tally.ended(ending, run.request.tenant)
         else:
-            self.tally.refused(_refusal(run.ending))
-        if tracing.enabled() and run.ending is not None:
-            record_run(run.request, run.ending, now - run.arrived, name=self._name)
-        if not run.request.request_id:
-            return
-        if run.started and isinstance(run.ending, ExecutionResult):
-            result = run.ending
-            size = sum(len(output.data) for output in result.outputs) + sum(len(file.content) for file in result.files)
-            size += sum(len(form) for display in result.displays for form in display.data.values())
-            self._table.end(run.request.request_id, result, size, now)
+            self.tally.refused(_refusal(ending))
+        if tracing.enabled():
+            record_run(run.request, ending, now - run.place.entered_at, name=self._name)
+        if run.started and isinstance(ending, ExecutionResult):
+            size = sum(len(output.data) for output in ending.outputs) + sum(len(file.content) for file in ending.files)
+            size += sum(len(form) for display in ending.displays for form in display.data.values())
+            self._table.end(request_id, ending, size, now)
         else:
-            self._table.abandon(run.request.request_id)
+            self._table.abandon(request_id)
 
     async def _in_queue(self, run: _Run) -> ExecutionResult:
         async with AsyncExitStack() as stack:
@@ -312,15 +280,15 @@ class Runs:
                     raise QueueTimeout from None
             else:
                 held = await self._admitted(run, stack)
-            queue_s = self._clock.now() - run.arrived
+            queue_s = self._clock.now() - run.place.entered_at
             run.attempt = Attempt(
                 run.request,
                 run.number,
-                run.slot.result(),
+                run.place.slot,
                 held,
                 queue_s,
                 run.observe,
-                answer=lambda result: self._end(run, result),
+                answer=run.land,
             )
             if run.on_start is not None:
                 run.on_start()
@@ -333,7 +301,7 @@ class Runs:
             return True
         if request.session_id and self._turns.taken(request.session_id):
             return True
-        return not run.slot.done() and not self._admission.has_room
+        return not run.place.started.is_set() and not self._admission.has_room
 
     async def _admitted(self, run: _Run, stack: AsyncExitStack) -> Claim:
         """Waits for the turn in its session, for its lease, and for its slot; `stack` gives the first two back."""
@@ -343,16 +311,10 @@ class Runs:
         run_id = request.request_id or f"{self._name}/{run.number}"
         claim = self._gate.claim(request.lease, run_id=run_id, tenant=request.tenant)
         held = await stack.enter_async_context(claim)
-        if not run.slot.done():
-            self._start(self._admission.eligible(run.number, self._clock.now()))
-        await run.slot
+        if not run.place.started.is_set():
+            self._admission.eligible(run.place, self._clock.now())
+        await run.place.started.wait()
         return held
-
-    def _start(self, started: list[Started]) -> None:
-        for each in started:
-            run = self._runs.get(each.key)  # type: ignore[call-overload]
-            if run is not None and not run.slot.done():
-                run.slot.set_result(each.slot)
 
 
 def _refusal(error: BaseException | None) -> Refusal:
@@ -364,9 +326,3 @@ def _facts(request: RunRequest) -> dict[str, str]:
     lease = "" if request.lease is None else f"{request.lease.bucket}/{request.lease.epoch}.{request.lease.seq}"
     ids = {"request_id": request.request_id, "tenant": request.tenant, "session_id": request.session_id}
     return {**ids, "lease": lease}
-
-
-def _cancel(run: _Run) -> None:
-    run.given_up = True
-    if run.begun and run.task is not None:
-        run.task.cancel()

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import TracebackType
 
-from executor_service.cleanup import leave
 from executor_service.core.admission import QueueFull
-from executor_service.core.dedup import DedupTable, Done, Gone, Join
+from executor_service.core.dedup import DedupTable
 from executor_service.grading.checker import check_request, judge_check_run, judge_control
 from executor_service.grading.model import CaseResult, PytestCase, StdioCase, Verdict, VerifyResult
 from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
@@ -28,8 +27,9 @@ from executor_service.grading.rules import (
     unanswered,
 )
 from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
+from executor_service.server.flights import Flight, SingleFlight
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
-from executor_service.server.runs import Abandoned, Draining, QueueTimeout, ResultGone, Runs
+from executor_service.server.runs import Abandoned, Draining, QueueTimeout, Runs
 from executor_service.server.verify_cases import CaseWork, CheckWork, FunctionWork, Grader
 from fairbox.clock import Clock
 
@@ -52,97 +52,36 @@ class Verifier:
         grader: Grader,
         clock: Clock,
         *,
-        table: DedupTable[_Verification, VerifyResult],
+        table: DedupTable[Flight[VerifyResult], VerifyResult],
         queue_timeout_s: float,
     ) -> None:
         self._runs = runs
         self._grader = grader
         self._clock = clock
-        self._table = table
+        self._once = SingleFlight(clock, table, _kept_bytes, Abandoned)
         self._queue_timeout_s = queue_timeout_s
-        self._tasks = asyncio.TaskGroup()
 
     async def __aenter__(self) -> Verifier:
-        await self._tasks.__aenter__()
+        await self._once.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await leave(self._tasks, error)
+        await self._once.__aexit__(kind, error, trace)
 
     async def verify(self, request: VerifyRequest, fingerprint: bytes) -> VerifyResult:
         """The result of `request`: of a new verification, or of that with the same request_id.
 
         Raises IdReused, ResultGone, and what `Runs.execute` raises when no case could be started.
         """
-        verification: _Verification | None = None
-        request_id = request.program.request_id
-        if request_id:
-            known = self._table.look_up(request_id, fingerprint, self._clock.now())
-            if isinstance(known, Done):
-                return replace(known.result, deduplicated=True)
-            if isinstance(known, Gone):
-                raise ResultGone
-            if isinstance(known, Join):
-                verification = known.run
-        joined = verification is not None
-        verification = verification or self._begin(request, fingerprint)
-        verification.waiters += 1
-        try:
-            await verification.done.wait()
-        finally:
-            verification.waiters -= 1
-            if verification.waiters == 0 and verification.task is not None:
-                verification.task.cancel()
-        if isinstance(verification.ending, VerifyResult):
-            return replace(verification.ending, deduplicated=joined)
-        assert verification.ending is not None
-        raise verification.ending
+        run = _Cases(self._runs, self._grader, self._clock, request, self._queue_timeout_s)
+        result, known = await self._once.do(request.program.request_id, fingerprint, run.verify)
+        return replace(result, deduplicated=known)
 
     def knows(self, request_id: str) -> bool:
         """Whether a verification with this id is in flight, or has ended and is remembered."""
-        return bool(request_id) and self._table.knows(request_id)
-
-    def _begin(self, request: VerifyRequest, fingerprint: bytes) -> _Verification:
-        verification = _Verification(request)
-        if request.program.request_id:
-            self._table.begin(request.program.request_id, fingerprint, verification)
-        verification.task = self._tasks.create_task(self._drive(verification), name="verification")
-        return verification
-
-    async def _drive(self, verification: _Verification) -> None:
-        """Grades, whatever happens, to an ending that every waiting call gets."""
-        request = verification.request
-        try:
-            run = _Cases(self._runs, self._grader, self._clock, request, self._queue_timeout_s)
-            verification.ending = aggregate(await run.grade())
-        except asyncio.CancelledError:
-            verification.ending = Abandoned()
-        except Exception as error:  # the boundary: the service names it, waiting calls get it
-            verification.ending = error
-        finally:
-            if request.program.request_id:
-                self._settle(request.program.request_id, verification.ending)
-            verification.done.set()
-
-    def _settle(self, request_id: str, ending: VerifyResult | Exception | None) -> None:
-        """Keeps a result. Of a verification without one nothing is kept: grading again has no effects."""
-        if isinstance(ending, VerifyResult):
-            said = ending.compilation
-            size = len(said.stdout.data) + len(said.stderr.data) if said else 0
-            self._table.end(request_id, ending, size + sum(map(_size, ending.cases)), self._clock.now())
-        else:
-            self._table.abandon(request_id)
-
-
-@dataclass(eq=False, slots=True)
-class _Verification:
-    request: VerifyRequest
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-    ending: VerifyResult | Exception | None = None
-    waiters: int = 0
-    task: asyncio.Task[None] | None = None
+        return self._once.knows(request_id)
 
 
 class _Cases:
@@ -162,6 +101,10 @@ class _Cases:
         """Why no more cases can be started."""
         self._started = False
         self._not_compiled: ExecutionResult | None = None
+
+    async def verify(self) -> VerifyResult:
+        """All of them, as one result."""
+        return aggregate(await self.grade())
 
     async def grade(self) -> list[CaseResult]:
         """One result per case, in order; for pytest without node id one per test."""
@@ -284,6 +227,11 @@ def _tests(tests: Sequence[tuple[str, Finding]], finding: Finding, execution: Ex
     if not whole.passed and all(result.passed for result in results):
         results.append(replace(whole, case_id="(the run)"))
     return results
+
+
+def _kept_bytes(result: VerifyResult) -> int:
+    said = result.compilation
+    return (len(said.stdout.data) + len(said.stderr.data) if said else 0) + sum(map(_size, result.cases))
 
 
 def _size(result: CaseResult) -> int:

@@ -18,7 +18,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
@@ -27,6 +27,7 @@ from executor_service.cleanup import to_the_end
 from executor_service.config import ExecutorConfig
 from executor_service.core.workspaces import WorkspaceStatistics, WorkspaceTable
 from executor_service.sandbox.report import WorkspaceMount
+from executor_service.server.flights import Flight
 from executor_service.server.runs import Draining
 from executor_service.server.workspace_folder import WorkspaceFolder
 from executor_service.server.workspace_request import PrepareRequest
@@ -81,16 +82,6 @@ class Prepared:
     cached: bool
 
 
-@dataclass(eq=False, slots=True)
-class _Flight:
-    """One preparation, and the calls that wait for it."""
-
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-    waiters: int = 0
-    ending: Prepared | Exception | None = None
-    task: asyncio.Task[None] | None = None
-
-
 @asynccontextmanager
 async def open_workspaces(config: ExecutorConfig, clock: Clock) -> AsyncIterator[Workspaces]:
     """The workspaces that the configuration asks for. ConfigError when their folder can't be used."""
@@ -127,7 +118,7 @@ class Workspaces:
         self._timeout_s = timeout_s
         self._table = WorkspaceTable(most_bytes=most_bytes)
         self._facts: dict[str, Facts] = {}
-        self._flights: dict[tuple[str, ...], _Flight] = {}
+        self._flights: dict[tuple[str, ...], Flight[Prepared]] = {}
         self._free = asyncio.Semaphore(_AT_ONCE)
         self._mirrors = asyncio.Lock()
         """One remote at a time: git locks its repository, and a killed git leaves its lock behind."""
@@ -155,9 +146,10 @@ class Workspaces:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in (self._sweeper, *(flight.task for flight in self._flights.values())):
-            if task is not None:
-                task.cancel()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for flight in self._flights.values():
+            flight.cancel()
         try:
             # Without the error of the block, which would become a group: it is not one of these tasks'.
             await self._tasks.__aexit__(None, None, None)
@@ -179,23 +171,21 @@ class Workspaces:
         key = request.key()
         flight = self._flights.get(key)
         if flight is None:
-            flight = self._flights[key] = _Flight()
-            flight.task = self._tasks.create_task(self._fly(flight, key, request), name="preparation")
-        flight.waiters += 1
+            flight = self._flights[key] = Flight(lambda _: self._landed(key, flight))
+            flight.begin(self._tasks, lambda: self._fly(request), Draining, "preparation")
         try:
-            await flight.done.wait()
+            prepared = await flight.wait()
         finally:
-            flight.waiters -= 1
-            if flight.waiters == 0 and not flight.done.is_set() and flight.task is not None:
-                flight.task.cancel()
-                self._flights.pop(key, None)  # whoever comes now begins anew
-        if isinstance(flight.ending, Prepared):
-            self.hits += flight.ending.cached
-            if (name := flight.ending.facts["workspace_id"]) in self._table:
-                self._table.asked_again(name, request.idle_ttl_s, self._clock.now())
-            return flight.ending
-        assert flight.ending is not None
-        raise flight.ending
+            if flight.given_up:
+                self._landed(key, flight)  # whoever comes now begins anew
+        self.hits += prepared.cached
+        if (name := prepared.facts["workspace_id"]) in self._table:
+            self._table.asked_again(name, request.idle_ttl_s, self._clock.now())
+        return prepared
+
+    def _landed(self, key: tuple[str, ...], flight: Flight[Prepared] | None) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
 
     @contextmanager
     def hold(self, name: str, most_bytes: int = 0) -> Iterator[WorkspaceMount | None]:
@@ -238,20 +228,11 @@ class Workspaces:
             return None
         return self._facts.get(workspace_id(request.commit, request.mount_path))
 
-    async def _fly(self, flight: _Flight, key: tuple[str, ...], request: PrepareRequest) -> None:
-        try:
-            async with contextlib.AsyncExitStack() as stack:
-                await self._turn(stack, request)
-                async with _deadline(self._timeout_s, "took"):
-                    flight.ending = await self._make(request)
-        except asyncio.CancelledError:
-            flight.ending = Draining()  # or nobody is there to be told
-        except Exception as error:  # the boundary: the service names it, waiting calls get it
-            flight.ending = error
-        finally:
-            if self._flights.get(key) is flight:
-                del self._flights[key]
-            flight.done.set()
+    async def _fly(self, request: PrepareRequest) -> Prepared:
+        async with contextlib.AsyncExitStack() as stack:
+            await self._turn(stack, request)
+            async with _deadline(self._timeout_s, "took"):
+                return await self._make(request)
 
     async def _turn(self, stack: contextlib.AsyncExitStack, request: PrepareRequest) -> None:
         """Waits for the preparations before this one, whose time is not its own."""

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor_service.core.admission import Admission, QueueFull
-from executor_service.core.dedup import DedupTable, Done, Gone, IdReused, Join, New
+from executor_service.core.admission import Admission, Place, QueueFull
+from executor_service.core.dedup import DedupTable, IdReused, ResultGone
 from executor_service.core.verdict import judge
 from executor_service.model import Cause, Limits, Outcome, Output
 from executor_service.sandbox.inside import wire
@@ -20,29 +20,37 @@ from executor_service.sandbox.streams import FLOOD_MINIMUM, Capture
 Table = DedupTable[str, str]
 
 
+def started(*places: Place) -> list[bool]:
+    return [place.started.is_set() for place in places]
+
+
 def test_slots_are_given_first_in_first_out() -> None:
     admission = Admission(max_running=2, max_queued=10)
-    assert [s.key for key in "abcd" for s in admission.enter(key, 0, eligible=True)] == ["a", "b"]
-    assert [s.key for s in admission.leave("a", 1)] == ["c"]
-    assert [s.key for s in admission.leave("c", 1)] == ["d"]
+    a, b, c, d = (admission.enter(0, eligible=True) for _ in range(4))
+    assert started(a, b, c, d) == [True, True, False, False]
+    admission.leave(a, 1)
+    assert started(c, d) == [True, False]
+    admission.leave(c, 1)
+    assert started(d) == [True]
 
 
 def test_who_is_not_eligible_is_passed_and_keeps_its_place() -> None:
     admission = Admission(max_running=1, max_queued=10)
-    assert admission.enter("a", 0, eligible=False) == []
-    assert [s.key for s in admission.enter("b", 0, eligible=True)] == ["b"]
-    assert admission.enter("c", 0, eligible=True) == []
-    assert admission.eligible("a", 1) == []
-    assert [s.key for s in admission.leave("b", 2)] == ["a"]
+    a, b, c = (admission.enter(0, eligible=eligible) for eligible in (False, True, True))
+    assert started(a, b, c) == [False, True, False]
+    admission.eligible(a, 1)
+    assert started(a, c) == [False, False]
+    admission.leave(b, 2)
+    assert started(a, c) == [True, False]
 
 
 def test_a_full_queue_refuses_with_advice_and_changes_nothing() -> None:
     admission = Admission(max_running=1, max_queued=1)
-    admission.enter("a", 0, eligible=True)
-    admission.enter("b", 0, eligible=True)
+    admission.enter(0, eligible=True)
+    admission.enter(0, eligible=True)
     before = admission.statistics(5)
     with pytest.raises(QueueFull) as caught:
-        admission.enter("c", 5, eligible=True)
+        admission.enter(5, eligible=True)
     assert caught.value.retry_after_s > 0
     assert admission.statistics(5) == before
     assert before.oldest_wait_s == 5
@@ -50,54 +58,40 @@ def test_a_full_queue_refuses_with_advice_and_changes_nothing() -> None:
 
 def test_no_queue_at_all_still_lets_free_slots_be_used() -> None:
     admission = Admission(max_running=1, max_queued=0)
-    assert len(admission.enter("a", 0, eligible=True)) == 1
+    assert started(admission.enter(0, eligible=True)) == [True]
     with pytest.raises(QueueFull):
-        admission.enter("b", 0, eligible=True)
+        admission.enter(0, eligible=True)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["enter", "wait", "eligible", "leave"]), st.integers(0, 9)), max_size=80))
 def test_admission_agrees_with_a_plain_model(steps: list[tuple[str, int]]) -> None:
     admission = Admission(max_running=2, max_queued=3)
-    waiting: deque[int] = deque()
-    ready: set[int] = set()
-    slots: dict[int, int] = {}
-    for now, (step, key) in enumerate(steps):
-        started = []
+    waiting: deque[Place] = deque()
+    running: list[Place] = []
+    for now, (step, number) in enumerate(steps):
+        inside = [*running, *waiting]
         if step in ("enter", "wait"):
-            if key in waiting or key in slots:
-                continue
             eligible = step == "enter"
-            full = len(waiting) >= 3 and not (eligible and len(slots) < 2 and not ready)
-            if full:
+            ready = any(place.eligible for place in waiting)
+            if len(waiting) >= 3 and not (eligible and len(running) < 2 and not ready):
                 with pytest.raises(QueueFull):
-                    admission.enter(key, now, eligible=eligible)
+                    admission.enter(now, eligible=eligible)
                 continue
-            waiting.append(key)
-            if eligible:
-                ready.add(key)
-            started = admission.enter(key, now, eligible=eligible)
-        elif step == "eligible":
-            if key in waiting:
-                ready.add(key)
-            started = admission.eligible(key, now)
-        else:
-            if key in waiting:
-                waiting.remove(key)
-                ready.discard(key)
-            slots.pop(key, None)
-            started = admission.leave(key, now)
-        expected: list[int] = []
-        while len(slots) + len(expected) < 2 and (first := next((k for k in waiting if k in ready), None)) is not None:
+            waiting.append(admission.enter(now, eligible=eligible))
+        elif inside and step == "eligible":
+            admission.eligible(inside[number % len(inside)], now)
+        elif inside:
+            place = inside[number % len(inside)]
+            (running if place in running else waiting).remove(place)
+            admission.leave(place, now)
+        while len(running) < 2 and (first := next((place for place in waiting if place.eligible), None)) is not None:
             waiting.remove(first)
-            ready.remove(first)
-            expected.append(first)
-        assert [s.key for s in started] == expected
-        for each in started:
-            assert each.slot not in slots.values()
-            assert each.slot in (0, 1)
-            slots[each.key] = each.slot  # type: ignore[index]
+            running.append(first)
+        assert all(started(*running))
+        assert not any(started(*waiting))
+        assert len({place.slot for place in running} & {0, 1}) == len(running)
         counts = admission.statistics(now)
-        assert (counts.running, counts.queued) == (len(slots), len(waiting))
+        assert (counts.running, counts.queued) == (len(running), len(waiting))
 
 
 def table(**bounds: float) -> Table:
@@ -107,12 +101,12 @@ def table(**bounds: float) -> Table:
 
 def test_an_id_goes_from_new_to_joined_to_done_to_forgotten() -> None:
     known = table()
-    assert known.look_up("id", b"f", 0) is New.NEW
+    assert known.look_up("id", b"f", 0) == (None, None)
     known.begin("id", b"f", "run")
-    assert known.look_up("id", b"f", 1) == Join("run")
+    assert known.look_up("id", b"f", 1) == ("run", None)
     known.end("id", "result", 6, 2)
-    assert known.look_up("id", b"f", 11.9) == Done("result")
-    assert known.look_up("id", b"f", 12) is New.NEW
+    assert known.look_up("id", b"f", 11.9) == (None, "result")
+    assert known.look_up("id", b"f", 12) == (None, None)
     assert known.deduplicated_total == 2
     assert known.statistics() == {"running": 0, "ended": 0, "bytes": 0}
 
@@ -121,7 +115,7 @@ def test_an_abandoned_id_is_new_again() -> None:
     known = table()
     known.begin("id", b"f", "run")
     known.abandon("id")
-    assert known.look_up("id", b"g", 0) is New.NEW
+    assert known.look_up("id", b"g", 0) == (None, None)
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -139,8 +133,9 @@ def test_results_beyond_the_bytes_are_dropped_and_their_ids_still_known() -> Non
     for request_id in "abc":
         known.begin(request_id, b"f", "run")
         known.end(request_id, "result", 800, 0)
-    assert known.look_up("a", b"f", 1) is Gone.GONE
-    assert known.look_up("c", b"f", 1) == Done("result")
+    with pytest.raises(ResultGone):
+        known.look_up("a", b"f", 1)
+    assert known.look_up("c", b"f", 1) == (None, "result")
     assert known.statistics()["bytes"] <= 3000
 
 
@@ -150,9 +145,9 @@ def test_ids_beyond_the_count_are_forgotten_and_running_ones_never() -> None:
     for request_id in "abc":
         known.begin(request_id, b"f", "run")
         known.end(request_id, "result", 1, 0)
-    assert known.look_up("a", b"f", 1) is New.NEW
-    assert known.look_up("b", b"f", 1) == Done("result")
-    assert known.look_up("running", b"f", 9999) == Join("run")
+    assert known.look_up("a", b"f", 1) == (None, None)
+    assert known.look_up("b", b"f", 1) == (None, "result")
+    assert known.look_up("running", b"f", 9999) == ("run", None)
 
 
 LIMITS = Limits(wall_time_s=5, cpu_time_s=3, memory_bytes=100, processes=4, output_bytes=10)
