@@ -17,7 +17,6 @@ from prometheus_client.metrics_core import Metric
 from executor_service.config import ExecutorConfig
 from executor_service.core.admission import Admission
 from executor_service.core.dedup import DedupTable
-from executor_service.core.sessions import SessionTable
 from executor_service.core.tally import RunTally
 from executor_service.model import IsolationLevel
 from executor_service.sandbox.boxes import Boxes
@@ -40,6 +39,7 @@ from executor_service.server.runs import Runs
 from executor_service.server.served import BoxWorkers
 from executor_service.server.service import SERVICE_NAME, ExecutorService
 from executor_service.server.session_service import SessionService
+from executor_service.server.session_table import SessionTable
 from executor_service.server.sessions import Sessions
 from executor_service.server.status import status
 from executor_service.server.toolchains import find_toolchains
@@ -121,7 +121,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             now,
         )
         if config.metrics_listen:
-            figures = partial(executor_metrics, now, runs.tally, sessions, boxes)
+            figures = partial(executor_metrics, now, runs.tally, sessions.table, boxes)
             await stack.enter_async_context(metrics_server(config, figures, security))
         server = await stack.enter_async_context(grpc_server(config, service, guard))
         if config.gateway_listen:
@@ -332,7 +332,7 @@ def open_table() -> DedupTable[Any, Any]:
 
 def open_sessions(config: ExecutorConfig, here: Here, hold: Hold, clock: Clock, name: str) -> Sessions:
     """The sessions of this server."""
-    table = SessionTable(name, most=config.max_sessions)
+    table = SessionTable(name, clock, most=config.max_sessions)
     level = here.host.level
     return Sessions(here.boxes, here.planner, hold, clock, table=table, grace_s=_INTERRUPT_S, name=name, level=level)
 

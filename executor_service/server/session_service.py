@@ -86,7 +86,7 @@ class SessionService:
     def permit(self, session_id: str) -> None:
         """Raises SessionNotFound for a session of another tenant than the caller's token is for."""
         if tenant := current_identity().tenant:
-            self._sessions.permit(session_id, tenant)
+            self._sessions.table.permit(session_id, tenant)
 
     async def branch(self, request: pb.BranchSessionRequest) -> pb.BranchSessionResponse:
         valid = validate_branch(request)
@@ -104,7 +104,8 @@ class SessionService:
 
     async def list(self, request: pb.ListSessionsRequest) -> pb.ListSessionsResponse:
         valid = validate_list(request)
-        found, after = self._sessions.page(owner=valid.owner, tenant=valid.tenant, after=valid.after, size=valid.size)
+        table = self._sessions.table
+        found, after = table.page(owner=valid.owner, tenant=valid.tenant, after=valid.after, size=valid.size)
         return pb.ListSessionsResponse(sessions=map(session_to_proto, found), next_page_token=page_token(after))
 
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from executor_service.cleanup import leave
-from executor_service.core.sessions import Ended, SessionStatistics, SessionTable
+from executor_service.core.sessions import Ended
 from executor_service.model import Cause, ExecutionResult, IsolationLevel, Limits, Outcome, RunRequest, SessionInfo
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.report import SandboxFailure
@@ -26,6 +26,7 @@ from executor_service.server.family import Family
 from executor_service.server.interpreter import LAPSED, Death, Interpreter
 from executor_service.server.plans import Planner, mounted
 from executor_service.server.runs import Draining
+from executor_service.server.session_table import LiveSession, SessionTable
 from executor_service.server.work import Attempt
 from executor_service.server.workspace_calls import Hold
 from executor_service.session_validation import BranchRequest, SessionRequest
@@ -62,12 +63,10 @@ class Sessions:
         self._planner = planner
         self._hold = hold
         self._clock = clock
-        self._table = table
+        self.table = table
         self._grace_s = grace_s
         self._name = name
         self._level = level
-        self._live: dict[str, tuple[Family, Interpreter]] = {}
-        self._turns: dict[object, asyncio.Future[None]] = {}
         self._tasks = asyncio.TaskGroup()
         self._sweeper: asyncio.Task[None] | None = None
         self.draining = False
@@ -83,15 +82,15 @@ class Sessions:
         self.draining = True
         assert self._sweeper is not None
         self._sweeper.cancel()
-        for session_id in tuple(self._live):
-            self._end(session_id, Ended("ended with its server"))
+        for session in tuple(self.table.live.values()):
+            self._end(session, Ended("ended with its server"))
         await leave(self._tasks, error)
 
     async def create(self, request: SessionRequest) -> SessionInfo:
         """Raises TooManySessions, SessionFailed, Draining, and what holding its workspace raises."""
         if self.draining:
             raise Draining
-        self._table.reserve(1)
+        self.table.reserve(1)
         session_id = self._new_id()
         opened: asyncio.Future[Family] = asyncio.get_running_loop().create_future()
         profile = request.profile or self._planner.session_profile()
@@ -99,7 +98,7 @@ class Sessions:
         try:
             family = await opened
         except BaseException as error:
-            self._table.release(1)
+            self.table.release(1)
             if isinstance(error, SandboxFailure):
                 _log.error("a session could not be made: %s", error)
                 raise SessionFailed(f"the session could not be made: {error}") from None
@@ -120,95 +119,79 @@ class Sessions:
         """Raises SessionNotFound, SessionBusy, CannotBranch, TooManySessions and Draining."""
         if self.draining:
             raise Draining
-        key, parent_id = object(), request.session_id
-        self._table.enter_at_once(parent_id, key)
+        parent = self.table.find(request.session_id)
+        parent.enter_at_once()
         try:
-            self._table.reserve(request.count)
-            family, parent = self._live[parent_id]
+            self.table.reserve(request.count)
             ids = [self._new_id() for _ in range(request.count)]
             try:
-                members = await family.branch(parent, ids)
+                members = await parent.family.branch(parent.member, ids)
             except BaseException:
-                self._table.release(request.count)
+                self.table.release(request.count)
                 raise
-            like, limits = self._table.info(parent_id, self._clock.now()), self._table.limits(parent_id)
+            like = replace(parent.seen(), parent_session_id=request.session_id)
             made = []
             for member, owner in zip(members, request.owners or [""] * request.count, strict=True):
-                info = replace(like, session_id=member.session_id, parent_session_id=parent_id, owner=owner)
-                made.append(self._add(info, limits, family, member))
+                info = replace(like, session_id=member.session_id, owner=owner)
+                made.append(self._add(info, parent.limits, parent.family, member))
             return tuple(made)
         finally:
-            self._leave(parent_id, key)
+            parent.leave()
 
     async def delete(self, session_id: str) -> bool:
         """Returns when nothing of it runs any more. False: there is no such session."""
-        found = self._live.get(session_id)
-        if found is None:
+        session = self.table.live.get(session_id)
+        if session is None:
             return False
-        self._end(session_id, Ended("was deleted"))
-        await asyncio.wait([found[1].gone])
+        self._end(session, Ended("was deleted"))
+        await asyncio.wait([session.member.gone])
         return True
-
-    def page(self, *, owner: str, tenant: str, after: int, size: int) -> tuple[list[SessionInfo], int]:
-        """See `SessionTable.page`."""
-        return self._table.page(owner=owner, tenant=tenant, after=after, size=size, now=self._clock.now())
-
-    def permit(self, session_id: str, tenant: str) -> None:
-        """See `SessionTable.permit`."""
-        self._table.permit(session_id, tenant)
 
     def discard(self, made: tuple[SessionInfo, ...]) -> None:
         """Ends sessions that nobody knows of."""
         for info in made:
-            self._end(info.session_id, Ended("was given up by its creator"))
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def statistics(self) -> SessionStatistics:
-        return self._table.statistics()
+            if session := self.table.live.get(info.session_id):
+                self._end(session, Ended("was given up by its creator"))
 
     def taken(self, session_id: str) -> bool:
-        """See `SessionTable.taken`."""
-        return self._table.taken(session_id)
+        """Whether one who enters now has to wait. False for a session that does not live."""
+        session = self.table.live.get(session_id)
+        return session is not None and session.busy
 
     @asynccontextmanager
     async def turn(self, request: RunRequest) -> AsyncIterator[None]:
         """Waits until the cells before it have ended. Raises SessionNotFound, SessionBusy and FieldErrors."""
-        session_id, key = request.session_id, object()
-        held = self._table.made(session_id).workspace_id
+        session = self.table.find(request.session_id)
+        held = session.info.workspace_id
         if request.workspace_id not in ("", held):
             allowed = f"empty or the session's, {held!r}" if held else "empty: the session has none"
             raise FieldErrors([FieldError("workspace_id", f"is {request.workspace_id!r}, must be {allowed}")])
-        if not self._table.enter(session_id, key):
-            self._turns[key] = asyncio.get_running_loop().create_future()
+        await session.enter()
         try:
-            if key in self._turns:
-                await self._turns[key]
             yield
         finally:
-            self._turns.pop(key, None)
-            self._leave(session_id, key)
+            session.leave()
 
     async def perform(self, attempt: Attempt) -> ExecutionResult:
         admitted = self._clock.now()
-        session_id, claim = attempt.request.session_id, attempt.claim
-        limits = _merged(attempt.request.limits, self._table.limits(session_id))
-        family, member = self._live[session_id]
-        profile = self._table.made(session_id).profile
+        session, claim = self.table.find(attempt.request.session_id), attempt.claim
+        family, member = session.family, session.member
+        limits = _merged(attempt.request.limits, session.limits)
         await claim.confirmed()
         claim.when_lost(lambda: family.kill(member, LAPSED))
         claim.check()
-        cell = self._table.count_cell(session_id)
+        self.table.find(session.info.session_id)  # it may have ended meanwhile
+        session.cells += 1
+        cell = session.cells
         attempt.started = True
         run = CellRun(family, member, attempt.request, limits, cell=cell, grace_s=self._grace_s, clock=self._clock)
         async with run:
             setup_s = self._clock.now() - admitted
             end = await run.end(f"<cell {cell}>", attempt.observe)
         if end.answer is not None:
-            self._table.note_memory(session_id, end.answer.resident_bytes)
+            session.memory_bytes = end.answer.resident_bytes
         facts = facts_of(end, limits, kept=True)
-        return self._result(attempt, setup_time_s=setup_s, cell=cell, profile=profile, **facts)
+        return self._result(attempt, setup_time_s=setup_s, cell=cell, profile=session.info.profile, **facts)
 
     def result(self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str) -> ExecutionResult:
         return self._result(attempt, outcome=outcome, cause=cause, message=message)
@@ -223,34 +206,17 @@ class Sessions:
         )
 
     def _new_id(self) -> str:
-        return self._table.session_id(secrets.token_urlsafe(16))
+        return self.table.session_id(secrets.token_urlsafe(16))
 
     def _add(self, info: SessionInfo, limits: Limits, family: Family, member: Interpreter) -> SessionInfo:
-        now = self._clock.now()
-        self._table.add(info, limits, now)
-        self._live[info.session_id] = family, member
-        member.gone.add_done_callback(lambda gone: self._forget(info.session_id, gone.result().why))
-        return self._table.info(info.session_id, now)
+        session = self.table.add(info, limits, family, member)
+        member.gone.add_done_callback(lambda gone: self.table.end(info.session_id, gone.result().why))
+        return session.seen()
 
-    def _end(self, session_id: str, why: Ended) -> None:
+    def _end(self, session: LiveSession, why: Ended) -> None:
         """Kills it; it is unknown from now on."""
-        family, member = self._live[session_id]
-        family.kill(member, Death(why, ours=True))
-        self._forget(session_id, why)
-
-    def _forget(self, session_id: str, why: Ended) -> None:
-        """Idempotent."""
-        if self._live.pop(session_id, None) is None:
-            return
-        for key in self._table.end(session_id, why):
-            waiting = self._turns.get(key)
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(self._table.not_found(session_id))
-
-    def _leave(self, session_id: str, key: object) -> None:
-        following = self._turns.get(self._table.leave(session_id, key, self._clock.now()))
-        if following is not None and not following.done():
-            following.set_result(None)
+        session.family.kill(session.member, Death(why, ours=True))
+        self.table.end(session.info.session_id, why)
 
     async def _keep(
         self, request: SessionRequest, profile: str, session_id: str, opened: asyncio.Future[Family]
@@ -274,9 +240,8 @@ class Sessions:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_S)
-            for session_id in self._table.expired(self._clock.now()):
-                ttl_s = self._table.made(session_id).idle_ttl_s
-                self._end(session_id, Ended(f"was deleted after {ttl_s:g} s without a cell"))
+            for session in self.table.expired():
+                self._end(session, Ended(f"was deleted after {session.info.idle_ttl_s:g} s without a cell"))
 
 
 @lru_cache(maxsize=256)

@@ -60,7 +60,7 @@ def status(
         limiter=pb.LimiterStatus(
             target=standing.target, valid=standing.valid, epoch=standing.epoch, bound=standing.bound
         ),
-        sessions=len(sessions),
+        sessions=len(sessions.table.live),
         draining=runs.draining,
         uptime_s=uptime_s,
         insecure=config.insecure,

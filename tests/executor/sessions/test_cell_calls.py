@@ -22,7 +22,7 @@ from executor_service import (
     SessionNotFound,
     Stream,
 )
-from executor_service.core.sessions import MAX_WAITING
+from executor_service.server.session_table import MAX_WAITING
 from tests.executor.servers import processes_with, running, wait_for
 from tests.executor.test_leases import limiter_running
 

@@ -1,0 +1,195 @@
+"""The sessions of a server: which live, whose turn it is in each, and which have been idle for too long.
+
+room reserved -> live (rests, or a cell has its turn and others queue behind it) -> ended (why stays known a while).
+
+Invariants: one cell of a session at a time, in the order of arrival; no more than `most` sessions live or are being
+made; what waits in an ended session is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+from executor_service.core.sessions import Ended, SessionBusy, SessionNotFound, SessionStatistics, TooManySessions
+from executor_service.model import Limits, SessionInfo
+from fairbox.clock import Clock
+
+if TYPE_CHECKING:
+    from executor_service.server.family import Family
+    from executor_service.server.interpreter import Interpreter
+
+__all__ = ["LiveSession", "SessionTable"]
+
+MAX_WAITING = 16
+"""Cells that may wait for their turn in one session: its owner speaks alone as a rule, and a cancelled cell takes a
+moment to end."""
+_UNKNOWN = "is not known here: it never was, or it ended with an earlier server"
+KEPT_ENDED = 10_000
+"""Ended sessions whose reason is known."""
+
+
+@dataclass(eq=False, slots=True)
+class LiveSession:
+    """One that lives."""
+
+    number: int
+    info: SessionInfo
+    """As it was when it was made."""
+    limits: Limits
+    """Those of its cells that name none."""
+    family: Family
+    member: Interpreter
+    clock: Clock
+    idle_since: float
+    cells: int = 0
+    memory_bytes: int = 0
+    """What its interpreter held at the end of its last cell."""
+    busy: bool = False
+    """A cell has its turn."""
+    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+
+    async def enter(self) -> None:
+        """Returns when it is the caller's turn, until `leave()`. Raises SessionBusy, and SessionNotFound when the
+        session ends before that."""
+        if not self.busy:
+            self.busy = True
+            return
+        if len(self.waiting) >= MAX_WAITING:
+            named = f"session {self.info.session_id!r}"
+            raise SessionBusy(f"{named} runs a cell, and {MAX_WAITING} wait for their turn already")
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn in self.waiting:
+                self.waiting.remove(turn)
+            elif not turn.cancelled() and turn.exception() is None:
+                self.leave()  # its turn had come in the moment in which it gave up
+            raise
+
+    def enter_at_once(self) -> None:
+        """It is the caller's turn now. Raises SessionBusy."""
+        if self.busy:
+            raise SessionBusy(f"session {self.info.session_id!r} runs a cell")
+        self.busy = True
+
+    def leave(self) -> None:
+        """The caller has had its turn; the one that has waited longest has it now."""
+        self.idle_since = self.clock.now()
+        while self.waiting:
+            following = self.waiting.popleft()
+            if not following.done():
+                following.set_result(None)
+                return
+        self.busy = False
+
+    def seen(self) -> SessionInfo:
+        """The session at this moment."""
+        idle_s = 0.0 if self.busy else max(0.0, self.clock.now() - self.idle_since)
+        return replace(self.info, busy=self.busy, idle_s=idle_s, cells=self.cells, memory_bytes=self.memory_bytes)
+
+
+class SessionTable:
+    """`server` is the name that every session id begins with."""
+
+    def __init__(self, server: str, clock: Clock, *, most: int) -> None:
+        self.live: dict[str, LiveSession] = {}
+        self._server = server
+        self._clock = clock
+        self._most = most
+        self._ended: OrderedDict[str, Ended] = OrderedDict()
+        self._reserved = self._made = 0
+        self._numbers = count(1)
+
+    def session_id(self, secret: str) -> str:
+        """An id that names this server and can't be guessed if `secret` can't."""
+        return f"{self._server}~{secret}"
+
+    def reserve(self, number: int) -> None:
+        """Takes room for so many sessions. Raises TooManySessions."""
+        if len(self.live) + self._reserved + number > self._most:
+            raise TooManySessions(self._most)
+        self._reserved += number
+
+    def release(self, number: int) -> None:
+        """Gives reserved room back."""
+        self._reserved -= number
+
+    def add(self, info: SessionInfo, limits: Limits, family: Family, member: Interpreter) -> LiveSession:
+        """A session lives, in room that was reserved. `limits` are those of its cells that name none."""
+        self._reserved -= 1
+        self._made += 1
+        session = LiveSession(next(self._numbers), info, limits, family, member, self._clock, self._clock.now())
+        session.cells, session.memory_bytes = info.cells, info.memory_bytes  # a branch begins with its parent's
+        self.live[info.session_id] = session
+        return session
+
+    def find(self, session_id: str) -> LiveSession:
+        """Raises SessionNotFound."""
+        if session := self.live.get(session_id):
+            return session
+        raise self.not_found(session_id)
+
+    def permit(self, session_id: str, tenant: str) -> None:
+        """Raises SessionNotFound for a live session that is another tenant's, as for one that never was."""
+        session = self.live.get(session_id)
+        if session is not None and session.info.tenant != tenant:
+            raise SessionNotFound(session_id, _UNKNOWN)
+
+    def end(self, session_id: str, ended: Ended) -> None:
+        """The session is no more; whoever waits for a turn gets SessionNotFound. The first reason stays."""
+        session = self.live.pop(session_id, None)
+        if session is None:
+            return
+        self._ended[session_id] = ended
+        while len(self._ended) > KEPT_ENDED:
+            self._ended.popitem(last=False)
+        for waiting in session.waiting:
+            if not waiting.done():
+                waiting.set_exception(self.not_found(session_id))
+        session.waiting.clear()
+
+    def expired(self) -> list[LiveSession]:
+        """Sessions that have been idle for as long as they may."""
+        now = self._clock.now()
+        return [each for each in self.live.values() if not each.busy and now - each.idle_since >= each.info.idle_ttl_s]
+
+    def page(self, *, owner: str, tenant: str, after: int, size: int) -> tuple[list[SessionInfo], int]:
+        """The next `size` sessions behind number `after`, oldest first, and the number to go on from; 0: no more."""
+        found: list[SessionInfo] = []
+        last = 0
+        for session in self.live.values():
+            info = session.info
+            if session.number <= after or owner not in ("", info.owner) or tenant not in ("", info.tenant):
+                continue
+            if len(found) == size:
+                return found, last
+            found.append(session.seen())
+            last = session.number
+        return found, 0
+
+    def not_found(self, session_id: str) -> SessionNotFound:
+        """What to say of an id that does not live here."""
+        if ended := self._ended.get(session_id):
+            return SessionNotFound(session_id, ended.reason, ended.cause)
+        server, mark, _ = session_id.rpartition("~")
+        if mark and server != self._server:
+            return SessionNotFound(session_id, f"belongs to server {server!r}, and this is {self._server!r}")
+        return SessionNotFound(session_id, _UNKNOWN)
+
+    def statistics(self) -> SessionStatistics:
+        """As it is now."""
+        sessions = list(self.live.values())
+        return SessionStatistics(
+            live=len(sessions),
+            branches=sum(bool(session.info.parent_session_id) for session in sessions),
+            busy=sum(session.busy for session in sessions),
+            waiting=sum(len(session.waiting) for session in sessions),
+            memory_bytes=sum(session.memory_bytes for session in sessions),
+            made_total=self._made,
+        )
