@@ -19,6 +19,8 @@ __all__ = ["ExecutorConfig", "LimitDefaults", "LimitMaxima", "ProfileSettings"]
 
 _MIB = 1 << 20
 _GIB = 1 << 30
+_LEVELS = tuple(level.value for level in IsolationLevel)
+"""The weakest first."""
 
 
 @dataclass(frozen=True)
@@ -81,36 +83,45 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
     listen: str = setting("127.0.0.1:50051", help="Address of the gRPC service, HOST:PORT.")
     health_listen: str = setting("127.0.0.1:50061", help="Address of the health service, HOST:PORT.")
     metrics_listen: str = setting("127.0.0.1:9464", help="Address for Prometheus, HOST:PORT; empty: none.")
-    metrics_tenants: int = setting(0, help="Tenants with figures of their own, the first that come; others are one.")
+    metrics_tenants: int = setting(
+        0, least=0, most=1000, help="Tenants with figures of their own, the first that come; others are one."
+    )
     name: str = setting("", help="Name in results, status and leases; empty: host name and port.")
     gateway_listen: str = setting(
         "", help="Address of the SandboxFusion gateway, e.g. 127.0.0.1:8080: HTTP, or HTTPS with tls_cert; empty: none."
     )
     gateway_token_file: str = setting("", help="File with the token that its clients must give; empty: none.")
     gateway_queue_timeout_s: float = setting(
-        18.0, help="Longest wait in the queues of its requests, seconds; less where their timeouts leave less."
+        18.0, above=0, help="Longest wait in the queues of its requests, seconds; less where their timeouts leave less."
     )
     limiter: str = setting("none", help="Address of the limiter, HOST:PORT, or several, with commas; none: no limit.")
-    limiter_timeout_s: float = setting(10.0, help="Longest wait for the limiter to bind a lease, seconds.")
+    limiter_timeout_s: float = setting(10.0, above=0, help="Longest wait for the limiter to bind a lease, seconds.")
     max_connection_age_s: float = setting(
         60.0,
+        least=0,
         help="Age at which clients are asked to connect anew, so that they find new servers; calls in flight end as "
         "they would. 0: never.",
     )
-    max_concurrent: int = setting(factory=lambda: 4 * (os.cpu_count() or 1), help="Most programs at once.")
-    max_queued: int = setting(1000, help="Most requests that wait; one more is RESOURCE_EXHAUSTED.")
-    queue_timeout_s: float = setting(600.0, help="Longest wait in the queues, seconds; then RESOURCE_EXHAUSTED.")
+    max_concurrent: int = setting(
+        factory=lambda: 4 * (os.cpu_count() or 1), least=1, most=4096, help="Most programs at once."
+    )
+    max_queued: int = setting(1000, least=0, help="Most requests that wait; one more is RESOURCE_EXHAUSTED.")
+    queue_timeout_s: float = setting(
+        600.0, above=0, help="Longest wait in the queues, seconds; then RESOURCE_EXHAUSTED."
+    )
     limits: LimitDefaults = setting(factory=LimitDefaults, help="Limits of a request that does not name them.")
     max_limits: LimitMaxima = setting(factory=LimitMaxima, help="Limits that no request can exceed.")
     isolation: str = setting(
-        "auto", help="Level to run programs at: auto (the strongest that works), namespaces or landlock."
+        "auto",
+        choices=("auto", *reversed(_LEVELS)),
+        help="Level to run programs at: auto (the strongest that works), namespaces or landlock.",
     )
     scratch: str = setting(
         "",
         help="Level landlock: existing folder below which programs get theirs; empty: the system's temporary folder.",
     )
     min_isolation: str = setting(
-        "namespaces", help="Level below which the server refuses to start: landlock or namespaces."
+        "namespaces", choices=_LEVELS, help="Level below which the server refuses to start: landlock or namespaces."
     )
     python: str = setting("", help="Interpreter for programs; empty: this server's, without its virtual environment.")
     profiles: dict[str, ProfileSettings] = setting(
@@ -123,10 +134,16 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         "",
         help="Folders of toolchains, with ':' between them, which programs see and commands are looked for in.",
     )
-    compile_cache_bytes: int = setting(256 * _MIB, help="Most bytes of compiled programs that are kept.")
-    spare_boxes: int = setting(2, help="Workers of each profile that wait beyond what was needed lately.")
-    max_sessions: int = setting(256, help="Most sessions alive at once; one more is RESOURCE_EXHAUSTED.")
-    nice: int = setting(5, help="Niceness of programs above the server's, from 0 to 19: they must not starve it.")
+    compile_cache_bytes: int = setting(256 * _MIB, least=0, help="Most bytes of compiled programs that are kept.")
+    spare_boxes: int = setting(
+        2, least=0, most=64, help="Workers of each profile that wait beyond what was needed lately."
+    )
+    max_sessions: int = setting(
+        256, least=0, most=4096, help="Most sessions alive at once; one more is RESOURCE_EXHAUSTED."
+    )
+    nice: int = setting(
+        5, least=0, most=19, help="Niceness of programs above the server's, from 0 to 19: they must not starve it."
+    )
     cgroups: str = setting(
         "auto", help="Groups get made below: auto (the server's own), none, or a path like /fairbox."
     )
@@ -137,54 +154,30 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
     workspace_remotes: list[str] = setting(
         factory=list, help="Beginnings of URLs that workspaces may be fetched from; none: remote_url is refused."
     )
-    workspace_bytes: int = setting(20 * _GIB, help="Most bytes of all workspaces; unused ones go for new ones.")
-    workspace_copy_bytes: int = setting(
-        256 * _MIB, help="Level landlock, where each run gets a copy of its workspace: most bytes of one."
+    workspace_bytes: int = setting(
+        20 * _GIB, least=_MIB, help="Most bytes of all workspaces; unused ones go for new ones."
     )
-    workspace_timeout_s: float = setting(600.0, help="Longest preparation of a workspace, seconds.")
-    drain_grace_s: float = setting(10.0, help="After SIGTERM running programs may go on for so long, seconds.")
+    workspace_copy_bytes: int = setting(
+        256 * _MIB, least=_MIB, help="Level landlock, where each run gets a copy of its workspace: most bytes of one."
+    )
+    workspace_timeout_s: float = setting(600.0, above=0, help="Longest preparation of a workspace, seconds.")
+    drain_grace_s: float = setting(10.0, least=0, help="After SIGTERM running programs may go on for so long, seconds.")
     insecure: bool = setting(
         False, help="Allow listening beyond loopback although neither tokens nor tls_client_ca guard."
     )
 
     def validate(self) -> None:
-        """ConfigError for what types can't say."""
+        """ConfigError for what settings can't have together."""
         self.validate_telemetry()
         self.validate_security()
-        self._validate_isolation()
-        _from("max_concurrent", self.max_concurrent, 1)
+        if self.isolation in _LEVELS and _LEVELS.index(self.isolation) < _LEVELS.index(self.min_isolation):
+            raise ConfigError(f"isolation is {self.isolation!r}, must be at least min_isolation ({self.min_isolation})")
         unknown = sorted(self._named() - LANGUAGES.keys())
         if unknown:
             raise ConfigError(f"languages has {unknown[0]!r}, must be some of {', '.join(LANGUAGES)}")
-        for name in (
-            "max_queued",
-            "metrics_tenants",
-            "drain_grace_s",
-            "spare_boxes",
-            "nice",
-            "max_sessions",
-            "compile_cache_bytes",
-            "max_connection_age_s",
-        ):
-            _from(name, getattr(self, name), 0)
-        self._validate_workspaces()
-        for name in (
-            "limiter_timeout_s",
-            "queue_timeout_s",
-            "gateway_queue_timeout_s",
-            "workspace_timeout_s",
-        ):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be above 0")
-        for name, most in (
-            ("max_concurrent", 4096),
-            ("max_sessions", 4096),
-            ("spare_boxes", 64),
-            ("nice", 19),
-            ("metrics_tenants", 1000),
-        ):
-            if getattr(self, name) > most:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be at most {most}")
+        for root in self.workspace_roots:
+            if not Path(root).is_absolute() or not Path(root).is_dir() or Path(root).resolve() == Path("/"):
+                raise ConfigError(f"workspace_roots has {root!r}, must be absolute paths of folders, and not /")
         self._validate_limits()
         self._validate_profiles()
 
@@ -193,16 +186,6 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
             if profile.lean and (profile.packages or name == PYTHON_BASE):
                 raise ConfigError(f"profiles.{name}.lean is true, which {PYTHON_BASE} and one with packages can't be")
 
-    def _validate_isolation(self) -> None:
-        levels = [level.value for level in IsolationLevel]
-        if self.min_isolation not in levels:
-            raise ConfigError(f"min_isolation is {self.min_isolation!r}, must be one of {', '.join(levels)}")
-        offered = ("auto", *reversed(levels))
-        if self.isolation not in offered:
-            raise ConfigError(f"isolation is {self.isolation!r}, must be one of {', '.join(offered)}")
-        if self.isolation in levels and levels.index(self.isolation) < levels.index(self.min_isolation):
-            raise ConfigError(f"isolation is {self.isolation!r}, must be at least min_isolation ({self.min_isolation})")
-
     def _validate_limits(self) -> None:
         for field in fields(LimitDefaults):
             default, most = getattr(self.limits, field.name), getattr(self.max_limits, field.name)
@@ -210,13 +193,6 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
                 raise ConfigError(
                     f"limits.{field.name} is {default}, must be above 0 and at most max_limits.{field.name} ({most})"
                 )
-
-    def _validate_workspaces(self) -> None:
-        for name in ("workspace_bytes", "workspace_copy_bytes"):
-            _from(name, getattr(self, name), _MIB)
-        for root in self.workspace_roots:
-            if not Path(root).is_absolute() or not Path(root).is_dir() or Path(root).resolve() == Path("/"):
-                raise ConfigError(f"workspace_roots has {root!r}, must be absolute paths of folders, and not /")
 
     def offered(self) -> list[LanguageSpec]:
         """The languages to look for."""
@@ -245,8 +221,3 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         """All profiles, the one that every program can run in first."""
         settings = {PYTHON_BASE: ProfileSettings(), **self.profiles}
         return [Profile(name, tuple(each.packages), each.lean, each.ahead) for name, each in settings.items()]
-
-
-def _from(name: str, value: float, least: int) -> None:
-    if value < least:
-        raise ConfigError(f"{name} is {value}, must be from {least}")

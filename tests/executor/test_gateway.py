@@ -281,7 +281,7 @@ def test_with_a_token_only_those_who_have_it_pass(token: Path) -> None:
         (["gateway_listen=nonsense"], "must be HOST:PORT"),
         (["gateway_listen=127.0.0.1:0", "gateway_token_file=/nowhere"], "can't be read"),
         (["gateway_listen=127.0.0.1:0", "gateway_token_file=/dev/null"], "less than 16 characters"),
-        (["gateway_queue_timeout_s=0"], "must be above 0"),
+        (["gateway_queue_timeout_s=0"], "must be positive"),
     ],
 )
 def test_a_bad_setting_ends_the_server_with_one_sentence(settings: list[str], problem: str) -> None:

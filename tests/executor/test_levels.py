@@ -123,7 +123,7 @@ async def test_nothing_outlives_a_server_that_is_killed(server: Server) -> None:
     ("settings", "sentence"),
     [
         (["isolation=landlock"], "isolation is 'landlock', must be at least min_isolation (namespaces)"),
-        (["isolation=docker"], "isolation is 'docker', must be one of auto, namespaces, landlock"),
+        (["isolation=docker"], "isolation is 'docker', must be one of: auto, namespaces, landlock"),
         (["scratch=/no/such/folder"], "scratch is '/no/such/folder', which can't be used"),
     ],
 )

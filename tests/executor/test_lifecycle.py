@@ -261,7 +261,7 @@ async def test_an_unreachable_server_is_infrastructure() -> None:
     [
         ("listen=0.0.0.0:0", "listen is '0.0.0.0:0', which is not loopback"),
         ("python=/nonexistent/python", "python is '/nonexistent/python', which does not run as a Python interpreter"),
-        ("min_isolation=none", "min_isolation is 'none', must be one of landlock, namespaces"),
+        ("min_isolation=none", "min_isolation is 'none', must be one of: landlock, namespaces"),
         ("max_concurrent=0", "max_concurrent is 0, must be from 1"),
         ("limits.wall_time_s=700", "limits.wall_time_s is 700.0, must be above 0 and at most max_limits.wall_time_s"),
         (
