@@ -1,4 +1,4 @@
-"""What is said of sessions: why one ended, why a call about one is refused, and how many there are."""
+"""What is said of sessions: why one ended, and why a call about one is refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from executor_service.model import Cause
 
-__all__ = ["Ended", "SessionBusy", "SessionNotFound", "SessionStatistics", "TooManySessions"]
+__all__ = ["Ended", "SessionBusy", "SessionNotFound", "TooManySessions"]
 
 
 class SessionNotFound(Exception):  # noqa: N818 - a fact about a session
@@ -26,22 +26,6 @@ class TooManySessions(Exception):  # noqa: N818 - a decision
 
     def __init__(self, most: int) -> None:
         super().__init__(f"{most} sessions live or are being made already (max_sessions)")
-
-
-@dataclass(frozen=True, slots=True)
-class SessionStatistics:
-    """Sessions at one instant, and those since the start."""
-
-    live: int = 0
-    branches: int = 0
-    """Of those, the ones that were forked from another."""
-    busy: int = 0
-    """Of those, the ones whose cell runs."""
-    waiting: int = 0
-    """Cells that wait for their turn."""
-    memory_bytes: int = 0
-    """Resident memory of their interpreters at the end of their last cells."""
-    made_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

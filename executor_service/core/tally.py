@@ -1,4 +1,4 @@
-"""What became of the requests of a server, counted since its start. Pure.
+"""What became of the requests of a server, counted since its start, in the form that Prometheus reads.
 
 Invariants: each run is counted once, as ended or as refused; joined and repeated calls are not runs; at most
 `max_tenants` tenants have counts of their own, those that came first, and all others are one.
@@ -6,12 +6,12 @@ Invariants: each run is counted once, as ended or as refused; joined and repeate
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter as Counts
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from prometheus_client import Histogram
+from prometheus_client import Counter, Histogram
+from prometheus_client.metrics_core import Metric
 
 from executor_service.model import Cause, ExecutionResult, Outcome
 from fairbox.metrics import SECONDS
@@ -47,42 +47,66 @@ class Refusal(StrEnum):
     """Anything else, such as a session that has ended. A defect of ours is in the log."""
 
 
+def _counter(name: str, text: str, *labels: str) -> Counter:
+    return Counter(f"fairbox_executor_{name}", text, labels, registry=None)
+
+
 def _histogram(name: str, text: str, bounds: Sequence[float] = SECONDS) -> Histogram:
     return Histogram(f"fairbox_executor_{name}", text, buckets=bounds, registry=None)
 
 
-@dataclass(slots=True)
 class RunTally:
-    """`ended` and `refused` count; everything else is read."""
+    """`ended` and `refused` count. Each outcome and each reason is there before it has happened, so that its rate has a
+    beginning; runs by tenant are there with `max_tenants` alone."""
 
-    max_tenants: int = 0
-    outcomes: Counter[tuple[Outcome, Cause]] = field(default_factory=Counter)
-    refusals: Counter[Refusal] = field(default_factory=Counter)
-    tenants: Counter[str] = field(default_factory=Counter)
-    """Runs that ended, by tenant; nothing with `max_tenants` 0."""
-    queue_s: Histogram = field(default_factory=lambda: _histogram("queue_seconds", "Time in queues."))
-    """Of the limiter's queue too, where the server waited in it."""
-    setup_s: Histogram = field(
-        default_factory=lambda: _histogram("setup_seconds", "Time to set the sandbox up and to bind the lease.")
-    )
-    run_s: Histogram = field(default_factory=lambda: _histogram("run_seconds", "Wall time of programs."))
-    peak_bytes: Histogram = field(
-        default_factory=lambda: _histogram("peak_memory_bytes", "Most memory of programs, where it is known.", _BYTES)
-    )
-    """Where the most memory of a program is known."""
+    def __init__(self, max_tenants: int = 0) -> None:
+        self._max_tenants = max_tenants
+        self._outcomes = _counter("executions", "Runs that have a result, by outcome and cause.", "outcome", "cause")
+        self._refusals = _counter("refused", "Requests that have none, by reason.", "reason")
+        self._tenants = _counter("tenant_executions", "Runs by tenant.", "tenant")
+        self._known_tenants: set[str] = set()
+        self._queue_s = _histogram("queue_seconds", "Time in queues.")
+        """Of the limiter's queue too, where the server waited in it."""
+        self._setup_s = _histogram("setup_seconds", "Time to set the sandbox up and to bind the lease.")
+        self._run_s = _histogram("run_seconds", "Wall time of programs.")
+        self._peak_bytes = _histogram("peak_memory_bytes", "Most memory of programs, where it is known.", _BYTES)
+        for outcome in Outcome:
+            usual = Cause.INFRA if outcome in (Outcome.SANDBOX_ERROR, Outcome.CANCELLED) else Cause.POLICY
+            self._outcomes.labels(outcome.value.lower(), usual.value.lower())
+        for why in Refusal:
+            self._refusals.labels(why.value)
 
     def ended(self, result: ExecutionResult, tenant: str) -> None:
         """A run has its result."""
-        self.outcomes[result.outcome, result.cause] += 1
-        self.queue_s.observe(result.queue_time_s)
-        self.setup_s.observe(result.setup_time_s)
-        self.run_s.observe(result.wall_time_s)
+        self._outcomes.labels(result.outcome.value.lower(), result.cause.value.lower()).inc()
+        self._queue_s.observe(result.queue_time_s)
+        self._setup_s.observe(result.setup_time_s)
+        self._run_s.observe(result.wall_time_s)
         if result.peak_memory_bytes:
-            self.peak_bytes.observe(result.peak_memory_bytes)
-        if self.max_tenants:
-            known = tenant in self.tenants or len(self.tenants) - (OTHER_TENANTS in self.tenants) < self.max_tenants
-            self.tenants[tenant if known else OTHER_TENANTS] += 1
+            self._peak_bytes.observe(result.peak_memory_bytes)
+        if self._max_tenants:
+            if tenant not in self._known_tenants and len(self._known_tenants) >= self._max_tenants:
+                tenant = OTHER_TENANTS
+            else:
+                self._known_tenants.add(tenant)
+            self._tenants.labels(tenant).inc()
 
     def refused(self, why: Refusal) -> None:
         """A run has none."""
-        self.refusals[why] += 1
+        self._refusals.labels(why.value).inc()
+
+    def outcomes(self) -> dict[Outcome, int]:
+        """Runs ended, by outcome."""
+        found: Counts[Outcome] = Counts()
+        for metric in self._outcomes.collect():
+            for sample in metric.samples:
+                if sample.value and sample.name.endswith("_total"):
+                    found[Outcome(sample.labels["outcome"].upper())] += int(sample.value)
+        return found
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        for each in (self._outcomes, self._refusals, self._queue_s, self._setup_s, self._run_s, self._peak_bytes):
+            yield from each.collect()
+        if self._max_tenants:
+            yield from self._tenants.collect()

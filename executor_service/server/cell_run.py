@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -31,10 +32,6 @@ _DEATH_WITHIN_S = 12.0
 """What is to be killed is dead in milliseconds; `Family.kill` sees to it that it is dead by then."""
 _EXIT_WITHIN_S = 2.0
 """Between the end of a channel and that of its process."""
-_SAID_WITHIN_S = 5.0
-"""The init says at once how long a cell has waited for a processor; where it is starved too, in a moment."""
-_SHORTEST_S = 0.01
-"""Between two such questions."""
 _ALONE = 0.5
 """Share of the grace in which the interpreter alone is interrupted; then its whole process group."""
 
@@ -126,17 +123,13 @@ class CellRun:
 
     async def _over_in_time(self) -> bool:
         """Whether it answers, or its interpreter ends, before its wall time is over."""
-        time = WallTime(self._began, self._limits.wall_time_s)
+        waited_s = partial(self._family.starved_s, self._member)
+        time = WallTime(self._clock, self._limits.wall_time_s, waited_s, self._began)
         left_s = time.limit_s
         while not await self._over_within(left_s):
-            patience_s = time.latest - self._clock.now()
-            if patience_s <= 0:
+            if not left_s:
                 return False
-            starved_s = await self._family.starved_s(self._member, min(patience_s, _SAID_WITHIN_S))
-            left_s = time.left_s(self._clock.now(), starved_s)
-            if left_s <= 0:
-                return await self._over_within(0)
-            left_s = max(left_s, _SHORTEST_S)
+            left_s = await time.more_s()
         return True
 
     async def _over_within(self, seconds: float) -> bool:

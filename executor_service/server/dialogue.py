@@ -18,10 +18,6 @@ from fairbox.clock import Clock
 __all__ = ["MAX_MESSAGE", "Dialogue", "Ended", "Speaker", "Test"]
 
 Frame = tuple[Head, bytes]
-_SAID_WITHIN_S = 5.0
-"""How long a side has waited for a processor is said at once; where its init is starved too, in a moment."""
-_SHORTEST_S = 0.01
-"""Between two such questions."""
 _MAX_TESTS = 10_000
 """Tests of one pytest case."""
 MAX_MESSAGE, _MAX_NODE_ID = 2000, 500
@@ -38,16 +34,16 @@ class Speaker:
     def __init__(self, worker: Served, clock: Clock, time_s: float) -> None:
         self._worker = worker
         self._clock = clock
-        self._limit_s = time_s
-        self._starved_s = 0.0
+        self._time = WallTime(clock, time_s, worker.starved_s, clock.now())
         self.used_s = 0.0
         """How long it has had the word."""
 
     async def say(self, head: Head, blob: bytes = b"") -> Frame:
         """Gives it the word, and returns what it answers. Raises Ended."""
         began = self._clock.now()
+        self._time.began = began - self.used_s
         try:
-            frame = await self._exchange(head, blob, WallTime(began - self.used_s, self._limit_s))
+            frame = await self._exchange(head, blob)
         except TimeoutError:
             self._worker.kill(Killed.WALL)
             raise Ended from None
@@ -57,12 +53,12 @@ class Speaker:
             raise Ended
         return frame
 
-    async def _exchange(self, head: Head, blob: bytes, time: WallTime) -> Frame | None:
+    async def _exchange(self, head: Head, blob: bytes) -> Frame | None:
         """TimeoutError when its time is over; what it waited for a processor is not charged."""
-        left_s, sent = time.left_s(self._clock.now(), self._starved_s), False
+        left_s, sent = max(self._time.left_s(), 0), False
         while True:
             try:
-                async with asyncio.timeout(max(left_s, 0)):
+                async with asyncio.timeout(left_s):
                     if not sent:
                         await self._worker.send(head, blob)
                         sent = True
@@ -70,18 +66,8 @@ class Speaker:
             except TimeoutError:
                 if not sent:
                     raise  # a part of it may have been sent
-            left_s = await self._more_s(time)
-
-    async def _more_s(self, time: WallTime) -> float:
-        """Time that it has left for what it waited. TimeoutError: none."""
-        patience_s = time.latest - self._clock.now()
-        if patience_s > 0:
-            starved_s = await self._worker.starved_s(min(patience_s, _SAID_WITHIN_S))
-            self._starved_s = max(self._starved_s, starved_s)
-        left_s = time.left_s(self._clock.now(), self._starved_s)
-        if left_s <= 0:
-            raise TimeoutError
-        return max(left_s, _SHORTEST_S)
+            if not (left_s := await self._time.more_s()):
+                raise TimeoutError
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,14 @@ reasons, profiles of the configuration), but for tenants, which are bounded wher
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from executor_service.core.sessions import SessionStatistics
-from executor_service.core.tally import Refusal, RunTally
-from executor_service.model import Cause, Outcome
-from executor_service.sandbox.boxes import PoolStatistics
+from executor_service.core.tally import RunTally
+from executor_service.sandbox.boxes import Boxes
+from executor_service.server.session_table import SessionTable
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.metrics import tracing_metrics
 
@@ -24,20 +22,8 @@ __all__ = ["executor_metrics"]
 _PREFIX = "fairbox_executor_"
 
 
-class HasSessions(Protocol):
-    """The sessions of a server."""
-
-    def statistics(self) -> SessionStatistics: ...
-
-
-class HasPools(Protocol):
-    """The boxes of a server."""
-
-    def statistics(self) -> Mapping[str, PoolStatistics]: ...
-
-
 def executor_metrics(
-    now: Callable[[], pb.GetStatusResponse], tally: RunTally, sessions: HasSessions, boxes: HasPools
+    now: Callable[[], pb.GetStatusResponse], tally: RunTally, sessions: SessionTable, boxes: Boxes
 ) -> Iterator[Metric]:
     """All figures of this moment; `now` answers GetStatus. Call it where the server lives."""
     status = now()
@@ -46,11 +32,11 @@ def executor_metrics(
     info.add_metric([status.version, level], 1.0)
     yield info
     yield from _queue(status)
-    yield from _runs(tally)
+    yield from tally.collect()
     yield _counter("deduplicated", "Calls answered from the run of an earlier one.", status.deduplicated_total)
     yield from _limiter(status)
-    yield from _sessions(sessions.statistics())
-    yield from _workers(boxes.statistics())
+    yield from _sessions(sessions)
+    yield from _workers(boxes)
     yield from _workspaces(status.workspaces)
     yield from _compiler(status.compile_cache)
     yield from tracing_metrics(_PREFIX)
@@ -68,31 +54,6 @@ def _queue(status: pb.GetStatusResponse) -> Iterator[Metric]:
     yield _gauge("uptime_seconds", "How long it has served.", status.uptime_s)
 
 
-def _runs(tally: RunTally) -> Iterator[Metric]:
-    runs = CounterMetricFamily(
-        _PREFIX + "executions", "Runs that have a result, by outcome and cause.", labels=["outcome", "cause"]
-    )
-    for outcome, cause in sorted({*tally.outcomes, *((outcome, _usual(outcome)) for outcome in Outcome)}):
-        runs.add_metric([outcome.value.lower(), cause.value.lower()], tally.outcomes[outcome, cause])
-    yield runs
-    refused = CounterMetricFamily(_PREFIX + "refused", "Requests that have none, by reason.", labels=["reason"])
-    for reason in Refusal:
-        refused.add_metric([reason.value], tally.refusals[reason])
-    yield refused
-    for histogram in (tally.queue_s, tally.setup_s, tally.run_s, tally.peak_bytes):
-        yield from histogram.collect()
-    if tally.max_tenants:
-        tenants = CounterMetricFamily(_PREFIX + "tenant_executions", "Runs by tenant.", labels=["tenant"])
-        for tenant, number in tally.tenants.items():
-            tenants.add_metric([tenant], number)
-        yield tenants
-
-
-def _usual(outcome: Outcome) -> Cause:
-    """The cause under which an outcome is shown before it has happened, so that its rate has a beginning."""
-    return Cause.INFRA if outcome in (Outcome.SANDBOX_ERROR, Outcome.CANCELLED) else Cause.POLICY
-
-
 def _limiter(status: pb.GetStatusResponse) -> Iterator[Metric]:
     limiter = status.limiter
     yield _gauge("limiter_valid", "1: the limiter vouches for this server, or there is none.", float(limiter.valid))
@@ -100,20 +61,24 @@ def _limiter(status: pb.GetStatusResponse) -> Iterator[Metric]:
     yield _gauge("limiter_epoch", "Epoch of the limiter that answered last; 0: none.", limiter.epoch)
 
 
-def _sessions(counts: SessionStatistics) -> Iterator[Metric]:
-    yield _gauge("sessions", "Sessions that live, branches among them.", counts.live)
-    yield _gauge("session_branches", "Sessions that were forked from another.", counts.branches)
-    yield _gauge("sessions_busy", "Sessions whose cell runs.", counts.busy)
-    yield _gauge("session_cells_waiting", "Cells that wait for their turn.", counts.waiting)
-    yield _gauge("session_memory_bytes", "Memory of their interpreters after their last cells.", counts.memory_bytes)
-    yield _counter("sessions_made", "Sessions made, branches among them.", counts.made_total)
+def _sessions(table: SessionTable) -> Iterator[Metric]:
+    live = table.live.values()
+    branches = sum(bool(session.info.parent_session_id) for session in live)
+    memory_bytes = sum(session.memory_bytes for session in live)
+    yield _gauge("sessions", "Sessions that live, branches among them.", len(live))
+    yield _gauge("session_branches", "Sessions that were forked from another.", branches)
+    yield _gauge("sessions_busy", "Sessions whose cell runs.", sum(session.busy for session in live))
+    waiting = sum(len(session.waiting) for session in live)
+    yield _gauge("session_cells_waiting", "Cells that wait for their turn.", waiting)
+    yield _gauge("session_memory_bytes", "Memory of their interpreters after their last cells.", memory_bytes)
+    yield _counter("sessions_made", "Sessions made, branches among them.", table.made)
 
 
-def _workers(pools: Mapping[str, PoolStatistics]) -> Iterator[Metric]:
+def _workers(boxes: Boxes) -> Iterator[Metric]:
     workers = GaugeMetricFamily(_PREFIX + "workers", "Sandboxes by profile and state.", labels=["profile", "state"])
     waiting = GaugeMetricFamily(_PREFIX + "workers_wanted", "Runs that wait for a sandbox.", labels=["profile"])
     made = CounterMetricFamily(_PREFIX + "workers_made", "Sandboxes made.", labels=["profile"])
-    for profile, pool in sorted(pools.items()):
+    for profile, pool in sorted(boxes.statistics().items()):
         for state, number in (("ready", pool.ready), ("used", pool.used), ("pending", pool.pending)):
             workers.add_metric([profile, state], number)
         waiting.add_metric([profile], pool.waiting)

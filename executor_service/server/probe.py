@@ -18,8 +18,9 @@ from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.server.levels import LevelFacts
 from executor_service.server.plans import Planner
+from executor_service.v1 import executor_pb2 as pb
 
-__all__ = ["Capabilities", "LanguageFacts", "probe"]
+__all__ = ["Capabilities", "probe"]
 
 _LIMITS = Limits(
     wall_time_s=20.0,
@@ -37,23 +38,12 @@ _NUMBER = re.compile(r"\d\.\d")
 
 
 @dataclass(frozen=True, slots=True)
-class LanguageFacts:
-    """One language."""
-
-    name: str
-    installed: bool
-    version: str = ""
-    reason: str = ""
-    """Why not."""
-
-
-@dataclass(frozen=True, slots=True)
 class Capabilities:
     """What this server offers."""
 
     levels: tuple[LevelFacts, ...]
     """Strongest first."""
-    languages: tuple[LanguageFacts, ...]
+    languages: tuple[pb.LanguageStatus, ...]
     """By name."""
     level: IsolationLevel
     """The one that programs run at."""
@@ -74,15 +64,15 @@ async def probe(
     """`missing`: language -> why it is not even tried; `levels`: those that were tried, the strongest first.
 
     Raises SandboxFailure where no sandbox works."""
-    languages = [LanguageFacts(name, installed=False, reason=reason) for name, reason in missing.items()]
+    languages = [pb.LanguageStatus(name=name, installed=False, reason=reason) for name, reason in missing.items()]
     languages += await _languages(planner, boxes, [spec for name, spec in LANGUAGES.items() if name not in missing])
     return Capabilities(tuple(levels), tuple(sorted(languages, key=lambda facts: facts.name)), boxes.level)
 
 
-async def _languages(planner: Planner, boxes: Boxes, specs: Sequence[LanguageSpec]) -> list[LanguageFacts]:
+async def _languages(planner: Planner, boxes: Boxes, specs: Sequence[LanguageSpec]) -> list[pb.LanguageStatus]:
     """A few at a time: some toolchains take a second to say their version."""
     waiting = list(specs)
-    found: list[LanguageFacts] = []
+    found: list[pb.LanguageStatus] = []
 
     async def work() -> None:
         while waiting:
@@ -97,7 +87,7 @@ async def _languages(planner: Planner, boxes: Boxes, specs: Sequence[LanguageSpe
     return found
 
 
-async def _language(planner: Planner, boxes: Boxes, spec: LanguageSpec) -> LanguageFacts:
+async def _language(planner: Planner, boxes: Boxes, spec: LanguageSpec) -> pb.LanguageStatus:
     plan = planner.probe(spec, _LIMITS)
     try:
         async with boxes.take(plan) as sandbox:
@@ -105,13 +95,13 @@ async def _language(planner: Planner, boxes: Boxes, spec: LanguageSpec) -> Langu
     except SandboxFailure as failure:
         if failure.stage != "exec":
             raise
-        return LanguageFacts(spec.name, installed=False, reason=f"{plan.argv[0]} can't be started: {failure}")
+        return pb.LanguageStatus(name=spec.name, installed=False, reason=f"{plan.argv[0]} can't be started: {failure}")
     said = [line for line in (report.stdout.text + report.stderr.text).splitlines() if line.strip()]
     if report.killed or report.code or report.signal:
         ending = f"signal {report.signal}" if report.signal else f"exit code {report.code}"
         ending = f"{report.killed} limit" if report.killed else ending
         last = f": {said[-1].strip()[:200]}" if said else ""
         reason = f"{' '.join(plan.argv)} failed with {ending}{last}; it comes with {spec.install}"
-        return LanguageFacts(spec.name, installed=False, reason=reason)
+        return pb.LanguageStatus(name=spec.name, installed=False, reason=reason)
     version = next((line for line in said if _NUMBER.search(line)), said[0] if said else "")
-    return LanguageFacts(spec.name, installed=True, version=version.strip()[:200])
+    return pb.LanguageStatus(name=spec.name, installed=True, version=version.strip()[:200])

@@ -10,7 +10,6 @@ last call that waits for a run is cancelled, the run is; nothing is left when th
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -204,14 +203,6 @@ class Runs:
     def knows(self, request_id: str) -> bool:
         """Whether a run with this id is in flight, or has ended and is remembered."""
         return self._table.knows(request_id)
-
-    @property
-    def outcomes(self) -> Counter[Outcome]:
-        """Runs ended, by outcome."""
-        found: Counter[Outcome] = Counter()
-        for (outcome, _), number in self.tally.outcomes.items():
-            found[outcome] += number
-        return found
 
     @property
     def deduplicated_total(self) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from executor_service.core.sessions import Ended, SessionBusy, SessionNotFound, SessionStatistics, TooManySessions
+from executor_service.core.sessions import Ended, SessionBusy, SessionNotFound, TooManySessions
 from executor_service.model import Limits, SessionInfo
 from fairbox.clock import Clock
 
@@ -103,7 +103,9 @@ class SessionTable:
         self._clock = clock
         self._most = most
         self._ended: OrderedDict[str, Ended] = OrderedDict()
-        self._reserved = self._made = 0
+        self.made = 0
+        """Sessions so far, branches among them."""
+        self._reserved = 0
         self._numbers = count(1)
 
     def session_id(self, secret: str) -> str:
@@ -123,7 +125,7 @@ class SessionTable:
     def add(self, info: SessionInfo, limits: Limits, family: Family, member: Interpreter) -> LiveSession:
         """A session lives, in room that was reserved. `limits` are those of its cells that name none."""
         self._reserved -= 1
-        self._made += 1
+        self.made += 1
         session = LiveSession(next(self._numbers), info, limits, family, member, self._clock, self._clock.now())
         session.cells, session.memory_bytes = info.cells, info.memory_bytes  # a branch begins with its parent's
         self.live[info.session_id] = session
@@ -181,15 +183,3 @@ class SessionTable:
         if mark and server != self._server:
             return SessionNotFound(session_id, f"belongs to server {server!r}, and this is {self._server!r}")
         return SessionNotFound(session_id, _UNKNOWN)
-
-    def statistics(self) -> SessionStatistics:
-        """As it is now."""
-        sessions = list(self.live.values())
-        return SessionStatistics(
-            live=len(sessions),
-            branches=sum(bool(session.info.parent_session_id) for session in sessions),
-            busy=sum(session.busy for session in sessions),
-            waiting=sum(len(session.waiting) for session in sessions),
-            memory_bytes=sum(session.memory_bytes for session in sessions),
-            made_total=self._made,
-        )

@@ -43,17 +43,14 @@ def status(
             pb.IsolationStatus(level=level_to_proto(facts.level), available=facts.available, reason=facts.reason)
             for facts in capabilities.levels
         ],
-        languages=[
-            pb.LanguageStatus(name=facts.name, installed=facts.installed, version=facts.version, reason=facts.reason)
-            for facts in capabilities.languages
-        ],
+        languages=capabilities.languages,
         profiles=_profiles(boxes),
         max_running=counts.max_running,
         running=counts.running,
         max_queued=counts.max_queued,
         queued=counts.queued,
         oldest_wait_s=counts.oldest_wait_s,
-        outcomes={outcome.name: number for outcome, number in runs.outcomes.items()},
+        outcomes={outcome.name: number for outcome, number in runs.tally.outcomes().items()},
         deduplicated_total=runs.deduplicated_total,
         default_limits=limits_to_proto(policy.defaults),
         max_limits=limits_to_proto(policy.maxima),

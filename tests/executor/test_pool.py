@@ -14,7 +14,7 @@ from executor_service.model import Limits
 from executor_service.sandbox import boxes as module
 from executor_service.sandbox.boxes import Boxes, PoolStatistics
 from executor_service.sandbox.template import Profile
-from fairbox.clock import MonotonicClock
+from tests.executor.clocks import FakeClock
 
 NAME = "python-base"
 
@@ -70,17 +70,10 @@ class FakeTemplate:
         await asyncio.Event().wait()
 
 
-class Clock(MonotonicClock):
-    time = 0.0
-
-    def now(self) -> float:
-        return self.time
-
-
 class Pool:
     """The boxes of one profile."""
 
-    def __init__(self, boxes: Boxes, clock: Clock) -> None:
+    def __init__(self, boxes: Boxes, clock: FakeClock) -> None:
         self.boxes, self.clock = boxes, clock
         [self.shelf] = boxes._shelves.values()
 
@@ -116,7 +109,7 @@ async def opened(monkeypatch: pytest.MonkeyPatch, *, spare: int, most: int) -> A
     monkeypatch.setattr(FakeBox, "alive", set(), raising=False)
     monkeypatch.setattr(module, "Box", FakeBox)
     monkeypatch.setattr(module, "Template", FakeTemplate)
-    clock = Clock()
+    clock = FakeClock()
     settings: dict[str, Any] = {"profiles": [FakeTemplate.profile], "env": {}, "limits": Limits()}
     async with Boxes(cast("Any", None), clock, spare=spare, most=most, **settings) as boxes:
         pool = Pool(boxes, clock)

@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from executor_service.core.sessions import Ended, SessionBusy, SessionNotFound, TooManySessions
 from executor_service.model import Cause, Limits, SessionInfo
 from executor_service.server.session_table import KEPT_ENDED, MAX_WAITING, LiveSession, SessionTable
-from fairbox.clock import MonotonicClock
-
-
-class Clock(MonotonicClock):
-    time = 0.0
-
-    def now(self) -> float:
-        return self.time
+from tests.executor.clocks import FakeClock
 
 
 def add(table: SessionTable, info: SessionInfo) -> LiveSession:
@@ -29,9 +22,9 @@ def add(table: SessionTable, info: SessionInfo) -> LiveSession:
 
 
 def table_of(
-    *session_ids: str, most: int = 100, ttl_s: float = 10.0, clock: Clock | None = None, name: str = "here"
+    *session_ids: str, most: int = 100, ttl_s: float = 10.0, clock: FakeClock | None = None, name: str = "here"
 ) -> SessionTable:
-    table = SessionTable(name, clock or Clock(), most=most)
+    table = SessionTable(name, clock or FakeClock(), most=most)
     for session_id in session_ids:
         add(table, SessionInfo(session_id, idle_ttl_s=ttl_s))
     return table
@@ -107,7 +100,7 @@ def test_room_is_taken_while_sessions_are_being_made() -> None:
 
 
 def test_idle_sessions_expire_and_busy_ones_do_not() -> None:
-    clock = Clock()
+    clock = FakeClock()
     table = table_of("idle", "busy", ttl_s=10.0, clock=clock)
 
     def expired(now: float) -> list[str]:

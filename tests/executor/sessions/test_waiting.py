@@ -12,6 +12,7 @@ import pytest
 from executor_service import ExecutorClient, Limits, Outcome, Session
 from executor_service.core.wall_time import WallTime
 from executor_service.sandbox.inside.watch import PATIENCE
+from tests.executor.clocks import FakeClock
 from tests.executor.levels import Level
 from tests.executor.servers import Server, wait_for
 
@@ -20,11 +21,22 @@ HOGS = 4 * len(os.sched_getaffinity(0))
 """So many that what else runs on the machine matters little: a cell may wait for up to three times its limit."""
 
 
-def test_the_time_that_is_left_grows_with_the_waiting_up_to_a_bound() -> None:
-    time = WallTime(100.0, 2.0)
-    assert (time.left_s(100.0, 0.0), time.left_s(102.5, 0.0), time.left_s(102.5, 1.0)) == (2.0, -0.5, 0.5)
-    assert time.latest == 100.0 + 2.0 * PATIENCE
-    assert time.left_s(104.0, 50.0) == time.latest - 104.0
+async def test_the_time_that_is_left_grows_with_the_waiting_up_to_a_bound() -> None:
+    waited = iter((0.0, 1.0, 50.0, 50.0))
+    clock = FakeClock(100.0)
+
+    async def waited_s(within_s: float) -> float:
+        assert 0 < within_s <= 5
+        return next(waited)
+
+    time = WallTime(clock, 2.0, waited_s, 100.0)
+    assert time.left_s() == 2.0
+    clock.time = 102.5
+    assert (await time.more_s(), await time.more_s()) == (0.0, 0.5)
+    clock.time = 104.0
+    assert await time.more_s() == 100.0 + 2.0 * PATIENCE - 104.0
+    clock.time = 100.0 + 2.0 * PATIENCE
+    assert await time.more_s() == 0.0
 
 
 @contextlib.asynccontextmanager
