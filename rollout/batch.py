@@ -28,7 +28,7 @@ from rollout.tokens.segment import SegmentKind
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["MaskedRows", "RolloutBatch"]
+__all__ = ["MaskedRows", "RolloutBatch", "check_results"]
 
 NO_VERSION = -1
 """Weight version of ids that no weights sampled, and of padding."""
@@ -107,7 +107,7 @@ class RolloutBatch:
         """
         kept = [result for result in results if masked is MaskedRows.KEEP or not result.masked]
         kept, last = rows_of(kept)
-        _check(kept, pad_token_id, prompt_length, response_length)
+        check_results(kept, pad_token_id, prompt_length, response_length)
         rows = [_row(result) for result in kept]
         width = prompt_length or max(1, *(len(row.prompt) for row in rows))
         room = response_length or max(1, *(len(row.response) for row in rows))
@@ -172,9 +172,13 @@ def _row(result: TrajectoryResult) -> _Row:
     return _Row(prompt, response, trajectory.response_mask, trajectory.logprobs, versions, token_rewards(result))
 
 
-def _check(
-    results: Sequence[TrajectoryResult], pad_token_id: int, prompt_length: int | None, response_length: int | None
+def check_results(
+    results: Sequence[TrajectoryResult],
+    pad_token_id: int,
+    prompt_length: int | None = None,
+    response_length: int | None = None,
 ) -> None:
+    """Raises FieldErrors for everything that keeps the results from being rows of a trainer."""
     errors = []
     if not results:
         errors.append(FieldError("results", "leaves no row: it is empty, or everything in it is masked and dropped"))

@@ -1,4 +1,4 @@
-"""What the engines behind another trainer's own client have in common: counts, deadlines, what counts as a turn.
+"""What the engines behind another trainer's own client have in common: deadlines, what counts as a turn.
 
 The client belongs to the trainer: leaving the engine closes nothing. Such clients wait while weights are updated, and
 don't tell that from generating: `queue_timeout_s` of a request bounds both, and `time_limit_s` is not looked at.
@@ -20,11 +20,12 @@ from rollout.engines.base import (
     FinishReason,
     GenerationRequest,
     GenerationResult,
+    SamplingParams,
     VersionSpan,
     check_request,
 )
 
-__all__ = ["ClientEngine", "ClientTurn"]
+__all__ = ["ClientEngine", "ClientTurn", "sampling_fields"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +40,15 @@ class ClientTurn:
 
 
 class ClientEngine(abc.ABC):
-    """A subclass says how its client is asked, and reads what it answers. `who` is the server's name in errors."""
+    """A subclass asks its client and reads what that answers. `who` is the server's name in errors."""
 
     who: str
 
-    def __init__(self, *, model_name: str, vocab_size: int, max_model_tokens: int) -> None:
+    def __init__(self, client: Any, *, model_name: str, vocab_size: int, max_model_tokens: int) -> None:
+        self.client = client
         self.model_name = model_name
         self.vocab_size = vocab_size
         self.max_model_tokens = max_model_tokens
-        self._running = self._finished = self._aborted = self._sampled = 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -58,44 +59,26 @@ class ClientEngine(abc.ABC):
         return None
 
     def statistics(self) -> EngineStatistics:
-        return EngineStatistics(
-            running=self._running, finished=self._finished, aborted=self._aborted, sampled_tokens=self._sampled
-        )
+        """Nothing: what the client does is the trainer's to count."""
+        return EngineStatistics()
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:
         """One turn. Raises FieldErrors for a bad request, EngineUnavailable for whatever the trainer's side fails
         with."""
         check_request(request, vocab_size=self.vocab_size, max_model_tokens=self.max_model_tokens)
-        self._running += 1
         began = time.monotonic()
         try:
-            turn = self._read(await self._within_deadline(request))
-            result = self._result(turn, request, time.monotonic() - began)
-        except BaseException:
-            self._aborted += 1
-            raise
-        finally:
-            self._running -= 1
-        self._finished += 1
-        self._sampled += len(result.ids)
-        return result
-
-    @abc.abstractmethod
-    async def _ask(self, request: GenerationRequest) -> Any:
-        """The client's answer. It may raise whatever the client raises."""
-
-    @abc.abstractmethod
-    def _read(self, answer: Any) -> ClientTurn:
-        """What is in it. Raises EngineUnavailable for an answer of another form."""
-
-    async def _within_deadline(self, request: GenerationRequest) -> Any:
-        try:
             async with asyncio.timeout(request.queue_timeout_s):
-                return await self._ask(request)
+                turn = await self.ask(request)
         except TimeoutError:
             raise EngineUnavailable(f"{self.who} did not answer within {request.queue_timeout_s:g} s") from None
         except Exception as error:  # the boundary to the trainer and Ray, whose errors have no common base
             raise EngineUnavailable(f"{self.who} failed: {type(error).__name__}: {error}") from error
+        return self._result(turn, request, time.monotonic() - began)
+
+    @abc.abstractmethod
+    async def ask(self, request: GenerationRequest) -> ClientTurn:
+        """The client's answer. It may raise whatever the client raises."""
 
     def _result(self, turn: ClientTurn, request: GenerationRequest, took_s: float) -> GenerationResult:
         """Raises EngineUnavailable for what is no whole turn."""
@@ -114,3 +97,13 @@ class ClientEngine(abc.ABC):
             versions=(VersionSpan(turn.version, 0, len(ids)),),
             run_s=took_s,
         )
+
+
+def sampling_fields(params: SamplingParams) -> dict[str, Any]:
+    """The parameters that every trainer's client calls the same."""
+    return {
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": params.top_k or -1,
+        "stop_token_ids": list(params.stop_token_ids),
+    }

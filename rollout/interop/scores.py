@@ -11,9 +11,7 @@ from fairbox.errors import ConfigError
 from rollout.interop.shared import shared_executor
 from rollout.rewards import Composition, Reward, RewardServices, Sample, load_reward
 
-__all__ = ["REWARD_HELP", "RowScorer", "ground_truth", "reward_function"]
-
-REWARD_HELP = "A registered reward, a YAML file of rewards, or module:function, which takes a Sample."
+__all__ = ["RowScorer", "ground_truth", "reward_function"]
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fairbox.config import load, setting
+from fairbox.config import check, load, setting
 from fairbox.errors import ConfigError
 from rollout.tools.code_interpreter import CodeInterpreterConfig
 
-__all__ = ["InterpreterSettings", "from_mapping"]
+__all__ = ["InterpreterSettings", "TrainerSettings", "from_mapping"]
 
 T = TypeVar("T")
 
@@ -23,7 +23,22 @@ class InterpreterSettings(CodeInterpreterConfig):
 
     executor: str = setting("127.0.0.1:50051", help="Address of the executor.")
     limiter: str = setting("127.0.0.1:50052", help="Address of the limiter.")
-    type: str = setting("native", help="For verl's tool registry, which takes nothing else.")
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """What every way into another trainer has: a tool, and a reward."""
+
+    tool: InterpreterSettings = setting(factory=InterpreterSettings, help="The code interpreter and its services.")
+    reward: str = setting(
+        "gsm8k", help="A registered reward, a YAML file of rewards, or module:function, which takes a Sample."
+    )
+    max_parallel_calls: int = setting(4, least=1, help="Tool calls of one turn that run at once.")
+
+    def validate(self) -> None:
+        """ConfigError for what types can't say."""
+        check(self)
+        self.tool.validate()
 
 
 def from_mapping(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:

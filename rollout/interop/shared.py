@@ -2,69 +2,71 @@
 settings, and clients of executors. Each is opened by its first user.
 
 Trainers make tools cheaply, often and without ever closing them, and some make one for each trajectory, so the channels
-belong to the event loop and not to the tool. Invariants: a thing is opened once, however many ask for it at the
-same time; a caller that goes away takes nothing with it; each is entered and left by one task, which `close_shared`
-ends.
+belong to the event loop and not to the tool. Invariants: a thing is opened once, however many ask for it at the same
+time; a caller that goes away takes nothing with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from executor_service import ExecutorClient
 from rollout.interop.settings import InterpreterSettings
+from rollout.tools.base import ToolResponse
+from rollout.tools.calls import MalformedCall, ToolCall
 from rollout.tools.code_interpreter import CodeInterpreter
-from rollout.tools.schema import ToolSchema
+from rollout.tools.toolbox import Toolbox
 
-__all__ = ["close_shared", "interpreter_schema", "shared_executor", "shared_interpreter"]
+__all__ = ["SharedTools", "close_shared", "shared_executor", "shared_interpreter"]
 
-T = TypeVar("T")
-
-
-class _Opened(Generic[T]):
-    """One thing and the task that holds it open."""
-
-    def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
-        self._ready: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._closing = asyncio.Event()
-        self._owner = asyncio.create_task(self._own(make), name="fairbox shared")
-
-    @property
-    def failed(self) -> bool:
-        return self._owner.done()
-
-    async def get(self) -> T:
-        """The thing, when it is open. Raises what opening it raised."""
-        return await asyncio.shield(self._ready)
-
-    async def close(self) -> None:
-        self._closing.set()
-        await asyncio.gather(self._owner, return_exceptions=True)
-
-    async def _own(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
-        try:
-            async with make() as opened:
-                self._ready.set_result(opened)
-                await self._closing.wait()
-        except Exception as error:
-            if self._ready.done():
-                raise
-            self._ready.set_exception(error)
-        finally:
-            self._ready.cancel()
+T = TypeVar("T", bound=AbstractAsyncContextManager[Any])
 
 
-_LOOPS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Opened[Any]]] = weakref.WeakKeyDictionary()
-"""What each running loop has opened. Only ever used from within that loop."""
+class _Opened:
+    """What one running loop has opened, and the lock under which it opens more."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.things: dict[Hashable, Any] = {}
 
 
-def interpreter_schema(settings: InterpreterSettings) -> ToolSchema:
-    """The signature that the model is shown with these settings. Opens nothing."""
-    return CodeInterpreter(settings, executor=settings.executor, limiter=settings.limiter).schema
+_LOOPS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Opened] = weakref.WeakKeyDictionary()
+"""Only ever used from within the loop."""
+
+
+class SharedTools:
+    """The code interpreter for the trajectories that a trainer's own loop plays: prepared for each at its first call.
+
+    One object serves any number of trajectories. Making it opens nothing.
+    """
+
+    def __init__(self, settings: InterpreterSettings, *, max_parallel_calls: int = 1) -> None:
+        self._settings = settings
+        self._max_parallel_calls = max_parallel_calls
+        self._held: set[str] = set()
+
+    async def answer(self, trajectory_id: str, calls: Sequence[ToolCall | MalformedCall]) -> list[ToolResponse]:
+        """One response for each call of a turn, in order. Raises InfraError."""
+        toolbox = await self._toolbox()
+        if trajectory_id not in self._held:
+            self._held.add(trajectory_id)
+            await toolbox.create(trajectory_id, {})
+        return await toolbox.answer(trajectory_id, calls, run=len(calls), time_limit_s=None)
+
+    async def release(self, trajectory_id: str) -> None:
+        """Ends what the trajectory holds. Idempotent, and right for ids that nothing was called for. Raises
+        InfraError."""
+        if trajectory_id in self._held:
+            self._held.discard(trajectory_id)
+            await (await self._toolbox()).release(trajectory_id)
+
+    async def _toolbox(self) -> Toolbox:
+        interpreter = await shared_interpreter(self._settings)
+        return Toolbox([interpreter], max_parallel_calls=self._max_parallel_calls)
 
 
 async def shared_interpreter(settings: InterpreterSettings) -> CodeInterpreter:
@@ -79,15 +81,17 @@ async def shared_executor(target: str) -> ExecutorClient:
     return await _shared(target, lambda: ExecutorClient(target))
 
 
-async def _shared(key: Hashable, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
-    opened = _LOOPS.setdefault(asyncio.get_running_loop(), {})
-    if key not in opened or opened[key].failed:
-        opened[key] = _Opened(make)
-    found: T = await opened[key].get()
+async def _shared(key: Hashable, make: Callable[[], T]) -> T:
+    opened = _LOOPS.setdefault(asyncio.get_running_loop(), _Opened())
+    if key not in opened.things:
+        async with opened.lock:
+            if key not in opened.things:
+                opened.things[key] = await make().__aenter__()
+    found: T = opened.things[key]
     return found
 
 
 async def close_shared() -> None:
     """Closes what the running loop has opened. Idempotent; for programs that end tidily, and for tests."""
-    opened = _LOOPS.pop(asyncio.get_running_loop(), {})
-    await asyncio.gather(*(each.close() for each in opened.values()))
+    opened = _LOOPS.pop(asyncio.get_running_loop(), _Opened())
+    await asyncio.gather(*(each.__aexit__(None, None, None) for each in opened.things.values()))

@@ -71,14 +71,15 @@ class GroupSummary:
 
 
 class RolloutRunner:
-    """Trajectories of each task, as `schedule` says. `score` (see `rollout.loop.scoring`) is called for those that are
-    not masked, `sink` for each that is kept, and `on_group` when a group has ended. `slots` are places that several
-    runners share: a trajectory takes one while it is played and scored, beside its place in `schedule`."""
+    """Trajectories of each task, as `schedule` says. `score` (see `rollout.loop.scoring`; None: nothing is scored) is
+    called for those that are not masked, `sink` for each that is kept, and `on_group` when a group has ended. `slots`
+    are places that several runners share: a trajectory takes one while it is played and scored, beside its place in
+    `schedule`."""
 
     def __init__(
         self,
         loop: Loop,
-        score: Score,
+        score: Score | None,
         sink: Sink,
         *,
         schedule: Schedule,

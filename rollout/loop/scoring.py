@@ -38,9 +38,10 @@ for a defect, cause INFRA. It changes nothing outside of itself, so it may be ca
 
 
 class Scoring:
-    """`timeout_s` is the longest time of one trajectory's scoring, repetitions included; `retries` bounds those."""
+    """`timeout_s` is the longest time of one trajectory's scoring, repetitions included; `retries` bounds those. If
+    `score` is None, every trajectory stays as it is."""
 
-    def __init__(self, score: Score, *, timeout_s: float, retries: RetryBudget, clock: Clock) -> None:
+    def __init__(self, score: Score | None, *, timeout_s: float, retries: RetryBudget, clock: Clock) -> None:
         self._score = score
         self._timeout_s = timeout_s
         self._retries = retries
@@ -52,7 +53,7 @@ class Scoring:
 
     async def scored(self, task: Task, result: TrajectoryResult) -> TrajectoryResult:
         """The trajectory with its reward, or unscored; a masked one as it is. Raises nothing but cancellation."""
-        if result.masked:
+        if result.masked or self._score is None:
             return result
         began = self._clock.now()
         self.running += 1
@@ -91,6 +92,7 @@ class Scoring:
             attempt += 1
 
     async def _once(self, task: Task, result: TrajectoryResult) -> Reward | NotScored:
+        assert self._score is not None
         try:
             outcome = self._score(task, result)
             return await outcome if inspect.isawaitable(outcome) else outcome

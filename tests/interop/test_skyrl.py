@@ -35,7 +35,7 @@ def test_rows_are_the_trajectories() -> None:
     assert output["rollout_logprobs"][0] == [-0.5, -0.5, 0.0, 0.0, -0.5]
     assert output["rewards"] == [1.0, 0.0, 0.0, 1.0, 0.0]
     assert output["stop_reasons"] == ["answered", "answered", "infra", "answered", "infra"]
-    assert output["rollout_metrics"]["fairbox/masked"] == 0.4
+    assert output["rollout_metrics"]["generate/num_masked"] == 2.0
     assert output["rollout_metrics"]["fairbox/not_trained_on"] == 0.6
 
 
@@ -50,7 +50,7 @@ def test_rewards_can_stand_at_the_last_sampled_token() -> None:
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(FieldErrors, match="results is empty"):
+    with pytest.raises(FieldErrors, match="results leaves no row: it is empty"):
         generator_output([], pad_token_id=0)
     with pytest.raises(FieldErrors, match="trajectory_ids has 1 for 2 results"):
         generator_output([GOOD, BAD], pad_token_id=0, trajectory_ids=["x"])

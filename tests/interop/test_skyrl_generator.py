@@ -106,7 +106,7 @@ async def test_rewards_come_from_a_file_and_what_has_none_is_masked_with_its_gro
     client = ScriptedClient(tokenizer, chat, [["#### 42"], ["#### 41"]])
     output = await generator(stack, client, model_dir, concurrency=1, reward=str(path)).generate(batch(2))
     assert output["rewards"] == [2.0, 0.0]
-    assert output["rollout_metrics"]["fairbox/reward/gsm8k/correct"] == 0.5
+    assert output["rollout_metrics"]["reward/gsm8k/correct"] == 0.5
     client = ScriptedClient(tokenizer, chat, [["#### 42"], ["#### 41"]])
     unscored = generator(stack, client, model_dir, reward="tests.interop.test_scores:untestable")
     output = await unscored.generate(batch(2))

@@ -17,7 +17,6 @@ from fairbox.channels import open_channel
 from fairbox.errors import ConfigError
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.interop.shared import close_shared
-from rollout.interop.verl.plain import INFRA_FIELD, NOT_AVAILABLE
 from rollout.stack import LocalStack
 from rollout.tools import InfraError
 from rollout.tools.code_interpreter import CodeInterpreter
@@ -36,10 +35,11 @@ with warnings.catch_warnings():
     )
     from verl.tools.tool_registry import load_all_tools
 
+    from rollout.interop.verl.tool import INFRA_FIELD, NOT_AVAILABLE
+
 pytestmark = [pytest.mark.verl, pytest.mark.asyncio(loop_scope="module")]
 
-BASE = "rollout.interop.verl.tool.CodeInterpreterTool"
-PLAIN = "rollout.interop.verl.plain.PlainCodeInterpreter"
+TOOL = "rollout.interop.verl.tool.CodeInterpreterTool"
 SEED_SCHEMA = OpenAIFunctionToolSchema(
     type="function",
     function=OpenAIFunctionSchema(
@@ -62,11 +62,9 @@ SEED_SCHEMA = OpenAIFunctionToolSchema(
 """As the design page of verl's tool has it."""
 
 
-def tools(folder: Path, class_name: str, **config: Any) -> list[Any]:
-    """What verl's registry makes of a tool file. A plain class needs the schema in the file."""
-    tool: dict[str, Any] = {"class_name": class_name, "config": {"type": "native"} | config}
-    if class_name == PLAIN:
-        tool["tool_schema"] = SEED_SCHEMA.model_dump(exclude_none=True)
+def tools(folder: Path, **config: Any) -> list[Any]:
+    """What verl's registry makes of a tool file."""
+    tool: dict[str, Any] = {"class_name": TOOL, "config": {"type": "native"} | config}
     path = folder / "tools.yaml"
     path.write_text(json.dumps({"tools": [tool]}))  # JSON is YAML
     return cast("list[Any]", load_all_tools(str(path), None))
@@ -112,10 +110,8 @@ async def held(stack: LocalStack) -> tuple[int, int]:
 
 
 async def test_tools_registration(tmp_path: Path) -> None:
-    (tool,) = tools(tmp_path, BASE, num_workers=4, rate_limit=4, default_timeout=5, enable_global_rate_limit=True)
+    (tool,) = tools(tmp_path, num_workers=4, rate_limit=4, default_timeout=5, enable_global_rate_limit=True)
     assert (tool.name, tool.tool_schema) == ("code_interpreter", SEED_SCHEMA)
-    (plain,) = tools(tmp_path, PLAIN)
-    assert (plain.name, plain.tool_schema) == ("code_interpreter", SEED_SCHEMA)
 
 
 async def test_the_tool_file_of_the_page_is_taken(tmp_path: Path, stack: LocalStack) -> None:
@@ -126,9 +122,8 @@ async def test_the_tool_file_of_the_page_is_taken(tmp_path: Path, stack: LocalSt
     assert (await Loop(load_all_tools(str(path), None)).call({"code": "print(6 * 7)"}))[0] == "42"
 
 
-@pytest.mark.parametrize("class_name", [BASE, PLAIN])
-async def test_verls_loop_calls_it(tmp_path: Path, stack: LocalStack, class_name: str) -> None:
-    loop = Loop(tools(tmp_path, class_name, **services(stack)))
+async def test_verls_loop_calls_it(tmp_path: Path, stack: LocalStack) -> None:
+    loop = Loop(tools(tmp_path, **services(stack)))
     text, reward, metrics = await loop.call({"code": "print(6 * 7)", "executes": "True", "timeout": 10**9})
     assert (text, reward, metrics["outcome"]) == ("42", None, "ok")
     text, _, metrics = await loop.call({"code": "1 / 0"})
@@ -136,20 +131,26 @@ async def test_verls_loop_calls_it(tmp_path: Path, stack: LocalStack, class_name
     assert metrics["outcome"] == "program_error"
     assert (await loop.call({"code": ""}))[0] == 'Error: the argument "code" is empty.'
     assert (await loop.call({"program": "1"}))[0] == 'Error: the argument "code" is missing.'
-    assert (await loop.call("[1]"))[0] == "Error: the arguments must be a JSON object."
+    assert (await loop.call("[1]"))[0].endswith('"arguments" must be a JSON object, but is a list.')
     assert (await loop.call("{code"))[0].startswith("Invalid JSON in arguments")  # verl's own answer
 
 
 async def test_timeout_and_language_are_the_configurations(tmp_path: Path, stack: LocalStack) -> None:
-    loop = Loop(tools(tmp_path, BASE, default_timeout=1.0, **services(stack)))
+    loop = Loop(tools(tmp_path, default_timeout=1.0, **services(stack)))
     text, _, metrics = await loop.call(
         {"code": "import time; print(1, flush=True); time.sleep(60)", "timeout": 99, "language": "bash"}
     )
     assert (text.split("\n")[0], metrics["outcome"]) == ("1", "time_limit")
 
 
+async def test_a_session_lasts_over_the_calls_of_a_trajectory(tmp_path: Path, stack: LocalStack) -> None:
+    loop, data = Loop(tools(tmp_path, mode="session", **services(stack))), trajectory("session")
+    await loop.call({"code": "x = 6"}, data)
+    assert (await loop.call({"code": "x * 7"}, data))[0] == "42"
+
+
 async def test_old_rollouts_lifecycle_works_too(tmp_path: Path, stack: LocalStack) -> None:
-    (tool,) = tools(tmp_path, BASE, **services(stack))
+    (tool,) = tools(tmp_path, **services(stack))
     instance_id, created = await tool.create("request-1", ground_truth="42")
     assert (instance_id, created.is_empty()) == ("request-1", True)
     response, _, _ = await tool.execute(instance_id, {"code": "print(42)"})
@@ -170,7 +171,7 @@ async def test_what_a_trajectory_holds_is_released_when_verl_has_dropped_it(
         await original(self, trajectory_id)
 
     monkeypatch.setattr(CodeInterpreter, "release", release)
-    loop = Loop(tools(tmp_path, BASE, **services(stack)))
+    loop = Loop(tools(tmp_path, **services(stack)))
     first, second = trajectory("first"), trajectory("second")
     for data in (first, second, first):
         await loop.call({"code": "print(1)"}, data)
@@ -183,7 +184,7 @@ async def test_what_a_trajectory_holds_is_released_when_verl_has_dropped_it(
 
 
 async def test_many_trajectories_share_one_limit_and_leave_nothing(tmp_path: Path, stack: LocalStack) -> None:
-    loops = [Loop(tools(tmp_path, BASE, num_workers=32, **services(stack))) for _ in range(4)]
+    loops = [Loop(tools(tmp_path, num_workers=32, **services(stack))) for _ in range(4)]
     calls = [loop.call({"code": f"print({n})"}) for n, loop in enumerate(loops * 5)]
     assert [text for text, _, _ in await asyncio.gather(*calls)] == [str(n) for n in range(20)]
     async with asyncio.timeout(30):
@@ -201,7 +202,7 @@ async def test_many_trajectories_share_one_limit_and_leave_nothing(tmp_path: Pat
 )
 async def test_bad_settings_fail_when_the_tool_is_made(tmp_path: Path, config: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=f"config of the code interpreter: .*{problem}"):
-        tools(tmp_path, BASE, **config)
+        tools(tmp_path, **config)
 
 
 async def failing_release(self: CodeInterpreter, trajectory_id: str) -> None:
@@ -213,7 +214,7 @@ async def test_a_dead_executor_is_told_to_nobody_but_the_trainer(
 ) -> None:
     try:
         async with LocalStack() as stack:
-            loop, data = Loop(tools(tmp_path, BASE, infra_attempts=1, **services(stack))), trajectory()
+            loop, data = Loop(tools(tmp_path, infra_attempts=1, **services(stack))), trajectory()
             assert (await loop.call({"code": "print(1)"}, data))[0] == "1"
             os.kill(stack.pid("executor_service"), signal.SIGKILL)
             text, reward, metrics = await loop.call({"code": "print(1)"}, data)

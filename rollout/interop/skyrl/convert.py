@@ -9,14 +9,15 @@ see the 0.0 of such a row in its group's mean, unless all rows of the group are 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from fairbox.errors import FieldError, FieldErrors
+from rollout.batch import check_results
 from rollout.loop.credit import token_rewards as spread_rewards
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.rows import rows_of
+from rollout.metrics.batch import RolloutMetrics
 
 __all__ = ["generator_output"]
 
@@ -37,7 +38,13 @@ def generator_output(
     there is one number a row. A trajectory without response gets one `pad_token_id` that is not trained
     on. Raises FieldErrors.
     """
-    _check(results, pad_token_id, trajectory_ids)
+    check_results(results, pad_token_id)
+    if trajectory_ids is not None and len(trajectory_ids) != len(results):
+        problem = f"has {len(trajectory_ids)} for {len(results)} results"
+        raise FieldErrors([FieldError("trajectory_ids", problem)])
+    metrics = RolloutMetrics()
+    for result in results:
+        metrics.add(result)
     counts = [len(result.parts) for result in results]
     steps = any(count > 1 for count in counts)
     if steps and trajectory_ids is None:
@@ -47,6 +54,7 @@ def generator_output(
     results, last = rows_of(results)
     lost = {result.uid for result in results if result.masked} if mask_groups else set()
     rows = [_row(result, pad_token_id, masked=result.masked or result.uid in lost) for result in results]
+    unused = sum(not any(mask) for _, mask, _, _ in rows)
     rewards: list[Any] = [reward for _, _, _, reward in rows]
     if token_rewards:
         rewards = [_spread(result, mask, reward) for result, (_, mask, _, reward) in zip(results, rows, strict=True)]
@@ -56,7 +64,7 @@ def generator_output(
         "rewards": rewards,
         "loss_masks": [mask for _, mask, _, _ in rows],
         "stop_reasons": [str(result.stop_reason) for result in results],
-        "rollout_metrics": _metrics(results, rows),
+        "rollout_metrics": metrics.flat() | {"fairbox/not_trained_on": unused / len(rows)},
         "rollout_logprobs": [logprobs for _, _, logprobs, _ in rows],
         "trajectory_ids": None if trajectory_ids is None else list(trajectory_ids),
         "trajectory_generation_times": [result.times.total_s for result in results],
@@ -92,46 +100,6 @@ def _spread(result: TrajectoryResult, mask: list[int], reward: float) -> list[fl
     if any(result.trajectory.response_mask):
         return list(spread_rewards(result))
     return [0.0] * (len(mask) - 1) + [reward]
-
-
-def _check(results: Sequence[TrajectoryResult], pad_token_id: int, trajectory_ids: Sequence[Any] | None) -> None:
-    errors = []
-    if not results:
-        errors.append(FieldError("results", "is empty, must hold at least one trajectory"))
-    if pad_token_id < 0:
-        errors.append(FieldError("pad_token_id", f"is {pad_token_id}, must be 0 or more"))
-    if trajectory_ids is not None and len(trajectory_ids) != len(results):
-        errors.append(FieldError("trajectory_ids", f"has {len(trajectory_ids)} for {len(results)} results"))
-    for index, result in enumerate(results):
-        if result.reward is not None and not math.isfinite(result.reward.value):
-            errors.append(FieldError(f"results[{index}].reward", f"is {result.reward.value}, must be finite"))
-    if errors:
-        raise FieldErrors(errors)
-
-
-def _metrics(results: Sequence[TrajectoryResult], rows: Sequence[Row]) -> dict[str, float]:
-    """Under SkyRL's names where it has one."""
-    lengths = [len(ids) for ids, _, _, _ in rows]
-    count = len(results)
-    return {
-        "generate/min_num_tokens": float(min(lengths)),
-        "generate/max_num_tokens": float(max(lengths)),
-        "generate/avg_num_tokens": sum(lengths) / count,
-        "fairbox/masked": sum(result.masked for result in results) / count,
-        "fairbox/not_trained_on": sum(not any(mask) for _, mask, _, _ in rows) / count,
-        "fairbox/turns": sum(result.turns for result in results) / count,
-        "fairbox/tool_calls": sum(len(result.tool_calls) for result in results) / count,
-        **_means(results),
-    }
-
-
-def _means(results: Sequence[TrajectoryResult]) -> dict[str, float]:
-    """Of the parts of the rewards, each over the trajectories that have it."""
-    parts: dict[str, list[float]] = {}
-    for result in results:
-        for name, value in () if result.reward is None else result.reward.parts.items():
-            parts.setdefault(f"fairbox/reward/{name}", []).append(value)
-    return {name: sum(values) / len(values) for name, values in parts.items()}
 
 
 def _env_metrics(result: TrajectoryResult) -> dict[str, Any]:

@@ -18,25 +18,26 @@ import logging
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from fairbox.config import check, setting
 from fairbox.errors import FairboxError
 from rollout.interop.needs import needs
 from rollout.interop.portal import process_loop
-from rollout.interop.scores import REWARD_HELP, RowScorer, ground_truth
-from rollout.interop.settings import InterpreterSettings, from_mapping
-from rollout.interop.shared import interpreter_schema, shared_interpreter
+from rollout.interop.scores import RowScorer, ground_truth
+from rollout.interop.settings import TrainerSettings, from_mapping
+from rollout.interop.shared import SharedTools
 from rollout.rewards import Sample
-from rollout.tools import Toolbox, ToolResponse, parse_tool_calls
+from rollout.tools import parse_tool_calls
+from rollout.tools.code_interpreter import CodeInterpreter
 
 with needs("skyrl-gym", "0.4.0", "pip install skyrl-gym==0.4.0"):
     from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-__all__ = ["EnvSettings", "FairboxEnv"]
+__all__ = ["FairboxEnv"]
 
 _LOG = logging.getLogger("fairbox.rollout")
+_STEP_TIMEOUT_S = 900.0
+"""Longest wait for the answers of a turn, or its score."""
 
 TOOLS = """# Tools
 
@@ -57,40 +58,26 @@ _SPECIAL = re.compile(r"<(\|[^<>|\s]{1,64}\||/?tool_response)>")
 gets a space into everything that looks like that."""
 
 
-@dataclass(frozen=True)
-class EnvSettings:
-    """`environment.skyrl_gym.fairbox` in SkyRL's configuration."""
-
-    tool: InterpreterSettings = setting(factory=InterpreterSettings, help="The code interpreter and its services.")
-    reward: str = setting("gsm8k", help=REWARD_HELP)
-    max_parallel_calls: int = setting(4, least=1, help="Tool calls of one turn that run at once.")
-    step_timeout_s: float = setting(900.0, above=0, help="Longest wait for the answers of a turn, or its score.")
-
-    def validate(self) -> None:
-        """ConfigError for what types can't say."""
-        check(self)
-        self.tool.validate()
-
-
 class FairboxEnv(BaseTextEnv):  # type: ignore[misc]
-    """One episode. `extras` is the row: `reward_spec.ground_truth`, and `max_turns`, which SkyRL adds."""
+    """One episode. `env_config` is `environment.skyrl_gym.fairbox` in SkyRL's configuration, `extras` the row:
+    `reward_spec.ground_truth`, and `max_turns`, which SkyRL adds."""
 
     def __init__(self, env_config: Any = None, extras: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         extras = extras or {}
-        self._settings = from_mapping(EnvSettings, env_config, "environment fairbox")
-        self._scorer = RowScorer(self._settings.reward, executor=self._settings.tool.executor)
+        settings = from_mapping(TrainerSettings, env_config, "environment fairbox")
+        self._tools = SharedTools(settings.tool, max_parallel_calls=settings.max_parallel_calls)
+        self._scorer = RowScorer(settings.reward, executor=settings.tool.executor)
         self._row = dict(extras)
         self._truth = ground_truth(extras)
         self.max_turns = int(extras.get("max_turns", 1))
         self._id = uuid.uuid4().hex
         self._calls = 0
         self._infra: str | None = None
-        self._used = False
 
     def init(self, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], dict[str, Any]]:
         """The prompt with the tool's signature in its system turn."""
-        signature = json.dumps(interpreter_schema(self._settings.tool).openai())
+        signature = json.dumps(CodeInterpreter.default_schema.openai())
         text = TOOLS.format(signature=signature)
         if prompt and prompt[0]["role"] == "system":
             first = {"role": "system", "content": f"{prompt[0]['content']}\n\n{text}"}
@@ -105,7 +92,7 @@ class FairboxEnv(BaseTextEnv):  # type: ignore[misc]
             return self._scored(action)
         self._calls += len(calls)
         try:
-            responses = process_loop().call(self._answer(calls), timeout=self._settings.step_timeout_s)
+            responses = process_loop().call(self._tools.answer(self._id, calls), timeout=_STEP_TIMEOUT_S)
         except Exception as error:  # the boundary to SkyRL, which ends a whole step for whatever is raised
             return self._failed(error)
         observations = [{"role": "tool", "content": _SPECIAL.sub(r"< \1>", each.text)} for each in responses]
@@ -122,7 +109,7 @@ class FairboxEnv(BaseTextEnv):  # type: ignore[misc]
             trajectory_id=self._id,
         )
         try:
-            found = process_loop().call(self._scorer.score(sample), timeout=self._settings.step_timeout_s)
+            found = process_loop().call(self._scorer.score(sample), timeout=_STEP_TIMEOUT_S)
         except Exception as error:  # the boundary to SkyRL, as above
             return self._failed(error)
         return _step(reward=found.value, done=True, metadata={"reward_parts": dict(found.parts)})
@@ -135,31 +122,15 @@ class FairboxEnv(BaseTextEnv):  # type: ignore[misc]
 
     def close(self) -> None:
         """Releases what the episode holds. Idempotent. Raises nothing: SkyRL would end a whole step for it."""
-        used, self._used = self._used, False
-        if not used:
-            return
+        if not self._calls:
+            return  # or a loop would be started for nothing
         try:
-            process_loop().call(self._release(), timeout=self._settings.step_timeout_s)
+            process_loop().call(self._tools.release(self._id), timeout=_STEP_TIMEOUT_S)
         except (FairboxError, TimeoutError) as error:
             _LOG.warning("episode %s could not be released: %s", self._id, error)
 
     def get_metrics(self) -> dict[str, Any]:
         return {"turns": self.turns, "tool_calls": self._calls, "infra": int(self._infra is not None)}
-
-    async def _toolbox(self) -> Toolbox:
-        interpreter = await shared_interpreter(self._settings.tool)
-        return Toolbox([interpreter], max_parallel_calls=self._settings.max_parallel_calls)
-
-    async def _answer(self, calls: Any) -> list[ToolResponse]:
-        toolbox = await self._toolbox()
-        if not self._used:
-            self._used = True
-            await toolbox.create(self._id, {})
-        return await toolbox.answer(self._id, calls, run=len(calls), time_limit_s=None)
-
-    async def _release(self) -> None:
-        toolbox = await self._toolbox()
-        await toolbox.release(self._id)
 
 
 def _step(

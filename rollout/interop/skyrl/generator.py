@@ -1,5 +1,8 @@
 """A generator of SkyRL that plays fairbox's trajectories: `generate(GeneratorInput) -> GeneratorOutput`.
 
+SkyRL's own inference engines sample, through its own client and one prompt at a time, which is what lets them go on
+over an update of the weights. They don't say which weights sampled what, so the weight version is always `unknown`.
+
 Invariants: one row for each prompt, in order; it raises for no trajectory; what the service failed is played again
 within a budget, and then not trained on, with its group. It needs no class of SkyRL's, so it works with skyrl-train 0.3
 and skyrl 0.4.
@@ -11,24 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairbox.config import check, setting
-from rollout.engines.base import SamplingParams
-from rollout.interop.chat import chat_of, pad_token_id
-from rollout.interop.scores import REWARD_HELP, RowScorer, ground_truth
-from rollout.interop.settings import InterpreterSettings, from_mapping
-from rollout.interop.shared import shared_interpreter
+from fairbox.config import setting
+from rollout.engines.base import GenerationRequest
+from rollout.interop.engine import ClientEngine, ClientTurn, sampling_fields
+from rollout.interop.loop import TrainerLoop, TrainerLoopSettings
+from rollout.interop.scores import RowScorer, ground_truth
+from rollout.interop.settings import from_mapping
 from rollout.interop.skyrl.convert import generator_output
-from rollout.interop.skyrl.engine import SkyRLEngine
-from rollout.loop.agent_loop import AgentLoop
-from rollout.loop.groups import RetryBudget, Schedule
 from rollout.loop.limits import Limits
-from rollout.loop.results import TrajectoryResult
-from rollout.loop.runner import RolloutRunner
-from rollout.loop.scoring import SCORE_TIMEOUT_S
 from rollout.loop.task import Task
-from rollout.rewards import Reward, Sample
-from rollout.tools.formats import check_format, find_format
-from rollout.tools.toolbox import Toolbox
 
 __all__ = ["FairboxGenerator", "GeneratorSettings"]
 
@@ -36,33 +30,16 @@ _LENGTH_KEYS = {"vllm": "max_tokens", "sglang": "max_new_tokens"}
 
 
 @dataclass(frozen=True)
-class GeneratorSettings:
+class GeneratorSettings(TrainerLoopSettings):
     """How trajectories are played."""
 
-    tool: InterpreterSettings = setting(factory=InterpreterSettings, help="The code interpreter and its services.")
     limits: Limits = setting(factory=Limits, help="When a trajectory has had enough.")
-    reward: str = setting("gsm8k", help=REWARD_HELP)
-    score_timeout_s: float = setting(
-        SCORE_TIMEOUT_S, above=0, help="Longest time of scoring a trajectory; then it is masked."
-    )
     backend: str = setting("vllm", choices=_LENGTH_KEYS, help="SkyRL's generator.backend: vllm or sglang.")
     max_model_tokens: int = setting(
         32_768, least=2, help="Longest context of the engines, prompt and response together."
     )
     concurrency: int = setting(256, least=1, help="Trajectories that run at once.")
-    tool_format: str = setting("auto", help="How the model writes calls; auto: as its chat template does.")
-    max_parallel_calls: int = setting(4, least=1, help="Tool calls of one turn that run at once.")
-    infra_retries: int = setting(1, least=0, help="How often a trajectory that the service failed is played again.")
     mask_groups: bool = setting(True, help="Train on no trajectory of a group in which the service failed one.")
-    engine_timeout_s: float = setting(
-        3600.0, above=0, help="Longest wait for one turn, updates of the weights included."
-    )
-
-    def validate(self) -> None:
-        """ConfigError for what types can't say."""
-        check(self)
-        self.tool.validate()
-        check_format(self.tool_format)
 
 
 class FairboxGenerator:
@@ -79,53 +56,51 @@ class FairboxGenerator:
         *,
         options: dict[str, Any] | None = None,
     ) -> None:
-        self._settings = from_mapping(GeneratorSettings, settings, "settings of the generator fairbox")
-        self._scorer = RowScorer(self._settings.reward, executor=self._settings.tool.executor)
-        self._chat = chat_of(tokenizer)
-        self._format = find_format(self._settings.tool_format, self._chat)
-        self._pad_token_id = pad_token_id(tokenizer)
-        self._engine = SkyRLEngine(
+        ours = self._settings = from_mapping(GeneratorSettings, settings, "settings of the generator fairbox")
+        engine = _SkyRLEngine(
             client,
             model_name=str(getattr(tokenizer, "name_or_path", "") or "skyrl"),
             vocab_size=len(tokenizer),
-            max_model_tokens=self._settings.max_model_tokens,
-            length_key=_LENGTH_KEYS[self._settings.backend],
-            options=options,
+            max_model_tokens=ours.max_model_tokens,
         )
+        engine.length_key, engine.options = _LENGTH_KEYS[ours.backend], options or {}
+        scorer = RowScorer(ours.reward, executor=ours.tool.executor)
+        self._loop = TrainerLoop(ours, engine, tokenizer, limits=ours.limits, scorer=scorer)
 
     async def generate(self, input_batch: Mapping[str, Any], disable_tqdm: bool = False) -> dict[str, Any]:
         """`input_batch` is a `GeneratorInput`: one row for each prompt, with `env_extras` as the data has them."""
-        settings = self._settings
-        interpreter = await shared_interpreter(settings.tool)
-        loop = AgentLoop(
-            engine=self._engine,
-            chat=self._chat,
-            tool_format=self._format,
-            tools=Toolbox([interpreter], max_parallel_calls=settings.max_parallel_calls),
-            limits=settings.limits,
-            sampling=_sampling(input_batch.get("sampling_params")),
-            queue_timeout_s=settings.engine_timeout_s,
-        )
-        tasks = _tasks(input_batch)
-        results: dict[int, TrajectoryResult] = {}
-        runner = RolloutRunner(
-            loop,
-            self._reward,
-            lambda result, _: results.__setitem__(result.index, result),
-            schedule=Schedule(concurrency=settings.concurrency),
-            retries=RetryBudget(settings.infra_retries, len(tasks)),
-            score_timeout_s=settings.score_timeout_s,
-        )
-        await runner.run(tasks)
+        tasks, sampling = _tasks(input_batch), input_batch.get("sampling_params")
         return generator_output(
-            [results[index] for index in range(len(tasks))],
-            pad_token_id=self._pad_token_id,
+            await self._loop.play(tasks, sampling, concurrency=self._settings.concurrency),
+            pad_token_id=self._loop.pad_token_id,
             trajectory_ids=input_batch.get("trajectory_ids"),
-            mask_groups=settings.mask_groups,
+            mask_groups=self._settings.mask_groups,
         )
 
-    async def _reward(self, task: Task, result: TrajectoryResult) -> Reward:
-        return await self._scorer.score(Sample.of(task, result))
+
+class _SkyRLEngine(ClientEngine):
+    """`client` is SkyRL's `InferenceEngineClient`."""
+
+    who = "SkyRL's engine"
+    length_key = "max_tokens"
+    """What the backend calls the length of a turn: `max_tokens` of vLLM, `max_new_tokens` of sglang."""
+    options: Mapping[str, Any]
+    """What the client's `generate` gets beside the question."""
+
+    async def ask(self, request: GenerationRequest) -> ClientTurn:
+        """Reads SkyRL's `InferenceEngineOutput` of one prompt."""
+        sampling = sampling_fields(request.params) | {self.length_key: request.params.max_new_tokens}
+        if self.length_key == "max_tokens":
+            sampling["logprobs"] = 0  # vLLM: the sampled id's own; sglang's engine in SkyRL always returns them
+        question = {
+            "prompts": None,
+            "prompt_token_ids": [list(request.input_ids)],
+            "session_ids": [request.trajectory_id],
+            "sampling_params": sampling,
+        }
+        answer = await self.client.generate(question, **self.options)
+        logprobs = answer.get("response_logprobs") or [None]
+        return ClientTurn(answer["response_ids"][0], logprobs[0], answer["stop_reasons"][0] == "abort")
 
 
 def _tasks(input_batch: Mapping[str, Any]) -> list[Task]:
@@ -143,13 +118,3 @@ def _tasks(input_batch: Mapping[str, Any]) -> list[Task]:
         )
         for index, (prompt, each, extra) in enumerate(zip(prompts, ids, extras, strict=True))
     ]
-
-
-def _sampling(given: Mapping[str, Any] | None) -> SamplingParams:
-    """SkyRL's parameters of a batch; its -1 for `top_k` is 0 here. None: temperature 1, nothing cut."""
-    given = given or {}
-    return SamplingParams(
-        temperature=float(given.get("temperature", 1.0)),
-        top_p=float(given.get("top_p", 1.0)),
-        top_k=max(0, int(given.get("top_k", 0))),
-    )

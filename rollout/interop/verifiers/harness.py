@@ -22,9 +22,10 @@ from pydantic import Field, field_validator
 from fairbox.errors import ConfigError, FairboxError
 from rollout.interop.needs import needs
 from rollout.interop.settings import InterpreterSettings, from_mapping
-from rollout.interop.shared import shared_interpreter
-from rollout.tools import MalformedCall, Toolbox, ToolCall, ToolOutcome
+from rollout.interop.shared import SharedTools
+from rollout.tools import MalformedCall, ToolCall, ToolOutcome
 from rollout.tools.calls import checked_call, json_problem, read_json, skip_space
+from rollout.tools.code_interpreter import CodeInterpreter
 
 with needs("verifiers", "0.4.0", "pip install verifiers==0.4.0"):
     import verifiers.v1 as vf
@@ -70,8 +71,7 @@ class FairboxHarness(vf.Harness[FairboxHarnessConfig]):  # type: ignore[misc]
 
     def __init__(self, config: FairboxHarnessConfig) -> None:
         super().__init__(config)
-        self._settings = _settings(config.tool)
-        self._held: set[str] = set()
+        self._tools = SharedTools(_settings(config.tool), max_parallel_calls=config.max_parallel_calls)
 
     async def launch(
         self,
@@ -85,8 +85,7 @@ class FairboxHarness(vf.Harness[FairboxHarnessConfig]):  # type: ignore[misc]
     ) -> Any:
         """Plays the rollout. Raises SandboxError for the service, and what the model's endpoint raised."""
         messages = self._messages(data)
-        toolbox = await self._toolbox()
-        tools: Any = toolbox.schemas
+        tools: Any = [CodeInterpreter.default_schema.openai()]
         # OpenAI's client counts its retries in a header by which the interception joins them to the first request, so
         # that no turn is sampled twice.
         async with AsyncOpenAI(
@@ -106,14 +105,12 @@ class FairboxHarness(vf.Harness[FairboxHarnessConfig]):  # type: ignore[misc]
                 messages.append(said.model_dump(exclude_none=True))
                 if not said.tool_calls:
                     return _DONE
-                messages += await self._answer(toolbox, trace, said.tool_calls)
+                messages += await self._answer(trace, said.tool_calls)
 
     async def cleanup(self, trace: Any, runtime: Any) -> None:
         """Releases what the rollout holds. Idempotent. Raises InfraError, which verifiers logs."""
-        if trace.id in self._held:
-            self._held.discard(trace.id)
-            async with asyncio.timeout(self.config.tool_timeout):
-                await (await self._toolbox()).release(trace.id)
+        async with asyncio.timeout(self.config.tool_timeout):
+            await self._tools.release(trace.id)
 
     @vf.metric  # type: ignore[untyped-decorator]
     async def tool_calls(self, trace: Any) -> float:
@@ -132,21 +129,11 @@ class FairboxHarness(vf.Harness[FairboxHarnessConfig]):  # type: ignore[misc]
             return [*messages, {"role": "user", "content": prompt}]
         return messages + [message_to_wire(message) for message in prompt or ()]
 
-    async def _toolbox(self) -> Toolbox:
-        try:
-            interpreter = await shared_interpreter(self._settings)
-        except FairboxError as error:
-            raise vf.SandboxError(str(error)) from error
-        return Toolbox([interpreter], max_parallel_calls=self.config.max_parallel_calls)
-
-    async def _answer(self, toolbox: Toolbox, trace: Any, wired: Sequence[Any]) -> list[dict[str, Any]]:
+    async def _answer(self, trace: Any, wired: Sequence[Any]) -> list[dict[str, Any]]:
         calls = [_call(each) for each in wired]
         try:
             async with asyncio.timeout(self.config.tool_timeout):
-                if trace.id not in self._held:
-                    self._held.add(trace.id)
-                    await toolbox.create(trace.id, {})
-                responses = await toolbox.answer(trace.id, calls, run=len(calls), time_limit_s=None)
+                responses = await self._tools.answer(trace.id, calls)
         except TimeoutError as error:
             raise vf.SandboxError(f"no answer to a tool call within {self.config.tool_timeout:g} s") from error
         except FairboxError as error:

@@ -3,7 +3,6 @@
 | path | what verl does with it |
 | --- | --- |
 | `rollout.interop.verl.tool.CodeInterpreterTool` | `class_name` of a tool in the file of `tool_config_path` |
-| `rollout.interop.verl.plain.PlainCodeInterpreter` | the same, made without a class of verl's |
 | `rollout.interop.verl.agent_loop.FairboxAgentLoop` | `_target_` in the file of `agent_loop_config_path` |
 | `rollout.interop.verl.reward` | `path` of `custom_reward_function`: rewards out of a YAML file |
 | `rollout.interop.verl.convert` | `DataProto` and `AgentLoopOutput` out of trajectories |

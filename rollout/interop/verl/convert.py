@@ -25,22 +25,19 @@ with needs("verl", "0.9.1", "pip install verl==0.9.1"):
 __all__ = ["agent_loop_output", "data_proto"]
 
 
-def agent_loop_output(
-    result: TrajectoryResult, *, pad_token_id: int, prompt_length: int | None = None, response_length: int | None = None
-) -> AgentLoopOutput:
+def agent_loop_output(result: TrajectoryResult, *, pad_token_id: int) -> AgentLoopOutput:
     """What verl's `AgentLoopBase.run` returns for a trajectory.
 
     `reward_score` is the trajectory's reward, None where it has none (verl then computes it), 0.0 where it is masked. A
     trajectory without response gets one `pad_token_id` that is not trained on, because verl can't hold an empty one.
     `extra_fields` has `tool_rewards` (a list), `turn_scores` (what of the reward belongs to each turn; empty where
     nothing does), `min_global_steps` and `max_global_steps` where weight versions are verl's steps, and what is
-    fairbox's own as `fairbox_*`. Raises FieldErrors for a trajectory that is longer than the lengths allow.
+    fairbox's own as `fairbox_*`. Raises FieldErrors for a trajectory that was condensed.
     """
     trajectory = result.trajectory
     if result.earlier:
         parts = f"has {len(result.parts)} parts, because it was condensed, and this is one row"
         raise FieldErrors([FieldError(result.trajectory_id, parts)])
-    _check_lengths(result, prompt_length, response_length)
     response = trajectory.response_ids or (pad_token_id,)
     mask = (0,) * len(response) if result.masked or not trajectory.response_ids else trajectory.response_mask
     times, reward = result.times, None if result.reward is None else result.reward.value
@@ -111,16 +108,3 @@ def _turn_scores(result: TrajectoryResult) -> list[float]:
     """What of the reward belongs to each turn; empty where it belongs to none."""
     turns = {} if result.masked or result.reward is None else result.reward.turns
     return [turns.get(turn, 0.0) for turn in range(1, result.turns + 1)] if turns else []
-
-
-def _check_lengths(result: TrajectoryResult, prompt_length: int | None, response_length: int | None) -> None:
-    trajectory, errors = result.trajectory, []
-    for name, length, most in (
-        ("prompt", len(trajectory.prompt_ids), prompt_length),
-        ("response", len(trajectory.response_ids), response_length),
-    ):
-        if most is not None and length > most:
-            problem = f"has a {name} of {length} ids, at most {name}_length {most} fit"
-            errors.append(FieldError(result.trajectory_id, problem))
-    if errors:
-        raise FieldErrors(errors)

@@ -1,4 +1,4 @@
-"""verl's inference servers as an engine of fairbox's agent loop: ids in; ids, logprobs and weight versions out.
+"""verl's inference servers as an engine of fairbox's agent loop: ids in; ids and logprobs out.
 
 Everything goes through verl's own client (`LLMServerClient.generate`), which balances load and keeps a trajectory on
 one server. Weight versions are verl's global steps, as text; `LOW..HIGH` where a turn was sampled across an update.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from rollout.engines.base import GenerationRequest
-from rollout.interop.engine import ClientEngine, ClientTurn
+from rollout.interop.engine import ClientEngine, ClientTurn, sampling_fields
 
 __all__ = ["VerlEngine", "global_steps"]
 
@@ -25,31 +25,19 @@ class VerlEngine(ClientEngine):
 
     who = "verl's server"
 
-    def __init__(self, client: Any, *, model_name: str, vocab_size: int, max_model_tokens: int) -> None:
-        super().__init__(model_name=model_name, vocab_size=vocab_size, max_model_tokens=max_model_tokens)
-        self._client = client
-
-    async def _ask(self, request: GenerationRequest) -> Any:
-        params = request.params
-        sampling = {
-            "temperature": params.temperature,
-            "top_p": params.top_p,
-            "top_k": params.top_k or -1,
+    async def ask(self, request: GenerationRequest) -> ClientTurn:
+        """Reads verl's `TokenOutput`."""
+        sampling = sampling_fields(request.params) | {
             "repetition_penalty": 1.0,
             "logprobs": True,
-            "max_tokens": params.max_new_tokens,
-            "stop_token_ids": list(params.stop_token_ids),
+            "max_tokens": request.params.max_new_tokens,
         }
         # The trajectory's id: verl keeps requests of one id on one server, and makes ids of its own for it.
-        return await self._client.generate(
+        answer = await self.client.generate(
             request_id=request.trajectory_id, prompt_ids=list(request.input_ids), sampling_params=sampling
         )
-
-    def _read(self, answer: Any) -> ClientTurn:
-        """verl's `TokenOutput`."""
-        return ClientTurn(
-            answer.token_ids, answer.log_probs, answer.stop_reason in _ABORTED, _version(answer.extra_fields)
-        )
+        aborted = answer.stop_reason in _ABORTED
+        return ClientTurn(answer.token_ids, answer.log_probs, aborted, _version(answer.extra_fields))
 
 
 def _version(fields: dict[str, Any]) -> str:

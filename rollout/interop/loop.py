@@ -1,0 +1,123 @@
+"""fairbox's loop inside another trainer: the trainer's own engine samples, fairbox calls the tools and scores.
+
+Invariants: there is one result for each task, in order; it raises for no trajectory; what the service failed is played
+again within a budget and then masked, and so is, at once, what can't be scored.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairbox.config import setting
+from rollout.engines.base import SamplingParams
+from rollout.interop.engine import ClientEngine
+from rollout.interop.scores import RowScorer
+from rollout.interop.settings import TrainerSettings
+from rollout.interop.shared import shared_interpreter
+from rollout.loop.agent_loop import AgentLoop
+from rollout.loop.groups import RetryBudget, Schedule
+from rollout.loop.limits import Limits
+from rollout.loop.results import TrajectoryResult
+from rollout.loop.runner import RolloutRunner
+from rollout.loop.task import Task
+from rollout.rewards import Reward, Sample
+from rollout.tokens.chat import ChatTemplate
+from rollout.tokens.tokenizer import HubTokenizer
+from rollout.tools.formats import check_format, find_format
+from rollout.tools.toolbox import Toolbox
+
+__all__ = ["TrainerLoop", "TrainerLoopSettings"]
+
+_TURN_TIMEOUT_S = 3600.0
+"""Longest wait for one turn, updates of the weights included."""
+_CHATS: dict[int, tuple[Any, ChatTemplate]] = {}
+"""By the id of the tokenizer, which is kept beside, so that no other gets that id. A process has one or two."""
+
+
+@dataclass(frozen=True)
+class TrainerLoopSettings(TrainerSettings):
+    """What every trainer may say of fairbox's loop."""
+
+    tool_format: str = setting("auto", help="How the model writes calls; auto: as its chat template does.")
+    infra_retries: int = setting(1, least=0, help="How often a trajectory that the service failed is played again.")
+
+    def validate(self) -> None:
+        """ConfigError for what types can't say."""
+        super().validate()
+        check_format(self.tool_format)
+
+
+class TrainerLoop:
+    """`tokenizer` is the one of transformers that the trainer has loaded. Without a `scorer` nothing is scored.
+
+    Raises ConfigError, and ChatTemplateError where the tokenizer's template is not append-only.
+    """
+
+    def __init__(
+        self,
+        settings: TrainerLoopSettings,
+        engine: ClientEngine,
+        tokenizer: Any,
+        *,
+        limits: Limits,
+        scorer: RowScorer | None,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._limits = limits
+        self._scorer = scorer
+        self.chat = _chat_of(tokenizer)
+        self._format = find_format(settings.tool_format, self.chat)
+        pad = tokenizer.pad_token_id
+        self.pad_token_id = int(self.chat.end_of_turn if pad is None else pad)
+        """The tokenizer's padding id; if it has none, the one that ends a turn."""
+
+    async def play(
+        self, tasks: Sequence[Task], sampling: Mapping[str, Any] | None, *, concurrency: int = 1
+    ) -> list[TrajectoryResult]:
+        """Plays one trajectory of each task. `sampling` has the trainer's own parameters, whose -1 for `top_k` is 0
+        here; None: temperature 1, nothing cut."""
+        settings, given = self._settings, sampling or {}
+        interpreter = await shared_interpreter(settings.tool)
+        loop = AgentLoop(
+            engine=self._engine,
+            chat=self.chat,
+            tool_format=self._format,
+            tools=Toolbox([interpreter], max_parallel_calls=settings.max_parallel_calls),
+            limits=self._limits,
+            sampling=SamplingParams(
+                temperature=float(given.get("temperature", 1.0)),
+                top_p=float(given.get("top_p", 1.0)),
+                top_k=max(0, int(given.get("top_k", 0))),
+            ),
+            queue_timeout_s=_TURN_TIMEOUT_S,
+        )
+        results: dict[int, TrajectoryResult] = {}
+        runner = RolloutRunner(
+            loop,
+            None if self._scorer is None else self._score,
+            lambda result, _: results.__setitem__(result.index, result),
+            schedule=Schedule(concurrency=concurrency),
+            # Played and scored again: each so often of a single one, and of many no more in all than they are.
+            retries=RetryBudget(settings.infra_retries, max(2 * settings.infra_retries, len(tasks))),
+        )
+        await runner.run(tasks)
+        return [results[index] for index in range(len(tasks))]
+
+    async def _score(self, task: Task, result: TrajectoryResult) -> Reward:
+        assert self._scorer is not None
+        return await self._scorer.score(Sample.of(task, result))
+
+
+def _chat_of(tokenizer: Any) -> ChatTemplate:
+    """The verified chat template of a tokenizer, read once for a process. The trainer may have given it another one
+    than its model's folder has, so what counts is the object: it is saved into a folder and read from there."""
+    if id(tokenizer) not in _CHATS:
+        with tempfile.TemporaryDirectory(prefix="fairbox-tokenizer-") as folder:
+            tokenizer.save_pretrained(folder)
+            _CHATS[id(tokenizer)] = (tokenizer, ChatTemplate(HubTokenizer(Path(folder))))
+    return _CHATS[id(tokenizer)][1]
