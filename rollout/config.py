@@ -20,7 +20,7 @@ from rollout.tokens.settings import ChatSettings
 from rollout.tools import check_format
 from rollout.tools.code_interpreter import CodeInterpreterConfig
 
-__all__ = ["EngineSettings", "RolloutConfig", "SamplingSettings"]
+__all__ = ["EngineSettings", "RolloutConfig", "SamplingSettings", "TokenChoice"]
 
 _KINDS = ("transformers", "sglang", "vllm")
 _ONLY_TRANSFORMERS = ("max_batch", "threads", "max_model_tokens")
@@ -36,21 +36,29 @@ _OTHERS = {
 
 
 @dataclass(frozen=True)
-class SamplingSettings:
-    """How tokens are chosen."""
+class TokenChoice:
+    """How tokens are chosen if nobody says more."""
 
-    temperature: float = setting(0.5, help="0 (greedy) to 10.")
+    temperature: float = setting(1.0, help="0 (greedy) to 10.")
     top_p: float = setting(1.0, help="Smallest set of tokens whose probabilities reach it; 1 is off.")
     top_k: int = setting(0, help="The k most probable tokens; 0 is off.")
-    seed: int | None = setting(1, help="Makes a run repeatable up to float32 rounding; none takes a random one.")
 
     def params(self) -> SamplingParams:
-        """As the engine takes them, without seed, which each turn gets for itself. Raises FieldErrors."""
+        """As the engine takes them, without a seed. Raises FieldErrors."""
         try:
-            SamplingParams(seed=self.seed)
             return SamplingParams(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
         except FieldErrors as errors:
             raise FieldErrors([FieldError(f"sampling.{e.field}", e.problem) for e in errors.errors]) from None
+
+
+@dataclass(frozen=True)
+class SamplingSettings(TokenChoice):
+    """How tokens are chosen in a run. Each turn gets a seed for itself from that of the run."""
+
+    temperature: float = setting(0.5, help="0 (greedy) to 10.")
+    seed: int | None = setting(
+        1, least=0, below=2**63, help="Makes a run repeatable up to float32 rounding; none takes a random one."
+    )
 
 
 @dataclass(frozen=True)

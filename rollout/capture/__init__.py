@@ -6,9 +6,8 @@ It needs aiohttp (extra `gateway`).
 from rollout.capture.errors import UnknownTrajectoryError
 from rollout.capture.gateway import CaptureGateway, CaptureStatistics
 from rollout.capture.record import CapturedBranch, CapturedTrajectory
-from rollout.capture.recorder import Recorder
+from rollout.capture.recorder import BranchReason, Recorder, Turn
 from rollout.capture.settings import CaptureSettings
-from rollout.capture.tree import BranchReason, Turn
 
 __all__ = [
     "BranchReason",

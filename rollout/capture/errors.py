@@ -11,20 +11,13 @@ from typing import Any
 from executor_service import Cause
 from fairbox.errors import FairboxError
 
-__all__ = [
-    "ApiError",
-    "UnknownTrajectoryError",
-    "bad_parameter",
-    "deadline_passed",
-    "engine_failed",
-    "not_found",
-    "overloaded",
-    "too_long",
-    "unauthorized",
-]
+__all__ = ["ApiError", "UnknownTrajectoryError", "bad_parameter"]
 
-RETRY_S = 1.0
-"""Advice to a client that met a bound: turns take about as long."""
+_KINDS = {401: "authentication_error", 429: "rate_limit_error"}
+_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 503: "engine_unavailable", 504: "deadline_exceeded"}
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}, 503: {"Retry-After": "1"}}
+"""Seconds until asking again can help: turns take about as long. After 503 and 504 nothing was recorded, so it is
+safe."""
 
 
 class UnknownTrajectoryError(FairboxError):
@@ -32,25 +25,15 @@ class UnknownTrajectoryError(FairboxError):
 
 
 class ApiError(Exception):
-    """A request that gets no turn. `retry_after_s` is set where asking again can help."""
+    """A request that gets no turn. Its status tells kind and headers, and the `code` unless one is given."""
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        kind: str,
-        code: str,
-        param: str | None = None,
-        retry_after_s: float | None = None,
-    ) -> None:
+    def __init__(self, status: int, message: str, *, code: str = "", param: str | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
-        self.kind = kind
-        self.code = code
+        self.kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+        self.code = code or _CODES[status]
         self.param = param
-        self.retry_after_s = retry_after_s
 
     @property
     def cause(self) -> Cause:
@@ -64,47 +47,9 @@ class ApiError(Exception):
 
     def headers(self) -> dict[str, str]:
         """Those that go with the status."""
-        headers = {}
-        if self.retry_after_s is not None:
-            headers["Retry-After"] = str(max(1, round(self.retry_after_s)))
-        if self.status == 401:
-            headers["WWW-Authenticate"] = "Bearer"
-        return headers
+        return _HEADERS.get(self.status, {})
 
 
 def bad_parameter(param: str, problem: str, *, code: str = "invalid_value") -> ApiError:
     """400: `param` is the field's path as the client wrote it, `problem` a clause about it."""
-    return ApiError(400, f"{param} {problem}", kind="invalid_request_error", code=code, param=param)
-
-
-def too_long(message: str) -> ApiError:
-    """400 with the code by which agents know that they have to shorten their history."""
-    kind, code = "invalid_request_error", "context_length_exceeded"
-    return ApiError(400, message, kind=kind, code=code, param="messages")
-
-
-def not_found(message: str, *, code: str, param: str | None = None) -> ApiError:
-    """404."""
-    return ApiError(404, message, kind="invalid_request_error", code=code, param=param)
-
-
-def unauthorized() -> ApiError:
-    """401."""
-    message = "the bearer token is missing or wrong; clients of OpenAI's send their api_key as it"
-    return ApiError(401, message, kind="authentication_error", code="invalid_api_key")
-
-
-def overloaded(message: str, retry_after_s: float = RETRY_S) -> ApiError:
-    """429: a bound of this server is reached."""
-    kind, code = "rate_limit_error", "rate_limit_exceeded"
-    return ApiError(429, message, kind=kind, code=code, retry_after_s=retry_after_s)
-
-
-def engine_failed(message: str) -> ApiError:
-    """503: nothing was recorded, so asking again is safe."""
-    return ApiError(503, message, kind="server_error", code="engine_unavailable", retry_after_s=RETRY_S)
-
-
-def deadline_passed(message: str) -> ApiError:
-    """504: nothing was recorded, so asking again is safe."""
-    return ApiError(504, message, kind="server_error", code="deadline_exceeded")
+    return ApiError(400, f"{param} {problem}", code=code, param=param)

@@ -7,13 +7,17 @@
 
 Invariants: a client that goes away takes its generation with it; leaving the block ends every request; trajectories and
 requests are bounded, and idle ones are given up; a trajectory with a request in flight never is; what is removed is
-gone, and a request that ends afterwards does not bring it back.
+gone, and a request that ends afterwards does not bring it back. The engine gets exactly the ids that are recorded as a
+turn's context; a turn that was not sampled whole leaves nothing behind but the failure's note, and whatever happens,
+what was reserved for it is given back.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+import time
+import uuid
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
@@ -21,15 +25,15 @@ from executor_service import Cause
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.tokens import read_token
-from rollout.capture.errors import ApiError, UnknownTrajectoryError, not_found, overloaded
-from rollout.capture.record import CapturedTrajectory, Entry, captured
-from rollout.capture.recorder import Recorder
+from rollout.capture.errors import ApiError, UnknownTrajectoryError, bad_parameter
+from rollout.capture.record import CapturedTrajectory, captured
+from rollout.capture.recorder import Pending, Recorder
 from rollout.capture.replies import Answer
 from rollout.capture.requests import ChatRequest, RequestRules
-from rollout.capture.sampler import TurnSampler
 from rollout.capture.server import CaptureServer
 from rollout.capture.settings import CaptureSettings
-from rollout.engines.base import Engine, SamplingParams
+from rollout.capture.turns import parse_turn
+from rollout.engines.base import Engine, EngineUnavailable, GenerationRequest, GenerationResult, SamplingParams
 from rollout.tokens import ChatTemplate
 from rollout.tools import find_format
 
@@ -41,26 +45,45 @@ _SWEEPS = 10
 """Sweeps for idle trajectories within one `idle_ttl_s`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CaptureStatistics:
     """What the gateway is doing and has done."""
 
-    trajectories: int
+    trajectories: int = 0
     """Held now."""
-    running: int
+    running: int = 0
     """Requests in flight now."""
-    turns: int
+    turns: int = 0
     """Recorded, in all."""
-    branches: int
+    branches: int = 0
     """Started, first ones included, in all."""
-    tokens: int
+    tokens: int = 0
     """Held now."""
-    refused: int
+    refused: int = 0
     """Requests refused by a bound."""
-    failures: int
+    failures: int = 0
     """Requests that failed by the service."""
-    expired: int
-    deleted: int
+    expired: int = 0
+    deleted: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """One trajectory that is held."""
+
+    trajectory_id: str
+    recorder: Recorder
+    used_at: float
+    running: int = 0
+    """Requests in flight, those among them whose body is still to be read."""
+    flights: set[asyncio.Task[Answer]] = field(default_factory=set)
+    """Turns that are being sampled."""
+    removed: bool = False
+    reward: float | None = None
+    error: str | None = None
+    """What failed in the service since the last turn; None when nothing did."""
+    failures: int = 0
+    """Requests that failed by the service, in all."""
 
 
 class CaptureGateway:
@@ -94,21 +117,13 @@ class CaptureGateway:
             special_tokens=chat.special_tokens,
             stop_token_ids=chat.stop_token_ids,
         )
-        self._sampler = TurnSampler(
-            engine,
-            chat,
-            find_format(settings.tool_format, chat),
-            self._clock,
-            queue_timeout_s=queue_timeout_s,
-            request_timeout_s=settings.request_timeout_s,
-        )
+        self._format = find_format(settings.tool_format, chat)
+        self._queue_timeout_s = queue_timeout_s
         self._entries: dict[str, Entry] = {}
-        self._flights: dict[Entry, set[asyncio.Task[Answer]]] = {}
         self._server = CaptureServer(self, settings, token=token or read_token(settings.token_file, "token_file"))
         self._sweeper: asyncio.Task[None] | None = None
         self._tls = bool(settings.tls_cert)
-        self._running = self._turns = self._branches = self._failures = 0
-        self._refused = self._expired = self._deleted = 0
+        self._figures = CaptureStatistics()
 
     @property
     def address(self) -> str:
@@ -132,7 +147,8 @@ class CaptureGateway:
 
     def trajectory(self, trajectory_id: str) -> CapturedTrajectory:
         """What is recorded so far. Raises UnknownTrajectoryError."""
-        return captured(self._entry(trajectory_id))
+        entry = self._entry(trajectory_id)
+        return captured(trajectory_id, entry.recorder, entry.reward, entry.error, entry.failures)
 
     def trajectory_ids(self) -> tuple[str, ...]:
         """Those that are held."""
@@ -150,30 +166,21 @@ class CaptureGateway:
         """Forgets a trajectory and ends its requests. Raises UnknownTrajectoryError."""
         entry = self._entry(trajectory_id)
         self._remove(entry)
-        self._deleted += 1
-        for task in self._flights.get(entry, ()):
+        self._figures.deleted += 1
+        for task in entry.flights:
             task.cancel()
 
     def statistics(self) -> CaptureStatistics:
         """Live figures."""
-        return CaptureStatistics(
-            trajectories=len(self._entries),
-            running=self._running,
-            turns=self._turns,
-            branches=self._branches,
-            tokens=sum(entry.recorder.tokens for entry in self._entries.values()),
-            refused=self._refused,
-            failures=self._failures,
-            expired=self._expired,
-            deleted=self._deleted,
-        )
+        tokens = sum(entry.recorder.tokens for entry in self._entries.values())
+        return replace(self._figures, trajectories=len(self._entries), tokens=tokens)
 
     def begin(self, trajectory_id: str) -> Entry:
         """A request starts; its trajectory is made as needed. Give the entry to `end`. Raises ApiError when a bound is
         reached."""
         entry = self._entries.get(trajectory_id)
-        if self._running >= self._settings.max_concurrent:
-            raise self._refusal(entry, f"{self._running} requests are in flight, which is max_concurrent")
+        if self._figures.running >= self._settings.max_concurrent:
+            raise self._refusal(entry, f"{self._figures.running} requests are in flight, which is max_concurrent")
         if entry is None:
             if len(self._entries) >= self._settings.max_trajectories:
                 self._expire()
@@ -184,54 +191,110 @@ class CaptureGateway:
             entry = self._entries[trajectory_id] = Entry(trajectory_id, recorder, self._clock.now())
         entry.running += 1
         entry.used_at = self._clock.now()
-        self._running += 1
+        self._figures.running += 1
         return entry
 
     def end(self, entry: Entry) -> None:
         """The request ended, however it did. A trajectory that holds nothing then is not kept."""
         entry.running -= 1
         entry.used_at = self._clock.now()
-        self._running -= 1
+        self._figures.running -= 1
         if not entry.running and not entry.recorder.turns and entry.error is None and not entry.removed:
             self._remove(entry)
 
     def start(self, entry: Entry, asked: ChatRequest) -> asyncio.Task[Answer]:
         """Samples a turn in a task, which the caller awaits or cancels; deleting the trajectory cancels it, too."""
         task = asyncio.create_task(self._sample(entry, asked), name="capture-turn")
-        self._flights.setdefault(entry, set()).add(task)
-        task.add_done_callback(lambda done: self._landed(entry, done))
+
+        def landed(task: asyncio.Task[Answer]) -> None:
+            entry.flights.discard(task)
+            if not task.cancelled():
+                task.exception()  # a caller that is gone does not ask for it
+
+        entry.flights.add(task)
+        task.add_done_callback(landed)
         return task
 
     async def _sample(self, entry: Entry, asked: ChatRequest) -> Answer:
+        """A recorded turn. Raises ApiError. Cancelling it ends the generation."""
+        failures = entry.failures
         try:
-            answer = await self._sampler.sample(entry, asked)
+            pending = entry.recorder.begin(asked.messages, asked.tools, max_new_tokens=asked.params.max_new_tokens)
+            params = replace(asked.params, max_new_tokens=pending.max_new_tokens)
+            try:
+                result = await self._generate(entry, pending, params)
+            except BaseException:
+                entry.recorder.abandon(pending)
+                raise
+            if failures == entry.failures:  # what failed before this request began was overcome by asking again
+                entry.error = None
+            answer = self._recorded(entry, pending, asked, params, result)
         except ApiError as error:
-            self._failures += error.cause is Cause.INFRA
+            if error.cause is Cause.INFRA:
+                self._failed(entry, error.message)
             raise
         except Exception as error:
-            entry.failed(f"the gateway failed: {type(error).__name__}")
-            self._failures += 1
+            self._failed(entry, f"the gateway failed: {type(error).__name__}")
             raise
         if entry.removed:
-            raise not_found("the trajectory was deleted", code="trajectory_not_found")
-        self._turns += 1
-        self._branches += answer.turn.reason is not None
+            raise ApiError(404, "the trajectory was deleted", code="trajectory_not_found")
+        self._figures.turns += 1
+        self._figures.branches += answer.turn.reason is not None
         return answer
 
-    def _landed(self, entry: Entry, task: asyncio.Task[Answer]) -> None:
-        if not task.cancelled():
-            task.exception()  # a caller that is gone does not ask for it
-        flights = self._flights[entry]
-        flights.discard(task)
-        if not flights:
-            del self._flights[entry]
+    async def _generate(self, entry: Entry, pending: Pending, params: SamplingParams) -> GenerationResult:
+        request = GenerationRequest(
+            request_id=uuid.uuid4().hex,
+            trajectory_id=entry.trajectory_id,
+            input_ids=pending.ids,
+            params=params,
+            queue_timeout_s=self._queue_timeout_s,
+        )
+        limit_s = self._settings.request_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self.engine.generate(request)
+        except FieldErrors as errors:
+            raise bad_parameter(errors.errors[0].field.removeprefix("params."), errors.errors[0].problem) from None
+        except EngineUnavailable as error:
+            raise ApiError(503, f"the engine is unavailable: {error}") from None
+        except TimeoutError:
+            raise ApiError(504, f"no turn within {limit_s:g} s, which is request_timeout_s") from None
+
+    def _recorded(
+        self, entry: Entry, pending: Pending, asked: ChatRequest, params: SamplingParams, result: GenerationResult
+    ) -> Answer:
+        text = self.chat.turn_text(result.ids)
+        stopped_at = result.ids[-1:]
+        shown = text
+        if stopped_at and stopped_at[0] != self.chat.end_of_turn and stopped_at[0] in params.stop_token_ids:
+            shown = self.chat.turn_text(result.ids[:-1])
+        parsed = parse_turn(shown, self._format, asked.tools if asked.parse_calls else ())
+        turn = entry.recorder.commit(pending, result, parsed.message, text, params)
+        return Answer(
+            trajectory_id=entry.trajectory_id,
+            completion_id=f"chatcmpl-{uuid.uuid4().hex}",
+            model=self.engine.model_name,
+            created=int(time.time()),
+            turn=turn,
+            context_ids=pending.ids,
+            problems=parsed.problems,
+            decode=self.chat.decode,
+            logprobs=asked.logprobs,
+            token_ids=asked.token_ids,
+        )
+
+    def _failed(self, entry: Entry, error: str) -> None:
+        """A request failed by the service."""
+        entry.failures += 1
+        entry.error = error
+        self._figures.failures += 1
 
     def _refusal(self, entry: Entry | None, bound: str) -> ApiError:
-        self._refused += 1
+        self._figures.refused += 1
         if entry is not None:
-            entry.failed(f"overloaded: {bound}")  # an agent that gives up now does so for no fault of its own
-            self._failures += 1
-        return overloaded(f"overloaded: {bound}")
+            self._failed(entry, f"overloaded: {bound}")  # an agent that gives up now does so for no fault of its own
+        return ApiError(429, f"overloaded: {bound}")
 
     def _expire(self) -> None:
         """Gives up those that nobody used for `idle_ttl_s`."""
@@ -239,7 +302,7 @@ class CaptureGateway:
         idle = [entry for entry in self._entries.values() if not entry.running and entry.used_at <= before]
         for entry in idle:
             self._remove(entry)
-        self._expired += len(idle)
+        self._figures.expired += len(idle)
 
     def _remove(self, entry: Entry) -> None:
         entry.removed = True

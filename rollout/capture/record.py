@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from executor_service import Cause
-from rollout.capture.recorder import Recorder
-from rollout.capture.tree import BranchReason, Turn
+from rollout.capture.recorder import BranchReason, Recorder, Turn
 from rollout.dump import Decode, record_of
 from rollout.engines.base import FinishReason
 from rollout.loop.limits import StopReason
@@ -24,36 +23,10 @@ from rollout.rewards.base import Reward
 from rollout.tokens import Message, Trajectory
 from rollout.tools import ToolOutcome
 
-__all__ = ["CapturedBranch", "CapturedTrajectory", "Entry", "captured", "record_json"]
+__all__ = ["CapturedBranch", "CapturedTrajectory", "captured", "record_json"]
 
 STOPPED_BY_AGENT = "agent"
 """Stop reason of a branch whose last turn asks for tools: the agent did not come back with their answers."""
-
-
-@dataclass(eq=False, slots=True)
-class Entry:
-    """One trajectory that is held."""
-
-    trajectory_id: str
-    recorder: Recorder
-    used_at: float
-    running: int = 0
-    removed: bool = False
-    reward: float | None = None
-    error: str | None = None
-    """What failed in the service since the last turn; None when nothing did."""
-    failures: int = 0
-    """Requests that failed by the service, in all."""
-
-    def failed(self, error: str) -> None:
-        """A request failed by the service."""
-        self.failures += 1
-        self.error = error
-
-    @property
-    def cause(self) -> Cause:
-        """INFRA when the service failed and no turn followed: then the agent may have given up for that reason."""
-        return Cause.POLICY if self.error is None else Cause.INFRA
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +88,20 @@ class CapturedTrajectory:
         return self.branches[self.latest]
 
 
-def captured(entry: Entry) -> CapturedTrajectory:
-    """A snapshot of what is held."""
-    turns = entry.recorder.turns
-    masked = entry.cause is Cause.INFRA
+def captured(
+    trajectory_id: str, recorder: Recorder, reward: float | None, error: str | None, failures: int
+) -> CapturedTrajectory:
+    """A snapshot of what is held. `error` is what failed in the service since the last turn: then the agent may have
+    given up for that reason."""
     return CapturedTrajectory(
-        trajectory_id=entry.trajectory_id,
-        branches=tuple(_branch(tip) for tip in entry.recorder.tips()),
-        latest=turns[-1].branch if turns else None,
-        reward=None if masked else entry.reward,
-        cause=entry.cause,
-        error=entry.error,
-        failures=entry.failures,
-        tokens=entry.recorder.tokens,
+        trajectory_id=trajectory_id,
+        branches=tuple(_branch(tip) for tip in recorder.tips()),
+        latest=recorder.turns[-1].branch if recorder.turns else None,
+        reward=reward if error is None else None,
+        cause=Cause.POLICY if error is None else Cause.INFRA,
+        error=error,
+        failures=failures,
+        tokens=recorder.tokens,
     )
 
 

@@ -11,40 +11,111 @@ a turn is recorded only when it was sampled whole; ids and budgets of turns in f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import chain
 from typing import Any
 
-from fairbox.errors import FairboxError
+from rollout.capture.errors import ApiError, bad_parameter
 from rollout.capture.messages import ChatMessage, difference
-from rollout.capture.tree import BranchReason, Pending, Turn
-from rollout.engines.base import GenerationResult, SamplingParams
-from rollout.tokens import CallRef, ChatTemplate, ChatTemplateError, Message, Segment, SegmentKind, TokenBuilder
+from rollout.engines.base import FinishReason, GenerationResult, SamplingParams
+from rollout.tokens import (
+    CallRef,
+    ChatTemplate,
+    ChatTemplateError,
+    Message,
+    Segment,
+    SegmentKind,
+    TokenBuilder,
+    Trajectory,
+)
 
-__all__ = ["NoRoomError", "PromptError", "Recorder"]
+__all__ = ["BranchReason", "Pending", "Recorder", "Turn"]
 
 
-class NoRoomError(FairboxError):
-    """The prompt leaves no room for a turn; the text says of how much. Its cause is not INFRA."""
+class BranchReason(StrEnum):
+    """Why a branch was started."""
+
+    FIRST = "first"
+    """It is the trajectory's first one."""
+    RESAMPLED = "resampled"
+    """The same messages were answered before, or at the same time: another turn was sampled for them."""
+    DIVERGED = "diverged"
+    """A message says something else than the recorded one at its place, or is missing."""
+    TOOLS = "tools"
+    """Other tools are offered, which stand in the prompt."""
+    TEMPLATE = "template"
+    """The chat template shows the model other earlier turns once the new messages follow."""
 
 
-class PromptError(FairboxError):
-    """The chat template can't render these messages; the text says why. Its cause is not INFRA."""
+@dataclass(eq=False, slots=True)
+class Turn:
+    """A sampled turn and what was given before it."""
+
+    index: int
+    """Order in which turns ended, from 0."""
+    parent: Turn | None
+    branch: int
+    given: tuple[ChatMessage, ...]
+    """Messages since the parent's turn; of a first turn, the prompt."""
+    plain: tuple[Message, ...]
+    """The same as they were encoded."""
+    tools: tuple[Mapping[str, Any], ...]
+    before: Segment
+    sampled: tuple[Segment, ...]
+    message: ChatMessage
+    """The turn as the client got it."""
+    text: str
+    """The turn as it was sampled, without the end-of-turn token."""
+    finish: FinishReason
+    ended: bool
+    """Whether its last id is the end-of-turn token."""
+    sampling: SamplingParams
+    reason: BranchReason | None
+    """Why it starts a branch; None where it continues one."""
+    where: str
+    """Where the branch's messages differ from recorded ones."""
+    queue_s: float = 0.0
+    run_s: float = 0.0
+    children: list[Turn] = field(default_factory=list)
+
+    def path(self) -> tuple[Turn, ...]:
+        """The turns from the prompt to this one."""
+        turns: list[Turn] = []
+        turn: Turn | None = self
+        while turn is not None:
+            turns.append(turn)
+            turn = turn.parent
+        return tuple(reversed(turns))
+
+    def trajectory(self) -> Trajectory:
+        """The tokens from the prompt to the end of this turn."""
+        return Trajectory(tuple(chain.from_iterable((turn.before, *turn.sampled) for turn in self.path())))
+
+    def conversation(self) -> tuple[Message, ...]:
+        """The messages from the prompt to this turn, turns of the assistant as they were sampled."""
+        turns = self.path()
+        return tuple(chain.from_iterable((*t.plain, {"role": "assistant", "content": t.text}) for t in turns))
+
+
+@dataclass(eq=False, slots=True)
+class Pending:
+    """A turn that may be sampled now. Give it to `commit` or `abandon`."""
+
+    parent: Turn | None
+    given: tuple[ChatMessage, ...]
+    plain: tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...]
+    before: Segment
+    ids: tuple[int, ...]
+    """The whole context for the engine."""
+    max_new_tokens: int
+    reason: BranchReason | None
+    where: str
 
 
 _LOCATED = (BranchReason.DIVERGED, BranchReason.TOOLS, BranchReason.TEMPLATE)
 """Reasons that say where."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Match:
-    """How far a request's messages follow recorded ones."""
-
-    turn: Turn | None = None
-    """The last turn that both share."""
-    length: int = 0
-    """Messages up to and with it."""
-    where: str = ""
-    """The farthest difference from any recorded conversation."""
 
 
 class Recorder:
@@ -66,19 +137,18 @@ class Recorder:
     def begin(
         self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]], *, max_new_tokens: int
     ) -> Pending:
-        """What to sample for a request; its budget is clamped to the room that is left. Raises NoRoomError."""
-        tools = tuple(tools)
-        match = self._match(messages, tools)
-        pending = self._continued(messages, tools, match)
+        """What to sample for a request; its budget is clamped to the room that is left. Raises ApiError where there is
+        none, or the chat template does not take the messages."""
+        pending = self._continued(messages, tuple(tools))
         model_room = self._max_model_tokens - len(pending.ids)
         room = self._max_tokens - self.tokens - self._reserved - len(pending.before.ids)
         if model_room < 1:
             problem = f"the messages have {len(pending.ids)} tokens, which leaves none of the model's "
-            raise NoRoomError(f"{problem}{self._max_model_tokens} for a turn")
+            raise _too_long(f"{problem}{self._max_model_tokens} for a turn")
         if room < 1:
             problem = f"this trajectory has {self.tokens + self._reserved} tokens, and with the "
             problem += f"{len(pending.before.ids)} new ones of these messages no room for a turn"
-            raise NoRoomError(f"{problem}: a trajectory may have {self._max_tokens}")
+            raise _too_long(f"{problem}: a trajectory may have {self._max_tokens}")
         pending.max_new_tokens = min(max_new_tokens, model_room, room)
         self._reserved += len(pending.before.ids) + pending.max_new_tokens
         return pending
@@ -131,10 +201,14 @@ class Recorder:
         last = {turn.branch: turn for turn in self.turns}
         return tuple(last[branch] for branch in sorted(last))
 
-    def _match(self, messages: Sequence[ChatMessage], tools: tuple[Mapping[str, Any], ...]) -> _Match:
-        """The longest recorded conversation that the messages extend; of equals, the one with the same ids of calls,
-        and else the latest."""
-        best, best_rank = _Match(), (0, 0, -1)
+    def _match(
+        self, messages: Sequence[ChatMessage], tools: tuple[Mapping[str, Any], ...]
+    ) -> tuple[Turn | None, int, str]:
+        """The last turn of the longest recorded conversation that the messages extend, the messages up to and with it,
+        and the farthest difference from any. Of equals it is the one with the same ids of calls, and else the latest.
+        """
+        best: Turn | None = None
+        best_rank = (0, 0, -1)
         differs_at, where = -1, ""
         open_turns = [(turn, 0, 0) for turn in self._roots if turn.tools == tools]
         while open_turns:
@@ -148,26 +222,24 @@ class Recorder:
             same_ids += [c.id for c in turn.message.calls] == [c.id for c in messages[end].calls]
             rank = (end + 1, same_ids, turn.index)
             if rank > best_rank:
-                best, best_rank = _Match(turn, end + 1), rank
+                best, best_rank = turn, rank
             open_turns += [(child, end + 1, same_ids) for child in turn.children]
-        return _Match(best.turn, best.length, where)
+        return best, best_rank[0], where
 
-    def _continued(
-        self, messages: Sequence[ChatMessage], tools: tuple[Mapping[str, Any], ...], match: _Match
-    ) -> Pending:
-        given = tuple(messages[match.length :])
+    def _continued(self, messages: Sequence[ChatMessage], tools: tuple[Mapping[str, Any], ...]) -> Pending:
+        turn, length, differs = self._match(messages, tools)
+        given = tuple(messages[length:])
         plain = tuple(self._plain(message) for message in given)
-        if match.turn is not None:
+        if turn is not None:
             try:
-                before = self._boundary(match.turn, given, plain, tools)
+                before = self._boundary(turn, given, plain, tools)
             except ChatTemplateError as error:
                 reason, where = BranchReason.TEMPLATE, str(error)
             else:
-                beside = _beside(match.turn.children, given)
-                ids = match.turn.trajectory().ids + before.ids
-                return Pending(match.turn, given, plain, tools, before, ids, 0, beside, match.where)
+                ids = turn.trajectory().ids + before.ids
+                return Pending(turn, given, plain, tools, before, ids, 0, _beside(turn.children, given), differs)
         elif same_tools := [turn for turn in self._roots if turn.tools == tools]:
-            reason, where = _beside(same_tools, given) or BranchReason.DIVERGED, match.where
+            reason, where = _beside(same_tools, given) or BranchReason.DIVERGED, differs
         elif self._roots:
             reason, where = BranchReason.TOOLS, "tools: are not those of the recorded conversation"
         else:
@@ -181,7 +253,7 @@ class Recorder:
         try:
             return self._chat.prompt_ids(plain, tools)
         except Exception as error:  # the boundary to a model's template, which raises anything
-            raise PromptError(f"the model's chat template refuses these messages: {error}") from error
+            raise _refused(error) from error
 
     def _boundary(
         self,
@@ -207,7 +279,7 @@ class Recorder:
         except ChatTemplateError:
             raise
         except Exception as error:  # the same boundary
-            raise PromptError(f"the model's chat template refuses these messages: {error}") from error
+            raise _refused(error) from error
         return Segment(SegmentKind.TOOL, ids)
 
     def _plain(self, message: ChatMessage) -> Message:
@@ -243,3 +315,12 @@ def _segments(result: GenerationResult) -> tuple[Segment, ...]:
     builder = TokenBuilder(())
     builder.add_sampled(result)
     return builder.build().segments[1:]
+
+
+def _too_long(message: str) -> ApiError:
+    """400 with the code by which agents know that they have to shorten their history."""
+    return ApiError(400, message, code="context_length_exceeded", param="messages")
+
+
+def _refused(error: Exception) -> ApiError:
+    return bad_parameter("messages", f"can't be used: the model's chat template refuses these messages: {error}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from rollout.capture.tree import Turn
+from rollout.capture.recorder import Turn
 from rollout.engines.base import FinishReason
 
 __all__ = ["Answer", "branch_headers", "chunks", "completion", "sse"]

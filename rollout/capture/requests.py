@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 
 from fairbox.errors import FieldErrors
-from rollout.capture.errors import bad_parameter
+from rollout.capture.errors import ApiError, bad_parameter
 from rollout.capture.messages import ChatMessage, Wire, WireMessage, parse_messages, refusal, shorten
 from rollout.engines.base import SamplingParams
 
@@ -160,10 +160,8 @@ def parse_request(body: Any, rules: RequestRules) -> ChatRequest:
 
 def _check_model(model: str, rules: RequestRules) -> None:
     if rules.models and model not in rules.models:
-        problem = f"is {shorten(model)}, must be one of: {', '.join(sorted(rules.models))}"
-        error = bad_parameter("model", problem, code="model_not_found")
-        error.status = 404
-        raise error
+        problem = f"model is {shorten(model)}, must be one of: {', '.join(sorted(rules.models))}"
+        raise ApiError(404, problem, code="model_not_found", param="model")
 
 
 def _check_others(others: Mapping[str, Any]) -> None:

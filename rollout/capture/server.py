@@ -23,14 +23,7 @@ from fairbox.http_log import http_logger
 from fairbox.security.tls import ServerTls
 from fairbox.serving import check_address
 from fairbox.tokens import matches
-from rollout.capture.errors import (
-    ApiError,
-    UnknownTrajectoryError,
-    bad_parameter,
-    engine_failed,
-    not_found,
-    unauthorized,
-)
+from rollout.capture.errors import ApiError, UnknownTrajectoryError, bad_parameter
 from rollout.capture.record import record_json
 from rollout.capture.replies import Answer, branch_headers, chunks, completion, sse
 from rollout.capture.requests import ChatRequest, parse_request
@@ -120,7 +113,7 @@ class CaptureServer:
     async def _model(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["model"]
         if name not in self._names():
-            raise not_found(f"the model {name!r} does not exist", code="model_not_found", param="model")
+            raise ApiError(404, f"the model {name!r} does not exist", code="model_not_found", param="model")
         return _json(self._card(name))
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
@@ -201,7 +194,7 @@ class CaptureServer:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         guarded = self._token and request.path != "/health"
         if guarded and not matches(self._token, _bearer(request)):
-            raise unauthorized()
+            raise ApiError(401, "the bearer token is missing or wrong; clients of OpenAI's send their api_key as it")
         return await handler(request)
 
     @web.middleware
@@ -214,17 +207,17 @@ class CaptureServer:
             first = errors.errors[0]
             return _json(bad_parameter(first.field, first.problem).body(), 400)
         except EngineUnavailable as error:  # it is closed, so it can't even say how long its contexts may be
-            refused = engine_failed(f"the engine is unavailable: {error}")
+            refused = ApiError(503, f"the engine is unavailable: {error}")
             return _json(refused.body(), refused.status, refused.headers())
         except UnknownTrajectoryError as error:
-            return _json(not_found(str(error), code="trajectory_not_found").body(), 404)
+            return _json(ApiError(404, str(error), code="trajectory_not_found").body(), 404)
         except web.HTTPException as error:
             return _json(_http_error(request, error).body(), error.status, _allow(error))
         except asyncio.CancelledError:
             raise
         except Exception:  # the boundary: its reason is in the log, and not for clients
             _LOG.exception("a request failed for a reason that nobody foresaw")
-            unforeseen = ApiError(500, "internal error of the gateway", kind="server_error", code="internal_error")
+            unforeseen = ApiError(500, "internal error of the gateway", code="internal_error")
             return _json(unforeseen.body(), 500)
 
 
@@ -236,7 +229,7 @@ def _json(body: object, status: int = 200, headers: dict[str, str] | None = None
 def _answer_of(turn: asyncio.Task[Answer]) -> Answer:
     """What a finished turn has become. Raises ApiError."""
     if turn.cancelled():
-        raise not_found("the trajectory was deleted while its turn was sampled", code="trajectory_not_found")
+        raise ApiError(404, "the trajectory was deleted while its turn was sampled", code="trajectory_not_found")
     return turn.result()
 
 
@@ -275,9 +268,8 @@ def _http_error(request: web.Request, error: web.HTTPException) -> ApiError:
         404: f"there is no {request.path[:80]!r} here; agents use /t/ID/v1/chat/completions",
         413: f"the body is larger than {_MAX_BODY_BYTES} bytes",
     }
-    kind = "invalid_request_error" if error.status < 500 else "server_error"
     code = "unknown_url" if error.status == 404 else error.reason.lower().replace(" ", "_")
-    return ApiError(error.status, messages.get(error.status, error.reason), kind=kind, code=code)
+    return ApiError(error.status, messages.get(error.status, error.reason), code=code)
 
 
 def _allow(error: web.HTTPException) -> dict[str, str]:

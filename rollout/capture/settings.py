@@ -5,29 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairbox.config import check, setting
-from fairbox.errors import ConfigError, FieldError, FieldErrors
-from rollout.engines.base import SamplingParams
+from fairbox.errors import ConfigError
 from rollout.tools import FORMATS
 from rollout.tools.formats import AUTO
 
-__all__ = ["CaptureSampling", "CaptureSettings"]
-
-
-@dataclass(frozen=True)
-class CaptureSampling:
-    """How tokens are chosen where requests don't say. A seed is a request's own: one for all would make samples of one
-    prompt the same."""
-
-    temperature: float = setting(1.0, help="0 (greedy) to 10.")
-    top_p: float = setting(1.0, help="Smallest set of tokens whose probabilities reach it; 1 is off.")
-    top_k: int = setting(0, help="The k most probable tokens; 0 is off.")
-
-    def params(self) -> SamplingParams:
-        """As the engine takes them. Raises FieldErrors."""
-        try:
-            return SamplingParams(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
-        except FieldErrors as errors:
-            raise FieldErrors([FieldError(f"sampling.{e.field}", e.problem) for e in errors.errors]) from None
+__all__ = ["CaptureSettings"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +25,9 @@ class CaptureSettings:
         "", help="Further names of the model that requests may use, with commas between them; *: any."
     )
     ignore_parameters: str = setting("", help="Parameters of requests that have no effect, with commas between them.")
-    tool_format: str = setting(AUTO, help="How the model writes tool calls; auto: as its chat template does.")
+    tool_format: str = setting(
+        AUTO, choices=(AUTO, *FORMATS), help="How the model writes tool calls; auto: as its chat template does."
+    )
     max_turn_tokens: int = setting(4096, least=1, help="Most tokens of a turn; requests may ask for less.")
     max_trajectories: int = setting(4096, least=1, help="Most trajectories that are held; then 429.")
     max_concurrent: int = setting(512, least=1, help="Most requests in flight; then 429.")
@@ -55,8 +39,5 @@ class CaptureSettings:
     def validate(self) -> None:
         """ConfigError for what types can't say."""
         check(self)
-        if self.tool_format != AUTO and self.tool_format not in FORMATS:
-            known = ", ".join((AUTO, *FORMATS))
-            raise ConfigError(f"tool_format is {self.tool_format!r}, must be one of: {known}")
         if bool(self.tls_cert) is not bool(self.tls_key):
             raise ConfigError("tls_cert and tls_key go together: set both, or none")

@@ -12,8 +12,8 @@ from fairbox.config import load, setting
 from fairbox.serving import check_address, run_service
 from fairbox.telemetry import TelemetrySettings, open_telemetry
 from fairbox.tokens import read_token
-from rollout.capture.settings import CaptureSampling, CaptureSettings
-from rollout.config import EngineSettings
+from rollout.capture.settings import CaptureSettings
+from rollout.config import EngineSettings, TokenChoice
 from rollout.engine_choice import open_engine
 from rollout.engines.model_store import find_model
 
@@ -25,7 +25,7 @@ class CaptureConfig(TelemetrySettings, CaptureSettings):
     """Settings of `fairbox capture`."""
 
     model: str = setting("smollm2", help="Folder of a model in the layout of the Hugging Face hub, or smollm2.")
-    sampling: CaptureSampling = setting(factory=CaptureSampling, help="What requests get that say nothing.")
+    sampling: TokenChoice = setting(factory=TokenChoice, help="What requests get that say nothing.")
     engine: EngineSettings = setting(factory=EngineSettings, help="What samples the turns.")
 
     def validate(self) -> None:

@@ -206,7 +206,7 @@ def test_calls_of_other_formats_are_taken_apart_too(
 
 
 def test_causes_of_refusals() -> None:
-    causes = {status: ApiError(status, "m", kind="k", code="c").cause for status in (400, 404, 429, 500, 503, 504)}
+    causes = {status: ApiError(status, "m", code="c").cause for status in (400, 404, 429, 500, 503, 504)}
     assert causes == {400: "TASK", 404: "TASK", 429: "INFRA", 500: "INFRA", 503: "INFRA", 504: "INFRA"}
 
 

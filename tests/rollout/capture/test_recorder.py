@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollout.capture.errors import ApiError
 from rollout.capture.messages import ChatMessage, WireMessage
-from rollout.capture.recorder import NoRoomError, Recorder
-from rollout.capture.tree import BranchReason, Pending, Turn
+from rollout.capture.recorder import BranchReason, Pending, Recorder, Turn
 from rollout.capture.turns import parse_turn
 from rollout.engines import FinishReason, GenerationResult, SamplingParams, VersionSpan
 from rollout.tokens import ChatTemplate, HubTokenizer, Message
@@ -201,12 +201,12 @@ def test_room_is_clamped_and_reserved(chat: ChatTemplate) -> None:
     assert 0 < room < 100
     first = player.begin([user("Hi.")])
     assert first.max_new_tokens == room
-    with pytest.raises(NoRoomError, match="a trajectory may have 200"):
+    with pytest.raises(ApiError, match="a trajectory may have 200"):
         player.begin([user("Hi.")])
     player.recorder.abandon(first)
     assert player.begin([user("Hi.")]).max_new_tokens == room
     long = [user("word " * 9000)]
-    with pytest.raises(NoRoomError, match="8192"):
+    with pytest.raises(ApiError, match="8192"):
         Player(chat).begin(long)
 
 
