@@ -81,7 +81,7 @@ class TrainConfig(RolloutConfig):
 
     n: int = setting(100_000, help="How many problems at most, from the beginning of the data.")
     samples_per_prompt: int = setting(8, help="Trajectories per problem; together they are a group.")
-    sampling: SamplingSettings = setting(factory=TrainSampling, help="How tokens are chosen.")
+    sampling: TrainSampling = setting(factory=TrainSampling, help="How tokens are chosen.")
     max_staleness: int = setting(
         0,
         help="Steps that the weights of a group may be old when it is trained on. 0: rollouts and updates take turns; "
