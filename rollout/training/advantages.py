@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import torch
 
 from fairbox.config import setting
-from fairbox.errors import ConfigError
 from rollout.batch import RolloutBatch
 from rollout.training.masked import kept, whitened
 
@@ -72,20 +71,16 @@ _EPS = 1e-6
 class AdvantageSettings:
     """How advantages are estimated."""
 
-    estimator: str = setting("grpo", help="grpo, rloo, reinforce++ or gae, which trains a value head.")
+    estimator: str = setting(
+        "grpo",
+        choices=("grpo", "rloo", "reinforce++", "gae"),
+        help="grpo, rloo, reinforce++ or gae, which trains a value head.",
+    )
     norm_by_std: bool = setting(True, help="grpo: divide by the group's standard deviation; Dr. GRPO does not.")
     drop_equal: bool = setting(False, help="grpo, rloo: leave groups out whose rewards are all the same.")
-    gamma: float = setting(1.0, help="gae, reinforce++: discount of a sampled token, 0 to 1.")
-    lam: float = setting(0.95, help="gae: how far rewards are believed rather than values, 0 to 1.")
+    gamma: float = setting(1.0, least=0, most=1, help="gae, reinforce++: discount of a sampled token, 0 to 1.")
+    lam: float = setting(0.95, least=0, most=1, help="gae: how far rewards are believed rather than values, 0 to 1.")
     whiten: bool = setting(True, help="gae, reinforce++: mean 0 and variance 1 over the tokens of a step.")
-
-    def validate(self) -> None:
-        """ConfigError naming the setting that is wrong."""
-        if self.estimator not in ESTIMATORS:
-            raise ConfigError(f"advantage.estimator is {self.estimator!r}, must be one of: {', '.join(ESTIMATORS)}")
-        for name in ("gamma", "lam"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"advantage.{name} is {getattr(self, name)}, must be from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)

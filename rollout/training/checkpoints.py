@@ -15,17 +15,17 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from fairbox.errors import FairboxError
 
-__all__ = ["Checkpoint", "CheckpointError", "CheckpointStore", "RemoteState"]
+__all__ = ["Checkpoint", "CheckpointError", "CheckpointStore"]
 
 _LOG = logging.getLogger("fairbox.training")
 _STATE, _CONFIG, _ROLLOUTS, _CHECKSUM = "state.pt", "config.json", "rollouts.json", "checksum.json"
@@ -58,13 +58,6 @@ class Checkpoint:
         return _read_state(self.path, mmap=False)
 
 
-class RemoteState(Protocol):
-    """A state that is not in this process."""
-
-    def write(self, path: Path) -> None:
-        """As `torch.save` of it. Raises OSError."""
-
-
 class CheckpointStore:
     """The checkpoints of a run, of which the newest `keep` stay."""
 
@@ -75,13 +68,14 @@ class CheckpointStore:
     def save(
         self,
         step: int,
-        state: Mapping[str, Any] | RemoteState,
+        state: Mapping[str, Any] | Callable[[Path], None],
         config: Mapping[str, Any],
         *,
         rollouts: Mapping[str, Any] | None = None,
         name: str = "step",
     ) -> Path:
         """Writes one and removes those that are too many. Another `name` than `step` is never resumed from or removed.
+        A `state` that is not in this process is what writes it, as `torch.save` does; it may raise OSError.
 
         Raises CheckpointError, and leaves nothing of it, when the disk is full or can't be written.
         """
@@ -128,13 +122,16 @@ class CheckpointStore:
 
 
 def _write(
-    folder: Path, state: Mapping[str, Any] | RemoteState, config: Mapping[str, Any], rollouts: Mapping[str, Any]
+    folder: Path,
+    state: Mapping[str, Any] | Callable[[Path], None],
+    config: Mapping[str, Any],
+    rollouts: Mapping[str, Any],
 ) -> None:
     if isinstance(state, Mapping):
         with (folder / _STATE).open("wb") as file:
             torch.save(dict(state), file)
     else:
-        state.write(folder / _STATE)
+        state(folder / _STATE)
     for name, values in ((_CONFIG, config), (_ROLLOUTS, rollouts)):
         (folder / name).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     sums = {name: _digest(folder / name) for name in _PARTS}

@@ -15,7 +15,6 @@ from rollout.training.advantages import AdvantageSettings
 from rollout.training.learner import LearnerSettings
 from rollout.training.objective import ObjectiveSettings
 from rollout.training.policy import PolicySettings
-from rollout.training.shard_settings import ShardSettings
 from rollout.training.update import UpdateSettings
 
 __all__ = ["TrainConfig", "TrainSampling", "changed_settings", "flat_settings", "plain"]
@@ -23,49 +22,18 @@ __all__ = ["TrainConfig", "TrainSampling", "changed_settings", "flat_settings", 
 _GROUPED = ("grpo", "rloo")
 _ENGINES = ("transformers", "sglang")
 """Those that take new weights while they run."""
-_FREE = (
-    "steps",
-    "out",
-    "resume",
-    "save_every",
-    "keep",
-    "eval_every",
-    "eval_data",
-    "eval_n",
-    "eval_temperature",
-    "wandb",
-    "up",
-    "limiter",
-    "executor",
-    "model",
-    "concurrency",
-    "engine.max_batch",
-    "engine.threads",
-    "engine.urls",
-    "engine.launch.replicas",
-    "engine.launch.tensor_parallel",
-    "engine.launch.python",
-    "engine.launch.ray",
-    "engine.router_url",
-    "engine.api_key_file",
-    "engine.turn_timeout_s",
-    "engine.queue_timeout_s",
-    "infra_retries",
-    "infra_retries_total",
-    "log_format",
-    "log_level",
-    "otlp_endpoint",
-    "trace_ratio",
-    "metrics_listen",
-    "insecure",
-    "ray_address",
-    "shards.count",
-    "shards.num_cpus",
-    "shards.start_within_s",
-    "shards.answer_within_s",
+_FREE = tuple(
+    f"{name}."
+    for name in (
+        *("steps", "out", "resume", "save_every", "keep", "eval_every", "eval_data", "eval_n", "eval_temperature"),
+        *("wandb", "log_format", "log_level", "otlp_endpoint", "trace_ratio", "metrics_listen", "insecure"),
+        *("model", "up", "limiter", "executor", "ray_address", "shards", "concurrency", "infra_retries"),
+        *("infra_retries_total", "engine.max_batch", "engine.threads", "engine.urls", "engine.launch"),
+        *("engine.router_url", "engine.api_key_file", "engine.turn_timeout_s", "engine.queue_timeout_s"),
+    )
 )
-"""May change when a run goes on: where things are, and what does not change what is learned. `model` may have moved; a
-model of another shape does not take the checkpoint."""
+"""Settings and groups that may change when a run goes on: where things are, and what does not change what is learned.
+`model` may have moved; a model of another shape does not take the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +41,17 @@ class TrainSampling(SamplingSettings):
     """How tokens are chosen in training."""
 
     temperature: float = setting(1.0, help="Above 0 to 10; training takes logprobs at the same temperature.")
+
+
+@dataclass(frozen=True)
+class ShardSettings:
+    """How the model that is trained is split over processes."""
+
+    count: int = setting(
+        1,
+        least=1,
+        help="Processes that hold a part of the model each and train it together, over Ray; with cuda a GPU each.",
+    )
 
 
 @dataclass(frozen=True)
@@ -84,21 +63,23 @@ class TrainConfig(RolloutConfig):
     sampling: TrainSampling = setting(factory=TrainSampling, help="How tokens are chosen.")
     max_staleness: int = setting(
         0,
+        least=0,
         help="Steps that the weights of a group may be old when it is trained on. 0: rollouts and updates take turns; "
         "else rollouts run all the time, beside the updates.",
     )
-    steps: int = setting(100, help="Training steps, those before a resume included.")
-    prompts_per_step: int = setting(8, help="Problems of a step.")
+    steps: int = setting(100, least=1, help="Training steps, those before a resume included.")
+    prompts_per_step: int = setting(8, least=1, help="Problems of a step.")
     out: str | None = setting(None, help="Folder of the run; none: a new one below out/, named by date and time.")
     resume: bool = setting(False, help="Go on from the newest checkpoint in out, or begin where there is none.")
-    save_every: int = setting(10, help="Steps between checkpoints; one is written at the end too.")
-    keep: int = setting(2, help="Checkpoints that are kept.")
+    save_every: int = setting(10, least=1, help="Steps between checkpoints; one is written at the end too.")
+    keep: int = setting(2, least=1, help="Checkpoints that are kept.")
     eval_data: str | None = setting(None, help="Held-out problems, in the form of data; none: no evaluation.")
-    eval_n: int = setting(100, help="How many of those.")
-    eval_every: int = setting(10, help="Steps between evaluations; the first is before step 1.")
-    eval_temperature: float = setting(0.0, help="Temperature of evaluations; 0: greedy.")
+    eval_n: int = setting(100, least=1, help="How many of those.")
+    eval_every: int = setting(10, least=1, help="Steps between evaluations; the first is before step 1.")
+    eval_temperature: float = setting(0.0, least=0, most=10, help="Temperature of evaluations; 0: greedy.")
     wandb: str | None = setting(
-        None, help="Project of Weights & Biases for the figures; none: not. Its own variables hold: WANDB_MODE=offline."
+        None,
+        help="Project of Weights & Biases for the figures; none: not. Its own variables hold: WANDB_MODE=offline.",
     )
     policy: PolicySettings = setting(factory=PolicySettings, help="The model that is trained.")
     shards: ShardSettings = setting(factory=ShardSettings, help="Whether it is split over processes.")
@@ -109,18 +90,14 @@ class TrainConfig(RolloutConfig):
     def validate(self) -> None:
         """ConfigError or FieldErrors for what types can't say."""
         super().validate()
-        for part in (self.policy, self.advantage, self.loss, self.update):
-            part.validate()
-        self.shards.validate(self.policy.device)
-        for name in ("steps", "prompts_per_step", "save_every", "keep", "eval_n", "eval_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
+        self.policy.validate()
+        self.loss.validate()
+        if self.shards.count > 1 and self.policy.device not in ("cpu", "cuda"):
+            raise ConfigError(f"policy.device is {self.policy.device!r}, must be cpu or cuda with shards.count above 1")
         if self.sampling.temperature == 0:
             raise ConfigError(
                 "sampling.temperature is 0, must be above 0: greedy trajectories of a problem are all one"
             )
-        if not 0 <= self.eval_temperature <= 10:
-            raise ConfigError(f"eval_temperature is {self.eval_temperature}, must be from 0 to 10")
         if self.sampling.seed is None:
             raise ConfigError("sampling.seed is none, must be a number: a run that goes on must go on the same way")
         if self.advantage.estimator in _GROUPED and self.samples_per_prompt < 2:
@@ -135,13 +112,10 @@ class TrainConfig(RolloutConfig):
         if self.step != RolloutConfig().step:
             raise ConfigError("step is set, but training counts its steps itself")
         self._check_source()
-        divisor = self.loss.norm or self.limits.max_response_tokens
-        if self.loss.aggregation == "seq_mean_token_sum_norm" and divisor is None:
-            raise ConfigError("loss.norm is none, and limits.max_response_tokens too, so there is no divisor")
+        if self.loss.aggregation == "seq_mean_token_sum_norm" and self.limits.max_response_tokens is None:
+            raise ConfigError("limits.max_response_tokens is none, but loss.aggregation divides by it")
 
     def _check_source(self) -> None:
-        if self.max_staleness < 0:
-            raise ConfigError(f"max_staleness is {self.max_staleness}, must be at least 0")
         for name in ("keep_groups", "time_limit_s"):
             if (value := getattr(self, name)) is not None:
                 raise ConfigError(f"{name} is {value}, must be none in training, which takes whole steps")
@@ -192,7 +166,7 @@ def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
     """What must not differ when a run goes on, and does: one sentence each. What was no setting yet had its default."""
     defaults = plain(flat_settings(TrainConfig()))
     before = {name: value for name, value in defaults.items() if name in now} | dict(before)
-    fixed = {name for name in {**before, **now} if name not in _FREE}
+    fixed = {name for name in {**before, **now} if not f"{name}.".startswith(_FREE)}
     if now.get("update.schedule") != "constant":
         fixed.add("steps")  # the learning rate falls towards the last one
     absent = "not a setting"

@@ -177,7 +177,7 @@ class LearnerSettings:
     temperature: float
     """That of the rollouts."""
     max_response_tokens: int
-    """The divisor of seq_mean_token_sum_norm where `loss.norm` is None."""
+    """The divisor of seq_mean_token_sum_norm."""
     steps: int
     """Of the whole run, for the schedule."""
     seed: int
@@ -298,7 +298,7 @@ class Learner:
         loss = self._settings.loss
         mask = torch.zeros_like(advantages.mask)
         mask[rows] = advantages.mask[rows]
-        norm = loss.norm or self._settings.max_response_tokens
+        norm = self._settings.max_response_tokens
         weights = token_weights(mask, loss.aggregation, groups=batch.groups, norm=norm)
         self._optimizer.zero_grad(set_to_none=True)
         losses, sums = [], []

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from rollout.batch import RolloutBatch
-from rollout.training.checkpoints import Checkpoint, RemoteState
+from rollout.training.checkpoints import Checkpoint
 from rollout.training.config import TrainConfig
-from rollout.training.learner import Learner
 from rollout.training.model_folder import WritableModel
-from rollout.training.policy import Policy
-from rollout.training.shard import ShardPlan
+from rollout.training.shard import LearnerPlan
 from rollout.training.sharded import open_shards
 
 __all__ = ["AnyLearner", "open_learner"]
@@ -34,8 +32,8 @@ class AnyLearner(Protocol):
         """Trains on a batch: its figures by name. Raises Diverged, and FairboxError when it can't go on."""
         ...
 
-    def state(self) -> Mapping[str, Any] | RemoteState:
-        """Everything that the next step depends on."""
+    def state(self) -> Mapping[str, Any] | Callable[[Path], None]:
+        """Everything that the next step depends on, or what writes it."""
         ...
 
 
@@ -45,34 +43,16 @@ async def open_learner(
 ) -> AsyncIterator[AnyLearner]:
     """The one that the settings ask for. Raises FairboxError for a model that can't be trained, for a checkpoint of
     another one, and when shards can't be started."""
-    if config.shards.count > 1:
-        plan = _plan(config, model_dir, checkpoint)
-        async with open_shards(plan, config.shards, address=config.ray_address, out=out) as sharded:
-            yield sharded
-    else:
-        yield await asyncio.to_thread(_load, config, model_dir, checkpoint)
-
-
-def _load(config: TrainConfig, model_dir: Path, checkpoint: Checkpoint | None) -> Learner:
-    policy = Policy.load(
+    plan = LearnerPlan(
         model_dir,
-        config.policy,
-        value_head=config.needs_value_head,
-        reference=config.loss.needs_reference,
-        seed=config.learner().seed,
-    )
-    learner = Learner(policy, config.learner())
-    if checkpoint is not None:
-        learner.load_state(checkpoint.state)
-    return learner
-
-
-def _plan(config: TrainConfig, model_dir: Path, checkpoint: Checkpoint | None) -> ShardPlan:
-    return ShardPlan(
-        model_dir.absolute(),
         config.policy,
         config.learner(),
         value_head=config.needs_value_head,
         reference=config.loss.needs_reference,
-        state=None if checkpoint is None else checkpoint.state_path.absolute(),
+        state=None if checkpoint is None else checkpoint.state_path,
     )
+    if config.shards.count > 1:
+        async with open_shards(plan, config.shards.count, address=config.ray_address, out=out) as sharded:
+            yield sharded
+    else:
+        yield await asyncio.to_thread(plan.load)

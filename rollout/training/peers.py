@@ -6,54 +6,38 @@ but for `whole`, which the first peer alone is given. So decisions that are made
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-__all__ = ["ALONE", "Alone", "Peers", "Ranks"]
+__all__ = ["ALONE", "Peers", "Ranks"]
 
 
-class Peers(Protocol):
-    """What a learner asks of them."""
+class Peers:
+    """One process, which is alone; `Ranks` are several."""
 
-    rank: int
+    rank = 0
     """From 0."""
-    count: int
+    count = 1
 
     def add_up(self, values: torch.Tensor) -> None:
         """Puts the sum over all peers into `values`, a tensor on the CPU."""
 
     def all_of(self, value: Any) -> list[Any]:
         """What each peer gave, by rank. For small things."""
-        ...
-
-    def whole(self, value: torch.Tensor) -> torch.Tensor | None:
-        """A tensor that may be split over the peers, in one piece, at the first of them; None at the others."""
-        ...
-
-
-class Alone:
-    """One process."""
-
-    rank = 0
-    count = 1
-
-    def add_up(self, values: torch.Tensor) -> None:
-        """Is the sum already."""
-
-    def all_of(self, value: Any) -> list[Any]:
         return [value]
 
     def whole(self, value: torch.Tensor) -> torch.Tensor | None:
+        """A tensor that may be split over the peers, in one piece, at the first of them; None at the others."""
         return value
 
 
-ALONE = Alone()
+ALONE = Peers()
 
 
-class Ranks:
+class Ranks(Peers):
     """The default process group, which must be able to carry tensors of the CPU."""
 
     def __init__(self) -> None:

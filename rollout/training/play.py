@@ -1,11 +1,15 @@
-"""Plays tasks to the last trajectory, as an evaluation does, and dumps what ends."""
+"""Plays the tasks of a group or of an evaluation, and dumps what ends.
+
+Invariant: a group's trajectories have indices and seeds that follow from its number, so that it is the same group when
+it is played again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -26,8 +30,8 @@ from rollout.training.config import TrainConfig
 from rollout.training.sync import is_version
 
 __all__ = [
-    "OwnWeights",
     "dump_into",
+    "make_runner",
     "play",
     "play_seed",
     "stream_task",
@@ -35,24 +39,40 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class OwnWeights:
-    """A loop whose trajectories have failed by the service where other weights than the run's sampled of them: a server
-    that was started again has those that it was first started with, until it is given others."""
+class _RunLoop:
+    """A loop whose trajectories are counted over the whole run, and that tells when one has ended: not when it has
+    failed and is to be run again.
+
+    A trajectory fails by the service if other weights than the run's sampled of it: a server that was started again
+    has those that it was first started with, until it is given others."""
 
     loop: Loop
+    first: int
+    retries: RetryBudget
+    ended: Callable[[], None]
 
     async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
-        result = await self.loop.run(task, index=index, seed=seed, attempt=attempt)
-        other = _other(result)
-        if result.masked or other is None:
+        again = False
+        try:
+            result = _of_the_run(await self.loop.run(task, index=self.first + index, seed=seed, attempt=attempt))
+            again = result.masked and attempt <= self.retries.per_trajectory and self.retries.total > 0
             return result
-        return replace(
-            result,
-            state=RequestState.FAILED,
-            stop_reason=StopReason.INFRA,
-            cause=Cause.INFRA,
-            error=f"weights {other!r} sampled, which are none of this run's: a server was started again",
-        )
+        finally:
+            if not again:
+                self.ended()
+
+
+def _of_the_run(result: TrajectoryResult) -> TrajectoryResult:
+    other = _other(result)
+    if result.masked or other is None:
+        return result
+    return replace(
+        result,
+        state=RequestState.FAILED,
+        stop_reason=StopReason.INFRA,
+        cause=Cause.INFRA,
+        error=f"weights {other!r} sampled, which are none of this run's: a server was started again",
+    )
 
 
 def _other(result: TrajectoryResult) -> str | None:
@@ -87,6 +107,34 @@ def _order(epoch: int, tasks: int, seed: int) -> tuple[int, ...]:
     return tuple(order)
 
 
+def make_runner(
+    config: TrainConfig,
+    loop: Loop,
+    environment: Environment,
+    sink: Callable[[TrajectoryResult, Task], None],
+    schedule: Schedule,
+    *,
+    number: int,
+    first: int = 0,
+    retries: RetryBudget | None = None,
+    ended: Callable[[], None] = lambda: None,
+    slots: asyncio.Semaphore | None = None,
+) -> RolloutRunner:
+    """Plays the group or evaluation `number`, whose trajectories have indices from `first`, and calls `ended` for each
+    that was played, kept or not, when it has ended."""
+    retries = retries or RetryBudget(config.infra_retries, config.infra_retries_total)
+    return RolloutRunner(
+        _RunLoop(loop, first, retries, ended),
+        environment.score,
+        sink,
+        schedule=schedule,
+        retries=retries,
+        seed=play_seed(config.sampling.seed, number),
+        score_timeout_s=config.score_timeout_s,
+        slots=slots,
+    )
+
+
 async def play(
     config: TrainConfig,
     loop: AgentLoop,
@@ -106,15 +154,8 @@ async def play(
             dump_into(dump, loop, result, task, step=step)
             results.append(result)
 
-        runner = RolloutRunner(
-            OwnWeights(loop),
-            environment.score,
-            sink,
-            schedule=Schedule(concurrency=config.concurrency, samples_per_prompt=1),
-            retries=RetryBudget(config.infra_retries, config.infra_retries_total),
-            seed=play_seed(config.sampling.seed, step),
-            score_timeout_s=config.score_timeout_s,
-        )
+        schedule = Schedule(concurrency=config.concurrency, samples_per_prompt=1)
+        runner = make_runner(config, loop, environment, sink, schedule, number=step)
         try:
             if not await until_stopped(stop, runner.run(tasks)):
                 return None

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from fairbox.errors import FairboxError
+from fairbox.config import setting
+from fairbox.errors import ConfigError, FairboxError
 from rollout.batch import RolloutBatch
 from rollout.engines.decoder import blank_model, load_model
 from rollout.training.adapters import add_adapters, plain_items, plain_state, tied_names, without_adapters
 from rollout.training.model_folder import write_model
 from rollout.training.peers import ALONE, Peers
-from rollout.training.policy_settings import PolicySettings
 from rollout.training.sharding import part_of, put_together
 from rollout.training.token_model import TokenModel
 
@@ -38,6 +38,36 @@ __all__ = [
     "load_token_model",
     "row_lengths",
 ]
+
+
+@dataclass(frozen=True)
+class PolicySettings:
+    """The model that is trained, and how it is computed."""
+
+    dtype: str = setting(
+        "float32",
+        choices=("float32", "bfloat16"),
+        help="float32, or bfloat16: computes in it, with weights and sums in float32.",
+    )
+    device: str = setting("cpu", help="Device of torch: cpu, cuda, cuda:1.")
+    lora_rank: int = setting(
+        0, least=0, help="Rank of LoRA adapters, which are then all that is trained; 0: all weights are."
+    )
+    lora_alpha: float = setting(32.0, above=0, help="Their scale is this / lora_rank.")
+    lora_targets: list[str] = setting(
+        factory=lambda: ["all-linear"], help="Linear layers that get one, by the ends of their names."
+    )
+    micro_tokens: int = setting(4096, least=1, help="Tokens that are computed at once; bounds memory.")
+    recompute: bool = setting(False, help="Compute layers again in the backward pass: less memory, a third more time.")
+
+    def validate(self) -> None:
+        """ConfigError for what is no device of torch, and for adapters without layers."""
+        if not self.lora_targets:
+            raise ConfigError("policy.lora_targets is empty, must name layers, or be [all-linear]")
+        try:
+            torch.device(self.device)
+        except RuntimeError:
+            raise ConfigError(f"policy.device is {self.device!r}, which is no device of torch") from None
 
 
 def row_lengths(batch: RolloutBatch, mask: torch.Tensor) -> list[int]:
@@ -241,7 +271,6 @@ class Policy:
                 layout.before.to(device),
                 layout.targets.to(device),
                 temperature=temperature,
-                chunk=self.settings.chunk_tokens,
                 entropy_gradient=entropy_gradient,
             )
         return found

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 
 from fairbox.config import setting
-from fairbox.errors import ConfigError
 from rollout.training.masked import kept, masked_mean
 
 __all__ = ["POLICY_LOSSES", "PolicyInputs", "PolicyLossSettings", "TokenLosses", "policy_loss"]
@@ -27,21 +26,16 @@ MAX_SEQUENCE_LOG_RATIO = 10.0
 class PolicyLossSettings:
     """Which loss, and how far an update may go."""
 
-    kind: str = setting("ppo", help="ppo (clip), dual_clip, gspo (ratio of the sequence) or cispo (clipped weight).")
-    clip_low: float = setting(0.2, help="The ratio is clipped below 1 - this.")
-    clip_high: float = setting(0.2, help="The ratio is clipped above 1 + this.")
-    clip_c: float = setting(3.0, help="dual_clip: where the advantage is negative, the loss is at most this times it.")
-
-    def validate(self) -> None:
-        """ConfigError naming the setting that is wrong."""
-        if self.kind not in POLICY_LOSSES:
-            raise ConfigError(f"loss.policy.kind is {self.kind!r}, must be one of: {', '.join(POLICY_LOSSES)}")
-        if not 0 < self.clip_low <= 1:
-            raise ConfigError(f"loss.policy.clip_low is {self.clip_low}, must be above 0 and at most 1")
-        if not 0 < self.clip_high < float("inf"):
-            raise ConfigError(f"loss.policy.clip_high is {self.clip_high}, must be above 0 and finite")
-        if not 1 < self.clip_c < float("inf"):
-            raise ConfigError(f"loss.policy.clip_c is {self.clip_c}, must be above 1 and finite")
+    kind: str = setting(
+        "ppo",
+        choices=("ppo", "dual_clip", "gspo", "cispo"),
+        help="ppo (clip), dual_clip, gspo (ratio of the sequence) or cispo (clipped weight).",
+    )
+    clip_low: float = setting(0.2, above=0, most=1, help="The ratio is clipped below 1 - this.")
+    clip_high: float = setting(0.2, above=0, help="The ratio is clipped above 1 + this.")
+    clip_c: float = setting(
+        3.0, above=1, help="dual_clip: where the advantage is negative, the loss is at most this times it."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,35 +20,16 @@ from fairbox.errors import FairboxError
 from fairbox.ports import free_port
 from rollout.batch import RolloutBatch
 from rollout.training.learner import Diverged, Learner, LearnerSettings
-from rollout.training.peers import Ranks
-from rollout.training.policy import Policy, PolicySettings
+from rollout.training.peers import ALONE, Peers, Ranks
+from rollout.training.policy import Policy, PolicySettings, Split
 from rollout.training.sharding import split
 
-__all__ = ["Answer", "Outcome", "Shard", "ShardPlan"]
-
-
-class Outcome(StrEnum):
-    """What became of a call."""
-
-    DONE = "done"
-    """`value` is its result."""
-    DIVERGED = "diverged"
-    """A loss or a gradient is not finite; `value` says which. The weights have not moved."""
-    FAILED = "failed"
-    """Something that a person can change, which `value` says: a folder, a disk, a model."""
+__all__ = ["LearnerPlan", "Shard"]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Of one shard to one call."""
-
-    outcome: Outcome
-    value: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class ShardPlan:
-    """What all shards are made of."""
+class LearnerPlan:
+    """What a learner is made of, in this process or at each shard."""
 
     model_dir: Path
     policy: PolicySettings
@@ -60,9 +39,28 @@ class ShardPlan:
     state: Path | None
     """State of a checkpoint to go on from; None: from the beginning."""
 
+    def load(self, peers: Peers = ALONE, split: Split | None = None) -> Learner:
+        """The learner, or with `peers` this process's part of it. Raises FairboxError and OSError."""
+        policy = Policy.load(
+            self.model_dir,
+            self.policy,
+            value_head=self.value_head,
+            reference=self.reference,
+            seed=self.learner.seed,
+            peers=peers,
+            split=split,
+        )
+        learner = Learner(policy, self.learner, peers=peers)
+        if self.state is not None:
+            # Mapped, so that a shard reads of the whole state the parts that it takes.
+            mapped = peers.count > 1
+            learner.load_state(torch.load(self.state, map_location="cpu", weights_only=True, mmap=mapped))
+        return learner
+
 
 class Shard:
-    """What Ray runs. Its methods are called one after the other."""
+    """What Ray runs. Its methods are called one after the other. A FairboxError that one of them returns is an answer:
+    the weights have not moved, or there is something that a person can change, as a folder, a disk or a model."""
 
     def __init__(self) -> None:
         self._learner: Learner | None = None
@@ -78,8 +76,8 @@ class Shard:
         """Whether a file is there, seen from this machine."""
         return path.exists()
 
-    def join(self, plan: ShardPlan, *, rank: int, count: int, meet: str, timeout_s: float) -> Answer:
-        """Meets the others and takes its part of the model, and of the checkpoint."""
+    def join(self, plan: LearnerPlan, *, rank: int, count: int, meet: str, timeout_s: float) -> int | FairboxError:
+        """Meets the others and takes its part of the model, and of the checkpoint: the steps that are done."""
         on_gpu = torch.device(plan.policy.device).type == "cuda"
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
@@ -88,33 +86,22 @@ class Shard:
             world_size=count,
             timeout=timedelta(seconds=timeout_s),
         )
-        peers, mesh = Ranks(), init_device_mesh("cuda" if on_gpu else "cpu", (count,))
+        mesh = init_device_mesh("cuda" if on_gpu else "cpu", (count,))
+        parts = partial(split, mesh=mesh, device=plan.policy.device, dtype=plan.policy.dtype)
         try:
-            policy = Policy.load(
-                plan.model_dir,
-                plan.policy,
-                value_head=plan.value_head,
-                reference=plan.reference,
-                seed=plan.learner.seed,
-                peers=peers,
-                split=partial(split, mesh=mesh, device=plan.policy.device, dtype=plan.policy.dtype),
-            )
-            self._learner = Learner(policy, plan.learner, peers=peers)
-            if plan.state is not None:
-                # Mapped, so that of the whole state this process reads the parts that it takes.
-                self._learner.load_state(torch.load(plan.state, map_location="cpu", weights_only=True, mmap=True))
+            self._learner = plan.load(Ranks(), parts)
         except (FairboxError, OSError) as error:
-            return Answer(Outcome.FAILED, str(error))
-        return Answer(Outcome.DONE, self._learner.steps_done)
+            return FairboxError(str(error))
+        return self._learner.steps_done
 
-    def step(self, batch: RolloutBatch) -> Answer:
+    def step(self, batch: RolloutBatch) -> dict[str, float] | Diverged:
         """As `Learner.step`: the figures, the same at each."""
         try:
-            return Answer(Outcome.DONE, self._its().step(batch))
+            return self._its().step(batch)
         except Diverged as error:
-            return Answer(Outcome.DIVERGED, str(error))
+            return error
 
-    def write_state(self, path: Path) -> Answer:
+    def write_state(self, path: Path) -> FairboxError | None:
         """Writes what a checkpoint keeps; the first shard does, of all parts."""
         state = self._its().state()
         if dist.get_rank() == 0:
@@ -123,16 +110,16 @@ class Shard:
                     torch.save(state, file)
             except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-                return Answer(Outcome.FAILED, reason)
-        return Answer(Outcome.DONE)
+                return FairboxError(reason)
+        return None
 
-    def write_model(self, folder: Path) -> Answer:
+    def write_model(self, folder: Path) -> FairboxError | None:
         """Writes the model that an engine takes; the first shard does."""
         try:
             self._its().policy.write(folder)
         except FairboxError as error:
-            return Answer(Outcome.FAILED, str(error))
-        return Answer(Outcome.DONE)
+            return FairboxError(str(error))
+        return None
 
     def _its(self) -> Learner:
         assert self._learner is not None, "it has not joined"

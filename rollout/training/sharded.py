@@ -11,48 +11,38 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fairbox.errors import FairboxError
 from rollout.batch import RolloutBatch
 from rollout.ray.cluster import ray_cluster, ray_sentence
-from rollout.training.learner import Diverged
-from rollout.training.shard import Answer, Outcome, Shard, ShardPlan
-from rollout.training.shard_settings import ShardSettings
+from rollout.training.shard import LearnerPlan, Shard
 
-__all__ = ["ShardedLearner", "ShardsStatistics", "open_shards"]
+__all__ = ["ShardedLearner", "open_shards"]
 
+NUM_CPUS = 1.0
+"""Processors that Ray keeps for a shard."""
+START_WITHIN_S = 900.0
+"""Longest time until all have their part: placement, loading the model."""
+_ANSWER_WITHIN_S = 7200.0
+"""Longest time of a training step, or of writing the weights; then the run ends."""
 _GRACE_S = 5.0
 """After one shard failed: for the others to say what they know. The one that died is the reason, and those that miss it
 may notice before."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardsStatistics:
-    """The shards now."""
-
-    places: tuple[tuple[str, int], ...]
-    """(address of its machine, process) of each, by rank."""
-    calls: int
-    """Answered by all, over the whole run."""
-    lost: str
-    """What ended them; empty: they live."""
-
-
 @contextlib.asynccontextmanager
-async def open_shards(
-    plan: ShardPlan, settings: ShardSettings, *, address: str, out: Path
-) -> AsyncIterator[ShardedLearner]:
+async def open_shards(plan: LearnerPlan, count: int, *, address: str, out: Path) -> AsyncIterator[ShardedLearner]:
     """Starts the shards, and ends them on leaving. `address` is Ray's; `out` must be the same folder on all machines of
     the shards, as must be the model's. Raises FairboxError."""
     with ray_cluster(address, what="shards.count above 1"):
-        shards = _Shards(settings)
+        shards = ShardedLearner(count)
         try:
-            steps_done = await asyncio.to_thread(shards.start, plan, out)
-            yield ShardedLearner(shards, steps_done)
+            await asyncio.to_thread(shards.start, plan, out)
+            yield shards
         finally:
             await asyncio.shield(asyncio.to_thread(shards.close))
 
@@ -61,73 +51,51 @@ class ShardedLearner:
     """As `Learner`, whose figures, checkpoints and steps are the same. Its methods block; they may be called from any
     thread, one at a time."""
 
-    def __init__(self, shards: _Shards, steps_done: int) -> None:
-        self.steps_done = steps_done
-        self._shards = shards
+    def __init__(self, count: int) -> None:
+        self.steps_done = 0
+        self.places: tuple[tuple[str, int], ...] = ()
+        """(address of its machine, process) of each shard, by rank."""
+        self._count = count
+        self._actors: list[Any] = []
+        self._group: Any = None
+        self._lost = ""
+        """What ended them; empty: they live."""
 
     @property
     def policy(self) -> ShardedLearner:
         """What writes the trained model."""
         return self
 
-    def statistics(self) -> ShardsStatistics:
-        """The shards now."""
-        return self._shards.statistics()
-
     def step(self, batch: RolloutBatch) -> dict[str, float]:
         """Trains on a batch: its figures by name. Raises Diverged, and FairboxError when a shard is lost."""
         import ray
 
-        figures: dict[str, float] = self._shards.call("step", ray.put(batch))
+        figures: dict[str, float] = self._call("step", ray.put(batch))
         self.steps_done += 1
         return figures
 
-    def state(self) -> _State:
-        """What a checkpoint keeps; the first shard writes it."""
-        return _State(self._shards)
+    def state(self) -> Callable[[Path], None]:
+        """What a checkpoint keeps: the first shard writes it."""
+        return self._write_state
 
     def write(self, folder: Path) -> None:
         """As `WritableModel`."""
-        self._shards.call("write_model", folder.absolute())
+        self._call("write_model", folder.absolute())
 
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    shards: _Shards
-
-    def write(self, path: Path) -> None:
-        try:
-            self.shards.call("write_state", path.absolute())
-        except FairboxError as error:
-            raise OSError(str(error)) from None
-
-
-class _Shards:
-    """The actors."""
-
-    def __init__(self, settings: ShardSettings) -> None:
-        self._settings = settings
-        self._actors: list[Any] = []
-        self._group: Any = None
-        self._places: tuple[tuple[str, int], ...] = ()
-        self._calls = 0
-        self._lost = ""
-
-    def statistics(self) -> ShardsStatistics:
-        return ShardsStatistics(self._places, self._calls, self._lost)
-
-    def start(self, plan: ShardPlan, out: Path) -> int:
-        """The steps that are done. Raises FairboxError when they can't be started in time."""
+    def start(self, plan: LearnerPlan, out: Path) -> None:
+        """Raises FairboxError when they can't be started in time."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        until = time.monotonic() + self._settings.start_within_s
-        count, gpus = self._settings.count, int(plan.policy.device == "cuda")
+        until = time.monotonic() + START_WITHIN_S
+        gpus = int(plan.policy.device == "cuda")
         self._place(gpus)
-        for number in range(count):
+        for number in range(self._count):
             strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
-            options = {"num_cpus": self._settings.num_cpus, "num_gpus": gpus, "scheduling_strategy": strategy}
+            options = {"num_cpus": NUM_CPUS, "num_gpus": gpus, "scheduling_strategy": strategy}
             self._actors.append(ray.remote(Shard).options(max_restarts=0, **options).remote())
+        state = None if plan.state is None else plan.state.absolute()
+        plan = replace(plan, model_dir=plan.model_dir.absolute(), state=state)
         out = out.absolute()
         marker = out / f".shards-{uuid.uuid4().hex}"
         try:
@@ -141,21 +109,10 @@ class _Shards:
         if not all(seen):
             raise FairboxError(f"out is {str(out)!r}, which is not the same folder on all machines of the shards")
         places = self._answers([actor.place.remote() for actor in self._actors], until)
-        self._places = tuple((host, pid) for host, _, pid in places)
-        meet = f"{places[0][0]}:{places[0][1]}"
-        words = {"count": count, "meet": meet, "timeout_s": self._settings.answer_within_s}
+        self.places = tuple((host, pid) for host, _, pid in places)
+        words = {"count": self._count, "meet": f"{places[0][0]}:{places[0][1]}", "timeout_s": _ANSWER_WITHIN_S}
         joined = [actor.join.remote(plan, rank=rank, **words) for rank, actor in enumerate(self._actors)]
-        steps_done: int = _result(self._answers(joined, until))
-        return steps_done
-
-    def call(self, method: str, *words: Any) -> Any:
-        """What the first shard answers, when all have. Raises Diverged and FairboxError."""
-        if self._lost:
-            raise FairboxError(self._lost)
-        until = time.monotonic() + self._settings.answer_within_s
-        answers = self._answers([getattr(actor, method).remote(*words) for actor in self._actors], until)
-        self._calls += 1
-        return _result(answers)
+        self.steps_done = _result(self._answers(joined, until))
 
     def close(self) -> None:
         """Ends them. Idempotent."""
@@ -169,17 +126,30 @@ class _Shards:
         if group is not None:
             remove_placement_group(group)
 
+    def _write_state(self, path: Path) -> None:
+        try:
+            self._call("write_state", path.absolute())
+        except FairboxError as error:
+            raise OSError(str(error)) from None
+
+    def _call(self, method: str, *words: Any) -> Any:
+        """What the first shard answers, when all have. Raises Diverged and FairboxError."""
+        if self._lost:
+            raise FairboxError(self._lost)
+        until = time.monotonic() + _ANSWER_WITHIN_S
+        return _result(self._answers([getattr(actor, method).remote(*words) for actor in self._actors], until))
+
     def _place(self, gpus: int) -> None:
         import ray
         from ray.util.placement_group import placement_group
 
-        bundle = {"CPU": self._settings.num_cpus, "GPU": float(gpus)}
-        wanted = {name: amount for name, amount in bundle.items() if amount} or {"CPU": 0.001}
-        self._group = placement_group([wanted] * self._settings.count, strategy="PACK")
-        if not self._group.wait(timeout_seconds=self._settings.start_within_s):
+        bundle = {"CPU": NUM_CPUS, "GPU": float(gpus)}
+        wanted = {name: amount for name, amount in bundle.items() if amount}
+        self._group = placement_group([wanted] * self._count, strategy="PACK")
+        if not self._group.wait(timeout_seconds=START_WITHIN_S):
             free = ray.available_resources()
             raise FairboxError(
-                f"the Ray cluster has no room for {self._settings.count} shards of {wanted}: free are "
+                f"the Ray cluster has no room for {self._count} shards of {wanted}: free are "
                 f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs"
             )
 
@@ -199,26 +169,23 @@ class _Shards:
             rank = pending.pop(done[0])
             try:
                 answers[rank] = ray.get(done[0])
-                if isinstance(answers[rank], Answer) and answers[rank].outcome is Outcome.FAILED:
+                if isinstance(answers[rank], FairboxError):
                     until = min(until, time.monotonic() + _GRACE_S)  # the others may be waiting for it
             except RayError as error:
                 errors[rank] = error
         if errors:
             rank, found = min(errors.items(), key=lambda each: (not isinstance(each[1], RayActorError), each[0]))
             self._lost = f"shard {rank} of the model was lost: {ray_sentence(found)}"
-        elif pending and not any(
-            isinstance(each, Answer) and each.outcome is Outcome.FAILED for each in answers.values()
-        ):
+        elif pending and not any(isinstance(each, FairboxError) for each in answers.values()):
             self._lost = f"shard {min(pending.values())} of the model did not answer in time"
         if self._lost:
             raise FairboxError(f"{self._lost}; resume=true goes on from the newest checkpoint")
         return [answers[rank] for rank in sorted(answers)]
 
 
-def _result(answers: list[Answer]) -> Any:
+def _result(answers: list[Any]) -> Any:
+    """The first shard's answer. Raises what the first of them that failed found."""
     for answer in answers:
-        if answer.outcome is Outcome.FAILED:
-            raise FairboxError(str(answer.value))
-        if answer.outcome is Outcome.DIVERGED:
-            raise Diverged(str(answer.value))
-    return answers[0].value
+        if isinstance(answer, FairboxError):
+            raise answer
+    return answers[0]

@@ -26,7 +26,7 @@ from typing import Any
 
 from fairbox.errors import FairboxError
 
-__all__ = ["GroupEnd", "GroupLedger", "LedgerStatistics", "StalenessRules", "TakenGroup"]
+__all__ = ["GroupEnd", "GroupLedger", "StalenessRules", "TakenGroup"]
 
 LOST_PLAYS = 3
 """Plays of a problem that the service fails, all trajectories of them, until it is left out of its pass: one that can't
@@ -66,27 +66,6 @@ class TakenGroup:
     """In steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerStatistics:
-    """Groups, counted since the run was started or resumed."""
-
-    step: int
-    """The next one to be done."""
-    submitted: int
-    accepted: int
-    """Trained on, or to be."""
-    running: int
-    waiting: int
-    """Ended, and in no step yet."""
-    again: int
-    """To be begun again."""
-    lost: int
-    """By the service, those included that were begun again."""
-    given_up: int
-    late: int
-    """Trained on although older than `max_staleness`."""
-
-
 class GroupLedger:
     """`submit` until it gives None; `ended` for each; `take` a step's groups, and `trained` behind it.
 
@@ -103,20 +82,32 @@ class GroupLedger:
         """The same of those that have ended, in the order in which they did."""
         self._taken: tuple[int, ...] = ()
         self._trained = (step - 1) * rules.per_step
-        self._submitted = self._trained
+        self.submitted = self._trained
         self._plays_lost: Counter[int] = Counter()
-        self._lost = self._given_up = self._late = 0
+        self.lost = 0
+        """Groups that the service failed since the run was started or resumed, those included that were begun again."""
         self.lost_in_a_row = 0
         """Groups that the service failed, since one was scored."""
 
     @property
+    def running(self) -> int:
+        """Groups that are played."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Groups that have ended, and are in no step yet."""
+        return len(self._waiting)
+
+    @property
     def accepted(self) -> int:
+        """Groups that were trained on, or are to be."""
         return self._trained + len(self._taken) + len(self._waiting)
 
     @property
     def capacity(self) -> int:
         """Groups that may be begun now; 0 or less: none."""
-        rules, running = self._rules, len(self._running)
+        rules, running = self._rules, self.running
         allowed = min(rules.max_staleness + self._step, rules.steps) * rules.per_step
         return min(rules.workers - running, allowed - (self.accepted + running))
 
@@ -129,7 +120,7 @@ class GroupLedger:
         else:
             number, self._next = self._next, self._next + 1
         self._running[number] = self._step
-        self._submitted += 1
+        self.submitted += 1
         return number
 
     def ended(self, number: int, *, scored: int) -> GroupEnd:
@@ -151,9 +142,7 @@ class GroupLedger:
         self._taken = tuple(number for number, _ in chosen)
         for number in self._taken:
             del self._waiting[number]
-        taken = tuple(TakenGroup(number, self._step - began) for number, began in chosen)
-        self._late += sum(group.staleness > self._rules.max_staleness for group in taken)
-        return taken
+        return tuple(TakenGroup(number, self._step - began) for number, began in chosen)
 
     def trained(self) -> None:
         """The step was trained on what was taken, and the next one begins."""
@@ -167,28 +156,14 @@ class GroupLedger:
         begun = (*self._again, *self._running, *self._waiting, *self._taken)
         return {"next": self._next, "again": sorted(begun)}
 
-    def statistics(self) -> LedgerStatistics:
-        return LedgerStatistics(
-            step=self._step,
-            submitted=self._submitted,
-            accepted=self.accepted,
-            running=len(self._running),
-            waiting=len(self._waiting),
-            again=len(self._again),
-            lost=self._lost,
-            given_up=self._given_up,
-            late=self._late,
-        )
-
     def _lose(self, number: int) -> GroupEnd:
-        self._lost += 1
+        self.lost += 1
         self.lost_in_a_row += 1
         self._plays_lost[number] += 1
         if self._plays_lost[number] < LOST_PLAYS:
             insort(self._again, number)
             return GroupEnd.LOST
         del self._plays_lost[number]
-        self._given_up += 1
         return GroupEnd.GIVEN_UP
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from fairbox.errors import ConfigError, FairboxError
 from fairbox.serving import until_stopped
@@ -31,13 +31,13 @@ from rollout.dump import DumpWriter
 from rollout.engines.base import EngineUnavailable
 from rollout.envs.base import Environment
 from rollout.loop.agent_loop import AgentLoop
+from rollout.loop.groups import RetryBudget, Schedule
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.tokens.segment import SegmentKind
 from rollout.training.config import TrainConfig
-from rollout.training.group_play import GroupPlayer
-from rollout.training.play import dump_into, stream_task
-from rollout.training.staleness import GroupEnd, GroupLedger, LedgerStatistics, StalenessRules, TakenGroup
+from rollout.training.play import dump_into, make_runner, stream_task
+from rollout.training.staleness import GroupEnd, GroupLedger, StalenessRules, TakenGroup
 from rollout.training.sync import WeightSync, steps_of
 
 __all__ = [
@@ -87,7 +87,7 @@ class StreamFigures:
         step: int,
         groups: Sequence[TakenGroup],
         results: Sequence[TrajectoryResult],
-        ledger: LedgerStatistics,
+        ledger: GroupLedger,
         *,
         waited_s: float,
         now: float,
@@ -147,6 +147,21 @@ class SourceStatistics:
     """Groups that the service failed, all of their trajectories."""
 
 
+class _Places(asyncio.Semaphore):
+    """Places of trajectories, and how many are taken."""
+
+    taken = 0
+
+    async def acquire(self) -> Literal[True]:
+        got = await super().acquire()
+        self.taken += 1
+        return got
+
+    def release(self) -> None:
+        self.taken -= 1
+        super().release()
+
+
 class RolloutStream:
     """`async with RolloutStream(...) as stream:` around a run, behind `steps_done` steps; then `batch` and `trained`
     for each step in turn. `state` is what `state()` gave then. Leaving it ends whatever is played."""
@@ -176,7 +191,12 @@ class RolloutStream:
         )
         self._ledger = GroupLedger(rules, step=steps_done + 1, state=_checked(state, len(self._tasks)))
         self._figures = StreamFigures(rules.max_staleness)
-        self._player = GroupPlayer(config, loop, environment)
+        self._environment = environment
+        self._schedule = Schedule(
+            config.samples_per_prompt + config.extra_samples, config.samples_per_prompt, config.extra_samples
+        )
+        self._retries = RetryBudget(config.infra_retries, config.infra_retries_total)
+        self._places = _Places(config.concurrency)
         self._left: dict[int, int] = {}
         """Group -> trajectories of it that have not ended."""
         self._playing: dict[int, asyncio.Task[None]] = {}
@@ -227,9 +247,8 @@ class RolloutStream:
                 return None
         results = await self._collect(taken, step)
         waited_s, now = time.monotonic() - began, time.monotonic()
-        ledger = self._ledger.statistics()
         figures = self._figures.taken(
-            step, taken, results, ledger, waited_s=waited_s, now=now, engine_busy_s=self._busy_s()
+            step, taken, results, self._ledger, waited_s=waited_s, now=now, engine_busy_s=self._busy_s()
         )
         return StepBatch(results, figures)
 
@@ -241,7 +260,7 @@ class RolloutStream:
                 await self._sync.ensure(step)
         finally:
             self._ledger.trained()  # that, at least, was done
-        self._player.new_step()
+        self._retries.total = self._config.infra_retries_total
         if self._ahead:
             self._fill()
 
@@ -250,13 +269,8 @@ class RolloutStream:
         return self._ledger.state() | {"problems": len(self._tasks)}
 
     def statistics(self) -> SourceStatistics:
-        found = self._ledger.statistics()
-        return SourceStatistics(
-            running=found.running,
-            waiting=found.waiting,
-            trajectories=self._player.playing,
-            lost=found.lost,
-        )
+        ledger = self._ledger
+        return SourceStatistics(ledger.running, ledger.waiting, self._places.taken, ledger.lost)
 
     async def _wait(self) -> None:
         await self._news.wait()
@@ -271,7 +285,7 @@ class RolloutStream:
             number = self._ledger.submit()
             if number is None:
                 return
-            self._left[number] = self._player.each
+            self._left[number] = self._schedule.concurrency
             self._playing[number] = self._group.create_task(self._play(number), name=f"group {number}")
 
     def _trajectory_ended(self, number: int) -> None:
@@ -281,7 +295,18 @@ class RolloutStream:
     async def _play(self, number: int) -> None:
         """One group to its end."""
         results: list[TrajectoryResult] = []
-        runner = self._player.runner(number, results.append, partial(self._trajectory_ended, number))
+        runner = make_runner(
+            self._config,
+            self._loop,
+            self._environment,
+            lambda result, task: results.append(result),
+            self._schedule,
+            number=number,
+            first=number * self._schedule.concurrency,
+            retries=self._retries,
+            ended=partial(self._trajectory_ended, number),
+            slots=self._places,
+        )
         try:
             await runner.run([self._task(number)])
             self._keep(number, results)

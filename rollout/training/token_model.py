@@ -16,6 +16,10 @@ __all__ = [
 ]
 
 
+CHUNK_TOKENS = 512
+"""Tokens whose logits are in memory at once."""
+
+
 def token_logprobs(
     hidden: torch.Tensor,
     targets: torch.Tensor,
@@ -75,7 +79,6 @@ class TokenModel(torch.nn.Module):
         targets: torch.Tensor,
         *,
         temperature: float,
-        chunk: int,
         entropy_gradient: bool,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """(logprobs, entropies, values), each [N], of the tokens `targets` (int64 [N]), each behind the id whose place
@@ -86,7 +89,7 @@ class TokenModel(torch.nn.Module):
             targets,
             self.model.get_output_embeddings(),
             temperature=temperature,
-            chunk=chunk,
+            chunk=CHUNK_TOKENS,
             entropy_gradient=entropy_gradient,
         )
         values = None

@@ -44,7 +44,7 @@ def test_the_whole_loop_with_the_engine_in_process(tiny_dir: Path, tmp_path: Pat
     rows = [{"question": f"What is {n} + {n}?", "answer": f"It is {2 * n}.\n#### {2 * n}"} for n in range(3)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     changes = {"MODEL": str(tiny_dir), "ENGINE": "transformers", "DATA": str(data), "SHARDS": shards}
-    done = run(tmp_path / "out", "shards.num_cpus=0.5", **changes)
+    done = run(tmp_path / "out", **changes)
     whole(tmp_path / "out", done)
     assert f"training: {shards} process(es), 0 GPU(s)" in done.stdout
     assert "3 rows in" in done.stdout
@@ -55,7 +55,7 @@ def test_the_whole_loop_with_the_engine_in_process(tiny_dir: Path, tmp_path: Pat
 def test_the_whole_loop_with_a_server_of_its_own_and_shards(tiny_dir: Path, tmp_path: Path) -> None:
     python = str(sglang_python())
     changes = {"MODEL": str(tiny_dir), "ENGINE": "sglang", "SGLANG_PYTHON": python, "SHARDS": "2", "START_S": "500"}
-    done = run(tmp_path / "out", "shards.num_cpus=0.5", **changes)
+    done = run(tmp_path / "out", **changes)
     whole(tmp_path / "out", done)
     assert "the project's own problems" in done.stdout
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout

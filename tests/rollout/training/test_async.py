@@ -31,7 +31,7 @@ from rollout.training.checkpoints import CheckpointStore  # noqa: E402 - needs t
 from rollout.training.config import TrainConfig  # noqa: E402
 from rollout.training.objective import CorrectionSettings, ObjectiveSettings  # noqa: E402
 from rollout.training.run import TrainingRun, train  # noqa: E402
-from rollout.training.staleness import LedgerStatistics, TakenGroup  # noqa: E402
+from rollout.training.staleness import GroupLedger, StalenessRules, TakenGroup  # noqa: E402
 from rollout.training.stream import StreamFigures, token_lags  # noqa: E402
 from rollout.training.update import UpdateSettings  # noqa: E402
 
@@ -119,7 +119,8 @@ def test_figures_of_who_waits_are_of_the_time_since_the_step_before(sampled_resu
     named = [renamed(result) for result in sampled_results]
     figures = StreamFigures(1)
     figures.begin(now=100.0, engine_busy_s=7.0)
-    ledger = LedgerStatistics(3, 9, 6, running=2, waiting=1, again=0, lost=1, given_up=0, late=1)
+    ledger = GroupLedger(StalenessRules(2, 1, 4, 6))
+    ledger.lost = 1
     for since, busy_s, waited_s in ((0.0, 1.0, 4.0), (4.0, 5.0, 0.0)):
         found = figures.taken(
             3, groups, named, ledger, waited_s=waited_s, now=104.0 + since, engine_busy_s=7.0 + busy_s

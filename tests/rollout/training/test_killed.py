@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 STEPS = 6
 TIMED = ("time/", "async/trajectories_per_min", "async/learner_waited", "async/engine_idle")
 """Figures that tell how long things took, which is never the same twice."""
-SHARDS = ("shards.count=2", "shards.num_cpus=0.1", "ray_address=local")
+SHARDS = ("shards.count=2", "ray_address=local")
 
 
 def command(model: Path, out: Path, *words: str) -> list[str]:

@@ -62,7 +62,7 @@ def test_steps_do_not_depend_on_the_split_into_micro_batches(
     mini_dir: Path, sampled_batch: RolloutBatch, advantage: AdvantageSettings
 ) -> None:
     whole = learner(mini_dir, advantage=advantage, loss=EVERYTHING)
-    parts = learner(mini_dir, PolicySettings(micro_tokens=1, chunk_tokens=3), advantage=advantage, loss=EVERYTHING)
+    parts = learner(mini_dir, PolicySettings(micro_tokens=1), advantage=advantage, loss=EVERYTHING)
     padded = learner(mini_dir, PolicySettings(micro_tokens=36), advantage=advantage, loss=EVERYTHING)
     start = learner(mini_dir, advantage=advantage, loss=EVERYTHING)
     update = UpdateSettings(lr=1e-2)  # one update: AdamW magnifies the rounding of tiny gradients from the second on
@@ -114,8 +114,7 @@ def test_training_makes_what_was_good_more_likely(mini_dir: Path, sampled_batch:
 
 
 def test_value_loss_falls(mini_dir: Path, sampled_batch: RolloutBatch) -> None:
-    settings = ObjectiveSettings(value_clip=None)
-    made = learner(mini_dir, advantage=AdvantageSettings("gae"), loss=settings, update=UpdateSettings(lr=1e-2))
+    made = learner(mini_dir, advantage=AdvantageSettings("gae"), update=UpdateSettings(lr=1e-2))
     losses = [made.step(sampled_batch)["value_loss"] for _ in range(6)]
     assert losses[-1] < 0.5 * losses[0], losses
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbox.errors import ConfigError
 from tests.rollout.training.plain_losses import PLAIN, aggregate
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
@@ -213,26 +212,3 @@ def test_nothing_to_train_on_is_a_loss_of_zero_with_a_gradient_of_zero() -> None
         found = objective(ObjectiveInputs(**batch, weights=weights), ObjectiveSettings(kl_coef=0.1))
         assert found.loss.item() == 0.0
         assert not gradient_of(found.loss, batch["logprobs"]).any()
-
-
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        (ObjectiveSettings(policy=PolicyLossSettings(kind="trpo")), "loss.policy.kind is 'trpo', must be one of: ppo"),
-        (ObjectiveSettings(policy=PolicyLossSettings(clip_low=0.0)), "loss.policy.clip_low is 0.0, must be above 0"),
-        (ObjectiveSettings(aggregation="mean"), "loss.aggregation is 'mean', must be one of: token_mean"),
-        (ObjectiveSettings(kl_coef=-1.0), r"loss.kl_coef is -1.0, must be 0 or more"),
-        (ObjectiveSettings(norm=0), "loss.norm is 0, must be positive"),
-        (
-            ObjectiveSettings(correction=CorrectionSettings(level="word")),
-            "loss.correction.level is 'word', must be one",
-        ),
-        (
-            ObjectiveSettings(anchor="rollout", correction=CorrectionSettings(level="token")),
-            "with loss.anchor=rollout the ratio corrects already",
-        ),
-    ],
-)
-def test_bad_settings_are_named(settings: ObjectiveSettings, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        settings.validate()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairbox.errors import ConfigError, FairboxError
+from fairbox.errors import FairboxError
 from rollout.batch import RolloutBatch
 from tests.rollout.training.conftest import TEMPERATURE
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
-from rollout.training.policy import Policy, PolicySettings, TokenValues  # noqa: E402 - needs torch
+from rollout.training import token_model  # noqa: E402 - needs torch
+from rollout.training.policy import Policy, PolicySettings, TokenValues  # noqa: E402
 
 ROWS = [2, 0, 1]
 
@@ -38,8 +38,11 @@ def plain(policy: Policy, batch: RolloutBatch, row: int) -> tuple[Any, Any]:
     return every.gather(1, ids[-width:, None])[:, 0], -(every.exp() * every).sum(-1)
 
 
-def test_logprobs_are_the_engines(mini_dir: Path, sampled_batch: RolloutBatch, mask: Any) -> None:
-    policy = Policy.load(mini_dir, PolicySettings(chunk_tokens=4))
+def test_logprobs_are_the_engines(
+    mini_dir: Path, sampled_batch: RolloutBatch, mask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_model, "CHUNK_TOKENS", 4)
+    policy = Policy.load(mini_dir, PolicySettings())
     with torch.no_grad():
         found = compute(policy, sampled_batch, mask)
     wanted = sampled_batch.rollout_log_probs[ROWS]
@@ -65,14 +68,15 @@ def gradients(policy: Policy, loss: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "settings",
     [
-        PolicySettings(chunk_tokens=5),
+        PolicySettings(),
         PolicySettings(recompute=True),
     ],
     ids=["padded", "recomputed"],
 )
 def test_gradients_are_those_of_a_plain_forward_pass(
-    mini_dir: Path, sampled_batch: RolloutBatch, mask: Any, settings: PolicySettings
+    mini_dir: Path, sampled_batch: RolloutBatch, mask: Any, settings: PolicySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(token_model, "CHUNK_TOKENS", 5)
     policy = Policy.load(mini_dir, settings)
     weights = torch.linspace(-1, 1, mask[ROWS].numel()).view(mask[ROWS].shape)
     found = compute(policy, sampled_batch, mask, entropy_gradient=True)
@@ -184,17 +188,3 @@ def test_a_model_that_changes_its_logits_behind_the_head_is_refused(tmp_path: Pa
     GraniteForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(FairboxError, match="scales or caps its logits behind the head"):
         Policy.load(tmp_path, PolicySettings())
-
-
-@pytest.mark.parametrize(
-    ("setting", "problem"),
-    [
-        ({"dtype": "float16"}, "policy.dtype is 'float16', must be one of: float32, bfloat16"),
-        ({"lora_rank": -1}, "policy.lora_rank is -1, must be at least 0"),
-        ({"device": "abacus"}, "policy.device is 'abacus', which is no device of torch"),
-        ({"lora_targets": []}, "policy.lora_targets is empty"),
-    ],
-)
-def test_bad_settings_are_named(setting: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        replace(PolicySettings(), **setting).validate()

@@ -24,11 +24,10 @@ from tests.rollout.training.test_learner import EVERYTHING
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
 from rollout.engines.decoder import load_model  # noqa: E402 - needs torch
-from rollout.training import AdvantageSettings, Policy, PolicySettings  # noqa: E402
+from rollout.training import AdvantageSettings, PolicySettings, sharded  # noqa: E402
 from rollout.training.checkpoints import CheckpointStore  # noqa: E402
-from rollout.training.learner import Diverged, Learner, LearnerSettings  # noqa: E402
-from rollout.training.shard import ShardPlan  # noqa: E402
-from rollout.training.shard_settings import ShardSettings  # noqa: E402
+from rollout.training.learner import Diverged, LearnerSettings  # noqa: E402
+from rollout.training.shard import LearnerPlan  # noqa: E402
 from rollout.training.sharded import ShardedLearner, open_shards  # noqa: E402
 from rollout.training.update import UpdateSettings  # noqa: E402
 
@@ -36,8 +35,14 @@ pytestmark = pytest.mark.timeout(600)
 
 CLOSE = 1e-5
 UPDATE = UpdateSettings(lr=1e-4, epochs=2, minibatches=2)
-SHARDS = ShardSettings(count=2, num_cpus=0.1)
+SHARDS = 2
 FULL = AdvantageSettings("reinforce++")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster has one processor."""
+    monkeypatch.setattr(sharded, "NUM_CPUS", 0.1)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,18 +61,10 @@ def plan(
     policy: PolicySettings | None = None,
     advantage: AdvantageSettings = FULL,
     state: Path | None = None,
-) -> ShardPlan:
+) -> LearnerPlan:
     settings = LearnerSettings(advantage, EVERYTHING, UPDATE, TEMPERATURE, max_response_tokens=16, steps=10, seed=3)
     head = advantage.estimator == "gae"
-    return ShardPlan(model_dir, policy or PolicySettings(), settings, value_head=head, reference=True, state=state)
-
-
-def alone_of(made: ShardPlan) -> Learner:
-    """One process with the same settings."""
-    policy = Policy.load(
-        made.model_dir, made.policy, value_head=made.value_head, reference=made.reference, seed=made.learner.seed
-    )
-    return Learner(policy, made.learner)
+    return LearnerPlan(model_dir, policy or PolicySettings(), settings, value_head=head, reference=True, state=state)
 
 
 def tensors(tree: Any) -> list[Any]:
@@ -99,7 +96,7 @@ async def test_two_shards_learn_what_one_process_does(
 ) -> None:
     """Of three rows, and two in a minibatch at most, so that a shard has none while the other computes."""
     both = plan(mini_dir, policy, advantage)
-    alone = alone_of(both)
+    alone = both.load()
     before = alone.policy.trained_state()
     poison = torch.tensor(float("nan"))
     poisoned = replace(sampled_batch, rewards=poison.expand(4), token_rewards=sampled_batch.token_rewards * poison)
@@ -137,10 +134,9 @@ async def test_a_checkpoint_goes_on_with_any_number_of_shards(
         wanted = split.step(sampled_batch)
     found = store.latest()
     assert found is not None
-    alone = alone_of(plan(mini_dir))
-    alone.load_state(found.state)
-    assert alone.step(sampled_batch) == pytest.approx(wanted, rel=CLOSE, abs=CLOSE)
     again = plan(mini_dir, state=found.state_path)
+    alone = again.load()
+    assert alone.step(sampled_batch) == pytest.approx(wanted, rel=CLOSE, abs=CLOSE)
     async with open_shards(again, SHARDS, address="auto", out=tmp_path) as split:
         assert split.steps_done == 2
         assert split.step(sampled_batch) == wanted  # bit for bit
@@ -183,16 +179,14 @@ async def test_a_shard_that_dies_ends_the_run_with_a_sentence_and_leaves_the_che
     async with open_shards(plan(mini_dir), SHARDS, address="auto", out=tmp_path) as split:
         split.step(sampled_batch)
         state = saved(split, tmp_path, 1)
-        before = split.statistics()
-        assert (len(before.places), before.calls, before.lost) == (2, 2, "")
-        pids = [pid for _, pid in before.places]
+        pids = [pid for _, pid in split.places]
+        assert len(pids) == 2
         os.kill(pids[1], signal.SIGKILL)
         with pytest.raises(FairboxError, match=r"shard \d of the model was lost: .*; resume=true goes on") as error:
             split.step(sampled_batch)
         assert len(str(error.value)) < 300
         with pytest.raises(FairboxError, match="was lost"):
             split.write(tmp_path / "model")
-        assert "was lost" in split.statistics().lost
     await ended(*pids)
     found = CheckpointStore(tmp_path, keep=9).latest()
     assert found is not None
@@ -200,13 +194,14 @@ async def test_a_shard_that_dies_ends_the_run_with_a_sentence_and_leaves_the_che
 
 
 async def test_what_can_not_be_done_is_said_and_nothing_is_left(
-    mini_dir: Path, sampled_batch: RolloutBatch, tmp_path: Path
+    mini_dir: Path, sampled_batch: RolloutBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(FairboxError, match=r"the Ray cluster has no room for 2 shards of .*'CPU': 64.*free are 1 CPUs"):
-        async with open_shards(
-            plan(mini_dir), ShardSettings(count=2, num_cpus=64, start_within_s=2), address="auto", out=tmp_path
-        ):
-            pass
+    with monkeypatch.context() as crowded:
+        crowded.setattr(sharded, "NUM_CPUS", 64)
+        crowded.setattr(sharded, "START_WITHIN_S", 2)
+        with pytest.raises(FairboxError, match=r"no room for 2 shards of .*'CPU': 64.*free are 1 CPUs"):
+            async with open_shards(plan(mini_dir), SHARDS, address="auto", out=tmp_path):
+                pass
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(FairboxError, match="empty"):
@@ -218,9 +213,9 @@ async def test_what_can_not_be_done_is_said_and_nothing_is_left(
         taken.touch()  # a file where the folder is to be
         with pytest.raises(FairboxError, match="taken: the weights can't be written: "):
             split.write(taken)
-        pids = [pid for _, pid in split.statistics().places]
+        pids = [pid for _, pid in split.places]
         found = split.step(sampled_batch)  # nobody waits for what could not be written
-    wanted = alone_of(half).step(sampled_batch)
+    wanted = half.load().step(sampled_batch)
     assert found["updates"] == wanted["updates"] == 4
     for name in ("policy_loss", "grad_norm", "entropy"):  # three digits of bfloat16
         assert found[name] == pytest.approx(wanted[name], rel=0.05)
