@@ -1,22 +1,42 @@
 """Rewards for how a trajectory went about it: tool calls, turns, the form of the answer.
 
-`turns` are those of the assistant; what a call is says `counts`.
+`turns` are those of the assistant. A call is one that the trajectory made and that was answered, also with what is
+wrong with it; with `ran_only`, one that really ran. What was called in a turn after the last one that was answered
+counts nowhere.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 from rollout.rewards.base import Reward, Sample
-from rollout.rewards.localization.counts import calls_by_turn, turns_but_last
 from rollout.rewards.localization.dialects import Generation
 from rollout.rewards.localization.said import final_message
 from rollout.rewards.registry import reward
 
-__all__ = ["empty_answer_penalty", "format_reward", "multiturn_reward", "tool_use_reward", "turn_efficiency"]
+__all__ = [
+    "calls_by_turn",
+    "empty_answer_penalty",
+    "format_reward",
+    "multiturn_reward",
+    "tool_use_reward",
+    "turn_efficiency",
+    "turns_but_last",
+]
 
 _PENALTY = -5.0
 """For no tool call, and for an answer of another form."""
+
+
+def calls_by_turn(sample: Sample, *, ran_only: bool = False) -> Counter[int]:
+    """Turn, from 1 -> calls; turns without calls are not in it."""
+    return Counter(call.turn for call in sample.tool_calls if call.outcome.ran or not ran_only)
+
+
+def turns_but_last(sample: Sample) -> int:
+    """Turns without the last one, which answers; at least 1."""
+    return max(1, sample.turns - 1)
 
 
 @reward("tool_use_reward")

@@ -5,13 +5,11 @@
 | `files` | `<files>`, a path a line or a JSON list | the last turn |
 | `code_block` | path, `class:`, `function:` | the final message |
 | `finish` | the finish tool's `locations` | the records of the calls |
-| `file_list` | `<file-list>['a', 'b']</file-list>` | the final message |
 | `final_answer` | `<final_answer>path:first-last (note)</final_answer>` | the last turn |
-| `answer` | `<answer>[(path, (first, last))]</answer>` | the final message |
 
-`files`, and `file_list` beside it:
+`files`:
 
-    <files>                        <file-list>['src/a.py', 'src/b.py']</file-list>
+    <files>
     src/a.py
     ./src/b.py
     </files>
@@ -34,24 +32,23 @@ neither path, class nor function is skipped.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from rollout.rewards.base import Sample
 from rollout.rewards.localization.answer import Answer, Location, Problems, between, entity_id, strip_dot_slash
 from rollout.rewards.localization.finish import finished_locations, parse_structured
-from rollout.rewards.localization.lines import parse_final_answer, parse_line_answer
-from rollout.rewards.localization.literals import read_literal
+from rollout.rewards.localization.lines import parse_final_answer
 from rollout.rewards.localization.said import final_message, said
 
 __all__ = [
     "CodeBlockQuirks",
     "Dialect",
     "Generation",
+    "ReadArguments",
     "answer_of",
     "parse_code_block",
-    "parse_file_list",
     "parse_files_tag",
 ]
 
@@ -60,7 +57,7 @@ _INIT = ".__init__"
 
 @dataclass(frozen=True, slots=True)
 class CodeBlockQuirks:
-    """Where the two generations of the dialect differ, and what neither does but a recipe may want."""
+    """What the two generations of the dialect do differently, and what neither does but a recipe may want."""
 
     drop_init: bool = False
     """`Class.__init__` names the class `Class`, so that the truth's `Class.__init__` can never be met: the first
@@ -69,9 +66,6 @@ class CodeBlockQuirks:
     """A path without any function counts as a file; otherwise a list of paths alone names nothing."""
     normalise: bool = False
     """A leading `./` of a path is dropped."""
-    any_suffix: bool = False
-    """A line without spaces and colons that has a dot or a slash is a path too; otherwise only `.py` files can be
-    named."""
 
 
 def parse_code_block(text: str, quirks: CodeBlockQuirks = CodeBlockQuirks()) -> Answer:
@@ -95,7 +89,7 @@ def _locations(text: str, quirks: CodeBlockQuirks, problems: Problems) -> Iterat
     for line in map(str.strip, text.strip("` \n").strip().split("\n")):
         if not line:
             current_class = None
-        elif _is_path(line, quirks):
+        elif line.endswith(".py"):
             path, current_class = strip_dot_slash(line) if quirks.normalise else line, None
             if path:
                 yield Location(path)
@@ -127,12 +121,6 @@ def _module(entity: str) -> str:
     return entity.rpartition(".")[0] if "." in entity.rpartition(":")[2] else entity
 
 
-def _is_path(line: str, quirks: CodeBlockQuirks) -> bool:
-    if line.endswith(".py"):
-        return True
-    return quirks.any_suffix and not any(mark in line for mark in " :`") and any(mark in line for mark in "./")
-
-
 def parse_files_tag(text: str, *, normalise: bool = True) -> Answer:
     """`<files>`: one path a line, or a JSON list. The first pair of tags counts.
 
@@ -144,42 +132,24 @@ def parse_files_tag(text: str, *, normalise: bool = True) -> Answer:
         return Answer()
     inner = inner.strip()
     if not inner.startswith("["):
-        lines = (line.strip() for line in inner.split("\n"))
-        return Answer(found=True, files=_paths((line for line in lines if line), normalise))
+        lines = [line.strip() for line in inner.split("\n")]
+        return Answer(found=True, files=_paths([line for line in lines if line], normalise))
     try:
         listed: Any = json.loads(inner)
     except (ValueError, RecursionError) as error:
         return Answer(found=True, problems=(f"<files> holds a list that is no JSON: {error}",))
-    return _listed(listed, "<files>", normalise)
-
-
-def parse_file_list(text: str, *, normalise: bool = False) -> Answer:
-    """`<file-list>`: a Python literal, a list, tuple or set of texts. The first pair of tags counts."""
-    inner = between(text, "<file-list>", "</file-list>")
-    if inner is None:
-        return Answer()
-    listed, problem = read_literal(inner)
-    if problem is not None:
-        return Answer(found=True, problems=(f"<file-list>: {problem}",))
-    return _listed(listed, "<file-list>", normalise)
-
-
-def _listed(listed: Any, tag: str, normalise: bool) -> Answer:
-    problems = Problems()
-    if not isinstance(listed, list | tuple | set):
-        problems.add(f"{tag} holds {type(listed).__name__}, must hold a list of paths")
-    elif wrong := [each for each in listed if not isinstance(each, str)]:
-        problems.add(f"{tag} holds {type(wrong[0]).__name__} among its paths")
-    if problems.all():
-        return Answer(found=True, problems=problems.all())
+    if not isinstance(listed, list):
+        return Answer(found=True, problems=(f"<files> holds {type(listed).__name__}, must hold a list of paths",))
+    if wrong := [each for each in listed if not isinstance(each, str)]:
+        return Answer(found=True, problems=(f"<files> holds {type(wrong[0]).__name__} among its paths",))
     return Answer(found=True, files=_paths(listed, normalise))
 
 
-def _paths(paths: Iterable[str], normalise: bool) -> frozenset[str]:
+def _paths(paths: list[str], normalise: bool) -> frozenset[str]:
     return frozenset(strip_dot_slash(path) for path in paths) if normalise else frozenset(paths)
 
 
-Dialect = Literal["files", "code_block", "finish", "file_list", "final_answer", "answer"]
+Dialect = Literal["files", "code_block", "finish", "final_answer"]
 Generation = Literal["main", "codescout"]
 """Of the formulas and of the code block: `main` is agentic-code-search-oss, `codescout` what was released after it."""
 
@@ -187,37 +157,34 @@ _NORMALISES = ("files", "final_answer")
 """Dialects that drop a leading `./` unless told otherwise."""
 
 
-def answer_of(
-    sample: Sample,
-    dialect: Dialect,
-    *,
-    generation: Generation = "codescout",
-    normalise: bool | None = None,
-    bare_files: bool = False,
-    any_suffix: bool = False,
-    check_last_step: bool = True,
-) -> Answer:
-    """What the sample answers.
+class ReadArguments(TypedDict, total=False):
+    """How an answer is read, as the arguments of reward functions."""
 
-    `normalise` drops a leading `./` of paths; None: as the dialect does by itself. `bare_files` and `any_suffix` are
-    the code block's, `check_last_step` is the finish tool's. Of `generation` depends whether a code block keeps
-    `__init__`.
-    """
+    dialect: Dialect | None
+    """None, the default: the function's own."""
+    normalise: bool | None
+    """Whether a leading `./` of paths is dropped; None, the default: as the dialect does by itself."""
+    bare_files: bool
+    """`code_block`: false by default."""
+    check_last_step: bool
+    """`finish`: true by default."""
+
+
+def answer_of(sample: Sample, own: Dialect, how: ReadArguments, *, generation: Generation = "codescout") -> Answer:
+    """What the sample answers, in the dialect `own` unless `how` names one. `generation` decides whether a code block
+    keeps `__init__`."""
+    dialect, normalise = how.get("dialect") or own, how.get("normalise")
     drop = dialect in _NORMALISES if normalise is None else normalise
     match dialect:
         case "files":
             return parse_files_tag(said(sample), normalise=drop)
         case "final_answer":
             return parse_final_answer(said(sample), normalise=drop)
-        case "file_list":
-            return parse_file_list(final_message(sample), normalise=drop)
-        case "answer":
-            return parse_line_answer(final_message(sample), normalise=drop)
         case "code_block":
-            quirks = CodeBlockQuirks(generation == "main", bare_files, drop, any_suffix)
+            quirks = CodeBlockQuirks(generation == "main", how.get("bare_files", False), drop)
             return parse_code_block(final_message(sample), quirks)
         case "finish":
-            locations, problem = finished_locations(sample, check_last_step=check_last_step)
+            locations, problem = finished_locations(sample, check_last_step=how.get("check_last_step", True))
             if locations is None:
                 return Answer(problems=(problem or "",))
             return parse_structured(locations, normalise=drop)

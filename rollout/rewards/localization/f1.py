@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Literal
+from typing import Literal, Unpack
 
 from rollout.rewards.base import Reward, Sample
-from rollout.rewards.localization.answer import Answer
-from rollout.rewards.localization.dialects import Dialect, Generation, answer_of
+from rollout.rewards.localization.dialects import Dialect, Generation, ReadArguments, answer_of
 from rollout.rewards.localization.scores import Overlap, line_iou, line_overlap, overlap
 from rollout.rewards.localization.truth import changed_truth, target_files, target_lines
 from rollout.rewards.registry import reward
@@ -20,27 +19,15 @@ def file_localization_f1_reward(
     sample: Sample,
     *,
     generation: Generation = "codescout",
-    dialect: Dialect = "code_block",
     file_level_weight: float = 1.0,
     beta: float = 1.0,
-    normalise: bool | None = None,
-    bare_files: bool = False,
-    any_suffix: bool = False,
-    check_last_step: bool = True,
+    **how: Unpack[ReadArguments],
 ) -> Reward:
-    """`file_level_weight` * F_beta of the files. Needs `target`, or else `file_changes`.
+    """`file_level_weight` * F_beta of the files. Needs `target`, or else `file_changes`. The dialect is `code_block`.
 
     Parts: `file_reward` (generation main: `file_level_score`), the F itself; precision and recall; `answered`.
     """
-    answer = answer_of(
-        sample,
-        dialect,
-        generation=generation,
-        normalise=normalise,
-        bare_files=bare_files,
-        any_suffix=any_suffix,
-        check_last_step=check_last_step,
-    )
+    answer = answer_of(sample, "code_block", how, generation=generation)
     met = overlap(answer.files, target_files(sample))
     name = "file_level_score" if generation == "main" else "file_reward"
     parts = {name: met.f(beta), "answered": float(answer.found)} | _precision_recall("file", met)
@@ -52,32 +39,21 @@ def multilevel_localization_f1_reward(
     sample: Sample,
     *,
     generation: Generation = "codescout",
-    dialect: Dialect | None = None,
     file_level_weight: float = 1.0,
     module_level_weight: float = 1.0,
     entity_level_weight: float = 1.0,
     beta: float = 1.0,
-    normalise: bool | None = None,
-    bare_files: bool = False,
-    any_suffix: bool = False,
-    check_last_step: bool = True,
+    **how: Unpack[ReadArguments],
 ) -> Reward:
     """Weighted sum of F_beta of files, modules and entities; 3 at most with the default weights, which are not
     normalised. Needs `file_changes`.
 
-    `dialect` None: the generation's own, `finish` (codescout) or `code_block` (main). `beta` works here; the functions
+    The dialect is the generation's own, `finish` (codescout) or `code_block` (main). `beta` works here; the functions
     that this comes from accept it and ignore it. Parts: `file_reward`, `module_reward`, `entity_reward`, which are the
     F without weights; precision and recall of each; `answered`.
     """
-    answer = answer_of(
-        sample,
-        dialect or ("code_block" if generation == "main" else "finish"),
-        generation=generation,
-        normalise=normalise,
-        bare_files=bare_files,
-        any_suffix=any_suffix,
-        check_last_step=check_last_step,
-    )
+    own: Dialect = "code_block" if generation == "main" else "finish"
+    answer = answer_of(sample, own, how, generation=generation)
     truth = changed_truth(sample)
     parts = {"answered": float(answer.found)}
     value = 0.0
@@ -95,22 +71,15 @@ def multilevel_localization_f1_reward(
 
 @reward("line_localization_reward")
 def line_localization_reward(
-    sample: Sample,
-    *,
-    dialect: Literal["answer", "final_answer"] = "answer",
-    measure: Literal["iou", "f"] = "iou",
-    beta: float = 1.0,
-    normalise: bool | None = None,
-    target_as_ends: bool = False,
+    sample: Sample, *, measure: Literal["iou", "f"] = "iou", beta: float = 1.0, **how: Unpack[ReadArguments]
 ) -> Reward:
     """How the lines that are named meet those that the patch touches: intersection over union, or F_beta. Needs
-    `target`.
+    `target`. The dialect is `final_answer`; the others name no lines.
 
-    `target_as_ends` reads `[first line, count]` as `[first, last]`, a mistake of the function that this comes from.
     Parts: `line_iou`, precision and recall, `answered`.
     """
-    answer: Answer = answer_of(sample, dialect, normalise=normalise)
-    truth = target_lines(sample, as_ends=target_as_ends)
+    answer = answer_of(sample, "final_answer", how)
+    truth = target_lines(sample)
     iou, met = line_iou(answer.lines, truth), line_overlap(answer.lines, truth)
     parts = {"line_iou": iou, "answered": float(answer.found)} | _precision_recall("line", met)
     return Reward(iou if measure == "iou" else met.f(beta), parts)

@@ -1,6 +1,6 @@
-"""Dialects with lines: FastContext's `<final_answer>` and the literal in `<answer>`. Pure; time is linear in the text.
+"""The dialect with lines: FastContext's `<final_answer>`. Pure; time is linear in the text.
 
-    <final_answer>                              <answer>[('src/a.py', (10, 25))]</answer>
+    <final_answer>
     src/a.py:10-25 (parses the header)
     src/b.py:7
     </final_answer>
@@ -11,12 +11,10 @@ Lines count from 1, and both ends belong to a span. A path without lines names t
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from rollout.rewards.localization.answer import MAX_LINE, Answer, LineSpan, Problems, between, strip_dot_slash
-from rollout.rewards.localization.literals import read_literal
 
-__all__ = ["parse_final_answer", "parse_line_answer"]
+__all__ = ["parse_final_answer"]
 
 _SPAN = re.compile(r"L?(\d{1,10})(?:\s*-\s*L?(\d{1,10}))?")
 _SPANS = re.compile(r"L?\d")
@@ -67,42 +65,5 @@ def _span(path: str, text: str) -> LineSpan | None:
     match = _SPAN.fullmatch(text)
     if match is None:
         return None
-    return _checked(path, int(match[1]), int(match[2] or match[1]))
-
-
-def _checked(path: Any, first: Any, last: Any) -> LineSpan | None:
-    """The span, if it is one."""
-    if not isinstance(path, str) or any(isinstance(end, bool) or not isinstance(end, int) for end in (first, last)):
-        return None
+    first, last = int(match[1]), int(match[2] or match[1])
     return LineSpan(path, first, last) if 1 <= first <= last <= MAX_LINE else None
-
-
-def parse_line_answer(text: str, *, normalise: bool = False) -> Answer:
-    """`<answer>`: a Python literal, `[(path, (first, last)), ...]`. The first pair of tags counts.
-
-    Spans that are none are left out; a literal of another form names nothing.
-    """
-    inner = between(text, "<answer>", "</answer>")
-    if inner is None:
-        return Answer()
-    listed, problem = read_literal(inner)
-    if problem is None and not isinstance(listed, list | tuple):
-        problem = f"it is {type(listed).__name__}, must be a list"
-    if problem is not None:
-        return Answer(found=True, problems=(f"<answer>: {problem}",))
-    problems, spans = Problems(), []
-    for each in listed:
-        span = _entry(each)
-        if span is None:
-            problems.add(f"{str(each)[:60]!r} is no (path, (first, last))")
-        else:
-            spans.append(LineSpan(strip_dot_slash(span.file), span.first, span.last) if normalise else span)
-    files = frozenset(span.file for span in spans)
-    return Answer(found=True, files=files, lines=tuple(spans), problems=problems.all())
-
-
-def _entry(each: Any) -> LineSpan | None:
-    match each:
-        case [path, [first, last]]:
-            return _checked(path, first, last)
-    return None

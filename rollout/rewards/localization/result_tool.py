@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rollout.rewards.base import Reward, Sample
 from rollout.rewards.localization.answer import strip_dot_slash
-from rollout.rewards.localization.counts import calls_by_turn
+from rollout.rewards.localization.conduct import calls_by_turn
 from rollout.rewards.localization.dialects import Dialect, answer_of
 from rollout.rewards.localization.scores import Overlap, overlap
 from rollout.rewards.localization.truth import target_files
@@ -34,7 +34,7 @@ def file_localization_reward(sample: Sample, *, dialect: Dialect = "files") -> R
 
     Parts: precision, recall, `answered`.
     """
-    answer = answer_of(sample, dialect, normalise=True)
+    answer = answer_of(sample, dialect, {"normalise": True})
     truth = frozenset(map(strip_dot_slash, target_files(sample)))
     met = overlap(answer.files, truth)
     value = float(answer.found) if not answer.files and not truth else met.f()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, Unpack
+
 from executor_service import Cause
 from rollout.rewards.base import NotScored, Reward, Sample
-from rollout.rewards.localization.counts import calls_by_turn, turns_but_last
-from rollout.rewards.localization.dialects import Dialect, Generation
+from rollout.rewards.localization.conduct import calls_by_turn, turns_but_last
+from rollout.rewards.localization.dialects import Generation, ReadArguments
 from rollout.rewards.localization.f1 import file_localization_f1_reward, multilevel_localization_f1_reward
 from rollout.rewards.localization.scores import cosine
 from rollout.rewards.registry import reward
@@ -16,43 +18,28 @@ _OVER = -10.0
 """main: for more turns, or calls a turn, than the cosine's period."""
 
 
-def _found(
-    sample: Sample,
-    generation: Generation,
-    multilevel: bool,
-    dialect: Dialect | None,
-    weights: tuple[float, float, float],
-    check_last_step: bool,
-) -> Reward:
+class FoundArguments(ReadArguments, total=False):
+    """And what the levels weigh, 1.0 each by default."""
+
+    file_level_weight: float
+    module_level_weight: float
+    entity_level_weight: float
+
+
+def _found(sample: Sample, generation: Generation, multilevel: bool, how: FoundArguments) -> Reward:
     if multilevel:
-        return multilevel_localization_f1_reward(
-            sample,
-            generation=generation,
-            dialect=dialect,
-            file_level_weight=weights[0],
-            module_level_weight=weights[1],
-            entity_level_weight=weights[2],
-            check_last_step=check_last_step,
-        )
-    return file_localization_f1_reward(
-        sample,
-        generation=generation,
-        dialect=dialect or "code_block",
-        file_level_weight=weights[0],
-        check_last_step=check_last_step,
-    )
+        return multilevel_localization_f1_reward(sample, generation=generation, **how)
+    of_files: Any = {name: how[name] for name in how if name not in ("module_level_weight", "entity_level_weight")}
+    return file_localization_f1_reward(sample, generation=generation, **of_files)
 
 
 @reward("main_cosine_reward")
 def main_cosine_reward(
     sample: Sample,
     *,
-    dialect: Dialect = "code_block",
-    file_level_weight: float = 1.0,
-    module_level_weight: float = 1.0,
-    entity_level_weight: float = 1.0,
     loc_threshold: float = 0.5,
     ran_only: bool = False,
+    **how: Unpack[FoundArguments],
 ) -> Reward:
     """`cosine_reward` of the first generation: a cosine of the turns plus one of the calls a turn.
 
@@ -60,8 +47,7 @@ def main_cosine_reward(
     over 10 turns and 5 calls a turn; beyond that it is -10. What was found is not added itself. Right answers with
     fewer calls are worth more. Parts: those of the multilevel reward, `turn_cosine_reward`, `tool_cosine_reward`.
     """
-    weights = (file_level_weight, module_level_weight, entity_level_weight)
-    found = _found(sample, "main", True, dialect, weights, True)
+    found = _found(sample, "main", True, how)
     sign = 5.0 if found.value >= loc_threshold else -5.0
     turns, calls = sample.turns, calls_by_turn(sample, ran_only=ran_only).total()
     each = calls / max(1, turns)
@@ -75,11 +61,6 @@ def cosine_reward(
     sample: Sample,
     *,
     multilevel: bool = True,
-    dialect: Dialect | None = None,
-    file_level_weight: float = 1.0,
-    module_level_weight: float = 1.0,
-    entity_level_weight: float = 1.0,
-    check_last_step: bool = True,
     loc_threshold: float = 1.5,
     use_tool_reward: bool = True,
     use_turn_reward: bool = True,
@@ -91,6 +72,7 @@ def cosine_reward(
     max_reward: float = 5.0,
     min_reward: float = -5.0,
     ran_only: bool = False,
+    **how: Unpack[FoundArguments],
 ) -> Reward:
     """The sum of a cosine of the turns, one of the calls a turn and one of the tokens, those that are used.
 
@@ -100,8 +82,7 @@ def cosine_reward(
     `min_reward` to 0; 0 beyond `max_avg_tool_calls`. Parts: those of what was found, and `turn_cosine_reward`,
     `tool_cosine_reward`, `length_cosine_reward`.
     """
-    weights = (file_level_weight, module_level_weight, entity_level_weight)
-    found = _found(sample, "codescout", multilevel, dialect, weights, check_last_step)
+    found = _found(sample, "codescout", multilevel, how)
     right = found.value >= loc_threshold
     goal = max_reward if right else min_reward
     parts: dict[str, float] = {}
@@ -133,19 +114,14 @@ def scaled_f1_reward(
     *,
     generation: Generation = "codescout",
     multilevel: bool = False,
-    dialect: Dialect | None = None,
-    file_level_weight: float = 1.0,
-    module_level_weight: float = 1.0,
-    entity_level_weight: float = 1.0,
-    check_last_step: bool = True,
     ran_only: bool = False,
+    **how: Unpack[FoundArguments],
 ) -> Reward:
     """What was found times min(calls / max(1, turns - 1), 5) / 5; -5 without any call.
 
     Parts: those of what was found, and the factor as `tool_use_reward`.
     """
-    weights = (file_level_weight, module_level_weight, entity_level_weight)
-    found = _found(sample, generation, multilevel, dialect, weights, check_last_step)
+    found = _found(sample, generation, multilevel, how)
     factor = min(calls_by_turn(sample, ran_only=ran_only).total() / turns_but_last(sample), 5.0) / 5.0
     value = found.value * factor if factor > 0 else -5.0
     return Reward(value, {**found.parts, "tool_use_reward": factor})

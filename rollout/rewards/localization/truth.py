@@ -68,12 +68,11 @@ def target_files(sample: Sample) -> frozenset[str]:
     return frozenset(truth)
 
 
-def target_lines(sample: Sample, *, as_ends: bool = False) -> tuple[LineSpan, ...]:
+def target_lines(sample: Sample) -> tuple[LineSpan, ...]:
     """Of the column `target`, if it has lines, else of `patch`: the lines before the change, each hunk's context
     included. Raises NotScored.
 
-    A hunk of no lines stands for the line that it follows. `as_ends` reads `[first line, count]` as `[first, last]`,
-    as the function that this comes from does; a hunk that is then no span is left out.
+    A hunk of no lines stands for the line that it follows.
     """
     hunks = None if sample.row.get("target") is None else _listed(sample.row["target"], "target")
     if hunks is None or any(isinstance(each, Mapping) for each in hunks):  # a copy of file_changes has no lines
@@ -83,9 +82,7 @@ def target_lines(sample: Sample, *, as_ends: bool = False) -> tuple[LineSpan, ..
     spans = []
     for path, (start, count) in map(_hunk, hunks):
         first = max(1, start)
-        last = count if as_ends else first + max(1, count) - 1
-        if first <= last:
-            spans.append(LineSpan(path, first, last))
+        spans.append(LineSpan(path, first, first + max(1, count) - 1))
     return tuple(spans)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rollout.loop import StopReason, ToolCallRecord
 from rollout.rewards import Sample
-from rollout.rewards.localization import FINISH_TOOL
+from rollout.rewards.localization.finish import FINISH_TOOL
 from rollout.tools import ToolOutcome
 
 TRUTH = {

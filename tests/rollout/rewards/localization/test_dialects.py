@@ -9,24 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout.reasoning import split_reasoning
-from rollout.rewards.localization import (
-    Answer,
-    CodeBlockQuirks,
-    LineSpan,
-    parse_code_block,
-    parse_file_list,
-    parse_files_tag,
-    parse_final_answer,
-    parse_line_answer,
-)
+from rollout.rewards.localization.answer import Answer, LineSpan
+from rollout.rewards.localization.dialects import CodeBlockQuirks, parse_code_block, parse_files_tag
+from rollout.rewards.localization.lines import parse_final_answer
 
-PARSERS: list[Callable[[str], Answer]] = [
-    parse_code_block,
-    parse_file_list,
-    parse_files_tag,
-    parse_final_answer,
-    parse_line_answer,
-]
+PARSERS: list[Callable[[str], Answer]] = [parse_code_block, parse_files_tag, parse_final_answer]
 
 
 @pytest.mark.parametrize(
@@ -50,35 +37,9 @@ def test_files_tag(text: str, files: set[str], problem: str) -> None:
 
 def test_tags_that_are_not_closed_are_no_answer() -> None:
     for parse in PARSERS[1:]:
-        assert parse("<files>a <file-list>['a'] <final_answer>a:1 <answer>[]") == Answer()
+        assert parse("<files>a <final_answer>a:1") == Answer()
     assert not parse_files_tag("</files><files>a.py").found
     assert parse_files_tag("<files>./a.py</files>", normalise=False).files == {"./a.py"}
-
-
-@pytest.mark.parametrize(
-    ("text", "files", "problem"),
-    [
-        ("<file-list>['a.py', \"b.py\"]</file-list>", {"a.py", "b.py"}, ""),
-        ("<file-list>('a.py',)</file-list>", {"a.py"}, ""),
-        ("<file-list>{'a.py'}</file-list>", {"a.py"}, ""),
-        (r"<file-list>['a\d\'.py']</file-list>", {r"a\d'.py"}, ""),
-        ("<file-list>['a.py'</file-list>", set(), "no list"),
-        ("<file-list>[a.py]</file-list>", set(), "at character 1"),
-        ("<file-list>[1, 'a.py']</file-list>", set(), "int among"),
-        ("<file-list>'a.py'</file-list>", set(), "str, must"),
-        ("<file-list>" + "(" * 100 + ")" * 100 + "</file-list>", set(), "nested"),
-        ("<file-list>[" + "'a'," * 40_000 + "]</file-list>", set(), "characters"),
-        ("<file-list>{['a']}</file-list>", set(), "no list"),
-        ("<file-list>[__import__('os')]</file-list>", set(), "at character 1"),
-        ("<file-list>[------1]</file-list>", set(), "at character 1"),
-    ],
-)
-def test_file_list(text: str, files: set[str], problem: str) -> None:
-    answer = parse_file_list(text)
-    assert answer.found
-    assert answer.files == files
-    assert problem in "".join(answer.problems)
-    assert bool(answer.problems) == bool(problem)
 
 
 def test_code_block_reads_classes_and_methods() -> None:
@@ -98,7 +59,6 @@ def test_code_block_quirks() -> None:
     assert dropped.entities == dropped.modules == {"a.py:C"}
     assert parse_code_block("./a.py\nfunction: f", CodeBlockQuirks(normalise=True)).entities == {"a.py:f"}
     assert parse_code_block("src/a.js\nfunction: f").problems == ("'function: f' stands before any file",)
-    assert parse_code_block("src/a.js\nfunction: f", CodeBlockQuirks(any_suffix=True)).entities == {"src/a.js:f"}
 
 
 def test_code_block_skips_what_names_nothing() -> None:
@@ -179,19 +139,9 @@ C:odd
     )
 
 
-def test_line_answer() -> None:
-    answer = parse_line_answer(
-        "<answer>[('./a.py', (1, 10)), ('b.py', [3, 3]), ('c.py', (5, 4)), 'd.py', (1, 2)]</answer>"
-    )
-    assert answer.lines == (LineSpan("./a.py", 1, 10), LineSpan("b.py", 3, 3))
-    assert len(answer.problems) == 3
-    assert parse_line_answer("<answer>7</answer>").problems == ("<answer>: it is int, must be a list",)
-    assert parse_line_answer("<answer>[('./a.py', (1, 2))]</answer>", normalise=True).files == {"a.py"}
-
-
 PIECES = st.sampled_from(
     (
-        *("<files>", "</files>", "<file-list>", "</file-list>", "<answer>", "</answer>", "<think>", "</think>", "./"),
+        *("<files>", "</files>", "<think>", "</think>", "./"),
         *("<final_answer>", "</final_answer>", "function: f", "class:", "a.py", "1-2", "9" * 20, "\ud800", "\0"),
         *"[](){'\"\\,:\n` -",
     )
@@ -209,16 +159,13 @@ def test_no_text_raises(text: str) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "piece",
-    ["(", "[[", "'", "\\", "a.py\n", "function: f\n", "<files>", "<answer>", " ", "`", "a:", "1,", "- ", "{'a':"],
+    ["(", "[[", "'", "\\", "a.py\n", "function: f\n", "<files>", " ", "`", "a:", "1,", "- ", "{'a':"],
 )
 def test_time_is_linear(piece: str) -> None:
     many = piece * (400_000 // len(piece))
-    for opening, closing in (("", ""), ("<files>", "</files>"), ("<file-list>", "</file-list>")):
+    for opening, closing in (("", ""), ("<files>", "</files>"), ("<final_answer>", "</final_answer>")):
         for parse in PARSERS:  # anything quadratic would take minutes
             parse(opening + many + closing)
-    for tag in ("final_answer", "answer"):
-        parse_final_answer(f"<{tag}>{many}</{tag}>")
-        parse_line_answer(f"<{tag}>{many}</{tag}>")
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,8 @@ import pytest
 from rollout.loop import StopReason
 from rollout.rewards import Sample
 from rollout.rewards.localization import (
-    FINISH_TOOL,
-    Location,
     file_localization_reward,
-    finished_locations,
     multilevel_localization_f1_reward,
-    read_locations,
     result_tool_check,
     result_tool_f1,
     result_tool_precision,
@@ -24,6 +20,8 @@ from rollout.rewards.localization import (
     tool_call_count_per_turn,
     turns_with_tool_calls,
 )
+from rollout.rewards.localization.answer import Location
+from rollout.rewards.localization.finish import FINISH_TOOL, finished_locations, read_locations
 from rollout.tools import ToolOutcome
 from tests.rollout.rewards.localization.samples import TRUTH, answered, call, conducted, finished, place
 

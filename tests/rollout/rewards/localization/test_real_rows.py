@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +11,12 @@ from typing import Any
 import pytest
 
 from rollout.rewards.localization import (
-    changed_truth,
     file_localization_f1_reward,
     file_localization_reward,
     line_localization_reward,
     multilevel_localization_f1_reward,
-    target_lines,
 )
+from rollout.rewards.localization.truth import changed_truth, target_lines
 from tests.rollout.rewards.localization.samples import answered, finished, place
 
 
@@ -53,8 +53,8 @@ def test_the_truth_gets_everything(rows: list[dict[str, Any]]) -> None:
         assert multilevel_localization_f1_reward(finished(place("none.py"), row=row)).value == 0
         paths = "\n".join(truth.files)
         assert file_localization_reward(answered(f"<files>{paths}</files>", row=row)).value == 1
-        listed = answered(f"<file-list>{sorted(truth.files)!r}</file-list>", row=row)
-        assert file_localization_f1_reward(listed, dialect="file_list").value == 1
+        listed = answered(f"<files>{json.dumps(sorted(truth.files))}</files>", row=row)
+        assert file_localization_f1_reward(listed, dialect="files").value == 1
 
 
 def test_lines_of_the_patch_get_everything(rows: list[dict[str, Any]]) -> None:
@@ -62,5 +62,5 @@ def test_lines_of_the_patch_get_everything(rows: list[dict[str, Any]]) -> None:
         spans = target_lines(answered("", row=row))
         spoken = "\n".join(f"{span.file}:{span.first}-{span.last} (here)" for span in spans)
         sample = answered(f"<final_answer>\n{spoken}\n</final_answer>", row=row)
-        assert line_localization_reward(sample, dialect="final_answer").value == 1
+        assert line_localization_reward(sample).value == 1
         assert {span.file for span in spans} == changed_truth(sample).files

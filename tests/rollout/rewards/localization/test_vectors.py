@@ -11,13 +11,10 @@ from executor_service import Cause
 from rollout.loop import StopReason
 from rollout.rewards import NotScored, Reward, Sample
 from rollout.rewards.localization import (
-    LineSpan,
-    Overlap,
     cosine_reward,
     empty_answer_penalty,
     file_localization_f1_reward,
     format_reward,
-    line_iou,
     line_localization_reward,
     main_cosine_reward,
     multilevel_localization_f1_reward,
@@ -26,6 +23,8 @@ from rollout.rewards.localization import (
     tool_use_reward,
     turn_efficiency,
 )
+from rollout.rewards.localization.answer import LineSpan
+from rollout.rewards.localization.scores import Overlap, line_iou
 from tests.rollout.rewards.localization.samples import TRUTH, answered, conducted, finished, place
 
 ALL = "a.py\nclass: C\nfunction: m\nfunction: n\n\nb.py\nfunction: f"
@@ -198,11 +197,9 @@ def test_line_iou() -> None:
 
 
 def test_line_reward_reads_the_count_as_a_count() -> None:
-    sample = answered("<answer>[('a.py', (1, 10))]</answer>", row={"target": [("a.py", [6, 10])]})
-    assert line_localization_reward(sample).value == close(1 / 3)
-    assert line_localization_reward(sample, target_as_ends=True).value == close(0.5)
     spoken = answered("<final_answer>\n./a.py:1-10 (why)\n</final_answer>", row={"target": [("a.py", [6, 10])]})
-    measured = line_localization_reward(spoken, dialect="final_answer", measure="f")
+    assert line_localization_reward(spoken).value == close(1 / 3)
+    measured = line_localization_reward(spoken, measure="f")
     assert measured.value == close(0.5)
     assert measured.parts == {"line_iou": close(1 / 3), "answered": 1, "line_precision": 0.5, "line_recall": 0.5}
 
@@ -226,7 +223,7 @@ def test_a_row_without_truth_is_the_data_s_fault() -> None:
         assert caught.value.cause is Cause.TASK
     for row in ({}, {"target": [("a.py", [1])]}, {"target": 5}, {"target": "[("}, {"target": [("a.py", [-1, 2])]}):
         with pytest.raises(NotScored, match="target"):
-            line_localization_reward(answered("<answer>[]</answer>", row=row))
+            line_localization_reward(answered("<final_answer></final_answer>", row=row))
         with pytest.raises(NotScored, match="target"):
             file_localization_f1_reward(answered(ALL, row=row))
 
@@ -254,7 +251,7 @@ PATCH = (
 
 
 def test_a_patch_is_the_truth_where_no_column_says_it() -> None:
-    spoken = "<answer>[('a.py', (1, 10))]</answer>"
+    spoken = "<final_answer>a.py:1-10</final_answer>"
     for row, truth in (({"patch": PATCH}, 15), ({"patch": PATCH, "use_patch": True}, 16)):
         assert file_localization_f1_reward(answered("a.py\nfunction: f", row=row)).value == 1
         assert line_localization_reward(answered(spoken, row=row)).value == close(5 / truth)
