@@ -10,12 +10,14 @@ means.
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypedDict, Unpack
 
-from executor_service import AssertCase, Case, Comparison, Limits, Tolerance
+from executor_service import AssertCase, Case, Comparison, Tolerance, VerifyResult
 from rollout.rewards.base import Reward, RewardServices, Sample
 from rollout.rewards.code.extract import extract_code
 from rollout.rewards.code.grading import Grading, Unusable, grade, reward_of
@@ -34,7 +36,6 @@ __all__ = [
     "code_stdio",
     "code_tests",
     "completion_of",
-    "grading_of",
     "humaneval",
 ]
 
@@ -100,20 +101,13 @@ def completion_of(document: Any) -> Completion:
     return Completion(*texts)
 
 
-_WALL_TIME_S = 10.0
-
-
 class LimitArguments(TypedDict, total=False):
-    """How each case is limited, and where the program is found."""
+    """How each case is limited, and where the program is found, as in `Grading`."""
 
     wall_time_s: float
-    """10 by default."""
     memory_mb: int
-    """0, the default: the server's."""
     processes: int
-    """0, the default: the server's."""
     whole_text: bool
-    """An answer without a fence is a program itself."""
 
 
 class TestArguments(LimitArguments, total=False):
@@ -129,23 +123,6 @@ class SampleArguments(TestArguments, total=False):
 
     max_cases: int
     seed: int
-
-
-def grading_of(given: Mapping[str, Any]) -> Grading:
-    """Of any of these arguments; what was not given is as `Grading` has it."""
-    limits = Limits(
-        wall_time_s=given.get("wall_time_s", _WALL_TIME_S),
-        memory_bytes=given.get("memory_mb", 0) << 20,
-        processes=given.get("processes", 0),
-    )
-    return Grading(
-        continuous=given.get("continuous", False),
-        stop_on_failure=given.get("stop_on_failure", False),
-        max_cases=given.get("max_cases", 0),
-        seed=given.get("seed", 0),
-        case_parts=given.get("case_parts", False),
-        limits=limits,
-    )
 
 
 Mode = Literal["exact", "whitespace", "float"]
@@ -189,7 +166,9 @@ async def code_function(
     calls = calls_of(document_of(sample, *_COLUMNS), name=fn_name or str(sample.row.get("fn_name") or ""))
     more = _compared(comparison, absolute_tolerance, relative_tolerance)
     extracted = extract_code(sample.text, whole=how.get("whole_text", False))
-    more |= {"entry_point": entry_of(extracted.code, calls.name), "before": IMPORTS if imports else ""}
+    more |= {"entry_point": entry_of(extracted.code, calls.name)}
+    if imports:
+        more["program"] = partial(after_future, IMPORTS)
     return await _graded(sample, services, calls.cases, how, **more)
 
 
@@ -217,16 +196,8 @@ async def humaneval(
     """
     has_columns = all(isinstance(sample.row.get(name), str) for name in ("prompt", "test", "entry_point"))
     problem = completion_of(sample.row if has_columns and not sample.ground_truth else document_of(sample))
-    how = grading_of(given)
-    extracted = extract_code(sample.text, whole=given.get("whole_text", True))
-    if not extracted:
-        return reward_of(extracted, None, how)
-    try:
-        program = problem.program(extracted.code)
-        result = await grade(services, program, [problem.case], how, setup_code=problem.setup_code)
-    except Unusable:
-        return reward_of(extracted, None, how)
-    return reward_of(extracted, result, how)
+    how: LimitArguments = {"whole_text": True, **given}
+    return await _graded(sample, services, [problem.case], how, program=problem.program, setup_code=problem.setup_code)
 
 
 @reward("code_pytest")
@@ -265,18 +236,16 @@ async def _graded(
     given: Mapping[str, Any],
     language: str = "python",
     *,
-    before: str = "",
+    program: Callable[[str], str] = str,
     **more: Any,
 ) -> Reward:
-    how = grading_of(given)
-    extracted = extract_code(sample.text, language, whole=given.get("whole_text", False))
-    if not extracted:
-        return reward_of(extracted, None, how)
-    code = after_future(before, extracted.code) if before else extracted.code
-    try:
-        result = await grade(services, code, cases, how, language=language, **more)
-    except Unusable:
-        return reward_of(extracted, None, how)
+    """`program` makes the candidate's source of the answer's."""
+    how = Grading(**given)
+    extracted = extract_code(sample.text, language, whole=how.whole_text)
+    result: VerifyResult | None = None
+    if extracted:
+        with contextlib.suppress(Unusable):
+            result = await grade(services, program(extracted.code), cases, how, language=language, **more)
     return reward_of(extracted, result, how)
 
 

@@ -10,7 +10,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from executor_service import (
@@ -58,7 +58,14 @@ class Grading:
     seed: int = 0
     case_parts: bool = False
     """A part `case/ID` for each case."""
-    limits: Limits = field(default_factory=Limits)
+    wall_time_s: float = 10.0
+    """Of each case."""
+    memory_mb: int = 0
+    """0: the server's limit."""
+    processes: int = 0
+    """0: the server's limit."""
+    whole_text: bool = False
+    """An answer without a fence is a program itself."""
 
 
 def sampled(cases: Sequence[T], most: int, seed: int) -> tuple[T, ...]:
@@ -82,7 +89,7 @@ async def grade(services: RewardServices, code: str, cases: Sequence[Case], how:
         services.executor,
         code,
         sampled(cases, how.max_cases, how.seed),
-        limits=how.limits,
+        limits=Limits(how.wall_time_s, memory_bytes=how.memory_mb << 20, processes=how.processes),
         stop_on_failure=how.stop_on_failure,
         request_id=uuid.uuid4().hex,
         **more,
