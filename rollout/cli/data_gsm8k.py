@@ -26,14 +26,12 @@ class Gsm8kDataConfig:
     agent_name: str | None = setting(
         None, help="Agent loop that verl plays them with: tool_agent, fairbox; none: verl's."
     )
-    limit: int | None = setting(None, help="Most rows that are read; none: all.")
+    limit: int | None = setting(None, least=1, help="Most rows that are read; none: all.")
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""
         if Path(self.out).suffix != ".parquet":
             raise ConfigError(f"out is {self.out!r}, must end in .parquet")
-        if self.limit is not None and self.limit < 1:
-            raise ConfigError(f"limit is {self.limit}, must be at least 1, or none")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from fairbox.config import load, setting
 from fairbox.errors import ConfigError
 from rollout.cli.data_swebench import check_split, write_tasks
-from rollout.data.swe.mine import MineFilters, mine
+from rollout.data.swe.mine import mine
 from rollout.data.swe.truth import Dialect
 
 __all__ = ["DataMineConfig", "main"]
@@ -26,10 +26,7 @@ class DataMineConfig:
     out: str = setting(help="Folder for train.parquet and validation.parquet.")
     repo: str = setting(help="A git repository; commits that its HEAD can reach are looked at.")
     name: str | None = setting(None, help="OWNER/NAME in the rows; none: local/ and the name of the folder.")
-    limit: int | None = setting(None, help="Most tasks, of commits chosen by the seed; none: all.")
-    max_files: int = setting(5, help="Most .py files, tests not counted, that a commit may change.")
-    max_lines: int = setting(400, help="Most lines of them that a commit may add and remove.")
-    min_words: int = setting(5, help="Fewest words of a message.")
+    limit: int | None = setting(None, least=1, help="Most tasks, of commits chosen by the seed; none: all.")
     dialect: Dialect = setting(Dialect.CODESCOUT, help="LOCAGENT or CODESCOUT: how modules are named.")
     validation: float = setting(0.1, help="Rows of validation.parquet: a count, or a fraction below 1.")
     seed: int = setting(42, help="Of the choice of commits, and of the shuffle before the split.")
@@ -37,10 +34,6 @@ class DataMineConfig:
     def validate(self) -> None:
         """ConfigError for what types can't say."""
         check_split(self.validation)
-        for name in ("limit", "max_files", "max_lines", "min_words"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} is {value}, must be at least 1")
         if self.name is not None and (self.name.count("/") != 1 or not all(self.name.split("/"))):
             raise ConfigError(f"name is {self.name!r}, must be like OWNER/NAME")
 
@@ -57,7 +50,6 @@ def main(argv: Sequence[str]) -> int:
         limit=config.limit,
         seed=config.seed,
         dialect=config.dialect,
-        filters=MineFilters(config.max_files, config.max_lines, config.min_words),
         progress=_progress if sys.stderr.isatty() else lambda looked_at: None,
     )
     looked_at = len(mined.tasks) + mined.unfit.total()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairbox.config import load, setting
-from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, ConfigError, FieldErrors
+from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, FieldErrors
 from rollout.data import DataError, read_records
 from rollout.data.repos import Checkout, Progress, RepoError, RepoStore, Want, check_template, fetch_all, row_want
 
@@ -36,14 +36,9 @@ class DataReposConfig:
         help="Where they come from: a URL, or the path of a repository or bundle, with {repo}, {owner}, {name}, "
         "{commit} or {instance_id} of the row.",
     )
-    limit: int | None = setting(None, help="Only the first so many rows; none: all.")
+    limit: int | None = setting(None, least=1, help="Only the first so many rows; none: all.")
     parallel: int = setting(8, help="Repositories at once; from 1.")
     timeout_s: float = setting(900.0, help="Longest attempt, seconds; then every process of it is killed.")
-
-    def validate(self) -> None:
-        """ConfigError for what types can't say."""
-        if self.limit is not None and self.limit < 1:
-            raise ConfigError(f"limit is {self.limit}, must be at least 1")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from fairbox.config import load, setting
 from fairbox.errors import ConfigError
 from rollout.data.records import DataError, read_records
-from rollout.data.swe.build import Built, Filters, build
+from rollout.data.swe.build import Built, build
 from rollout.data.swe.hub import fetch, is_dataset
 from rollout.data.swe.rows import SearchTask
 from rollout.data.swe.trees import Clones
@@ -33,13 +33,12 @@ class SwebenchConfig:
     out: str = setting(help="Folder for train.parquet, validation.parquet and left_out.jsonl.")
     split: str = setting("train", help="The split of a data set of the hub.")
     subset: str = setting("default", help="The configuration of a data set of the hub.")
-    limit: int | None = setting(None, help="Most rows that are read; none: all.")
+    limit: int | None = setting(None, least=1, help="Most rows that are read; none: all.")
     repos: str | None = setting(None, help="Folder of git repositories OWNER__NAME or OWNER/NAME, for the truth.")
     dialect: Dialect = setting(Dialect.CODESCOUT, help="LOCAGENT or CODESCOUT: how modules are named.")
     use_patch: bool = setting(
         False, help="The patch makes the defect (SWE-smith), in rows that have no column use_patch of their own."
     )
-    max_files: int | None = setting(None, help="Most .py files that a patch may change; none: any number.")
     need_truth: bool = setting(False, help="Leave rows out that have no file_changes, given or made.")
     validation: float = setting(100, help="Rows of validation.parquet: a count, or a fraction below 1.")
     seed: int = setting(42, help="Of the shuffle before the split.")
@@ -47,10 +46,6 @@ class SwebenchConfig:
     def validate(self) -> None:
         """ConfigError for what types can't say."""
         check_split(self.validation)
-        for name in ("limit", "max_files"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} is {value}, must be at least 1, or none")
         if self.repos is not None and not Path(self.repos).expanduser().is_dir():
             raise ConfigError(f"repos is {self.repos!r}, which is no folder")
         if not is_dataset(self.input) and not Path(self.input).expanduser().is_file():
@@ -73,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
         None if config.repos is None else Clones(Path(config.repos).expanduser()),
         dialect=config.dialect,
         use_patch=config.use_patch,
-        filters=Filters(config.max_files, config.need_truth),
+        need_truth=config.need_truth,
     )
     write_left(out / "left_out.jsonl", built.left)
     for line in _summary(built, out):

@@ -13,7 +13,7 @@ from rollout.data.swe.targets import target_column
 from rollout.data.swe.trees import ApplyError, Clones, GitTree, TreeError
 from rollout.data.swe.truth import Dialect, FileChange, TruthError, truth
 
-__all__ = ["Built", "Filters", "Left", "Why", "build"]
+__all__ = ["Built", "Left", "Why", "build"]
 
 
 class Why(StrEnum):
@@ -29,8 +29,6 @@ class Why(StrEnum):
     """The patch can't be read, or changes nothing."""
     NO_PYTHON = "no python file"
     """The patch changes no `.py` file."""
-    TOO_MANY_FILES = "too many files"
-    """The patch changes more `.py` files than the filter allows."""
     NO_SOURCE = "no source"
     """The truth is needed, and neither the row has it nor is there a repository to make it of."""
     DOES_NOT_FIT = "patch does not fit"
@@ -51,16 +49,6 @@ class Left:
     """Empty where it has none."""
     why: Why
     problem: str
-
-
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """Which rows become tasks."""
-
-    max_files: int | None = None
-    """`.py` files that a patch may change."""
-    need_truth: bool = False
-    """Rows without `file_changes` are left out."""
 
 
 @dataclass(slots=True)
@@ -87,11 +75,11 @@ def build(
     *,
     dialect: Dialect = Dialect.CODESCOUT,
     use_patch: bool = False,
-    filters: Filters | None = None,
+    need_truth: bool = False,
 ) -> Built:
     """Tasks of the rows (where, columns). Raises DataError as `records` does; no row ends it.
 
-    `use_patch` is for rows that don't say it themselves.
+    `use_patch` is for rows that don't say it themselves. With `need_truth` rows without `file_changes` are left out.
     """
     built = Built()
     seen: set[str] = set()
@@ -104,7 +92,7 @@ def build(
             if instance_id in seen:
                 raise _LeftOut(Why.TWICE, f"{instance_id} is there already")
             seen.add(instance_id)
-            built.tasks.append(_task(record, clones, dialect, use_patch, filters or Filters(), built))
+            built.tasks.append(_task(record, clones, dialect, use_patch, need_truth, built))
         except _LeftOut as left:
             built.left.append(Left(where, instance_id, left.why, str(left)))
     return built
@@ -115,7 +103,7 @@ def _task(
     clones: Clones | None,
     dialect: Dialect,
     use_patch: bool,
-    filters: Filters,
+    need_truth: bool,
     built: Built,
 ) -> SearchTask:
     repo, text = _text(record, "repo"), _text(record, "patch")
@@ -128,7 +116,7 @@ def _task(
         raise _LeftOut(Why.BAD_ROW, f"use_patch must be true or false, but is {str(makes_defect)[:40]!r}")
     if not (commit is None or (isinstance(commit, str) and commit)):
         raise _LeftOut(Why.BAD_ROW, f"base_commit must be a commit or null, but is {str(commit)[:40]!r}")
-    patch = _patch(text, filters)
+    patch = _patch(text)
     fix = patch.reversed() if makes_defect else patch
     instance_id = record["instance_id"]
     try:
@@ -139,25 +127,22 @@ def _task(
     if clones is not None and (tree := clones.tree(repo, commit)) is not None:
         changes = _made(text, patch, tree, makes_defect, dialect)
         built.made += 1
-    if changes is None and filters.need_truth:
+    if changes is None and need_truth:
         raise _LeftOut(Why.NO_SOURCE, f"there is none of {repo} at {commit or 'its own state'}")
     if changes is not None and given is not None and not _same(given, changes):
         built.differs.append(instance_id)
     return SearchTask(instance_id, repo, commit, statement, text, makes_defect, target_column(fix), changes)
 
 
-def _patch(text: str, filters: Filters) -> Patch:
+def _patch(text: str) -> Patch:
     try:
         patch = parse_patch(text)
     except PatchError as error:
         raise _LeftOut(Why.BAD_PATCH, f"patch: {error}") from None
     if not patch.files:
         raise _LeftOut(Why.BAD_PATCH, "patch: has no files")
-    python = {file.searched_path for file in patch.files if file.searched_path.endswith(".py")}
-    if not python:
+    if not any(file.searched_path.endswith(".py") for file in patch.files):
         raise _LeftOut(Why.NO_PYTHON, f"patch: changes {patch.files[0].path}, and no .py file")
-    if filters.max_files is not None and len(python) > filters.max_files:
-        raise _LeftOut(Why.TOO_MANY_FILES, f"patch: changes {len(python)} .py files, {filters.max_files} are allowed")
     return patch
 
 

@@ -2,7 +2,7 @@
 
 The patch of a task is what the commit does to Python files that are no tests; other files (tests, documents, changes)
 are left out, because nobody searches for them to fix what was reported. The searched tree is that of the parent. The
-same repository, filters and seed give the same tasks.
+same repository and seed give the same tasks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from rollout.data.swe.truth import Dialect, TruthError, truth
 
 __all__ = [
     "Commit",
-    "MineFilters",
     "Mined",
     "Unfit",
     "clean_message",
@@ -33,6 +32,12 @@ __all__ = [
     "read_commits",
 ]
 
+MAX_FILES = 5
+"""Most `.py` files, tests not counted, that a commit may change."""
+MAX_LINES = 400
+"""Most lines of them that a commit may add and remove."""
+MIN_WORDS = 5
+"""Fewest words of a message."""
 _TRAILER = re.compile(
     r"(signed-off-by|co-authored-by|reviewed-by|acked-by|tested-by|reported-by|change-id|cc|git-svn-id|pull-request"
     r"|reviewed-on|differential revision|gerrit-\w+|bug-url):.*|\(cherry picked from commit [0-9a-f]+\)",
@@ -84,15 +89,15 @@ class Unfit(StrEnum):
     FIRST = "first commit"
     """It has no parent."""
     SHORT_MESSAGE = "short message"
-    """It says less than the filter asks for."""
+    """It has fewer than MIN_WORDS words."""
     NO_PYTHON = "no python file"
     """It changes documents, settings, anything but `.py` files."""
     TESTS_ONLY = "tests only"
     """Its `.py` files are tests."""
     TOO_MANY_FILES = "too many files"
-    """It changes more `.py` files than the filter allows; a renamed one counts twice."""
+    """It changes more than MAX_FILES `.py` files; a renamed one counts twice."""
     TOO_MANY_LINES = "too many lines"
-    """It adds and removes more lines of them than the filter allows."""
+    """It adds and removes more than MAX_LINES lines of them."""
     NAMES_ANSWER = "names the answer"
     """Its message names a file that is to be found."""
     NOT_PARSED = "not parsed"
@@ -108,15 +113,6 @@ class Commit:
     hash: str
     parents: tuple[str, ...]
     message: str
-
-
-@dataclass(frozen=True, slots=True)
-class MineFilters:
-    """Which commits become tasks."""
-
-    max_files: int = 5
-    max_lines: int = 400
-    min_words: int = 5
 
 
 @dataclass(slots=True)
@@ -137,7 +133,6 @@ def mine(
     limit: int | None = None,
     seed: int = 42,
     dialect: Dialect = Dialect.CODESCOUT,
-    filters: MineFilters | None = None,
     progress: Callable[[int], None] = lambda looked_at: None,
 ) -> Mined:
     """At most `limit` tasks, of commits chosen by the seed, from what HEAD can reach. Raises TreeError.
@@ -153,7 +148,7 @@ def mine(
     for looked_at, position in enumerate(order):
         if limit is not None and len(found) >= limit:
             break
-        made = _task(repository, repo, commits[position], dialect, filters or MineFilters())
+        made = _task(repository, repo, commits[position], dialect)
         if isinstance(made, Unfit):
             mined.unfit[made] += 1
         else:
@@ -174,14 +169,14 @@ def read_commits(repository: Path) -> list[Commit]:
     return commits
 
 
-def _task(repository: Path, repo: str, commit: Commit, dialect: Dialect, filters: MineFilters) -> SearchTask | Unfit:
+def _task(repository: Path, repo: str, commit: Commit, dialect: Dialect) -> SearchTask | Unfit:
     if len(commit.parents) != 1:
         return Unfit.MERGE if commit.parents else Unfit.FIRST
     statement = clean_message(commit.message)
-    if len(statement.split()) < filters.min_words:
+    if len(statement.split()) < MIN_WORDS:
         return Unfit.SHORT_MESSAGE
     parent = commit.parents[0]
-    paths = _answer_paths(repository, parent, commit.hash, filters)
+    paths = _answer_paths(repository, parent, commit.hash)
     if isinstance(paths, Unfit):
         return paths
     if named_file(statement, paths) is not None:
@@ -191,7 +186,7 @@ def _task(repository: Path, repo: str, commit: Commit, dialect: Dialect, filters
         text.encode()  # rows are UTF-8
         patch = parse_patch(text)
         hunks = [hunk for file in patch.files for hunk in file.hunks]
-        if sum(len(hunk.removed) + len(hunk.added) for hunk in hunks) > filters.max_lines:
+        if sum(len(hunk.removed) + len(hunk.added) for hunk in hunks) > MAX_LINES:
             return Unfit.TOO_MANY_LINES
         before, after = (GitTree(repository, each).read for each in (parent, commit.hash))
         changes = tuple(truth(patch, before, after, dialect))
@@ -203,11 +198,11 @@ def _task(repository: Path, repo: str, commit: Commit, dialect: Dialect, filters
     return SearchTask(instance_id, repo, parent, statement, text, False, target_column(patch), changes)
 
 
-def _answer_paths(repository: Path, parent: str, commit: str, filters: MineFilters) -> list[str] | Unfit:
+def _answer_paths(repository: Path, parent: str, commit: str) -> list[str] | Unfit:
     words = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", "--end-of-options", parent, commit)
     names = run_git(repository, *words).decode("utf-8", "surrogateescape")
     python = [name for name in names.split("\0") if name.endswith(".py")]
     answer = [name for name in python if not is_test(name)]
     if not answer:
         return Unfit.TESTS_ONLY if python else Unfit.NO_PYTHON
-    return answer if len(answer) <= filters.max_files else Unfit.TOO_MANY_FILES
+    return answer if len(answer) <= MAX_FILES else Unfit.TOO_MANY_FILES

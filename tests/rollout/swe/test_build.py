@@ -11,7 +11,7 @@ from pyarrow import parquet
 from fairbox.errors import ConfigError
 from rollout.data.records import DataError
 from rollout.data.swe import Changes, Dialect, FileChange
-from rollout.data.swe.build import Built, Filters, Why, build
+from rollout.data.swe.build import Built, Why, build
 from rollout.data.swe.rows import changes_column, read_changes_column
 from rollout.data.swe.trees import Clones
 from rollout.data.swe.write import split, write_search_tasks
@@ -90,13 +90,11 @@ def test_a_bad_row_is_left_out_with_its_reason(columns: dict[str, Any], why: Why
     assert problem in left.problem
 
 
-def test_rows_that_are_no_objects_come_twice_or_change_too_many_files_are_left_out() -> None:
-    many = PATCH + PATCH.replace("p/m.py", "p/n.py")
-    found = built([], row(), row(), row(instance_id="j", patch=many), filters=Filters(max_files=1))
+def test_rows_that_are_no_objects_or_come_twice_are_left_out() -> None:
+    found = built([], row(), row(), row(instance_id="j"))
     assert [(left.where, left.why) for left in found.left] == [
         ("rows:1", Why.BAD_ROW),
         ("rows:3", Why.TWICE),
-        ("rows:4", Why.TOO_MANY_FILES),
     ]
 
 
@@ -137,7 +135,7 @@ def test_a_truth_that_differs_from_the_given_one_is_named(clones: Clones) -> Non
 
 def test_a_truth_that_is_needed_and_not_to_be_had_leaves_the_row_out(clones: Clones) -> None:
     rows = [row(base_commit=None), row(instance_id="j", repo="o/unknown"), row(instance_id="k", base_commit="0" * 40)]
-    found = built(*rows, clones=clones, filters=Filters(need_truth=True))
+    found = built(*rows, clones=clones, need_truth=True)
     assert [task.instance_id for task in found.tasks] == ["i"]
     assert [(left.instance_id, left.why) for left in found.left] == [("j", Why.NO_SOURCE), ("k", Why.NO_SOURCE)]
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rollout.data.swe import mine as mining
 from rollout.data.swe import parse_patch
-from rollout.data.swe.mine import MineFilters, Unfit, clean_message, is_test, mine, named_file
+from rollout.data.swe.mine import Unfit, clean_message, is_test, mine, named_file
 from rollout.data.swe.trees import TreeError
 from tests.rollout.swe.repositories import commit, git, make_repository
 
@@ -72,20 +73,26 @@ def test_a_task_is_the_parent_and_what_changes_in_sources(history: Path) -> None
     assert task.file_changes[0].changes.edited_entities == ("p/m.py:f",)
 
 
-def test_filters_are_settings(history: Path) -> None:
-    filters = MineFilters(max_files=6, max_lines=2000, min_words=2)
-    mined = mine(history, "o/proj", filters=filters)
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MAX_FILES", 6), ("MAX_LINES", 2000), ("MIN_WORDS", 2)):
+        monkeypatch.setattr(mining, name, value)
+
+
+@pytest.mark.usefixtures("wide")
+def test_filters_are_of_sizes_and_words(history: Path) -> None:
+    mined = mine(history, "o/proj")
     left = {Unfit.MERGE, Unfit.FIRST, Unfit.NO_PYTHON, Unfit.TESTS_ONLY, Unfit.NOT_PARSED}
     assert set(mined.unfit) == left | {Unfit.NAMES_ANSWER, Unfit.NO_ENTITY}
     assert len(mined.tasks) == 4
 
 
+@pytest.mark.usefixtures("wide")
 def test_a_limit_takes_commits_by_the_seed(history: Path) -> None:
-    filters = MineFilters(max_files=6, max_lines=2000, min_words=2)
-    everything = [task.instance_id for task in mine(history, "o/proj", filters=filters).tasks]
-    picks = {seed: mine(history, "o/proj", filters=filters, limit=3, seed=seed).tasks for seed in range(6)}
+    everything = [task.instance_id for task in mine(history, "o/proj").tasks]
+    picks = {seed: mine(history, "o/proj", limit=3, seed=seed).tasks for seed in range(6)}
     for seed, tasks in picks.items():
-        assert tasks == mine(history, "o/proj", filters=filters, limit=3, seed=seed).tasks
+        assert tasks == mine(history, "o/proj", limit=3, seed=seed).tasks
         assert [name for name in everything if name in {task.instance_id for task in tasks}] == [
             task.instance_id for task in tasks
         ]

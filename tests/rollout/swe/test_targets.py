@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import json
 
-from rollout.data.swe import LineRange, answer_column, hunk_targets, line_ranges, parse_patch, target_column
+from rollout.data.swe import hunk_targets, parse_patch, target_column
 
 MOTO = """\
 diff --git a/moto/rds/exceptions.py b/moto/rds/exceptions.py
@@ -86,24 +85,8 @@ def test_hunks_of_a_renamed_file_have_its_old_name() -> None:
     text = "diff --git a/x.py b/y.py\nsimilarity index 90%\nrename from x.py\nrename to y.py\n"
     text += "--- a/x.py\n+++ b/y.py\n@@ -1 +1 @@\n-a\n+b\n"
     assert hunk_targets(parse_patch(text)) == [("x.py", [1, 1])]
-    assert list(line_ranges(parse_patch(text))) == ["y.py"]
-
-
-def test_line_ranges_count_hunks_and_not_lines_that_look_like_them() -> None:
-    assert line_ranges(parse_patch(TRICKY)) == {
-        "a.py": [LineRange(1, 3, 1, 4), LineRange(10, 1, 11, 0)],
-        "b.py": [LineRange(1, 2, 0, 0)],
-        "new.py": [LineRange(0, 0, 1, 2)],
-    }
-    answer = json.loads(answer_column(parse_patch(TRICKY)))
-    assert {path: {**each, "hunks": len(each["hunks"])} for path, each in answer.items()} == {
-        "a.py": {"old_start": 1, "old_count": 10, "new_start": 1, "new_count": 10, "hunks": 2},
-        "b.py": {"old_start": 1, "old_count": 2, "new_start": 0, "new_count": 0, "hunks": 1},
-        "new.py": {"old_start": 0, "old_count": 0, "new_start": 1, "new_count": 2, "hunks": 1},
-    }
 
 
 def test_files_without_hunks_have_no_targets() -> None:
     patch = parse_patch("diff --git a/x b/x\nold mode 100644\nnew mode 100755\n")
     assert hunk_targets(patch) == []
-    assert answer_column(patch) == "{}"
