@@ -75,8 +75,6 @@ class TrainerStatistics:
     """Of the whole run."""
     saved: int
     """Steps that the newest checkpoint has; 0: there is none."""
-    version: str
-    """Of the weights that turns are sampled with now."""
     rollouts: SourceStatistics
     figures: Mapping[str, float] = field(default_factory=dict)
     """Of the last step or evaluation, as in metrics.jsonl."""
@@ -119,7 +117,6 @@ class Trainer:
             step=self._learner.steps_done,
             steps=self._config.steps,
             saved=self._saved,
-            version=self._sync.version,
             rollouts=self._source.statistics(),
             figures=self._figures,
         )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
 import signal
 import subprocess
 import sys
@@ -15,25 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from fairbox.errors import ConfigError
 from rollout.config import EngineSettings
 from rollout.dump import read_dump
-from rollout.envs.base import EnvironmentSetup
 from rollout.loop import Limits, TrajectoryResult
 from rollout.tokens import SegmentKind
-from tests.rollout.training.vowels import Vowels, VowelsConfig
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
 from rollout.training.checkpoints import CheckpointStore  # noqa: E402 - needs torch
 from rollout.training.config import TrainConfig  # noqa: E402
 from rollout.training.objective import CorrectionSettings, ObjectiveSettings  # noqa: E402
-from rollout.training.run import TrainingRun, train  # noqa: E402
+from rollout.training.run import TrainingRun  # noqa: E402
 from rollout.training.staleness import GroupLedger, StalenessRules, TakenGroup  # noqa: E402
 from rollout.training.stream import StreamFigures, token_lags  # noqa: E402
 from rollout.training.update import UpdateSettings  # noqa: E402
+from tests.rollout.training.runs import finished, lines, vowels_run  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -54,28 +50,8 @@ CONFIG = TrainConfig(
 )
 
 
-def run_of(model_dir: Path, out: Path, *, wanted: str = "aeiou", **changes: Any) -> TrainingRun:
-    config = replace(CONFIG, model=str(model_dir), out=str(out), **changes)
-    config.validate()
-    settings = VowelsConfig(wanted)
-    held_out = Vowels(settings, EnvironmentSetup(limit=1))
-    return TrainingRun(config, settings, Vowels(settings, EnvironmentSetup()), held_out, (), model_dir, out)
-
-
-NOWHERE = "127.0.0.1:9"
-
-
-async def trained(
-    run: TrainingRun, stop: asyncio.Event | None = None, *, executor: str = NOWHERE, limiter: str = NOWHERE
-) -> bool:
-    console, stop = Console(file=io.StringIO()), stop or asyncio.Event()
-    return await train(run, executor=executor, limiter=limiter, console=console, stop=stop)
-
-
-def lines(out: Path) -> list[dict[str, Any]]:
-    path = out / "metrics.jsonl"
-    whole = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in whole if line.endswith("\n")]
+def run_of(model_dir: Path, out: Path, **changes: Any) -> TrainingRun:
+    return vowels_run(CONFIG, model_dir, out, **changes)
 
 
 def played(out: Path, steps: int) -> list[list[str]]:
@@ -90,7 +66,7 @@ def each_problem_once_a_pass(out: Path, steps: int) -> None:
 
 
 async def test_steps_take_what_ended_first_and_say_how_old_it_is(tiny_dir: Path, tmp_path: Path) -> None:
-    assert await trained(run_of(tiny_dir, tmp_path))
+    assert await finished(run_of(tiny_dir, tmp_path))
     each_problem_once_a_pass(tmp_path, 6)
     found = lines(tmp_path)
     assert [line["step"] for line in found] == [*range(7)]
@@ -146,18 +122,9 @@ def renamed(result: TrajectoryResult) -> TrajectoryResult:
     return replace(result, trajectory=replace(result.trajectory, segments=segments))
 
 
-async def test_without_staleness_it_is_the_synchronous_order(tiny_dir: Path, tmp_path: Path) -> None:
-    loss = ObjectiveSettings()
-    run = run_of(tiny_dir, tmp_path, max_staleness=0, loss=loss, steps=2)
-    assert await trained(run)
-    for line in lines(tmp_path)[1:]:
-        assert (line["async/lag_0"], line["async/staleness_max"]) == (1.0, 0.0)
-        assert line["logprob_difference_max"] < 1e-4
-
-
 async def test_a_run_that_was_told_to_end_plays_what_it_had_begun_again(tiny_dir: Path, tmp_path: Path) -> None:
     stop = asyncio.Event()
-    work = asyncio.ensure_future(trained(run_of(tiny_dir, tmp_path), stop))
+    work = asyncio.ensure_future(finished(run_of(tiny_dir, tmp_path), stop))
     while len(lines(tmp_path)) < 3:
         assert not work.done()
         await asyncio.sleep(0.01)
@@ -169,7 +136,7 @@ async def test_a_run_that_was_told_to_end_plays_what_it_had_begun_again(tiny_dir
     begun = found.rollouts
     assert begun["problems"] == 4
     assert begun["next"] == 2 * found.step + len(begun["again"])
-    assert await trained(run_of(tiny_dir, tmp_path, resume=True))
+    assert await finished(run_of(tiny_dir, tmp_path, resume=True))
     each_problem_once_a_pass(tmp_path, 6)
     assert [line["step"] for line in lines(tmp_path)] == [*range(7)]
 

@@ -20,7 +20,7 @@ import rollout.training.run as training_run  # noqa: E402 - needs torch
 from rollout.engines.weights import DiskWeights  # noqa: E402
 from rollout.training.trainer import Trainer  # noqa: E402
 from tests.rollout.training import test_async, test_trainer  # noqa: E402
-from tests.rollout.training.test_trainer import lines  # noqa: E402
+from tests.rollout.training.runs import finished, lines  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -63,7 +63,7 @@ def test_a_step_leaves_out_what_they_sampled_and_what_follows_has_those_of_the_r
 
 async def test_an_asynchronous_run_trains_on_none_of_it(tiny_dir: Path, tmp_path: Path, started_again: Vowels) -> None:
     run = test_async.run_of(tiny_dir, tmp_path, infra_retries=0, concurrency=1, steps=4, prompts_per_step=1)
-    assert await test_async.trained(replace(run, environment=started_again, held_out=None))
+    assert await finished(replace(run, environment=started_again, held_out=None))
     found = lines(tmp_path)
     assert [line["step"] for line in found] == [1, 2, 3, 4]
     assert sum(line["async/lost"] + line["masked"] for line in found) >= 1

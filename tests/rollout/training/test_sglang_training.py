@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from rich.console import Console
 
 from rollout.cli.check_dump import check_dump
 from rollout.config import EngineSettings
@@ -19,18 +17,16 @@ from rollout.dump import read_dump
 from rollout.engines import DiskWeights, GenerationRequest, SamplingParams
 from rollout.engines.launch import local_servers
 from rollout.engines.sglang import SglangEngine
-from rollout.envs.base import EnvironmentSetup
 from rollout.loop import Limits
 from tests.rollout.engine_contract import plain_model
 from tests.rollout.sglang_servers import on_cpu
-from tests.rollout.training.vowels import Vowels, VowelsConfig
 
 pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
 from rollout.training.config import TrainConfig
 from rollout.training.policy import PolicySettings
-from rollout.training.run import TrainingRun, train
 from rollout.training.update import UpdateSettings
+from tests.rollout.training.runs import finished, lines, vowels_run
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.sglang, pytest.mark.timeout(900)]
 
@@ -48,8 +44,6 @@ async def url(tiny_dir: Path) -> AsyncIterator[str]:
 async def trained(url: str, model_dir: Path, out: Path, policy: PolicySettings) -> list[dict[str, Any]]:
     config = TrainConfig(
         env="vowels",
-        model=str(model_dir),
-        out=str(out),
         prompts_per_step=2,
         samples_per_prompt=4,
         steps=STEPS,
@@ -58,13 +52,8 @@ async def trained(url: str, model_dir: Path, out: Path, policy: PolicySettings) 
         policy=policy,
         update=UpdateSettings(lr=1e-2),
     )
-    config.validate()
-    environment = Vowels(VowelsConfig(), EnvironmentSetup())
-    run = TrainingRun(config, VowelsConfig(), environment, None, (), model_dir, out)
-    nowhere = "127.0.0.1:9"
-    console = Console(file=io.StringIO())
-    assert await train(run, executor=nowhere, limiter=nowhere, console=console, stop=asyncio.Event())
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert await finished(replace(vowels_run(config, model_dir, out), held_out=None))
+    return lines(out)
 
 
 @pytest.mark.parametrize(

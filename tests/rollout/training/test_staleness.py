@@ -67,22 +67,6 @@ def test_without_staleness_nothing_runs_ahead() -> None:
         found.trained()
 
 
-def test_nothing_is_begun_for_steps_beyond_the_last() -> None:
-    found = ledger(steps=1)
-    assert submitted(found) == [0, 1, 2, 3]
-
-
-def test_a_group_that_took_too_long_is_trained_on() -> None:
-    found = ledger(per_step=1, workers=2)
-    for number in (1, 2):  # group 0 runs since step 1
-        submitted(found)
-        found.ended(number, scored=1)
-        assert found.take() is not None
-        found.trained()
-    assert found.ended(0, scored=1) is GroupEnd.WAITS
-    assert found.take() == (TakenGroup(0, 2),)
-
-
 def test_what_the_service_failed_is_begun_again_and_given_up_in_the_end() -> None:
     found = ledger(per_step=1, workers=1)
     for play in range(1, LOST_PLAYS + 1):

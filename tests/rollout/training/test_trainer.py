@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
 import resource
 import shutil
 import signal
@@ -13,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from fairbox.errors import ConfigError, FairboxError
 from rollout.cli import main
 from rollout.config import EngineSettings
 from rollout.dump import read_dump
-from rollout.envs.base import EnvironmentSetup
 from rollout.loop import Limits
-from tests.rollout.training.vowels import Vowels, VowelsConfig
+from tests.rollout.training.vowels import VowelsConfig
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
@@ -36,8 +32,9 @@ from rollout.training import (  # noqa: E402
 from rollout.training.checkpoints import CheckpointError, CheckpointStore  # noqa: E402
 from rollout.training.config import TrainConfig, changed_settings, flat_settings  # noqa: E402
 from rollout.training.learner import Diverged, Learner  # noqa: E402
-from rollout.training.run import TrainingRun, train  # noqa: E402
+from rollout.training.run import TrainingRun  # noqa: E402
 from rollout.training.update import UpdateSettings  # noqa: E402
+from tests.rollout.training.runs import finished, lines, vowels_run  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -65,12 +62,7 @@ def _one_thread() -> Any:
 
 
 def run_of(model_dir: Path, out: Path, **changes: Any) -> TrainingRun:
-    config = replace(CONFIG, model=str(model_dir), out=str(out), **changes)
-    environment, held_out = (
-        Vowels(VowelsConfig(), EnvironmentSetup()),
-        Vowels(VowelsConfig(), EnvironmentSetup(limit=1)),
-    )
-    return TrainingRun(config, VowelsConfig(), environment, held_out, (), model_dir, out)
+    return vowels_run(CONFIG, model_dir, out, **changes)
 
 
 def trained(run: TrainingRun, stop_at: int | None = None) -> bool:
@@ -78,9 +70,7 @@ def trained(run: TrainingRun, stop_at: int | None = None) -> bool:
 
     async def go() -> bool:
         stop = asyncio.Event()
-        work = asyncio.ensure_future(
-            train(run, executor="127.0.0.1:9", limiter="127.0.0.1:9", console=Console(file=io.StringIO()), stop=stop)
-        )
+        work = asyncio.ensure_future(finished(run, stop))
         while stop_at is not None and not work.done() and len(lines(run.out)) <= stop_at:
             await asyncio.sleep(0.01)
         if stop_at is not None:
@@ -88,11 +78,6 @@ def trained(run: TrainingRun, stop_at: int | None = None) -> bool:
         return await work
 
     return asyncio.run(go())
-
-
-def lines(out: Path) -> list[dict[str, Any]]:
-    path = out / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def untimed(out: Path) -> list[dict[str, Any]]:

@@ -3,47 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import threading
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from rollout.dump import DumpError, read_dump
-from rollout.envs.base import EnvironmentSetup
-from rollout.loop import Task, TrajectoryResult
-from rollout.rewards import Reward
-from tests.rollout.training.vowels import Vowels, VowelsConfig
+from rollout.loop import Task
+from tests.rollout.training.vowels import Hampered
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
 from rollout.training.checkpoints import CheckpointStore  # noqa: E402 - needs torch
 from rollout.training.learner import Diverged, Learner  # noqa: E402
-from rollout.training.run import TrainingRun, train  # noqa: E402
-from tests.rollout.training.test_trainer import lines, run_of, trained, untimed  # noqa: E402
+from tests.rollout.training.runs import finished, lines  # noqa: E402
+from tests.rollout.training.test_trainer import run_of, trained, untimed  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)
-
-
-class Watched(Vowels):
-    """Vowels whose score waits for `before` first."""
-
-    def __init__(self, before: Callable[[], Awaitable[None]], limit: int | None = None) -> None:
-        super().__init__(VowelsConfig(), EnvironmentSetup(limit=limit))
-        self._before = before
-
-    async def score(self, task: Task, result: TrajectoryResult) -> Reward:
-        await self._before()
-        return await super().score(task, result)
-
-
-async def stopped(run: TrainingRun, stop: asyncio.Event | None = None) -> bool:
-    nowhere, console = "127.0.0.1:9", Console(file=io.StringIO())
-    return await train(run, executor=nowhere, limiter=nowhere, console=console, stop=stop or asyncio.Event())
 
 
 def saved(out: Path) -> int:
@@ -63,12 +41,12 @@ def same_as_one_that_was_not(tiny_dir: Path, tmp_path: Path, parts: Path) -> Non
 def test_an_evaluation_that_was_interrupted_is_made_up_for(tiny_dir: Path, tmp_path: Path) -> None:
     stop, out = asyncio.Event(), tmp_path / "parts"
 
-    async def before() -> None:
+    async def before(task: Task) -> None:
         if len(lines(out)) == 2:
             stop.set()
             await asyncio.sleep(600)
 
-    assert not asyncio.run(stopped(replace(run_of(tiny_dir, out), held_out=Watched(before, 1)), stop))
+    assert not asyncio.run(finished(replace(run_of(tiny_dir, out), held_out=Hampered(before, 1)), stop))
     assert ([line["step"] for line in lines(out)], saved(out)) == ([0, 1, 2], 2)
     same_as_one_that_was_not(tiny_dir, tmp_path, out)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from fairbox.config import setting
@@ -39,3 +40,15 @@ class Vowels:
     async def score(self, task: Task, result: TrajectoryResult) -> Reward:
         letters = [letter for letter in result.final_text.lower() if letter.isalpha()]
         return Reward(sum(letter in self._wanted for letter in letters) / max(1, len(letters)))
+
+
+class Hampered(Vowels):
+    """Vowels whose score waits for `before` first, and goes wrong where that does."""
+
+    def __init__(self, before: Callable[[Task], Awaitable[None]], limit: int | None = None) -> None:
+        super().__init__(VowelsConfig(), EnvironmentSetup(limit=limit))
+        self._before = before
+
+    async def score(self, task: Task, result: TrajectoryResult) -> Reward:
+        await self._before(task)
+        return await super().score(task, result)
