@@ -21,8 +21,10 @@ MAX_DISPLAY_BYTES = 16 << 20
 MAX_FORMS = 64
 """MIME types of one displayed value."""
 MAX_KIND = 256
-"""Characters of a MIME type."""
+"""Characters of a MIME type, and of the name of an exception."""
 _MAX_MESSAGE = 1000
+_MAX_RAISED = 100_000
+"""Characters of the text of an exception, and lines of its traceback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class CellAnswer:
     """It called exit."""
     error: str = ""
     """One line about the exception that ended it."""
+    raised: Mapping[str, Any] | None = None
+    """The exception that ended it, where it was to be told and not printed: `ename`, `evalue`, `traceback` (lines)."""
     problem: str = ""
     """Why its code was not run."""
     displays: tuple[Display, ...] = ()
@@ -58,6 +62,7 @@ def read_answer(
             exit_code=_count(head["exit_code"]) & 0xFF if not head.get("problem") else 1,
             exited=head.get("exited") is True,
             error=_text(head.get("error", "")),
+            raised=_raised(head["raised"]) if "raised" in head else None,
             problem=_text(head.get("problem", "")),
             displays=displays,
             files=files,
@@ -116,6 +121,14 @@ def _files(
     if offset - start > most:
         raise ValueError(f"{offset - start} bytes of files")
     return tuple(files), offset
+
+
+def _raised(told: Any) -> dict[str, Any]:
+    lines = told["traceback"]
+    if not isinstance(lines, list) or len(lines) > _MAX_RAISED:
+        raise ValueError("a traceback that is none, or too long")
+    kind, text = _utf8(told["ename"], MAX_KIND), _utf8(told["evalue"], _MAX_RAISED)
+    return {"ename": kind, "evalue": text, "traceback": [_utf8(line, _MAX_RAISED) for line in lines]}
 
 
 def _part(blob: bytes, offset: int, size: Any) -> bytes:

@@ -15,6 +15,7 @@ from executor_service.gateway.requests import FIELD_NAMES, Budget
 from executor_service.model import ExecutionResult, Outcome, RunRequest
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
 from executor_service.server.runs import Abandoned, Draining, QueueTimeout, Runs
+from executor_service.server.work import Work
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldErrors
 
@@ -22,6 +23,17 @@ __all__ = ["Executions"]
 
 _RETRY_S = 1.0
 """Advice to one whose turn did not come."""
+_NOT_STARTED: dict[type[Exception], str] = {
+    QueueFull: "overloaded: {}",
+    LeaseQueueFull: "overloaded: {}",
+    QueueTimeout: "overloaded: its turn did not come within queue_timeout_s",
+    Draining: "this executor is ending and takes no more programs",
+    LimiterDown: "{}",
+    Abandoned: "no token to run under: {}",
+    LeaseRefusal: "no token to run under: {}",
+    LeaseGone: "no token to run under: {}",
+}
+"""Why a program was not started -> what is answered."""
 
 
 class Executions:
@@ -32,10 +44,14 @@ class Executions:
         self._admit = admit
 
     async def run(
-        self, request: pb.ExecuteCodeRequest, budget: Budget, names: Mapping[str, str] = FIELD_NAMES
+        self,
+        request: pb.ExecuteCodeRequest,
+        budget: Budget,
+        names: Mapping[str, str] = FIELD_NAMES,
+        work: Work | None = None,
     ) -> ExecutionResult:
         """A result that the program could have caused. Raises Unacceptable, in the `names` of the interface, and
-        Unavailable."""
+        Unavailable. `work` does it in place of the usual work."""
         whole, queued = asyncio.timeout(budget.total_s), asyncio.timeout(budget.queue_s)
 
         def started() -> None:
@@ -44,7 +60,7 @@ class Executions:
 
         try:
             async with whole, queued:
-                result = await self._runs.execute(self._admit(request), b"", on_start=started)
+                result = await self._runs.execute(self._admit(request), b"", work=work, on_start=started)
         except TimeoutError:
             if whole.expired():
                 said = f"no result within {budget.total_s:g} s, which is what its timeouts allow"
@@ -53,16 +69,9 @@ class Executions:
             raise Unavailable(message, _RETRY_S) from None
         except FieldErrors as errors:
             raise unacceptable(errors, names) from None
-        except (QueueFull, LeaseQueueFull) as error:
-            raise Unavailable(f"overloaded: {error}", error.retry_after_s) from None
-        except QueueTimeout:
-            raise Unavailable("overloaded: its turn did not come within queue_timeout_s", _RETRY_S) from None
-        except Draining:
-            raise Unavailable("this executor is ending and takes no more programs", _RETRY_S) from None
-        except LimiterDown as error:
-            raise Unavailable(str(error), _RETRY_S) from None
-        except (Abandoned, LeaseRefusal, LeaseGone) as error:
-            raise Unavailable(f"no token to run under: {error}", _RETRY_S) from None
+        except tuple(_NOT_STARTED) as error:
+            why = next(text for kind, text in _NOT_STARTED.items() if isinstance(error, kind))
+            raise Unavailable(why.format(error), getattr(error, "retry_after_s", _RETRY_S)) from None
         if result.outcome in (Outcome.SANDBOX_ERROR, Outcome.CANCELLED):
             raise Unavailable(result.message)
         return result

@@ -18,14 +18,16 @@ from executor_service.gateway.executions import Executions
 from executor_service.gateway.judges import DATASETS
 from executor_service.gateway.jupyter import (
     JUPYTER_FIELD_NAMES,
+    Notebook,
     budget_of_cells,
     execution_of_cells,
     run_jupyter_reply,
 )
 from executor_service.gateway.replies import at_once_too_late, run_code_reply
-from executor_service.gateway.requests import budget_of, compiles, execution_of, fetched
+from executor_service.gateway.requests import budget_of, compiles, execution_of
 from executor_service.gateway.server import Handlers
 from executor_service.gateway.submissions import Submissions, judge_of, prompts
+from executor_service.server.displayed import DisplayedPrograms
 
 __all__ = ["HOME", "handlers", "openapi"]
 
@@ -87,8 +89,11 @@ _READ_S = 30.0
 """A client that takes longer to send its body is cut off."""
 
 
-def handlers(executions: Executions, *, languages: Collection[str], name: str, queue_s: float) -> Handlers:
-    """`languages` are those that run here, `name` is this server's, `queue_s` the longest wait in queues."""
+def handlers(
+    executions: Executions, boxed: DisplayedPrograms, *, languages: Collection[str], name: str, queue_s: float
+) -> Handlers:
+    """`boxed` runs cells, `languages` are those that run here, `name` is this server's, `queue_s` the longest wait in
+    queues."""
     submissions = Submissions(executions, queue_s=queue_s)
 
     def posted(model: type[M], answer: Callable[[M], Awaitable[Any]]) -> Callable[[web.Request], Awaitable[Any]]:
@@ -101,17 +106,18 @@ def handlers(executions: Executions, *, languages: Collection[str], name: str, q
         execution = execution_of(request)
         for seconds, compiling in ((request.compile_timeout, True), (request.run_timeout, False)):
             if seconds <= 0 and (not compiling or compiles(request.language)):
-                return at_once_too_late(compiling=compiling, served_by=name)
+                return run_code_reply(at_once_too_late(name, compiling=compiling), request.fetch_files)
         result = await executions.run(execution, budget_of(request, queue_s))
-        return run_code_reply(result, request.fetch_files, fetched(request.fetch_files)[1])
+        return run_code_reply(result, request.fetch_files)
 
     async def run_jupyter(request: schemas.RunJupyterRequest) -> Any:
-        execution = execution_of_cells(request)
+        execution, notebook = execution_of_cells(request), Notebook(boxed, request)
         if request.total_timeout <= 0:
-            late = at_once_too_late(compiling=False, served_by=name)
-            return {**late, "driver": late.pop("run_result"), "cells": []}
-        result = await executions.run(execution, budget_of_cells(request, queue_s), JUPYTER_FIELD_NAMES)
-        return run_jupyter_reply(result, request)
+            result = at_once_too_late(name)
+        else:
+            budget = budget_of_cells(request, queue_s)
+            result = await executions.run(execution, budget, JUPYTER_FIELD_NAMES, notebook)
+        return run_jupyter_reply(result, request, notebook.cells)
 
     async def get_prompts(request: schemas.GetPromptsRequest) -> Any:
         return prompts(request)

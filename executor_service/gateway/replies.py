@@ -17,12 +17,13 @@ theirs is in fields of its own, which clients ignore.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from executor_service.model import Compilation, ExecutionResult, FileStatus, Outcome, Output
+from executor_service.gateway.requests import fetched
+from executor_service.model import Cause, Compilation, ExecutionResult, FileStatus, Outcome
 
-__all__ = ["at_once_too_late", "command_result", "files_of", "run_code_reply"]
+__all__ = ["Json", "at_once_too_late", "reply_of", "run_code_reply", "run_result"]
 
 _KILLED = 137
 """128 + SIGKILL, as a shell reports it."""
@@ -31,25 +32,25 @@ _LIMITS = (Outcome.MEMORY_LIMIT, Outcome.PROCESS_LIMIT, Outcome.OUTPUT_LIMIT)
 Json = dict[str, Any]
 
 
-def run_code_reply(result: ExecutionResult, asked: Sequence[str], places: Mapping[str, str]) -> Json:
-    """The body of /run_code. `asked` are the request's paths, `places` those that were looked for."""
-    compiled = None if result.compilation is None else _compile_result(result.compilation, result.message)
-    ran = None
-    if result.outcome is not Outcome.COMPILE_ERROR:
-        ran = command_result(
-            result.outcome,
-            result.exit_code,
-            result.stdout,
-            result.stderr,
-            result.wall_time_s,
-            message=result.message,
-        ) | {"cpu_time": result.cpu_time_s, "peak_memory_bytes": result.peak_memory_bytes}
-    files, left_out = files_of(result, asked, places)
+def run_code_reply(result: ExecutionResult, asked: Sequence[str]) -> Json:
+    """The body of /run_code. `asked` are the request's paths."""
+    compiled, ran = result.compilation, result.outcome is not Outcome.COMPILE_ERROR
+    return reply_of(
+        result,
+        asked,
+        success=result.outcome is Outcome.FINISHED,
+        compile_result=_command_result(compiled, result.message) | {"cached": compiled.cached} if compiled else None,
+        run_result=run_result(result) if ran else None,
+    )
+
+
+def reply_of(result: ExecutionResult, asked: Sequence[str], *, success: bool, **parts: object) -> Json:
+    """What both kinds of replies have, with `parts`, which one of them has."""
+    files, left_out = _files_of(result, asked)
     return {
-        "status": "Success" if result.outcome is Outcome.FINISHED else "Failed",
+        "status": "Success" if success else "Failed",
         "message": "",
-        "compile_result": compiled,
-        "run_result": ran,
+        **parts,
         "executor_pod_name": result.served_by or None,
         "files": files,
         "files_left_out": left_out,
@@ -62,46 +63,37 @@ def run_code_reply(result: ExecutionResult, asked: Sequence[str], places: Mappin
     }
 
 
-def _compile_result(compilation: Compilation, message: str) -> Json:
-    return command_result(
-        compilation.outcome,
-        compilation.exit_code,
-        compilation.stdout,
-        compilation.stderr,
-        compilation.wall_time_s,
-        message=message,
-    ) | {"cached": compilation.cached}
+def run_result(result: ExecutionResult) -> Json:
+    """The CommandRunResult of a program."""
+    used = {"cpu_time": result.cpu_time_s, "peak_memory_bytes": result.peak_memory_bytes}
+    return _command_result(result, result.message) | used
 
 
-def command_result(
-    outcome: Outcome, exit_code: int, stdout: Output, stderr: Output, wall_time_s: float, *, message: str = ""
-) -> Json:
-    """A CommandRunResult. `exit_code` is 128 + signal for a program that a signal ended."""
-    code: int | None = exit_code
-    errors = stderr.text
-    if outcome in _LATE:
+def _command_result(ran: ExecutionResult | Compilation, message: str) -> Json:
+    code: int | None = ran.exit_code
+    errors = ran.stderr.text
+    if ran.outcome in _LATE:
         code = None
-    elif outcome in _LIMITS:
+    elif ran.outcome in _LIMITS:
         code = _KILLED
         errors += f"{'' if not errors or errors.endswith(chr(10)) else chr(10)}{message}\n"
-    elif outcome is Outcome.SIGNALED:
-        code = 128 - exit_code
+    elif ran.outcome is Outcome.SIGNALED:
+        code = 128 - ran.exit_code
     return {
-        "status": "TimeLimitExceeded" if outcome in _LATE else "Finished",
-        "execution_time": wall_time_s,
+        "status": "TimeLimitExceeded" if ran.outcome in _LATE else "Finished",
+        "execution_time": ran.wall_time_s,
         "return_code": code,
-        "stdout": stdout.text,
+        "stdout": ran.stdout.text,
         "stderr": errors,
-        "stdout_truncated": stdout.truncated,
-        "stderr_truncated": stderr.truncated,
+        "stdout_truncated": ran.stdout.truncated,
+        "stderr_truncated": ran.stderr.truncated,
     }
 
 
-def files_of(
-    result: ExecutionResult, asked: Sequence[str], places: Mapping[str, str]
-) -> tuple[dict[str, str], dict[str, str]]:
+def _files_of(result: ExecutionResult, asked: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     """(path -> content in base64, path -> why it is not there), with the paths as they were asked for."""
     found = {file.path: file for file in result.files}
+    places = fetched(asked)[1]
     files, left_out = {}, {}
     for path in asked:
         file = found.get(places.get(path, ""))
@@ -114,16 +106,8 @@ def files_of(
     return files, left_out
 
 
-def at_once_too_late(*, compiling: bool, served_by: str) -> Json:
+def at_once_too_late(served_by: str, *, compiling: bool = False) -> ExecutionResult:
     """For a timeout that is not above 0: over before it began."""
-    late = command_result(Outcome.TIME_LIMIT, _KILLED, Output(), Output(), 0.0)
-    return {
-        "status": "Failed",
-        "message": "",
-        "compile_result": late if compiling else None,
-        "run_result": None if compiling else late,
-        "executor_pod_name": served_by or None,
-        "files": {},
-        "outcome": (Outcome.COMPILE_ERROR if compiling else Outcome.TIME_LIMIT).value,
-        "cause": "POLICY",
-    }
+    compilation = Compilation(Outcome.TIME_LIMIT, _KILLED) if compiling else None
+    outcome = Outcome.COMPILE_ERROR if compiling else Outcome.TIME_LIMIT
+    return ExecutionResult(outcome, Cause.POLICY, _KILLED, served_by=served_by, compilation=compilation)

@@ -150,7 +150,7 @@ class Submissions:
             # A right answer must not be cut.
             execution.limits.output_bytes = 2 * len(case.expected_stdout.encode())
         result = await self._executions.run(execution, budget_of(request, self._queue_s))
-        reply = run_code_reply(result, (), {})
+        reply = run_code_reply(result, ())
         printed = result.stdout.text
         passed = reply["status"] == "Success" and case.must_print in printed
         if passed and case.expected_stdout is not None:

@@ -68,6 +68,8 @@ class Sandbox:
         self._later: asyncio.TimerHandle | None = None
         self.started = False
         """Whether the program may have run."""
+        self.files: tuple[OutputFile, ...] | None = None
+        """SERVE: what the plan wants returned, once `event()` has said `ended`."""
 
     async def __aenter__(self) -> Sandbox:
         try:
@@ -154,6 +156,8 @@ class Sandbox:
         head = message[0]
         self._ended = self._ended or head["type"] == "ended"
         self._dead = self._dead or head["type"] == "dead"
+        if message[1]:
+            self.files = await self._files(message[1])
         return head
 
     def allow(self, limits: Limits, pid: int = 0) -> None:

@@ -126,7 +126,9 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         server = await stack.enter_async_context(grpc_server(config, service, guard))
         if config.gateway_listen:
             tls = security.https() if config.tls_cert else None
-            await stack.enter_async_context(open_gateway(config, runs, capabilities.installed, name, tls))
+            await stack.enter_async_context(
+                open_gateway(config, runs, work.displayed, capabilities.installed, name, tls)
+            )
         settle_memory()
         await reached(gate, stop)
         await health.set_ready(True)

@@ -61,8 +61,13 @@ class CellRun:
         cell: int,
         grace_s: float,
         clock: Clock,
+        of_many: bool = False,
     ) -> None:
-        """`limits` are those of this cell, and not of its request, which names some of them."""
+        """`limits` are those of this cell, and not of its request, which names some of them.
+
+        `of_many`: the caller counts its CPU time together with that of others (`Family.begin` and `rest` are the
+        caller's), and an exception is described in the answer and not printed.
+        """
         self._family = family
         self._member = member
         self._request = request
@@ -70,18 +75,20 @@ class CellRun:
         self._cell = cell
         self._grace_s = grace_s
         self._clock = clock
+        self._of_many = of_many
         self._began = 0.0
         self._sent = self._over = self._timed_out = self._output_taken = False
 
     async def __aenter__(self) -> CellRun:
-        self._family.begin(self._member, self._limits)
+        if not self._of_many:
+            self._family.begin(self._member, self._limits)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._output_taken:
-            self._family.rest(self._member)  # the usual end
+            self._rest()  # the usual end
         else:
             await to_the_end(self._leave())
 
@@ -109,6 +116,7 @@ class CellRun:
             "cell": self._cell,
             "name": name,
             "display": request.display,
+            "told": self._of_many,
             "code_size": len(request.code),
             "stdin_size": len(request.stdin),
             "files": [{"path": file.path, "size": len(file.content), "mode": file.mode} for file in files],
@@ -194,7 +202,11 @@ class CellRun:
             await self._wait_for_death()
         if not self._output_taken:
             self._taken()
-        self._family.rest(self._member)
+        self._rest()
+
+    def _rest(self) -> None:
+        if not self._of_many:
+            self._family.rest(self._member)
 
 
 def facts_of(end: CellEnd, limits: Limits, *, kept: bool) -> dict[str, Any]:

@@ -1,9 +1,12 @@
-"""Single programs whose last value is displayed: one cell in a box of its own, which is not kept; and which way to run
-something a request takes."""
+"""Cells in a box of their own, which is not kept: single programs whose last value is displayed, and the cells of one
+request; and which way to run something a request takes."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
 
 from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outcome
 from executor_service.sandbox.boxes import Boxes
@@ -17,7 +20,7 @@ from executor_service.server.work import Attempt, Work
 from executor_service.server.workspace_calls import Hold
 from fairbox.clock import Clock
 
-__all__ = ["DisplayedPrograms", "Router"]
+__all__ = ["Cells", "DisplayedPrograms", "Router"]
 
 
 class Router:
@@ -25,7 +28,7 @@ class Router:
 
     def __init__(self, programs: Work, displayed: DisplayedPrograms, sessions: Sessions) -> None:
         self._programs = programs
-        self._displayed = displayed
+        self.displayed = displayed
         self._sessions = sessions
 
     async def perform(self, attempt: Attempt) -> ExecutionResult:
@@ -37,12 +40,14 @@ class Router:
     def _work(self, attempt: Attempt) -> Work:
         if attempt.request.session_id:
             return self._sessions
-        return self._displayed if attempt.request.display else self._programs
+        return self.displayed if attempt.request.display else self._programs
 
 
 _log = logging.getLogger(__name__)
 _ONCE = 1
 """Number of the only cell."""
+Cells = Callable[[Family], Awaitable[dict[str, Any]]]
+"""Runs the cells of one request, and returns what became of them: fields of an ExecutionResult."""
 
 
 class DisplayedPrograms:
@@ -62,12 +67,22 @@ class DisplayedPrograms:
         request = attempt.request
         with self._hold(request.workspace_id, request.limits) as workspace:
             plan = mounted(self._planner.cell_plan(request), workspace, read_only=request.workspace_read_only)
-            return await self._perform(attempt, plan)
+            return await self._in_box(attempt, plan, partial(self._program, attempt))
 
-    async def _perform(self, attempt: Attempt, plan: Plan) -> ExecutionResult:
-        admitted = self._clock.now()
-        request, claim = attempt.request, attempt.claim
-        setup_s = 0.0
+    async def perform_cells(self, attempt: Attempt, cells: Cells) -> ExecutionResult:
+        """Runs `cells`, of a request without a workspace, in an interpreter; then reads what it wants returned."""
+        return await self._in_box(attempt, self._planner.notebook_plan(attempt.request), cells)
+
+    async def _program(self, attempt: Attempt, family: Family) -> dict[str, Any]:
+        request = attempt.request
+        # Nothing is kept, so at its time limit it is killed and not interrupted.
+        run = CellRun(family, family.root, request, request.limits, cell=_ONCE, grace_s=0.0, clock=self._clock)
+        async with run:
+            end = await run.end("", attempt.observe)
+        return facts_of(end, request.limits, kept=False)
+
+    async def _in_box(self, attempt: Attempt, plan: Plan, cells: Cells) -> ExecutionResult:
+        admitted, claim = self._clock.now(), attempt.claim
         try:
             async with Family(self._boxes, plan, f"run {attempt.number}") as family:
                 await claim.confirmed()
@@ -75,15 +90,13 @@ class DisplayedPrograms:
                 claim.check()
                 attempt.started = True
                 setup_s = self._clock.now() - admitted
-                # Nothing is kept, so at its time limit it is killed and not interrupted.
-                run = CellRun(family, family.root, request, request.limits, cell=_ONCE, grace_s=0.0, clock=self._clock)
-                async with run:
-                    end = await run.end("", attempt.observe)
+                facts = await cells(family)
+                if plan.return_paths:
+                    facts["files"] = await family.returned()
         except SandboxFailure as failure:
             attempt.started = failure.started
             _log.error("run %d: %s", attempt.number, failure)
             return self.result(attempt, Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.")
-        facts = facts_of(end, request.limits, kept=False)
         return self._result(attempt, setup_time_s=setup_s, profile=plan.profile, **facts)
 
     def result(self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str) -> ExecutionResult:

@@ -18,7 +18,7 @@ from typing import Any
 
 from executor_service.cleanup import to_the_end
 from executor_service.core.sessions import Ended
-from executor_service.model import Cause, Limits
+from executor_service.model import Cause, Limits, OutputFile
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.channel import Channel
 from executor_service.sandbox.inside.branch import COPY
@@ -109,6 +109,14 @@ class Family:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await to_the_end(self._close())
+
+    async def returned(self) -> tuple[OutputFile, ...]:
+        """Ends everything in the box, and returns the files that its plan wants returned. SandboxFailure."""
+        self.end()
+        await self.over()
+        if self._box.files is None:
+            raise SandboxFailure("files", 0, "their reader ended without a word", started=True)
+        return self._box.files
 
     async def over(self) -> None:
         """Returns when the last interpreter has ended and everything in the box is dead."""

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import AsyncIterator
 
 from executor_service.config import ExecutorConfig
+from executor_service.server.displayed import DisplayedPrograms
 from executor_service.server.runs import Runs
 from executor_service.validation import validate
 from fairbox.errors import ConfigError
@@ -22,9 +23,15 @@ _LOG = logging.getLogger("executor_service")
 
 @contextlib.asynccontextmanager
 async def open_gateway(
-    config: ExecutorConfig, runs: Runs, installed: frozenset[str], name: str, tls: ssl.SSLContext | None
+    config: ExecutorConfig,
+    runs: Runs,
+    boxed: DisplayedPrograms,
+    installed: frozenset[str],
+    name: str,
+    tls: ssl.SSLContext | None,
 ) -> AsyncIterator[None]:
-    """Listens for SandboxFusion's clients. `name` is this server's in replies. `tls` None: it speaks plain HTTP."""
+    """Listens for SandboxFusion's clients. `boxed` runs cells; `name` is this server's in replies. `tls` None: it
+    speaks plain HTTP."""
     try:
         # Here, because aiohttp and pydantic are needed by no other part of the executor.
         from executor_service.gateway import Executions, Gateway
@@ -35,7 +42,8 @@ async def open_gateway(
     policy = config.policy()
     token = read_token(config.gateway_token_file, "gateway_token_file")
     executions = Executions(runs, lambda request: validate(request, installed=installed, policy=policy))
-    answers = handlers(executions, languages=installed, name=name, queue_s=config.gateway_queue_timeout_s)
+    queue_s = config.gateway_queue_timeout_s
+    answers = handlers(executions, boxed, languages=installed, name=name, queue_s=queue_s)
     gateway = Gateway(
         config.gateway_listen,
         answers,

@@ -134,6 +134,11 @@ class Planner:
         profile = self.profile_for(request.code) if plan.profile == self._lean else plan.profile
         return replace(plan, profile=profile, mode=Mode.SERVE, entry=CELLS, stdin=b"", return_paths=())
 
+    def notebook_plan(self, request: RunRequest) -> Plan:
+        """An interpreter for the cells of one request, whose `code` is theirs. Its files are read at its end."""
+        plan = self.cell_plan(request)
+        return replace(plan, argv=("",), files=request.files, return_paths=request.return_paths)
+
     def session_profile(self) -> str:
         """For sessions whose code is not known yet: the one with the most packages of those that are always loaded."""
         ahead = [profile.name for profile in reversed(self._profiles) if profile.ahead and self._loaded(profile.name)]

@@ -59,6 +59,10 @@ def test_an_answer_is_taken_apart() -> None:
         {"cpu_s": -1},
         {"peak_bytes": 1 << 70},
         {"error": ["no text"]},
+        {"raised": {"ename": "E", "evalue": "x"}},
+        {"raised": {"ename": "E", "evalue": "x", "traceback": "text"}},
+        {"raised": {"ename": "E" * 300, "evalue": "x", "traceback": []}},
+        {"raised": {"ename": "E", "evalue": "x", "traceback": [1]}},
     ],
     ids=str,
 )
@@ -93,7 +97,7 @@ JSON = st.recursive(
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.dictionaries(st.sampled_from(list(GOOD)), JSON))
+@given(st.dictionaries(st.sampled_from([*GOOD, "raised"]), JSON))
 def test_whatever_comes_is_an_answer_or_a_value_error(change: dict[str, Any]) -> None:
     try:
         answer = read({**GOOD, **change})

@@ -11,7 +11,7 @@ import pytest
 
 from executor_service.gateway.errors import Unacceptable, details_of, encode
 from executor_service.gateway.extraction import all_blocks, best_code, first_block
-from executor_service.gateway.replies import command_result, run_code_reply
+from executor_service.gateway.replies import run_code_reply, run_result
 from executor_service.gateway.requests import budget_of, execution_of, fetched, input_files
 from executor_service.gateway.schemas import RunCodeRequest, checked
 from executor_service.gateway.submissions import same_output, shortened
@@ -87,7 +87,7 @@ def test_every_outcome_has_a_status_that_clients_know(
     outcome: Outcome, exit_code: int, status: str, command: str, code: int | None
 ) -> None:
     facts = {"exit_code": exit_code, "stdout": Output(b"part", 4), "message": "Killed: why."}
-    reply = run_code_reply(result(outcome, **facts), (), {})
+    reply = run_code_reply(result(outcome, **facts), ())
     run = reply["run_result"]
     assert (reply["status"], run["status"], run["return_code"]) == (status, command, code)
     assert (run["stdout"], reply["message"], reply["compile_result"]) == ("part", "", None)
@@ -96,26 +96,25 @@ def test_every_outcome_has_a_status_that_clients_know(
 
 
 def test_output_that_is_not_utf8_is_replaced_and_not_lost() -> None:
-    run = command_result(Outcome.FINISHED, 0, Output(b"a\xffb", 3), Output(b"", 0), 0.1)
+    run = run_result(result(Outcome.FINISHED, stdout=Output(b"a\xffb", 3)))
     assert run["stdout"] == "a\ufffdb"
 
 
 def test_the_reason_of_a_limit_is_a_line_of_its_own() -> None:
-    run = command_result(Outcome.MEMORY_LIMIT, 137, Output(), Output(b"half a line", 11), 0.1, message="Killed.")
+    run = run_result(result(Outcome.MEMORY_LIMIT, stderr=Output(b"half a line", 11), message="Killed."))
     assert run["stderr"] == "half a line\nKilled.\n"
 
 
 def test_files_are_returned_under_the_names_that_were_asked_for() -> None:
     asked = ["./a", "/sandbox/b", "/etc/passwd", "../x", "c", "big"]
-    paths, places = fetched(asked)
-    assert paths == ["a", "b", "c", "big"]
+    assert fetched(asked)[0] == ["a", "b", "c", "big"]
     found = (
         OutputFile("a", FileStatus.RETURNED, b"A", 1),
         OutputFile("b", FileStatus.RETURNED, b"B", 1),
         OutputFile("c", FileStatus.MISSING),
         OutputFile("big", FileStatus.TOO_LARGE, b"", 1 << 40),
     )
-    reply = run_code_reply(result(Outcome.FINISHED, files=found), asked, places)
+    reply = run_code_reply(result(Outcome.FINISHED, files=found), asked)
     assert reply["files"] == {"./a": "QQ==", "/sandbox/b": "Qg=="}
     assert reply["files_left_out"] == {
         "/etc/passwd": "not in the work folder",

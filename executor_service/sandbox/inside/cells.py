@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 _MAX_SUMMARY = 1000
 """Characters of the one line about an exception."""
+_MAX_RAISED = 100_000
+"""Characters of its text, and of its traceback, where they are told in the answer."""
+_MAX_KIND = 256
+"""Characters of its name there."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STATM_BYTES = 256
 """Seven numbers."""
@@ -95,7 +99,7 @@ class Session:
             return
         name = head["name"] or self._program
         raised = self._guarded(lambda: self._evaluator.run(source, name, display=head["display"]))
-        ending = self._ending(raised, name)
+        ending = self._ending(raised, name, told=head["told"])
         if os.getpid() != self._pid:
             # A child that the code has forked and that has come to the end of the cell: that is its own end too.
             branch.flush()
@@ -116,13 +120,16 @@ class Session:
             return error
         return None
 
-    def _ending(self, error: BaseException | None, name: str) -> Head:
+    def _ending(self, error: BaseException | None, name: str, *, told: bool) -> Head:
+        """`told`: an exception, SystemExit too, is described in the answer; else it is printed."""
         if error is None:
             return {"exit_code": 0}
-        if isinstance(error, SystemExit):
+        if isinstance(error, SystemExit) and not told:
             return {"exit_code": _exit_code(error), "exited": True}
         error.__traceback__ = _from_cell(error.__traceback__, name)
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+        if told:
+            return {"exit_code": 1, "raised": _described(error)}
         try:
             traceback.print_exception(error)
         except BaseException:
@@ -240,6 +247,16 @@ def _from_cell(trace: Any, name: str) -> Any:
 def _summary(error: BaseException) -> str:
     lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
     return lines[-1][:_MAX_SUMMARY] if lines else type(error).__name__
+
+
+def _described(error: BaseException) -> dict[str, Any]:
+    """An exception as notebooks describe it."""
+    kind = type(error).__name__[:_MAX_KIND]
+    try:
+        text, lines = str(error), "".join(traceback.format_exception(error))
+    except BaseException:  # it can't be shown
+        text, lines = "", kind
+    return {"ename": kind, "evalue": text[:_MAX_RAISED], "traceback": lines[:_MAX_RAISED].splitlines()}
 
 
 def _exit_code(error: SystemExit) -> int:
