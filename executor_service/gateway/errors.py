@@ -8,36 +8,56 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
-from fairbox.errors import FieldError, FieldErrors
+from fairbox.errors import FieldErrors
 
-__all__ = ["BadRequest", "Unacceptable", "Unavailable", "details_of", "encode", "json_error", "unacceptable"]
+__all__ = [
+    "BadRequest",
+    "Refused",
+    "Unacceptable",
+    "Unavailable",
+    "details_of",
+    "encode",
+    "json_error",
+    "unacceptable",
+    "value_error",
+]
 
 _MAX_ECHO = 400
 """Characters of a bad input that an answer repeats."""
 
 
-class Unavailable(Exception):  # noqa: N818 - a fact about the service
-    """504: not done, for reasons that are not the program's. `retry_after_s` is set where nothing has run."""
+class Refused(Exception):  # noqa: N818 - a fact about the request
+    """A body with `detail`. `retry_after_s` is set where nothing has run and it may be asked for again."""
 
-    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
+    status: ClassVar[int]
+
+    def __init__(self, detail: str | list[dict[str, Any]], retry_after_s: float | None = None) -> None:
+        super().__init__(str(detail))
+        self.detail = detail
         self.retry_after_s = retry_after_s
 
 
-class Unacceptable(Exception):  # noqa: N818 - a fact about the request
-    """422: `details` has one entry for each field."""
+class Unavailable(Refused):
+    """Not done, for reasons that are not the program's."""
 
-    def __init__(self, details: list[dict[str, Any]]) -> None:
-        super().__init__(str(details))
-        self.details = details
+    status = 504
 
 
-class BadRequest(Exception):  # noqa: N818 - a fact about the request
-    """400: a dataset, a judge or a row that this server can't work with."""
+class Unacceptable(Refused):
+    """A bad request: `detail` has one entry for each field."""
+
+    status = 422
+    detail: list[dict[str, Any]]
+
+
+class BadRequest(Refused):
+    """A dataset, a judge or a row that this server can't work with."""
+
+    status = 400
 
 
 def encode(value: object) -> bytes:
@@ -49,12 +69,7 @@ def details_of(error: ValidationError) -> list[dict[str, Any]]:
     """The entries of a 422 body."""
     found: list[dict[str, Any]] = []
     for entry in error.errors(include_url=False):
-        detail: dict[str, Any] = {
-            "type": entry["type"],
-            "loc": ["body", *entry["loc"]],
-            "msg": entry["msg"],
-            "input": _echo(entry["input"]),
-        }
+        detail = {**entry, "loc": ["body", *entry["loc"]], "input": _echo(entry["input"])}
         if "ctx" in entry:
             detail["ctx"] = {name: _echo(value) for name, value in entry["ctx"].items()}
         found.append(detail)
@@ -63,23 +78,20 @@ def details_of(error: ValidationError) -> list[dict[str, Any]]:
 
 def json_error(problem: str) -> list[dict[str, Any]]:
     """For a body that is not JSON."""
-    return [{"type": "json_invalid", "loc": ["body", 0], "msg": "JSON decode error", "input": {}, "ctx": _ctx(problem)}]
+    ctx = {"error": problem}
+    return [{"type": "json_invalid", "loc": ["body", 0], "msg": "JSON decode error", "input": {}, "ctx": ctx}]
+
+
+def value_error(message: str, *loc: str) -> dict[str, Any]:
+    """An entry of a 422 body for what this executor refuses, at `loc` of the body."""
+    return {"type": "value_error", "loc": ["body", *loc], "msg": message, "input": None, "ctx": {"error": message}}
 
 
 def unacceptable(errors: FieldErrors, names: Mapping[str, str]) -> Unacceptable:
     """What the executor found wrong, with the names of this interface (`names`: field of ours -> field of theirs)."""
-    return Unacceptable([_detail(error, names) for error in errors.errors])
-
-
-def _detail(error: FieldError, names: Mapping[str, str]) -> dict[str, Any]:
-    word = error.field.partition("[")[0]
-    field = names.get(word, word)
-    message = f"{field} {error.problem}"
-    return {"type": "value_error", "loc": ["body", field], "msg": message, "input": None, "ctx": _ctx(message)}
-
-
-def _ctx(problem: str) -> dict[str, str]:
-    return {"error": problem}
+    words = [(error.field.partition("[")[0], error.problem) for error in errors.errors]
+    fields = [(names.get(word, word), problem) for word, problem in words]
+    return Unacceptable([value_error(f"{field} {problem}", field) for field, problem in fields])
 
 
 def _echo(value: object) -> object:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["CodeBlock", "all_blocks", "best_code", "extract_fenced_code", "extract_heuristic_code", "first_block"]
+__all__ = ["CodeBlock", "all_blocks", "best_code", "extract_fenced_code", "extract_heuristic_code"]
 
 FENCED, INCOMPLETE, HEURISTIC = 30, 20, 10
 """Priorities; a client's own logic may use any."""
@@ -24,8 +24,6 @@ _TAGS = {
     "nodejs": "nodejs javascript js",
     "typescript": "typescript ts",
     "go": "go golang",
-    "go_test": "go_test",
-    "java": "java",
     "csharp": "csharp c#",
     "bash": "bash sh shell",
     "rust": "rust rs",
@@ -34,7 +32,6 @@ _TAGS = {
     "kotlin_script": "kotlin kts",
     "R": "r",
     "ruby": "ruby rb",
-    "c": "c",
 }
 _LANGUAGES = {tag: language for language, tags in _TAGS.items() for tag in tags.split()}
 
@@ -124,21 +121,7 @@ def all_blocks(completion: str, language: str) -> list[CodeBlock]:
     )
 
 
-def best_code(blocks: list[CodeBlock], language: str) -> str:
+def best_code(blocks: list[CodeBlock], language: str | None = None) -> str:
     """Of the blocks of the highest priority, the first in `language`, else the first."""
-    highest = max((block.priority for block in blocks), default=0)
-    best = [block for block in blocks if block.priority == highest]
-    same = [block for block in best if block.language == language]
-    return (same or best)[0].code if best else ""
-
-
-def first_block(completion: str, language: str) -> str:
-    """The first block of the best kind that there is."""
-    for found in (
-        extract_fenced_code(completion),
-        extract_incomplete_fenced_code(completion),
-        extract_heuristic_code(completion, language),
-    ):
-        if found:
-            return found[0].code.replace("\r", "")
-    return ""
+    best = max(blocks, key=lambda block: (block.priority, block.language == language), default=None)
+    return best.code if best else ""

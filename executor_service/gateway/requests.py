@@ -12,7 +12,7 @@ import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from executor_service.gateway.errors import Unacceptable
+from executor_service.gateway.errors import Unacceptable, value_error
 from executor_service.gateway.schemas import RunCodeRequest
 from executor_service.languages import LANGUAGES
 from executor_service.v1 import executor_pb2 as pb
@@ -95,7 +95,7 @@ def input_files(files: Mapping[str, str | None]) -> list[pb.InputFile]:
         if problem is None and data is None:
             problem = "is not base64"
         if problem is not None:
-            problems.append(_problem(path, problem))
+            problems.append(value_error(f"files[{path[:100]!r}] {problem}", "files", path[:100]))
         elif data is not None:
             found.append(pb.InputFile(path=place, content=data))
     if problems:
@@ -129,9 +129,3 @@ def _decoded(content: str) -> bytes | None:
         return base64.b64decode(content + "==", validate=False)
     except (binascii.Error, ValueError):
         return None
-
-
-def _problem(path: str, problem: str) -> dict[str, object]:
-    message = f"files[{path[:100]!r}] {problem}"
-    loc = ["body", "files", path[:100]]
-    return {"type": "value_error", "loc": loc, "msg": message, "input": None, "ctx": {"error": message}}

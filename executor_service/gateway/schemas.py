@@ -13,8 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 __all__ = [
-    "EvalResult",
-    "GetMetricsFunctionRequest",
+    "DatasetRequest",
     "GetMetricsRequest",
     "GetPromptByIdRequest",
     "GetPromptsRequest",
@@ -67,37 +66,33 @@ class _Request(BaseModel):
     model_config = ConfigDict(populate_by_name=True)
 
 
-class RunCodeRequest(_Request):
+class _RunRequest(_Request):
+    memory_limit_mb: int = Field(
+        -1, alias="memory_limit_MB", description="Resident memory of all its processes, MiB; up to 0: the default."
+    )
+    files: Annotated[dict[Text, Text | None], Few] = Field(
+        {}, description="Path in the work folder -> content in base64."
+    )
+    fetch_files: Annotated[list[Text], Few] = Field([], description="Paths of files to return.")
+
+
+class RunCodeRequest(_RunRequest):
     """POST /run_code."""
 
     code: Text = Field(description="The source of a program.")
     language: Language = Field("python", description="The language that it is written in.")
     compile_timeout: Seconds = Field(10.0, description="Wall time for compiling, seconds.")
     run_timeout: Seconds = Field(10.0, description="Wall time of the program, seconds; queues are not charged.")
-    memory_limit_mb: int = Field(
-        -1, alias="memory_limit_MB", description="Resident memory of all its processes, MiB; up to 0: the default."
-    )
     stdin: Text | None = Field(None, description="Standard input; null: at its end.")
-    files: Annotated[dict[Text, Text | None], Few] = Field(
-        {}, description="Path in the work folder -> content in base64."
-    )
-    fetch_files: Annotated[list[Text], Few] = Field([], description="Paths of files to return.")
 
 
-class RunJupyterRequest(_Request):
+class RunJupyterRequest(_RunRequest):
     """POST /run_jupyter."""
 
     cells: Annotated[list[Text], Few] = Field(description="Cells, run one after the other in one interpreter.")
     cell_timeout: Seconds = Field(0.0, description="Wall time of each cell, seconds; up to 0: what is left in total.")
     total_timeout: Seconds = Field(45.0, description="Wall time of all cells together, seconds.")
-    memory_limit_mb: int = Field(
-        -1, alias="memory_limit_MB", description="Resident memory of all processes, MiB; up to 0: the default."
-    )
     kernel: Literal["python3"] = "python3"
-    files: Annotated[dict[Text, Text | None], Few] = Field(
-        {}, description="Path in the work folder -> content in base64."
-    )
-    fetch_files: Annotated[list[Text], Few] = Field([], description="Paths of files to return.")
 
 
 class TestConfig(_Request):
@@ -116,52 +111,37 @@ class TestConfig(_Request):
     extra: dict[str, Any] = {}
 
 
-class _DatasetRequest(_Request):
+class DatasetRequest(_Request):
+    """POST /get_metrics_function, and what its neighbours have in common."""
+
     dataset: Text
     config: TestConfig
 
 
-class GetPromptsRequest(_DatasetRequest):
+class GetPromptsRequest(DatasetRequest):
     """POST /get_prompts and /list_ids."""
 
     offset: int = 0
     limit: int = 1_000_000
 
 
-class GetPromptByIdRequest(_DatasetRequest):
+class GetPromptByIdRequest(DatasetRequest):
     """POST /get_prompt_by_id."""
 
     id: Id
 
 
-class SubmitRequest(_DatasetRequest):
+class SubmitRequest(DatasetRequest):
     """POST /submit."""
 
     id: Id
     completion: Text
 
 
-class EvalResult(_Request):
-    """One verdict, as /submit returned it."""
-
-    id: Id
-    accepted: bool
-    extracted_code: str
-    full_code: str | None = None
-    test_code: str | None = None
-    tests: Annotated[list[dict[str, Any]], Few]
-    extracted_type: Literal["fenced", "incomplete_fenced", "heuristic", "empty"] | None = None
-    extra: dict[str, Any] | None = None
-
-
-class GetMetricsRequest(_DatasetRequest):
+class GetMetricsRequest(DatasetRequest):
     """POST /get_metrics."""
 
-    results: Annotated[list[EvalResult], Few]
-
-
-class GetMetricsFunctionRequest(_DatasetRequest):
-    """POST /get_metrics_function."""
+    results: Annotated[list[dict[str, Any]], Few]
 
 
 def checked(model: type[M], body: object, languages: Collection[str]) -> M:

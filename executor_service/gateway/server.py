@@ -14,7 +14,7 @@ from types import TracebackType
 
 from aiohttp import web
 
-from executor_service.gateway.errors import BadRequest, Unacceptable, Unavailable, encode
+from executor_service.gateway.errors import Refused, Unavailable, encode
 from fairbox import tracing
 from fairbox.errors import FairboxError
 from fairbox.http_listener import KEPT_S, HttpListener
@@ -148,13 +148,9 @@ def _answered(handler: Callable[[web.Request], Awaitable[object]], name: str) ->
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except Unacceptable as error:
-        return json_response({"detail": error.details}, 422)
-    except BadRequest as error:
-        return json_response({"detail": str(error)}, 400)
-    except Unavailable as error:
+    except Refused as error:
         headers = {} if error.retry_after_s is None else {"Retry-After": str(max(1, round(error.retry_after_s)))}
-        return json_response({"detail": str(error)}, 504, headers)
+        return json_response({"detail": error.detail}, error.status, headers)
     except web.HTTPException as error:
         kept = {name: error.headers[name] for name in ("Allow", "WWW-Authenticate") if name in error.headers}
         return json_response({"detail": _sentence(error)}, error.status, kept)

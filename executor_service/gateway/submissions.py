@@ -2,36 +2,27 @@
 
 Invariants: a client's own logic of extraction runs in a sandbox; cases are reported in their order; a case that could
 not be run makes the whole verdict Unavailable, so that nothing is rejected for a reason that is not the completion's.
-
-Line by line, without white space at the ends of lines and of the text, in lower case; two lines that are numbers may
-differ by a relative 1e-5.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from executor_service.gateway import extraction
-from executor_service.gateway.datasets import Case, Judge, Row, Submission, row_of, rows_of
 from executor_service.gateway.errors import BadRequest
 from executor_service.gateway.executions import Executions
 from executor_service.gateway.extraction import CodeBlock
-from executor_service.gateway.judges import DATASETS, JUDGES
+from executor_service.gateway.judges import DATASETS, JUDGES, Case, Judge, Row, provided
 from executor_service.gateway.replies import run_code_reply
 from executor_service.gateway.requests import budget_of, execution_of
-from executor_service.gateway.schemas import GetPromptsRequest, RunCodeRequest, SubmitRequest, TestConfig
+from executor_service.gateway.schemas import RunCodeRequest, SubmitRequest, TestConfig
 from executor_service.model import FileStatus
 from executor_service.v1 import executor_pb2 as pb
 
-__all__ = [
-    "Submissions",
-    "judge_of",
-    "prompts",
-    "same_output",
-    "shortened",
-]
+__all__ = ["Submissions", "judge_of", "same_output", "shortened"]
 
 _TOLERANCE = 1e-5
 _TINY = 1e-10
@@ -41,6 +32,8 @@ _SHOWN = 1000
 
 
 def same_output(printed: str, expected: str) -> bool:
+    """Line by line, without white space at the ends of lines and of the text, in lower case; two lines that are numbers
+    may differ by a relative 1e-5."""
     left, right = printed.strip().split("\n"), expected.strip().split("\n")
     return len(left) == len(right) and all(_same_line(a, b) for a, b in zip(left, right, strict=True))
 
@@ -98,24 +91,21 @@ def judge_of(dataset: str, config: TestConfig) -> Judge:
     return JUDGES[config.dataset_type]
 
 
-def prompts(request: GetPromptsRequest) -> list[Row]:
-    judge = judge_of(request.dataset, request.config)
-    rows = rows_of(request.config)[max(request.offset, 0) :][: max(request.limit, 0)]
-    return [judge.prompt(row, request.config) for row in rows]
-
-
 class Submissions:
     def __init__(self, executions: Executions, *, queue_s: float) -> None:
         self._executions = executions
         self._queue_s = queue_s
 
     async def judge(self, request: SubmitRequest) -> Row:
-        """The body of /submit. Raises BadRequest, Unacceptable and Unavailable."""
-        judge, row = judge_of(request.dataset, request.config), row_of(request.config)
-        logic = request.config.custom_extract_logic
+        """Judges a completion against the row in config.provided_data.
+
+        Raises BadRequest, Unacceptable and Unavailable.
+        """
+        config = request.config
+        judge, row, logic = judge_of(request.dataset, config), provided(config, dict), config.custom_extract_logic
         blocks = [] if logic is None else await self._extract(request.completion, logic)
         submission = judge.submission(request, row, blocks)
-        tests = await self._run_all(submission)
+        tests = await self._run_all(submission.cases, config)
         return {
             "id": request.id,
             "accepted": len(tests) == len(submission.cases) and all(test["passed"] for test in tests),
@@ -127,38 +117,37 @@ class Submissions:
             "extra": submission.extra,
         }
 
-    async def _run_all(self, submission: Submission) -> list[Row]:
+    async def _run_all(self, cases: Sequence[Case], config: TestConfig) -> list[Row]:
         """Verdicts in the order of the cases, up to the first that fails unless all are to be run."""
+        run_all, full_info = config.extra.get("run_all_cases"), bool(config.extra.get("return_full_case"))
         verdicts: list[Row] = []
-        for start in range(0, len(submission.cases), _CASES_AT_ONCE):
-            some = submission.cases[start : start + _CASES_AT_ONCE]
+        for start in range(0, len(cases), _CASES_AT_ONCE):
+            some = cases[start : start + _CASES_AT_ONCE]
             try:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._run(case, full_info=submission.full_info)) for case in some]
+                    tasks = [group.create_task(self._run(case, full_info=full_info)) for case in some]
             except BaseExceptionGroup as failures:
                 raise failures.exceptions[0] from None
             for task in tasks:
                 verdicts.append(task.result())
-                if not submission.run_all and not verdicts[-1]["passed"]:
+                if not run_all and not verdicts[-1]["passed"]:
                     return verdicts
         return verdicts
 
     async def _run(self, case: Case, *, full_info: bool) -> Row:
-        request = case.request
-        execution = execution_of(request)
-        if case.expected_stdout is not None and len(case.expected_stdout) > _USUAL_OUTPUT:
+        execution, info = execution_of(case.request), case.info
+        expected = None if info is None else info["output"]["stdout"]
+        if expected is not None and len(expected) > _USUAL_OUTPUT:
             # A right answer must not be cut.
-            execution.limits.output_bytes = 2 * len(case.expected_stdout.encode())
-        result = await self._executions.run(execution, budget_of(request, self._queue_s))
-        reply = run_code_reply(result, ())
+            execution.limits.output_bytes = 2 * len(expected.encode())
+        result = await self._executions.run(execution, budget_of(case.request, self._queue_s))
         printed = result.stdout.text
-        passed = reply["status"] == "Success" and case.must_print in printed
-        if passed and case.expected_stdout is not None:
-            passed = not result.stdout.truncated and same_output(printed, case.expected_stdout)
-        info = case.info
+        passed = result.ok and case.must_print in printed
+        if passed and expected is not None:
+            passed = not result.stdout.truncated and same_output(printed, expected)
         if info is not None and passed and not full_info:
             info = {side: {k: shortened(str(v)) for k, v in streams.items()} for side, streams in info.items()}
-        return {"passed": passed, "exec_info": reply, "test_info": info}
+        return {"passed": passed, "exec_info": run_code_reply(result, ()), "test_info": info}
 
     async def _extract(self, completion: str, logic: str) -> list[CodeBlock]:
         """The blocks that a client's own Python finds in a completion."""

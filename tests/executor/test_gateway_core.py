@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from executor_service.gateway.errors import Unacceptable, details_of, encode
-from executor_service.gateway.extraction import all_blocks, best_code, first_block
+from executor_service.gateway.extraction import all_blocks, best_code
 from executor_service.gateway.replies import run_code_reply, run_result
 from executor_service.gateway.requests import budget_of, execution_of, fetched, input_files
 from executor_service.gateway.schemas import RunCodeRequest, checked
@@ -134,7 +134,7 @@ def test_input_files_are_decoded_leniently_and_placeholders_skipped() -> None:
 def test_input_files_outside_the_work_folder_are_refused(path: str) -> None:
     with pytest.raises(Unacceptable) as caught:
         input_files({path: base64.b64encode(b"x").decode()})
-    assert caught.value.details[0]["loc"][:2] == ["body", "files"]
+    assert caught.value.detail[0]["loc"][:2] == ["body", "files"]
 
 
 def test_limits_are_those_of_the_request_or_the_servers() -> None:
@@ -204,8 +204,8 @@ def test_so_many_entries_are_refused_as_one(field: str) -> None:
 
 
 def test_the_first_block_of_the_best_kind() -> None:
-    assert first_block("text ```python\na\r\n```\n```python\nb\n```", "python") == "a"
-    assert first_block("text ```python\na", "python") == "a"
+    assert best_code(all_blocks("text ```\na\n```\n```python\nb\n```", "python")) == "a"
+    assert best_code(all_blocks("text ```python\na", "python")) == "a"
 
 
 @pytest.mark.parametrize(
