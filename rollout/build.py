@@ -20,10 +20,10 @@ from rollout.loop.task import Task
 from rollout.rewards import load_reward
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.tokenizer import ChatTemplateError
+from rollout.tools.code_client import ToolServices
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
 from rollout.tools.formats import find_format
 from rollout.tools.registry import ToolSpec, common_rate_limit, load_tools, open_tools
-from rollout.tools.services import ToolServices
 from rollout.tools.toolbox import Toolbox
 
 __all__ = ["check_prompts", "environment_setup", "longest_context", "open_loop", "tool_specs"]

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from fairbox.errors import FairboxError
 from rollout.tools.schema import ToolSchema
-from rollout.tools.statistics import ToolStatistics
 
 if TYPE_CHECKING:
-    from rollout.tools.services import ToolServices
+    from rollout.tools.code_client import ToolServices
 
 __all__ = [
     "BranchRefused",
@@ -160,6 +159,7 @@ class Tool(ABC):
         """Ends what `create` began. Idempotent."""
         return
 
-    def statistics(self) -> ToolStatistics | None:
-        """Tells the tool's waits apart; None if the toolbox's own count is enough."""
-        return None
+    @property
+    def sessions(self) -> int:
+        """Sessions of trajectories that are alive, for the tool's figures."""
+        return 0

@@ -140,7 +140,7 @@ class BashTool(ExecutorTool):
     async def _searchers(self) -> list[str]:
         """Those of SEARCHERS that the executor has. InfraError when it does not say."""
         probe = f"for name in {' '.join(SEARCHERS)}; do type -P $name > /dev/null && echo $name; done; true"
-        result = (await self._runs().run("schema", probe, self._settings.default_timeout)).result
+        result = (await self._runner().run("schema", probe, self._settings.default_timeout)).result
         if result.exit_code != 0 or result.outcome is not Outcome.FINISHED:
             raise InfraError(f"the executor can't run bash: {result.outcome}: {result.message or result.stderr.text}")
         return result.stdout.text.split()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairbox.config import check, setting
-from rollout.tools.text import LEAST_CHARS, Keep
+from rollout.tools.text import LEAST_CHARS
 
 __all__ = ["LONGEST_S", "MODES", "ExecutorToolConfig"]
 
@@ -35,18 +35,10 @@ class ExecutorToolConfig:
     max_output_chars: int = setting(
         1000, least=LEAST_CHARS, help="Characters of a program's output that the model sees."
     )
-    keep_output: str = setting(Keep.ENDS.value, choices=Keep, help="What is left of longer output: ends, start or end.")
-    infra_attempts: int = setting(2, least=1, help="Attempts of one call while the service fails.")
     mode: str = setting(
         "program",
         choices=MODES,
         help="program: each call starts afresh. session: a trajectory has a session that keeps its state.",
-    )
-    session_idle_ttl: float = setting(
-        3600.0,
-        above=0,
-        most=LONGEST_S,
-        help="A session that nothing has run in for so long is ended by the executor, seconds; then INFRA.",
     )
 
     def validate(self, path: str = "tool") -> None:
@@ -57,6 +49,11 @@ class ExecutorToolConfig:
     def workers(self) -> int:
         """Calls of this process that may wait for leases or run at once."""
         return self.num_workers if self.enable_global_rate_limit else min(self.num_workers, self.rate_limit)
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """0: the executor's own limit."""
+        return (self.memory_limit_mb or 0) << 20
 
     @property
     def workspace_read_only(self) -> bool:

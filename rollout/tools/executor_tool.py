@@ -1,4 +1,4 @@
-"""What tools have in common that run a text at the executor: clients, places, programs or sessions, answers.
+"""What tools have in common that run a text at the executor: clients, programs or sessions, answers.
 
 Invariants: what the model could not have caused is an InfraError; no output is cut without the text saying so; when the
 block is left, no session of a trajectory is alive. One object serves all trajectories of a process.
@@ -14,15 +14,12 @@ from typing import Any, ClassVar, Self
 from fairbox.clock import Clock, MonotonicClock
 from rollout.cleanup import to_its_end
 from rollout.tools.base import Tool, ToolOutcome, ToolResponse
+from rollout.tools.code_client import BadProgram, CodeClient, ToolServices
+from rollout.tools.code_runner import CodeRunner
 from rollout.tools.executor_settings import ExecutorToolConfig
-from rollout.tools.places import Places
 from rollout.tools.program_text import describe
-from rollout.tools.runs import BadProgram, ProgramRuns, Ran, Runs
 from rollout.tools.schema import ToolSchema
-from rollout.tools.services import ToolServices
-from rollout.tools.sessions import SessionRuns
-from rollout.tools.statistics import ToolStatistics
-from rollout.tools.text import Keep
+from rollout.tools.sessions import SessionRunner
 
 __all__ = ["ExecutorTool", "text_problem"]
 
@@ -57,7 +54,7 @@ class ExecutorTool(Tool):
         self._shared = services
         self._targets = (executor, limiter)
         self._stack = contextlib.AsyncExitStack()
-        self._opened: Runs | None = None
+        self._opened: CodeRunner | None = None
 
     @classmethod
     def from_config(cls, config: ExecutorToolConfig, services: ToolServices, schema: ToolSchema | None) -> Self:
@@ -71,41 +68,34 @@ class ExecutorTool(Tool):
                 executor, limiter = self._targets
                 services = await stack.enter_async_context(ToolServices(executor=executor, limiter=limiter))
             config = self._settings
-            places = Places(
-                config.workers,
-                limiter=await services.open_limiter() if config.enable_global_rate_limit else None,
-                queue_timeout_s=config.queue_timeout,
-                clock=self._clock,
-            )
-            if config.mode == "session":
-                self._opened = SessionRuns(services.executor, places, config, clock=self._clock)
-            else:
-                self._opened = ProgramRuns(services.executor, places, config, clock=self._clock)
+            leases = await services.open_limiter() if config.enable_global_rate_limit else None
+            client = CodeClient(services.executor, config, limiter=leases, clock=self._clock)
+            self._opened = SessionRunner(client) if config.mode == "session" else CodeRunner(client)
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        runs, self._opened = self._opened, None
+        runner, self._opened = self._opened, None
         try:
-            if runs is not None:
-                await to_its_end(runs.close())
+            if runner is not None:
+                await to_its_end(runner.close())
         finally:
             await self._stack.aclose()
 
-    def statistics(self) -> ToolStatistics:
-        """Where this process's calls are."""
-        runs = self._runs()
-        return runs.places.board.statistics(sessions=runs.sessions)
+    @property
+    def sessions(self) -> int:
+        """Sessions of trajectories that are alive."""
+        return 0 if self._opened is None else self._opened.sessions
 
     async def create(self, trajectory_id: str, **options: Any) -> None:
         """Prepares the workspace where the task names one (`workspace=...`); other options are not looked at."""
-        await self._runs().create(trajectory_id, options)
+        await self._runner().create(trajectory_id, options)
 
     async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
         """Forks the trajectory's session; programs have nothing to fork. Raises BranchRefused and InfraError."""
-        await self._runs().branch(trajectory_id, branches)
+        await self._runner().branch(trajectory_id, branches)
 
     async def release(self, trajectory_id: str) -> None:
         """Ends the trajectory's session, where it has one. Idempotent."""
@@ -118,27 +108,21 @@ class ExecutorTool(Tool):
         config = self._settings
         timeout = min(config.default_timeout, time_limit_s or config.default_timeout)
         try:
-            ran = await self._runs().run(trajectory_id, code, timeout)
+            found = await self._runner().run(trajectory_id, code, timeout)
         except BadProgram as error:
             return ToolResponse(f"Error: {error}.", ToolOutcome.BAD_ARGUMENTS)
-        return self._response(ran, show_exit_code)
-
-    def _response(self, ran: Ran, show_exit_code: bool) -> ToolResponse:
-        config = self._settings
-        shown = describe(
-            ran.result, max_chars=config.max_output_chars, keep=Keep(config.keep_output), show_exit_code=show_exit_code
-        )
+        shown = describe(found.result, max_chars=config.max_output_chars, show_exit_code=show_exit_code)
         return ToolResponse(
-            text=f"{_FRESH}\n{shown.text}" if ran.fresh else shown.text,
+            text=f"{_FRESH}\n{shown.text}" if found.fresh else shown.text,
             outcome=shown.outcome,
             truncated=shown.truncated,
             total_bytes=shown.total_bytes,
-            wait_s=ran.wait_s,
-            run_s=ran.run_s,
+            wait_s=found.wait_s,
+            run_s=found.run_s,
             unshown=shown.unshown,
         )
 
-    def _runs(self) -> Runs:
+    def _runner(self) -> CodeRunner:
         if self._opened is None:
             raise RuntimeError(f"{type(self).__name__} is used outside its `async with` block")
         return self._opened

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from executor_service import Display, ExecutionResult, Outcome, Output
 from rollout.tools.base import ToolOutcome
-from rollout.tools.text import NO_OUTPUT, Keep, cut_text, marker
+from rollout.tools.text import NO_OUTPUT, cut_text, marker
 
 __all__ = ["ProgramText", "describe"]
 
@@ -40,9 +40,7 @@ class ProgramText:
     """MIME type -> bytes of displayed forms that are not in the text."""
 
 
-def describe(
-    result: ExecutionResult, *, max_chars: int, keep: Keep = Keep.ENDS, show_exit_code: bool = False
-) -> ProgramText:
+def describe(result: ExecutionResult, *, max_chars: int, show_exit_code: bool = False) -> ProgramText:
     """Standard output and displayed values; after a failure also the compiler's words or the end of standard error,
     and what happened. Never empty.
 
@@ -50,14 +48,14 @@ def describe(
     in the text. `show_exit_code`: say an exit code that is not 0 even where standard error says something.
     """
     outcome = _OUTCOMES[result.outcome]
-    output, cut = cut_text(result.stdout.text, max_chars, total_bytes=result.stdout.total_bytes, keep=keep)
+    output, cut = cut_text(result.stdout.text, max_chars, total_bytes=result.stdout.total_bytes)
     if result.stdout.truncated and not cut:
         output, cut = f"{output}\n{marker(result.stdout.total_bytes)}", True
     parts, total = [output.rstrip("\n")], result.stdout.total_bytes
     shown, unshown = _displayed(result.displays)
     if shown:
         size = len(shown.encode("utf-8", "replace"))
-        values, values_cut = cut_text(shown, max_chars, total_bytes=size, keep=keep)
+        values, values_cut = cut_text(shown, max_chars, total_bytes=size)
         parts.append(values)
         cut, total = cut or values_cut or any(each.truncated for each in result.displays), total + size
     if outcome is not ToolOutcome.OK:
@@ -66,7 +64,7 @@ def describe(
             parts.append(errors)
             cut, total = cut or errors_cut or said.truncated, total + said.total_bytes
         whole = result.stderr.total_bytes
-        errors, errors_cut = cut_text(result.stderr.text.strip("\n"), max_chars, total_bytes=whole, keep=Keep.END)
+        errors, errors_cut = cut_text(result.stderr.text.strip("\n"), max_chars, total_bytes=whole, end=True)
         parts += [errors, _failure(result, show_exit_code)]
         cut, total = cut or errors_cut or result.stderr.truncated, total + whole
     text = "\n".join(part for part in parts if part)

@@ -25,10 +25,10 @@ from omegaconf.errors import OmegaConfBaseException
 from fairbox.config import from_tree, read_tree
 from fairbox.errors import ConfigError, FairboxError
 from rollout.tools.base import Tool
+from rollout.tools.code_client import ToolServices
 from rollout.tools.executor_settings import ExecutorToolConfig
 from rollout.tools.schema import ToolSchema
 from rollout.tools.schema_file import check_keys, check_reads, read_schema
-from rollout.tools.services import ToolServices
 from rollout.tools.verl_tool import VerlTool, is_verl_tool
 
 __all__ = ["ToolSpec", "common_rate_limit", "load_tools", "open_tools"]

@@ -7,7 +7,7 @@ Invariants: a trajectory has at most one session, made when it first runs someth
 another, each under a lease of its own; a cell is sent a second time only where it is certain that it did not start; a
 session that the service lost is never replaced by a fresh interpreter, because the model would be judged by answers
 that it could not expect; `release` ends the session whatever was under way. A session whose end could not be told to
-the executor goes when its `session_idle_ttl` is over.
+the executor goes when it was idle for `IDLE_TTL_S`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from executor_service import (
     CannotBranch,
     Cause,
     ExecutionResult,
-    ExecutorClient,
     InvalidRequest,
-    LeaseRefused,
     Limits,
     NotFound,
     Overloaded,
@@ -32,33 +30,23 @@ from executor_service import (
     SessionInfo,
     SessionNotFound,
 )
-from fairbox.clock import Clock
 from fairbox.errors import FairboxError
-from limiter import LeaseLike, LimiterError
+from limiter import LeaseLike
 from rollout.cleanup import cancelled_here
 from rollout.tools.base import BranchRefused, InfraError
-from rollout.tools.executor_settings import ExecutorToolConfig
-from rollout.tools.places import Places
-from rollout.tools.runs import RETRY_AFTER_S, Ran, call_timeout, ran, refused
-from rollout.tools.workspaces import TrajectoryWorkspaces
+from rollout.tools.code_client import BadProgram, CodeClient, CodeOutcome, RetryableError, Slot
+from rollout.tools.code_runner import CodeRunner
 
-__all__ = ["SessionRuns"]
+__all__ = ["SessionRunner"]
 
 T = TypeVar("T")
 
+IDLE_TTL_S = 3600.0
+"""A session that nothing has run in for so long is ended by the executor: a turn of the engine may take minutes."""
 _CALL_S = 60.0
 """Making, branching or ending a session takes milliseconds; this is for machines in trouble."""
 _LOST_S = 5.0
 """For ending a session that is lost already, in case that the executor is still there."""
-
-
-class _NotStartedError(InfraError):
-    """The service failed before the cell could start: it may be sent again. `unbound`: its lease, where no executor
-    could bind it."""
-
-    def __init__(self, message: str, unbound: LeaseLike | None = None) -> None:
-        super().__init__(message)
-        self.unbound = unbound
 
 
 class _EndedByCodeError(Exception):
@@ -94,15 +82,11 @@ class _Held:
         return InfraError(self.lost)
 
 
-class SessionRuns:
-    """See the module."""
+class SessionRunner(CodeRunner):
+    """Cells of trajectories, each in the trajectory's session."""
 
-    def __init__(self, executor: ExecutorClient, places: Places, config: ExecutorToolConfig, *, clock: Clock) -> None:
-        self.places = places
-        self._executor = executor
-        self._config = config
-        self._clock = clock
-        self._workspaces = TrajectoryWorkspaces(executor)
+    def __init__(self, client: CodeClient) -> None:
+        super().__init__(client)
         self._held: dict[str, _Held] = {}
 
     @property
@@ -110,28 +94,18 @@ class SessionRuns:
         return sum(bool(held.session_id) and not held.lost for held in self._held.values())
 
     async def create(self, trajectory_id: str, options: Mapping[str, Any]) -> None:
-        """Prepares the workspace, where the task names one. The session is made when something is to be run."""
+        """Prepares the workspace, if the task names one. The session is made when something is to be run."""
         self._held[trajectory_id] = _Held(trajectory_id)
-        if (source := options.get("workspace")) is not None:
-            await self._workspaces.open(trajectory_id, source)
+        await super().create(trajectory_id, options)
 
-    async def run(self, trajectory_id: str, code: str, timeout: float) -> Ran:
+    async def run(self, trajectory_id: str, code: str, timeout: float) -> CodeOutcome:
         """Runs the next cell. Calls that come at once run in the order in which they came."""
         held = self._held.get(trajectory_id)
         if held is None:
             raise InfraError(f"trajectory {trajectory_id} was released, or never created")
         async with held.turn:
-            unbound: LeaseLike | None = None
-            for attempt in range(1, self._config.infra_attempts + 1):
-                try:
-                    return await self._attempt(held, code, timeout, unbound)
-                except _NotStartedError as error:
-                    if attempt == self._config.infra_attempts:
-                        raise
-                    unbound = error.unbound
-                # Again, under a new request_id and lease. Safe: the cell did not start, so the state is as it was.
-                await asyncio.sleep(RETRY_AFTER_S * 2 ** (attempt - 1))
-            raise AssertionError("the last attempt returns or raises")
+            # A second attempt is safe: the cell did not start, so the state is as it was.
+            return await self.client.attempts(lambda unbound: self._attempt(held, code, timeout, unbound))
 
     async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
         held = self._held.get(trajectory_id) or _Held(trajectory_id)
@@ -144,11 +118,11 @@ class SessionRuns:
         sessions = [info.session_id for info in infos] or [""] * len(branches)
         for branch, session_id in zip(branches, sessions, strict=True):
             self._held[branch] = _Held(branch, session_id, cells=held.cells, ended=held.ended)
-        self._workspaces.branch(trajectory_id, branches)
+        await super().branch(trajectory_id, branches)
 
     async def release(self, trajectory_id: str) -> None:
         """Ends the session. Raises InfraError when the executor can't be told."""
-        self._workspaces.release(trajectory_id)
+        await super().release(trajectory_id)
         held = self._held.pop(trajectory_id, None)
         if held is None:
             return
@@ -156,63 +130,50 @@ class SessionRuns:
         sessions = ({held.session_id} - {""}) | await _settled(held.pending)
         try:
             for session_id in sessions:
-                await self._executor.delete_session(session_id, timeout=_CALL_S if not lost else _LOST_S)
+                await self.client.executor.delete_session(session_id, timeout=_CALL_S if not lost else _LOST_S)
         except FairboxError as error:
             if not lost:
                 raise InfraError(f"a session could not be ended: {error}") from error
 
     async def close(self) -> None:
-        """Ends what trajectories have left."""
         await asyncio.gather(*(self.release(trajectory) for trajectory in tuple(self._held)), return_exceptions=True)
 
-    async def _attempt(self, held: _Held, code: str, timeout: float, unbound: LeaseLike | None) -> Ran:
-        began = self._clock.now()
+    async def _attempt(self, held: _Held, code: str, timeout: float, unbound: LeaseLike | None) -> CodeOutcome:
+        client = self.client
+        began = client.clock.now()
         while True:
             # Before there is a lease: a session that rests holds none, and one that is being made would waste it.
             fresh = await self._ensure(held)
             try:
-                async with self.places.take(instead_of=unbound) as place:
-                    started = self._clock.now()
-                    result = await self._cell(held, code, timeout, place.lease)
-                    ended = self._clock.now()
-                    if result.cause is Cause.INFRA:
-                        raise held.lose(f"the executor reports {result.outcome}: {result.message}")
-            except LimiterError as error:
-                raise _NotStartedError(str(error)) from error
+                async with client.slot(unbound) as slot:
+                    result = await self._cell(held, code, timeout, slot)
+                    outcome = client.outcome(result, slot, began, fresh=fresh and held.ended)
             except _EndedByCodeError as error:
                 if fresh:
                     raise held.lose(error) from error
                 held.end()
                 continue
             held.cells += 1
-            return ran(result, wait_s=started - began, run_s=ended - started, fresh=fresh and held.ended)
+            return outcome
 
-    async def _cell(self, held: _Held, code: str, timeout: float, lease: LeaseLike | None) -> ExecutionResult:
+    async def _cell(self, held: _Held, code: str, timeout: float, slot: Slot) -> ExecutionResult:
+        limits = Limits(wall_time_s=timeout)
         try:
-            return await self._executor.execute(
-                code,
-                session_id=held.session_id,
-                limits=Limits(wall_time_s=timeout),
-                lease=lease,
-                request_id=uuid.uuid4().hex,
-                timeout=call_timeout(self._config, timeout),
-            )
+            return await self.client.execute(code, slot, timeout, session_id=held.session_id, limits=limits)
+        except (BadProgram, RetryableError):
+            raise
         except SessionNotFound as error:
             if error.cause is Cause.POLICY:
                 raise _EndedByCodeError(str(error)) from error
             raise held.lose(error) from error
-        except InvalidRequest as error:
-            raise refused(error) from error
-        except LeaseRefused as error:
-            raise _NotStartedError(str(error), lease) from error
         except (Overloaded, SessionBusy) as error:
-            raise _NotStartedError(str(error)) from error
+            raise RetryableError(str(error)) from error
         except FairboxError as error:
             raise held.lose(error) from error
 
     async def _ensure(self, held: _Held) -> bool:
         """Makes the session where there is none. Whether nothing has run in it."""
-        deadline = self._clock.now() + self._config.queue_timeout
+        deadline = self.client.clock.now() + self.client.config.queue_timeout
         while not held.session_id:
             if held.lost:
                 break
@@ -221,24 +182,23 @@ class SessionRuns:
                 info = await self._unbroken(held, self._make(held))
                 held.session_id = info.session_id
             except Overloaded as error:
-                if self._clock.now() + error.retry_after_s > deadline:
-                    raise _NotStartedError(f"waited for a session: {error}") from error
+                if self.client.clock.now() + error.retry_after_s > deadline:
+                    raise RetryableError(f"waited for a session: {error}") from error
                 await asyncio.sleep(error.retry_after_s)  # safe to ask again: none was made
             except NotFound as error:
-                if self._workspaces.id_of(held.trajectory_id):
-                    await self._workspaces.renew(held.trajectory_id)
-                raise _NotStartedError(str(error)) from error
+                await self.renew_workspace(held.trajectory_id)
+                raise RetryableError(str(error)) from error
             except FairboxError as error:
-                raise _NotStartedError(f"a session could not be made: {error}") from error
+                raise RetryableError(f"a session could not be made: {error}") from error
         if held.lost:
             raise InfraError(held.lost)
         return held.cells == 0
 
     async def _make(self, held: _Held) -> SessionInfo:
-        return await self._executor.create_session(
-            limits=Limits(memory_bytes=(self._config.memory_limit_mb or 0) << 20),
-            idle_ttl_s=self._config.session_idle_ttl,
-            workspace_id=self._workspaces.id_of(held.trajectory_id),
+        return await self.client.executor.create_session(
+            limits=Limits(memory_bytes=self.client.config.memory_limit_bytes),
+            idle_ttl_s=IDLE_TTL_S,
+            workspace_id=self.workspace_id(held.trajectory_id),
             owner=held.trajectory_id,
             request_id=held.request_id,
             timeout=_CALL_S,
@@ -246,7 +206,7 @@ class SessionRuns:
 
     async def _fork(self, held: _Held, branches: Sequence[str]) -> list[SessionInfo]:
         """The branches' sessions; none where the code has ended the session."""
-        forking = self._executor.branch_session(held.session_id, len(branches), owners=branches, timeout=_CALL_S)
+        forking = self.client.executor.branch_session(held.session_id, len(branches), owners=branches, timeout=_CALL_S)
         try:
             return await self._unbroken(held, forking)
         except (CannotBranch, SessionBusy, InvalidRequest) as error:

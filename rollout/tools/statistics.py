@@ -1,17 +1,20 @@
-"""What the calls of a tool are doing, for schedulers and people. Pure: time is an argument.
+"""What the calls of a tool are doing, for Prometheus and for people.
 
-A call waits for a worker, then for a lease, then it runs; a tool without workers or leases skips those. A scheduler
-that has to choose what to do next asks `ToolStatistics.expected_wait_s`.
+The toolbox counts each call and takes it for running; a tool that makes its calls wait says so by `set_phase`.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["CallBoard", "CallPhase", "ToolStatistics"]
+from fairbox.clock import Clock
+
+__all__ = ["CallBoard", "CallPhase", "ToolStatistics", "set_phase"]
 
 _RECENT = 100
 """Runs that the mean is over: enough to be steady, few enough to follow a change of the load."""
@@ -35,8 +38,6 @@ class ToolStatistics:
     running: int = 0
     waiting_for_worker: int = 0
     waiting_for_lease: int = 0
-    workers: int | None = None
-    """Calls that may wait for leases or run at once in this process; None: any number."""
     finished: int = 0
     """Calls that ended with a response."""
     failed: int = 0
@@ -46,61 +47,57 @@ class ToolStatistics:
     sessions: int = 0
     """Sessions of trajectories that are alive."""
 
-    @property
-    def waiting(self) -> int:
-        return self.waiting_for_worker + self.waiting_for_lease
 
-    @property
-    def expected_wait_s(self) -> float | None:
-        """Time that a new call would wait, by what is known here: those before it, at the rate at which calls end now.
-
-        0 where a worker is free and nobody waits. None where nothing has ended yet, so that there is no rate.
-        """
-        free = self.workers is None or self.running + self.waiting < self.workers
-        if not self.waiting and free:
-            return 0.0
-        if self.mean_run_s is None:
-            return None
-        return (self.waiting + 1) * self.mean_run_s / max(1, self.running)
+@dataclass(eq=False, slots=True)
+class _Call:
+    phase: CallPhase
+    running_since: float
 
 
-@dataclass(slots=True)
+_CALL: ContextVar[_Call | None] = ContextVar("call of a tool", default=None)
+
+
+def set_phase(phase: CallPhase, now: float) -> None:
+    """Says where the call is that the current task answers. Nothing where no toolbox has made it."""
+    call = _CALL.get()
+    if call is not None:
+        call.phase, call.running_since = phase, now
+
+
 class CallBoard:
-    """Counts calls through their phases. `workers` as in ToolStatistics."""
+    """Counts the calls of one tool: `with board.call(): ...` around each."""
 
-    workers: int | None = None
-    _phases: dict[Hashable, CallPhase] = field(default_factory=dict)
-    _started: dict[Hashable, float] = field(default_factory=dict)
-    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    _finished: int = 0
-    _failed: int = 0
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._calls: set[_Call] = set()
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._finished = self._failed = 0
 
-    def moved(self, call: Hashable, phase: CallPhase, now: float) -> None:
-        """A call is in this phase from now on."""
-        self._phases[call] = phase
-        if phase is CallPhase.RUNNING:
-            self._started[call] = now
-
-    def ended(self, call: Hashable, now: float, *, answered: bool) -> None:
-        """A call has ended; `answered`: with a response. Idempotent."""
-        if self._phases.pop(call, None) is None:
-            return
-        started = self._started.pop(call, None)
-        if answered:
-            self._finished += 1
-            if started is not None:
-                self._recent.append(now - started)
-        else:
+    @contextlib.contextmanager
+    def call(self) -> Iterator[None]:
+        """A call that was answered unless the block raises."""
+        call = _Call(CallPhase.RUNNING, self._clock.now())
+        self._calls.add(call)
+        token = _CALL.set(call)
+        try:
+            yield
+        except BaseException:
             self._failed += 1
+            raise
+        else:
+            self._finished += 1
+            self._recent.append(self._clock.now() - call.running_since)
+        finally:
+            _CALL.reset(token)
+            self._calls.discard(call)
 
     def statistics(self, *, sessions: int = 0) -> ToolStatistics:
         """As it is now."""
-        phases = list(self._phases.values())
+        phases = [call.phase for call in self._calls]
         return ToolStatistics(
             running=phases.count(CallPhase.RUNNING),
             waiting_for_worker=phases.count(CallPhase.WORKER),
             waiting_for_lease=phases.count(CallPhase.LEASE),
-            workers=self.workers,
             finished=self._finished,
             failed=self._failed,
             mean_run_s=sum(self._recent) / len(self._recent) if self._recent else None,

@@ -21,7 +21,7 @@ from fairbox.errors import ConfigError
 from rollout.cleanup import to_its_end
 from rollout.tools.base import InfraError, Tool, ToolOutcome, ToolResponse
 from rollout.tools.calls import MalformedCall, ToolCall
-from rollout.tools.statistics import CallBoard, CallPhase, ToolStatistics
+from rollout.tools.statistics import CallBoard, ToolStatistics
 from rollout.tools.text import LEAST_CHARS, cut_text
 
 __all__ = ["Toolbox"]
@@ -54,8 +54,8 @@ class Toolbox:
             raise ConfigError("two tools have the same name")
         self._max_parallel_calls = max_parallel_calls
         self._max_response_chars = max_response_chars
-        self._clock = clock or MonotonicClock()
-        self._boards = {name: CallBoard() for name in self._tools}
+        clock = clock or MonotonicClock()
+        self._boards = {name: CallBoard(clock) for name in self._tools}
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ class Toolbox:
 
     def statistics(self) -> dict[str, ToolStatistics]:
         """What the calls of each tool are doing, by its name."""
-        return {name: tool.statistics() or self._boards[name].statistics() for name, tool in self._tools.items()}
+        return {name: self._boards[name].statistics(sessions=tool.sessions) for name, tool in self._tools.items()}
 
     async def create(self, trajectory_id: str, options: Mapping[str, Mapping[str, Any]]) -> None:
         """Prepares every tool for a trajectory; `options` by tool name."""
@@ -199,18 +199,12 @@ class Toolbox:
     async def _measured(
         self, tool: Tool, trajectory_id: str, call: ToolCall, time_limit_s: float | None
     ) -> ToolResponse:
-        board, key = self._boards[tool.schema.name], object()
-        board.moved(key, CallPhase.RUNNING, self._clock.now())
-        answered = False
-        try:
-            with tracing.span("rollout.tool_call", tool=tool.schema.name) as span:
-                response = await tool.execute(trajectory_id, call.arguments, time_limit_s=time_limit_s)
-                facts = {"outcome": response.outcome.value, "wait_s": response.wait_s, "run_s": response.run_s}
-                span.set_attributes(tracing.named(facts))
-            answered = True
+        name = tool.schema.name
+        with self._boards[name].call(), tracing.span("rollout.tool_call", tool=name) as span:
+            response = await tool.execute(trajectory_id, call.arguments, time_limit_s=time_limit_s)
+            facts = {"outcome": response.outcome.value, "wait_s": response.wait_s, "run_s": response.run_s}
+            span.set_attributes(tracing.named(facts))
             return response
-        finally:
-            board.ended(key, self._clock.now(), answered=answered)
 
     def _cut(self, response: ToolResponse) -> ToolResponse:
         # Tools cut their own output below this, where they know its size; what is longer has no marker yet.

@@ -87,7 +87,7 @@ def gym() -> Any:
 
 
 def make(gym: Any, stack: LocalStack, **config: Any) -> Any:
-    tool = {"executor": stack.ports.executor, "limiter": stack.ports.limiter, "infra_attempts": 1}
+    tool = {"executor": stack.ports.executor, "limiter": stack.ports.limiter}
     return gym.make("fairbox", env_config={"tool": tool} | config, extras=dict(ROW))
 
 

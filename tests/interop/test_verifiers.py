@@ -154,7 +154,7 @@ async def test_a_dead_executor_ends_the_rollout_unscored(tokenizer: HubTokenizer
     try:
         async with LocalStack() as stack, saying(stack, tokenizer, chat, [call("print(1)"), "#### 126"]) as player:
             os.kill(stack.pid("executor_service"), signal.SIGKILL)
-            trace = await player.play(problems()[0], tool={"infra_attempts": 1})
+            trace = await player.play(problems()[0])
         assert (trace.ok, trace.last_error.type, trace.stop_condition) == (False, "SandboxError", "sandbox_error")
         assert "executor" in trace.last_error.message
         assert (trace.rewards, trace.tool_messages, len(player.engine.requests)) == ({}, [], 1)

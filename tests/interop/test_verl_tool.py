@@ -214,7 +214,7 @@ async def test_a_dead_executor_is_told_to_nobody_but_the_trainer(
 ) -> None:
     try:
         async with LocalStack() as stack:
-            loop, data = Loop(tools(tmp_path, infra_attempts=1, **services(stack))), trajectory()
+            loop, data = Loop(tools(tmp_path, **services(stack))), trajectory()
             assert (await loop.call({"code": "print(1)"}, data))[0] == "1"
             os.kill(stack.pid("executor_service"), signal.SIGKILL)
             text, reward, metrics = await loop.call({"code": "print(1)"}, data)

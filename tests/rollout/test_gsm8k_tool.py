@@ -21,9 +21,9 @@ from rollout.rewards import Reward
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import InfraError, Toolbox, ToolCall, ToolOutcome
+from rollout.tools.code_client import ToolServices
 from rollout.tools.gsm8k_reward import Gsm8kRewardConfig, Gsm8kRewardTool
 from rollout.tools.registry import load_tools
-from rollout.tools.services import ToolServices
 
 ROW = Row("What is 6 * 7?", "42", "openai/gsm8k", "here:1", {"question": "What is 6 * 7?", "answer": "6 * 7\n#### 42"})
 

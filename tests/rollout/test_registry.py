@@ -15,10 +15,10 @@ from examples.tool import SearchTool
 from fairbox.errors import ConfigError
 from rollout.tools import BranchRefused, InfraError, Tool, Toolbox, ToolCall, ToolOutcome
 from rollout.tools.bash import BashTool
+from rollout.tools.code_client import ToolServices
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
 from rollout.tools.registry import common_rate_limit, load_tools, open_tools
 from rollout.tools.schema_file import read_schema
-from rollout.tools.services import ToolServices
 from rollout.tools.verl_tool import VerlTool
 
 HERE = "tests.rollout.test_registry"

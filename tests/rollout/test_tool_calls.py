@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,40 +13,36 @@ from fairbox.errors import ConfigError
 from fairbox.testing import ManualClock
 from rollout.testing import ScriptedTool
 from rollout.tools import BranchRefused, InfraError, ToolCall, ToolOutcome, ToolResponse, ToolSchema, ToolStatistics
-from rollout.tools.statistics import CallBoard, CallPhase
+from rollout.tools.statistics import CallBoard, CallPhase, set_phase
 from rollout.tools.toolbox import Toolbox
 
 
 def test_board_knows_where_calls_are() -> None:
-    board = CallBoard(workers=2)
-    for call in "abc":
-        board.moved(call, CallPhase.WORKER, 0.0)
-    board.moved("a", CallPhase.LEASE, 1.0)
-    board.moved("b", CallPhase.LEASE, 1.0)
-    found = board.statistics()
-    assert (found.running, found.waiting_for_worker, found.waiting_for_lease) == (0, 1, 2)
-    assert found.expected_wait_s is None
-    board.moved("a", CallPhase.RUNNING, 2.0)
-    board.ended("a", 5.0, answered=True)
-    board.ended("a", 9.0, answered=True)
-    board.ended("b", 5.0, answered=False)
-    found = board.statistics(sessions=1)
-    assert found == ToolStatistics(waiting_for_worker=1, workers=2, finished=1, failed=1, mean_run_s=3.0, sessions=1)
-
-
-def test_expected_wait_is_that_of_the_calls_before() -> None:
-    assert ToolStatistics().expected_wait_s == 0.0
-    assert ToolStatistics(running=3, workers=4).expected_wait_s == 0.0
-    assert ToolStatistics(running=4, workers=4).expected_wait_s is None
-    busy = ToolStatistics(running=4, waiting_for_lease=3, workers=8, mean_run_s=2.0)
-    assert busy.expected_wait_s == 4 * 2.0 / 4
+    clock = ManualClock()
+    board = CallBoard(clock)
+    set_phase(CallPhase.WORKER, 0.0)  # of no call
+    with contextlib.suppress(ZeroDivisionError), board.call():
+        set_phase(CallPhase.WORKER, 0.0)
+        with board.call():
+            set_phase(CallPhase.LEASE, 1.0)
+            found = board.statistics()
+            assert (found.running, found.waiting_for_worker, found.waiting_for_lease) == (0, 1, 1)
+            clock.advance(2.0)
+            set_phase(CallPhase.RUNNING, clock.now())
+            assert board.statistics().running == 1
+            clock.advance(3.0)
+        found = board.statistics(sessions=1)
+        assert found == ToolStatistics(waiting_for_worker=1, finished=1, mean_run_s=3.0, sessions=1)
+        raise ZeroDivisionError
+    assert board.statistics() == ToolStatistics(finished=1, failed=1, mean_run_s=3.0)
 
 
 def test_mean_follows_the_last_hundred_runs() -> None:
-    board = CallBoard()
+    clock = ManualClock()
+    board = CallBoard(clock)
     for number in range(300):
-        board.moved(number, CallPhase.RUNNING, 0.0)
-        board.ended(number, 1.0 if number < 200 else 5.0, answered=True)
+        with board.call():
+            clock.advance(1.0 if number < 200 else 5.0)
     assert board.statistics().mean_run_s == 5.0
     assert board.statistics().finished == 300
 

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from executor_service import ExecutorClient
 from rollout.stack import LocalStack
-from rollout.tools import BranchRefused, InfraError, Toolbox, ToolCall, ToolOutcome, ToolResponse
+from rollout.tools import BranchRefused, InfraError, Toolbox, ToolCall, ToolOutcome, ToolResponse, sessions
 from rollout.tools.bash import BashConfig, BashTool
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
 from tests.executor.repositories import project
@@ -92,10 +92,10 @@ async def test_calls_of_a_trajectory_share_an_interpreter_and_others_do_not(
         assert await said(one, "x = 20\nprint('set')\nx + 1") == "set\n21"
         assert await said(one, "x += 2\nx") == "22"
         assert "NameError" in await said(other, "x")
-        assert tool.statistics().sessions == 2
+        assert tool.sessions == 2
         bucket = (await limiter_status(stack)).buckets[0]
         assert bucket.held == 0  # sessions that rest hold none
-    assert tool.statistics().sessions == 0
+    assert tool.sessions == 0
     await nothing_left(stack)
 
 
@@ -160,8 +160,11 @@ async def test_session_that_the_service_ended_is_infra_and_never_a_fresh_interpr
     await nothing_left(stack)
 
 
-async def test_idle_session_is_ended_by_the_executor_and_lost(stack: LocalStack) -> None:
-    async with interpreter(stack, session_idle_ttl=4.0) as tool, Trajectory(tool) as t:
+async def test_idle_session_is_ended_by_the_executor_and_lost(
+    stack: LocalStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "IDLE_TTL_S", 4.0)
+    async with interpreter(stack) as tool, Trajectory(tool) as t:
         await t.run("x = 1")
         await nothing_left(stack)
         with pytest.raises(InfraError, match="the session is lost"):
@@ -177,7 +180,7 @@ async def test_session_is_deleted_when_its_trajectory_is_cancelled_while_it_is_m
                     await asyncio.sleep(0.002)
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
-        assert tool.statistics().sessions == 0
+        assert tool.sessions == 0
         await nothing_left(stack)
 
 
@@ -193,7 +196,7 @@ async def test_more_sessions_than_the_executor_has_wait_and_then_are_infra(
     stack: LocalStack, tool: CodeInterpreter
 ) -> None:
     async with AsyncExitStack() as held:
-        hurried = await held.enter_async_context(interpreter(stack, queue_timeout=0.5, infra_attempts=1))
+        hurried = await held.enter_async_context(interpreter(stack, queue_timeout=0.5))
         many = [await held.enter_async_context(Trajectory(tool)) for _ in range(9)]
         late = await held.enter_async_context(Trajectory(hurried))
         for each in many[:8]:

@@ -12,7 +12,7 @@ from fairbox.errors import ConfigError
 from rollout.testing import ScriptedTool
 from rollout.tools import InfraError, MalformedCall, ParameterSchema, ToolCall, ToolOutcome, ToolResponse, ToolSchema
 from rollout.tools.program_text import describe
-from rollout.tools.text import Keep, cut_text
+from rollout.tools.text import cut_text
 from rollout.tools.toolbox import Toolbox
 
 SCHEMA = ToolSchema(
@@ -77,8 +77,7 @@ def test_cut_text_says_so_with_the_full_size() -> None:
     text, cut = cut_text("a" * 50 + "b" * 50, 30, total_bytes=12_345)
     assert cut
     assert text == "a" * 20 + "\n[... cut: 12345 bytes in all ...]\n" + "b" * 10
-    assert cut_text("abcdef", 3, keep=Keep.START) == ("abc\n[... cut: 6 bytes in all ...]", True)
-    assert cut_text("abcd\u2603\ud800", 3, keep=Keep.END) == ("[... cut: 8 bytes in all ...]\nd\u2603\ud800", True)
+    assert cut_text("abcd\u2603\ud800", 3, end=True) == ("[... cut: 8 bytes in all ...]\nd\u2603\ud800", True)
     assert cut_text("abcd", 2)[0] == "ab\n[... cut: 4 bytes in all ...]\n"
 
 

@@ -1,0 +1,244 @@
+"""How tools reach executor and limiter: leases, attempts, pauses after failures.
+
+A call waits for a slot of this process, first in, first out, and with the global limit for a lease of the limiter; each
+wait ends by its deadline. After an executor has failed, calls wait a little before they take a lease (`Cooldown`).
+Without it thousands of calls that wait behind each other would each find the same failure within milliseconds, and use
+up every lease and every attempt meanwhile.
+
+Invariants: leaving a slot's block, or being cancelled while waiting, gives everything back; each attempt has a lease
+and a request id of its own; the limiter is not connected to unless a tool runs under its leases. It keeps nothing of a
+trajectory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from executor_service import (
+    Cause,
+    ExecutionResult,
+    ExecutorClient,
+    ExecutorError,
+    InvalidRequest,
+    LeaseRefused,
+    NotFound,
+    SessionNotFound,
+)
+from fairbox.clock import Clock
+from fairbox.errors import FairboxError
+from limiter import LeaseLike, LimiterClient, LimiterError
+from rollout.tools.base import InfraError
+from rollout.tools.executor_settings import ExecutorToolConfig
+from rollout.tools.statistics import CallPhase, set_phase
+
+__all__ = ["BadProgram", "CodeClient", "CodeOutcome", "Cooldown", "RetryableError", "Slot", "ToolServices"]
+
+FIRST_S = 0.1
+LAST_S = 5.0
+"""The longest pause: a service that is back is found within this time."""
+BUCKET = "code"
+"""The limiter's bucket for programs."""
+_RETRY_AFTER_S = 0.3
+"""Before the second attempt."""
+_CALL_ALLOWANCE_S = 30.0
+"""What setting up the sandbox and the way there and back may take beyond queue and program."""
+_ANSWERS = (InvalidRequest, NotFound, SessionNotFound)
+"""Errors by which an executor does its job."""
+
+
+class BadProgram(FairboxError):  # noqa: N818 - a fact about a text
+    """The executor does not take this text as a program; it says what is wrong, for the model."""
+
+
+class RetryableError(InfraError):
+    """The service failed, and a second attempt changes nothing that the model could see. `unbound`: the attempt's
+    lease, where no executor could bind it."""
+
+    def __init__(self, message: str, unbound: LeaseLike | None = None) -> None:
+        super().__init__(message)
+        self.unbound = unbound
+
+
+class ToolServices:
+    """`async with ToolServices(executor="host:port", limiter="host:port") as services`: the clients that the tools of a
+    process share, one channel each, whatever number of tools."""
+
+    def __init__(self, *, executor: str, limiter: str) -> None:
+        self.limiter_target = limiter
+        self.executor = ExecutorClient(executor)
+        self._limiter: LimiterClient | None = None
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self.executor)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._limiter = None
+        await self._stack.aclose()
+
+    async def open_limiter(self) -> LimiterClient:
+        """The limiter's client; tools call this when they are entered."""
+        if self._limiter is None:
+            self._limiter = LimiterClient(self.limiter_target)
+            await self._stack.enter_async_context(self._limiter)
+        return self._limiter
+
+
+class Cooldown:
+    """The pause doubles with each failure in a row. Attempts that were under way together count as one. Times are
+    monotonic seconds."""
+
+    __slots__ = ("_failures", "_noted", "_until")
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._noted = float("-inf")
+        """When the last failure that counts was noted."""
+        self._until = float("-inf")
+
+    @property
+    def failures(self) -> int:
+        """How many in a row count."""
+        return self._failures
+
+    def succeeded(self) -> None:
+        """The service works: nobody need wait."""
+        self._failures, self._until = 0, float("-inf")
+
+    def failed(self, began: float, now: float) -> None:
+        """An attempt that began then has failed now, and it was the service's fault."""
+        if began < self._noted:
+            return
+        self._noted = now
+        self._until = now + min(LAST_S, FIRST_S * 2.0 ** min(self._failures, 30))
+        self._failures += 1
+
+    def pause(self, now: float) -> float:
+        """How long to wait before the next attempt, seconds."""
+        return max(0.0, self._until - now)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeOutcome:
+    """A program that ran, however it ended; its cause is not INFRA."""
+
+    result: ExecutionResult
+    wait_s: float
+    """In queues: for a worker, a lease, a slot at the executor."""
+    run_s: float
+    fresh: bool = False
+    """True when a session had to be begun anew, because the code had ended it: the model must be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The right to run one program now."""
+
+    lease: LeaseLike | None
+    """None where this process alone bounds what runs."""
+    taken: float
+    """When it was given."""
+
+
+class CodeClient:
+    """What one tool runs its programs and cells with. With `limiter` None only the workers bound what runs."""
+
+    def __init__(
+        self, executor: ExecutorClient, config: ExecutorToolConfig, *, limiter: LimiterClient | None, clock: Clock
+    ) -> None:
+        self.executor = executor
+        self.config = config
+        self.clock = clock
+        self.cooldown = Cooldown()
+        self._workers = asyncio.Semaphore(config.workers)
+        self._limiter = limiter
+
+    async def attempts(self, attempt: Callable[[LeaseLike | None], Awaitable[CodeOutcome]]) -> CodeOutcome:
+        """Calls `attempt`, and once more after a RetryableError, then with the lease that could not be bound."""
+        try:
+            return await attempt(None)
+        except RetryableError as error:
+            unbound = error.unbound
+        await asyncio.sleep(_RETRY_AFTER_S)
+        return await attempt(unbound)
+
+    @contextlib.asynccontextmanager
+    async def slot(self, unbound: LeaseLike | None = None) -> AsyncIterator[Slot]:
+        """Waits for a worker, then for a lease, each at most `queue_timeout`. `unbound`: a lease that could not be
+        bound, whose place in the queue this one has if the limiter was restarted. Raises RetryableError."""
+        set_phase(CallPhase.WORKER, self.clock.now())
+        async with contextlib.AsyncExitStack() as held:
+            await self._worker(held)
+            # Before the lease, which nobody else could use meanwhile. Spread, so that not all try again at once.
+            await asyncio.sleep(self.cooldown.pause(self.clock.now()) * random.uniform(0.5, 1.0))  # noqa: S311
+            lease = None
+            if self._limiter is not None:
+                set_phase(CallPhase.LEASE, self.clock.now())
+                waiting = self._limiter.lease(
+                    bucket=BUCKET, queue_timeout=self.config.queue_timeout, instead_of=unbound
+                )
+                try:
+                    lease = await held.enter_async_context(waiting)
+                except LimiterError as error:
+                    raise RetryableError(str(error)) from error
+            now = self.clock.now()
+            set_phase(CallPhase.RUNNING, now)
+            with self._watched(now):
+                yield Slot(lease, now)
+
+    async def execute(self, code: str, slot: Slot, wall_time_s: float, **options: Any) -> ExecutionResult:
+        """The result of one program or cell, whose cause is not INFRA. Raises BadProgram for a text that is none,
+        RetryableError for a lease that can't be bound, so that nothing has run, and every other FairboxError."""
+        try:
+            result = await self.executor.execute(
+                code,
+                lease=slot.lease,
+                request_id=uuid.uuid4().hex,
+                timeout=wall_time_s + self.config.queue_timeout + _CALL_ALLOWANCE_S,
+                **options,
+            )
+        except LeaseRefused as error:
+            raise RetryableError(str(error), slot.lease) from error
+        except InvalidRequest as error:  # the model's fault where the code is all that is wrong, and else ours
+            if error.fields and all(field.field == "code" for field in error.fields):
+                raise BadProgram("; ".join(f"the code {field.problem}" for field in error.fields)) from error
+            raise
+        if result.cause is Cause.INFRA:
+            raise InfraError(f"the executor reports {result.outcome}: {result.message}")
+        return result
+
+    def outcome(self, result: ExecutionResult, slot: Slot, began: float, *, fresh: bool = False) -> CodeOutcome:
+        """Of a result that came now, to a call that began then. The executor's queue is a wait."""
+        run_s = self.clock.now() - slot.taken
+        queued = result.queue_time_s
+        return CodeOutcome(result, slot.taken - began + queued, max(0.0, run_s - queued), fresh)
+
+    @contextlib.contextmanager
+    def _watched(self, began: float) -> Iterator[None]:
+        """Notes whether the executor does its job."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, InfraError) or (isinstance(error, ExecutorError) and not isinstance(error, _ANSWERS)):
+                self.cooldown.failed(began, self.clock.now())
+            raise
+        self.cooldown.succeeded()
+
+    async def _worker(self, held: contextlib.AsyncExitStack) -> None:
+        limit = self.config.queue_timeout
+        try:
+            async with asyncio.timeout(limit):
+                await self._workers.acquire()
+        except TimeoutError:
+            raise RetryableError(f"waited {limit:g} s for one of {self.config.workers} workers") from None
+        held.callback(self._workers.release)
