@@ -1,6 +1,6 @@
 """The figures of a run for Prometheus while it goes on: `fairbox_rollout_*`. docs/operations.md lists them.
 
-Everything is read from the statistics of runner, engine and tools, and from the summary that the closing table is made
+Everything is read from the statistics of runner, engine and tools, and from the figures that the closing table is made
 of. Labels are of closed sets and of the run's own tools.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client import Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -20,7 +21,7 @@ from rollout.engines.base import EngineStatistics
 from rollout.loop.limits import StopReason
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import RunnerStatistics
-from rollout.summary import RunSummary
+from rollout.metrics import RolloutMetrics
 from rollout.tools.base import ToolOutcome
 from rollout.tools.statistics import ToolStatistics
 
@@ -30,22 +31,22 @@ _PREFIX = "fairbox_rollout_"
 
 
 class RunFigures:
-    """What `metrics()` tells of a run. `add` each trajectory that is handed over."""
+    """What `metrics()` tells of a run. `add` each trajectory that is handed over, to `figures` too."""
 
-    def __init__(self, runner: Callable[[], RunnerStatistics], summary: RunSummary) -> None:
+    def __init__(self, runner: Callable[[], RunnerStatistics], figures: RolloutMetrics) -> None:
         self._runner = runner
-        self._summary = summary
+        self._figures = figures
         text = "Time of trajectories that were handed over, without scoring."
         self._total_s = Histogram(_PREFIX + "trajectory_seconds", text, buckets=SECONDS, registry=None)
 
     def add(self, result: TrajectoryResult) -> None:
-        """Counts what the summary has no distribution of."""
+        """Counts what `figures` have no distribution of."""
         self._total_s.observe(result.times.total_s)
 
     def metrics(self) -> Iterator[Metric]:
         """All of this moment."""
         yield from _progress(self._runner())
-        yield from _sums(self._summary)
+        yield from _sums(self._figures)
         yield from self._total_s.collect()
 
 
@@ -67,14 +68,8 @@ def service_metrics(engine: EngineStatistics, tools: Mapping[str, ToolStatistics
     yield _counter("engine_turns", "Turns sampled.", engine.finished)
     yield _counter("engine_aborted", "Turns that were cancelled, timed out or failed.", engine.aborted)
     yield _counter("engine_busy_seconds", "Time with at least one turn in the engine.", engine.busy_s)
-    tokens = CounterMetricFamily(_PREFIX + "engine_tokens", "Tokens of the engine, by kind.", labels=["kind"])
-    for kind, number in (
-        ("prompt", engine.prompt_tokens),
-        ("cached", engine.cached_tokens),
-        ("sampled", engine.sampled_tokens),
-    ):
-        tokens.add_metric([kind], number)
-    yield tokens
+    tokens = {"prompt": engine.prompt_tokens, "cached": engine.cached_tokens, "sampled": engine.sampled_tokens}
+    yield _counters("engine_tokens", "Tokens of the engine, by kind.", "kind", tokens)
     yield from _tools(tools)
     yield from tracing_metrics(_PREFIX)
 
@@ -91,42 +86,19 @@ def _progress(now: RunnerStatistics) -> Iterator[Metric]:
     yield _counter("groups", "Complete groups.", now.groups)
 
 
-def _sums(summary: RunSummary) -> Iterator[Metric]:
-    stops = CounterMetricFamily(_PREFIX + "stops", "Trajectories, by why they stopped.", labels=["reason"])
-    for reason in StopReason:
-        stops.add_metric([reason.value], summary.stop_reasons[reason])
-    yield stops
-    causes = CounterMetricFamily(_PREFIX + "causes", "Trajectories, by who caused their end.", labels=["cause"])
-    for cause in Cause:
-        causes.add_metric([cause.value.lower()], summary.causes[cause])
-    yield causes
-    calls = CounterMetricFamily(_PREFIX + "tool_calls", "Tool calls of trajectories, by outcome.", labels=["outcome"])
-    for outcome in ToolOutcome:
-        calls.add_metric([outcome.value], summary.tool_outcomes[outcome])
-    yield calls
-    yield _counter("turns", "Turns of trajectories.", summary.turns)
-    tokens = CounterMetricFamily(_PREFIX + "tokens", "Tokens of trajectories, by kind.", labels=["kind"])
-    for kind, number in (
-        ("prompt", summary.prompt_tokens),
-        ("sampled", summary.sampled_tokens),
-        ("tool", summary.tool_tokens),
-    ):
-        tokens.add_metric([kind], number)
-    yield tokens
-    phases = CounterMetricFamily(
-        _PREFIX + "phase_seconds", "Time of trajectories by phase; calls side by side add up.", labels=["phase"]
-    )
-    for phase, seconds in (
-        ("engine_queue", summary.queue_s),
-        ("engine", summary.engine_s),
-        ("tool_wait", summary.tool_wait_s),
-        ("tool_run", summary.tool_run_s),
-        ("score", summary.scoring_s),
-    ):
-        phases.add_metric([phase], seconds)
-    yield phases
-    yield _counter("scored", "Trajectories with a score.", summary.scored)
-    mean = float("nan") if summary.mean_score is None else summary.mean_score
+def _sums(figures: RolloutMetrics) -> Iterator[Metric]:
+    stops = {reason: figures.stops[reason] for reason in StopReason}
+    yield _counters("stops", "Trajectories, by why they stopped.", "reason", stops)
+    causes = {cause.lower(): figures.causes[cause] for cause in Cause}
+    yield _counters("causes", "Trajectories, by who caused their end.", "cause", causes)
+    outcomes = {outcome: figures.outcomes[outcome] for outcome in ToolOutcome}
+    yield _counters("tool_calls", "Tool calls of trajectories, by outcome.", "outcome", outcomes)
+    yield _counter("turns", "Turns of trajectories.", figures.turns)
+    yield _counters("tokens", "Tokens of trajectories, by kind.", "kind", figures.tokens)
+    phases = "Time of trajectories by phase; calls side by side add up."
+    yield _counters("phase_seconds", phases, "phase", figures.phase_s)
+    yield _counter("scored", "Trajectories with a score.", figures.scored)
+    mean = float("nan") if figures.mean_score is None else figures.mean_score
     yield _gauge("score_mean", "Mean of their scores; NaN before the first.", mean)
 
 
@@ -152,3 +124,10 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 def _counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(_PREFIX + name, text, value)
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[Any, float]) -> Metric:
+    family = CounterMetricFamily(_PREFIX + name, text, labels=[label])
+    for value, number in values.items():
+        family.add_metric([str(value)], number)
+    return family

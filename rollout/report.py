@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from rollout.engines.base import EngineStatistics
-from rollout.summary import RunSummary
+from rollout.metrics import RolloutMetrics
 from rollout.tokens.drift import DriftKind
 from rollout.tools.statistics import ToolStatistics
 
@@ -24,7 +24,7 @@ Reason = TypeVar("Reason", bound=StrEnum)
 
 
 class RunProgress:
-    """`with RunProgress(console, total) as progress: progress.show(summary, statistics)`."""
+    """`with RunProgress(console, total) as progress: progress.show(figures, statistics)`."""
 
     def __init__(self, console: Console, total: int) -> None:
         self._progress = Progress(
@@ -46,19 +46,19 @@ class RunProgress:
     ) -> None:
         self._progress.stop()
 
-    def show(self, summary: RunSummary, engine: EngineStatistics) -> None:
+    def show(self, figures: RolloutMetrics, engine: EngineStatistics) -> None:
         """Draws where the run is."""
         speed = engine.sampled_tokens / engine.busy_s if engine.busy_s else 0.0
-        mean = "-" if summary.mean_score is None else f"{summary.mean_score:.2f}"
-        ran = sum(count for outcome, count in summary.tool_outcomes.items() if outcome.ran)
+        mean = "-" if figures.mean_score is None else f"{figures.mean_score:.2f}"
+        ran = sum(count for outcome, count in figures.outcomes.items() if outcome.ran)
         note = f"score {mean}  programs {ran}  {speed:.0f} tokens/s"
-        if summary.masked:
-            note += f"  masked {summary.masked}"
-        self._progress.update(self._task, completed=summary.trajectories, note=note)
+        if figures.masked:
+            note += f"  masked {figures.masked}"
+        self._progress.update(self._task, completed=figures.trajectories, note=note)
 
 
 def closing_table(
-    summary: RunSummary,
+    figures: RolloutMetrics,
     *,
     planned: int,
     wall_s: float,
@@ -69,40 +69,34 @@ def closing_table(
 ) -> Table:
     """Score and its parts, tokens, turns, tool calls by outcome, time by phase; `drift` is what was compared, where
     something was."""
-    table = Table(title=f"{summary.trajectories} of {planned} rollouts in {wall_s:.0f} s", title_justify="left")
+    table = Table(title=f"{figures.trajectories} of {planned} rollouts in {wall_s:.0f} s", title_justify="left")
     table.add_column("what")
     table.add_column("value")
-    mean = "none scored" if summary.mean_score is None else f"{summary.mean_score:.3f} over {summary.scored} scored"
-    count = max(1, summary.trajectories)
+    mean = "none scored" if figures.mean_score is None else f"{figures.mean_score:.3f} over {figures.scored} scored"
+    count = max(1, figures.trajectories)
     table.add_row("score", mean)
-    if summary.mean_parts:
-        table.add_row("reward parts", ", ".join(f"{name} {value:.3f}" for name, value in summary.mean_parts.items()))
-    unscored = f", {summary.unscored} could not be scored" if summary.unscored else ""
-    table.add_row("masked", f"{summary.masked}{unscored}, {summary.retried} rollouts were tried again")
-    table.add_row("stopped by", _counts(summary.stop_reasons))
-    table.add_row("turns", f"{summary.turns}, {summary.turns / count:.1f} a rollout")
-    table.add_row("tool calls", _counts(summary.tool_outcomes))
-    for name, figures in (tools or {}).items():
-        mean = "" if figures.mean_run_s is None else f", the last ones {figures.mean_run_s:.2f} s each"
-        table.add_row(f"tool {name}", f"{figures.finished} calls answered, {figures.failed} failed{mean}")
-    if conduct := _conduct(summary.metrics.flat()):
+    if figures.mean_parts:
+        table.add_row("reward parts", ", ".join(f"{name} {value:.3f}" for name, value in figures.mean_parts.items()))
+    unscored = f", {figures.unscored} could not be scored" if figures.unscored else ""
+    table.add_row("masked", f"{figures.masked}{unscored}, {figures.retried} rollouts were tried again")
+    table.add_row("stopped by", _counts(figures.stops))
+    table.add_row("turns", f"{figures.turns}, {figures.turns / count:.1f} a rollout")
+    table.add_row("tool calls", _counts(figures.outcomes))
+    for name, calls in (tools or {}).items():
+        mean = "" if calls.mean_run_s is None else f", the last ones {calls.mean_run_s:.2f} s each"
+        table.add_row(f"tool {name}", f"{calls.finished} calls answered, {calls.failed} failed{mean}")
+    if conduct := _conduct(figures.flat()):
         table.add_row("search", conduct)
-    table.add_row("ran code of their own", f"{summary.own_code} rollouts")
+    table.add_row("ran code of their own", f"{figures.own_code} rollouts")
     cached = f"{engine.cached_tokens} of {engine.prompt_tokens} context tokens not computed again"
     table.add_row(
         "tokens",
-        f"{summary.prompt_tokens} prompt, {summary.sampled_tokens} sampled, {summary.tool_tokens} tool; {cached}",
+        f"{', '.join(f'{number} {kind}' for kind, number in figures.tokens.items())}; {cached}",
     )
     if drift is not None:
         table.add_row("tokens encoded anew", _counts(Counter({kind: n for kind, n in drift.items() if n})))
-    phases = (
-        ("engine queue", summary.queue_s),
-        ("engine", summary.engine_s),
-        ("tool wait", summary.tool_wait_s),
-        ("tool run", summary.tool_run_s),
-        ("scoring", summary.scoring_s),
-    )
-    table.add_row("time a rollout", ", ".join(f"{name} {seconds / count:.2f} s" for name, seconds in phases))
+    phases = (f"{phase.replace('_', ' ')} {seconds / count:.2f} s" for phase, seconds in figures.phase_s.items())
+    table.add_row("time a rollout", ", ".join(phases))
     if engine.busy_s:
         table.add_row("engine speed", f"{engine.sampled_tokens / engine.busy_s:.0f} tokens/s")
     table.add_row("dump", str(dump))

@@ -38,10 +38,10 @@ from rollout.loop.groups import RetryBudget
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.runner import Loop, RolloutRunner
 from rollout.loop.task import Task
+from rollout.metrics import RolloutMetrics
 from rollout.ray.cluster import ray_cluster
 from rollout.report import RunProgress, closing_table
 from rollout.rewards import RewardServices
-from rollout.summary import RunSummary
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.drift import DriftCounter
 from rollout.tools.registry import ToolSpec
@@ -174,7 +174,7 @@ async def _roll(
     console: Console,
     stop: asyncio.Event,
 ) -> bool:
-    summary = RunSummary([example.code for example in EXAMPLES])
+    metrics = RolloutMetrics([example.code for example in EXAMPLES])
     began = time.monotonic()
     planned = min(len(tasks), config.keep_groups or len(tasks)) * config.samples_per_prompt
     with RunProgress(console, planned) as progress:
@@ -183,9 +183,9 @@ async def _roll(
             decode = player.chat.decode_plain
             record = record_of(result, task, step=config.step, model=player.model_name, decode=decode)
             dump.write(record)
-            summary.add(result, record["metrics"])
+            metrics.add(result, record["metrics"])
             live.add(result)
-            progress.show(summary, player.engine())
+            progress.show(metrics, player.engine())
 
         runner = RolloutRunner(
             player.loop,
@@ -196,7 +196,7 @@ async def _roll(
             seed=config.sampling.seed,
             score_timeout_s=config.score_timeout_s,
         )
-        live = RunFigures(runner.statistics, summary)
+        live = RunFigures(runner.statistics, metrics)
 
         def figures_now() -> Iterator[Metric]:
             yield from live.metrics()
@@ -209,7 +209,7 @@ async def _roll(
     drift = None if player.drift is None else player.drift.statistics()
     figures, tools = player.engine(), player.tools()
     out.print(
-        closing_table(summary, planned=planned, wall_s=wall_s, dump=dump.path, engine=figures, tools=tools, drift=drift)
+        closing_table(metrics, planned=planned, wall_s=wall_s, dump=dump.path, engine=figures, tools=tools, drift=drift)
     )
     if workers := player.workers():
         out.print(f"workers: {workers}")

@@ -24,9 +24,9 @@ from rollout.engines import SamplingParams, find_model
 from rollout.figures import RunFigures, open_figures, service_metrics
 from rollout.loop import AgentLoop, RetryBudget, RolloutRunner, Schedule, Task, TrajectoryResult
 from rollout.loop import Limits as LoopLimits
+from rollout.metrics import RolloutMetrics
 from rollout.rewards import Reward
 from rollout.stack import LocalStack
-from rollout.summary import RunSummary
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
@@ -95,7 +95,7 @@ async def rolled(stack: LocalStack) -> Samples:
     model = find_model("smollm2")
     tokenizer = HubTokenizer(model)
     engine = ScriptedEngine(tokenizer, [f"I call.\n{CALL}", "#### 6"], vocab_size=49152)
-    ports, summary = stack.ports, RunSummary()
+    ports, summary = stack.ports, RolloutMetrics()
     tasks = [Task(f"u{number}", ({"role": "user", "content": "What?"},), "6", "test", "here:1") for number in range(2)]
     async with CodeInterpreter(CodeInterpreterConfig(), executor=ports.executor, limiter=ports.limiter) as tool:
         loop = AgentLoop(engine, ChatTemplate(tokenizer), Toolbox([tool]), LoopLimits(), SamplingParams())

@@ -12,11 +12,8 @@ from executor_service import Cause
 from rollout.loop import PhaseTimes, StopReason, ToolCallRecord, TrajectoryResult
 from rollout.metrics import (
     RolloutMetrics,
-    calls_of_turns,
-    efficiency_metrics,
     files_read,
     first_hit,
-    percentile,
     trajectory_metrics,
 )
 from rollout.rewards import Reward
@@ -37,8 +34,8 @@ def two_turns(**fields: Any) -> TrajectoryResult:
 
 def test_tokens_and_steps() -> None:
     calls = (bash(1, "ls"), bash(1, "ls a"))
-    last = efficiency_metrics(two_turns(turns=2, tool_calls=calls))
-    assert last == {
+    figures = trajectory_metrics(two_turns(turns=2, tool_calls=calls))
+    assert dict(list(figures.items())[:8]) == {
         "tokens": 14,
         "steps": 2,
         "avg_tool_calls_per_step": 1,
@@ -48,20 +45,6 @@ def test_tokens_and_steps() -> None:
         "avg_prompt_tokens_per_step": 4.5,
         "avg_response_tokens_per_step": 2.5,
     }
-    summed = efficiency_metrics(two_turns(turns=2), prompt_count="sum")
-    assert (summed["total_prompt_tokens"], summed["tokens"]) == (13, 18)
-
-
-def test_prompts_of_the_project_s_own_example() -> None:
-    """Prompts of 4 and 6 tokens, turns of 3 and 2: 15 tokens, 5.0 and 2.5 a step. Its second prompt does not hold the
-    first turn, which no trajectory can have; so here the second prompt has 4 + 3 + 1."""
-    figures = efficiency_metrics(result([1] * 4, sampled([2] * 3), tool([3]), sampled([4] * 2)), prompt_count="sum")
-    assert (figures["total_prompt_tokens"], figures["total_response_tokens"]) == (12, 5)
-    assert (figures["tokens"], figures["avg_prompt_tokens_per_step"], figures["avg_response_tokens_per_step"]) == (
-        17,
-        6,
-        2.5,
-    )
 
 
 def test_a_trajectory_that_did_nothing_has_zeros() -> None:
@@ -73,7 +56,6 @@ def test_a_trajectory_that_did_nothing_has_zeros() -> None:
 def test_calls_by_turn() -> None:
     calls = (bash(1, "a"), bash(3, "b"), bash(1, "c"))
     figures = trajectory_metrics(two_turns(turns=3, tool_calls=calls))
-    assert calls_of_turns(two_turns(tool_calls=calls)) == [2, 1]
     assert (figures["num_turns"], figures["num_tool_calls"], figures["num_tool_calls_per_turn"]) == (3, 3, 1)
 
 
@@ -198,8 +180,3 @@ def test_names_that_a_model_makes_up_are_one_tool() -> None:
         "tool/unknown/calls",
         "tool/unknown/ok_rate",
     }
-
-
-def test_percentile_is_linear() -> None:
-    assert [percentile([3, 1, 2], share) for share in (0, 0.25, 0.5, 0.9, 1)] == pytest.approx([1, 1.5, 2, 2.8, 3])
-    assert percentile([7], 0.9) == 7

@@ -11,9 +11,9 @@ from rich.console import Console
 from executor_service import Cause
 from rollout.engines import EngineStatistics, FinishReason, GenerationResult, SamplingParams, VersionSpan
 from rollout.loop import PhaseTimes, RequestState, StopReason, ToolCallRecord, TrajectoryResult
+from rollout.metrics import RolloutMetrics
 from rollout.report import closing_table
 from rollout.rewards import Reward
-from rollout.summary import RunSummary
 from rollout.tokens import TokenBuilder
 from rollout.tools import ToolOutcome
 
@@ -45,7 +45,7 @@ def masked() -> TrajectoryResult:
     return dataclasses.replace(finished(), reward=None, attempts=2, **failed)  # type: ignore[arg-type]
 
 
-def shown(summary: RunSummary, engine: EngineStatistics) -> str:
+def shown(summary: RolloutMetrics, engine: EngineStatistics) -> str:
     text = io.StringIO()
     table = closing_table(summary, planned=4, wall_s=12.0, dump=Path("out/1.jsonl"), engine=engine)
     Console(file=text, width=160).print(table)
@@ -53,7 +53,7 @@ def shown(summary: RunSummary, engine: EngineStatistics) -> str:
 
 
 def test_masked_trajectories_are_in_no_mean() -> None:
-    summary = RunSummary()
+    summary = RolloutMetrics()
     summary.add(masked())
     assert "none scored" in shown(summary, EngineStatistics())
     summary.add(finished())
@@ -62,7 +62,7 @@ def test_masked_trajectories_are_in_no_mean() -> None:
 
 
 def test_parts_of_rewards_have_means_over_those_that_have_them() -> None:
-    summary = RunSummary()
+    summary = RolloutMetrics()
     for reward in (Reward(1.0, {"a": 1.0, "b": 0.5}), Reward(0.0, {"a": 0.0})):
         summary.add(dataclasses.replace(finished(), reward=reward))
     summary.add(dataclasses.replace(finished(), reward=None, unscored=True, cause=Cause.TASK))
@@ -73,7 +73,7 @@ def test_parts_of_rewards_have_means_over_those_that_have_them() -> None:
 
 
 def test_only_code_of_their_own_that_ran_counts() -> None:
-    summary = RunSummary(known_code=["print('example')"])
+    summary = RolloutMetrics(known_code=["print('example')"])
     summary.add(finished("print('example')\n"))
     summary.add(finished(outcome=ToolOutcome.BAD_ARGUMENTS))
     assert summary.own_code == 0
@@ -82,7 +82,7 @@ def test_only_code_of_their_own_that_ran_counts() -> None:
 
 
 def test_table_shows_the_sums() -> None:
-    summary = RunSummary()
+    summary = RolloutMetrics()
     for result in (finished(), finished(outcome=ToolOutcome.MALFORMED), masked()):
         summary.add(result)
     engine = EngineStatistics(prompt_tokens=100, cached_tokens=40, sampled_tokens=30, busy_s=2.0)
@@ -104,7 +104,7 @@ def test_table_shows_the_sums() -> None:
 
 
 def test_table_tells_how_repositories_were_searched() -> None:
-    summary = RunSummary()
+    summary = RolloutMetrics()
     summary.add(finished(), {"num_tool_calls_per_turn": 1.5, "files_read": 3, "duplicate_command_rate": 0.25, "hit": 0})
     summary.add(masked(), {"files_read": 1000})
     assert "1.5 calls a turn, 3.0 files read, 25% of calls repeated, a right file seen by 0%" in shown(
