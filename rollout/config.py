@@ -24,7 +24,7 @@ __all__ = ["EngineSettings", "RolloutConfig", "SamplingSettings", "TokenChoice"]
 
 _KINDS = ("transformers", "sglang", "vllm")
 _ONLY_TRANSFORMERS = ("max_batch", "threads", "max_model_tokens")
-_ONLY_SGLANG = ("router_url", "turn_timeout_s", "launch")
+_ONLY_SGLANG = ("router_url", "launch")
 _ONLY_SERVERS = ("urls", "api_key_file")
 _ONLY_VLLM = ("logprobs_mode",)
 _OTHERS = {
@@ -107,9 +107,6 @@ class EngineSettings:
         None, help="sglang: address of a router that places the turns; urls are behind it."
     )
     api_key_file: str = setting("", help="File with the servers' API key; empty: they have none.")
-    turn_timeout_s: float = setting(
-        3600.0, above=0, help="sglang: longest time of a turn without a limit of its own, seconds."
-    )
     interrupt: str = setting(
         "continue",
         choices=Interrupt,

@@ -92,7 +92,6 @@ def _sglang(settings: EngineSettings, model_dir: Path) -> WeightedEngine:
             worker_urls=worker_urls,
             api_key=api_key,
             model_name=model_dir.name,
-            turn_timeout_s=settings.turn_timeout_s,
             interrupt=Interrupt(settings.interrupt),
         )
 

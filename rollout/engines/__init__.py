@@ -22,7 +22,6 @@ from rollout.engines.weights import (
     Interrupt,
     Replica,
     StateWeights,
-    TensorWeights,
     WeightedEngine,
     WeightSource,
 )
@@ -42,7 +41,6 @@ __all__ = [
     "ReplicatedEngine",
     "SamplingParams",
     "StateWeights",
-    "TensorWeights",
     "VersionSpan",
     "WeightSource",
     "WeightedEngine",

@@ -18,7 +18,7 @@ from typing import Self
 from fairbox.ports import free_port
 from rollout.engines import keeper
 from rollout.engines.base import EngineUnavailable
-from rollout.engines.sglang_http import SglangHttp
+from rollout.engines.http import EngineHttp
 
 __all__ = ["KeptProcess", "LaunchConfig", "local_servers", "server_command", "server_env", "wait_ready"]
 
@@ -160,7 +160,7 @@ async def local_servers(config: LaunchConfig) -> AsyncIterator[dict[str, str]]:
 async def wait_ready(url: str, process: KeptProcess) -> None:
     """Returns when the server answers /health. Raises EngineUnavailable when it ended or time is over."""
     try:
-        async with asyncio.timeout(READY_WITHIN_S), SglangHttp(url) as server:
+        async with asyncio.timeout(READY_WITHIN_S), EngineHttp(url) as server:
             while not process.ended:
                 with contextlib.suppress(EngineUnavailable):
                     await server.get("/health", timeout_s=5.0)

@@ -14,9 +14,9 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from fairbox.clock import Clock
-from rollout.engines import sglang_control
 from rollout.engines.base import EngineUnavailable, GenerationRequest
-from rollout.engines.sglang_http import EventStream, SglangHttp
+from rollout.engines.http import EventStream
+from rollout.engines.sglang_server import SglangServer
 from rollout.engines.sglang_wire import Answer, AnswerReader, generate_body, max_answer_bytes
 from rollout.engines.turn import PartEnd, TurnPart
 
@@ -26,6 +26,8 @@ _ABORT_S = 5.0
 """For the call that aborts."""
 _CUT_S = 30.0
 """From an abort to the answer that holds what there is: one step of the server, however long its prefill."""
+_TURN_TIMEOUT_S = 3600.0
+"""From a turn's first id to its last where the request has no `time_limit_s`."""
 _CUT_EVERY_S = 0.5
 """An abort that overtakes its own request finds nothing to end, so it is sent until the answer comes."""
 
@@ -35,19 +37,17 @@ class PartRunner:
 
     def __init__(
         self,
-        server: SglangHttp,
-        workers: Sequence[SglangHttp],
+        server: SglangServer,
+        workers: Sequence[SglangServer],
         *,
         vocab_size: int,
         incremental: bool,
-        turn_timeout_s: float,
         clock: Clock,
     ) -> None:
         self._server = server
         self._workers = workers
         self._vocab_size = vocab_size
         self._incremental = incremental
-        self._turn_timeout_s = turn_timeout_s
         self._clock = clock
         self._running: set[str] = set()
         self._idle = asyncio.Event()
@@ -90,7 +90,7 @@ class PartRunner:
     async def _abort(self, rid: str) -> None:
         for server in self._workers:
             with contextlib.suppress(EngineUnavailable):  # a server that is gone runs nothing
-                await sglang_control.abort(server, rid, timeout_s=_ABORT_S)
+                await server.abort(rid, timeout_s=_ABORT_S)
 
 
 class _Part:
@@ -138,7 +138,7 @@ class _Part:
     def _left_s(self) -> float:
         limit = self._request.time_limit_s
         if limit is None:
-            return self._runner._turn_timeout_s
+            return _TURN_TIMEOUT_S
         return max(0.0, limit - (self._elapsed() - self._queued_s()))
 
     async def _cut(self, stream: EventStream) -> Answer:
@@ -158,7 +158,7 @@ class _Part:
             if self._first is None:
                 raise EngineUnavailable(f"waited {self._request.queue_timeout_s:.3g} s in the engine's queue")
             if self._request.time_limit_s is None:
-                raise EngineUnavailable(f"a turn did not end within {self._runner._turn_timeout_s:g} s")
+                raise EngineUnavailable(f"a turn did not end within {_TURN_TIMEOUT_S:g} s")
             end = PartEnd.TIME_LIMIT
         elif answer.aborted:
             end = PartEnd.INTERRUPTED

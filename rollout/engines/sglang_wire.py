@@ -4,7 +4,7 @@ Invariants: an answer has as many logprobs as ids, each beside the id it belongs
 anything else is an EngineUnavailable, because a wrong token is worse than none. Texts are neither asked for nor read.
 
 Facts about the server (0.5.23) that this relies on: logprobs are those of log_softmax(logits / temperature) before
-top-p and top-k (unless SGLANG_RETURN_ORIGINAL_LOGPROB is set, which `sglang_check` finds out); the id that stopped the
+top-p and top-k (unless SGLANG_RETURN_ORIGINAL_LOGPROB is set, which `SglangServer` finds out); the id that stopped the
 turn is among the ids; with `stream_interval` above the number of ids, a stream has two events, one with the first id
 and one at the end.
 """
@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout.engines.base import EngineUnavailable, GenerationRequest, SamplingParams, VersionSpan
+from rollout.engines.http import error_text
 
-__all__ = ["Answer", "AnswerReader", "EventSplitter", "generate_body", "max_answer_bytes"]
+__all__ = ["Answer", "AnswerReader", "generate_body", "max_answer_bytes"]
 
 _BYTES_PER_ID = 256
 """Of one id in an answer: in `output_ids`, with its logprob, and as text, which is at most some tens of bytes."""
@@ -67,21 +68,6 @@ def generate_body(request: GenerationRequest, rid: str) -> dict[str, Any]:
 def max_answer_bytes(params: SamplingParams) -> int:
     """No answer to a request with these parameters is longer."""
     return _BYTES_BESIDE + _BYTES_PER_ID * params.max_new_tokens
-
-
-class EventSplitter:
-    """Cuts a stream of server-sent events into their payloads. Raises EngineUnavailable above `max_bytes` of one."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._rest = b""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that `data` completes."""
-        *events, self._rest = (self._rest + data).split(b"\n\n")
-        if max(map(len, (*events, self._rest))) > self._max_bytes:
-            raise EngineUnavailable(f"sglang answered with more than {self._max_bytes} bytes")
-        return [event.removeprefix(b"data:").strip() for event in events if event.startswith(b"data:")]
 
 
 class AnswerReader:
@@ -165,10 +151,3 @@ class AnswerReader:
         if [span.start for span in spans] != edges[:-1] or edges[-1] != len(self._ids):
             raise EngineUnavailable(f"sglang's weight versions don't cover {len(self._ids)} ids: {told}")
         return spans
-
-
-def error_text(event: Any) -> str:
-    """What an error's body says, in at most 300 characters."""
-    error = event.get("error", event) if isinstance(event, dict) else event
-    text = error.get("message", error) if isinstance(error, dict) else error
-    return str(text)[:300]

@@ -154,9 +154,6 @@ class TransformersEngine:
         """As `WeightedEngine`; takes checkpoint folders, and the state of a model in this process."""
         if not version:
             raise FieldErrors([FieldError("version", "is empty, must name the weights")])
-        if not isinstance(source, DiskWeights | StateWeights):
-            problem = f"is {type(source).__name__}, must be DiskWeights or StateWeights here"
-            raise FieldErrors([FieldError("source", problem)])
         paused = self._paused
         if not paused:
             await self.pause(timeout_s=timeout_s)

@@ -8,12 +8,10 @@ generation. Needs aiohttp (extra `gateway`).
 from __future__ import annotations
 
 import asyncio
-import json
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
-
-import aiohttp
+from typing import Self
 
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
@@ -26,12 +24,20 @@ from rollout.engines.base import (
     VersionSpan,
     check_request,
 )
-from rollout.engines.vllm_api import LogprobsMode, TurnReader, check_exact, completion_body, longest_context
+from rollout.engines.http import EngineHttp, HttpRefusal, TurnFigures, check_url
+from rollout.engines.vllm_api import (
+    MAX_EVENT_BYTES,
+    LogprobsMode,
+    TurnReader,
+    check_exact,
+    completion_body,
+    longest_context,
+)
 
 __all__ = ["LogprobsMode", "VllmEngine"]
 
 _CONNECT_S = 10.0
-_MAX_ERROR_BYTES = 4096
+"""For the list of models."""
 
 
 @dataclass(slots=True)
@@ -61,17 +67,16 @@ class VllmEngine:
         api_key: str = "",
         clock: Clock | None = None,
     ) -> None:
-        self._url = url.rstrip("/")
+        self._http = EngineHttp(check_url(url, "url"), api_key=api_key)
+        self._opened = False
         self._model = model
         self._max_model_tokens = max_model_tokens
         self._mode = logprobs_mode
         self._version = weight_version
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._clock = clock or MonotonicClock()
-        self._session: aiohttp.ClientSession | None = None
-        self._waiting = self._running = 0
-        self._busy_since = 0.0
-        self._statistics = EngineStatistics()
+        self._figures = TurnFigures(self._clock)
+        self._running = 0
+        """Turns of which an id was sampled."""
         self.vocab_size = vocab_size
 
     @property
@@ -86,84 +91,64 @@ class VllmEngine:
 
     async def __aenter__(self) -> Self:
         """Asks the server for its model. Raises EngineUnavailable."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
-        connector = aiohttp.TCPConnector(limit=0)  # what runs at once is the caller's affair, and vLLM queues
-        session = aiohttp.ClientSession(headers=self._headers, timeout=timeout, connector=connector)
-        try:
-            self._model, longest = longest_context(await self._models(session), self._model)
+        async with AsyncExitStack() as stack:
+            http = await stack.enter_async_context(self._http)
+            models = await http.get("/v1/models", timeout_s=_CONNECT_S)
+            self._model, longest = longest_context(models, self._model)
             if self._max_model_tokens is None:
                 if longest is None:
                     raise EngineUnavailable("vLLM does not say its longest context: give max_model_tokens")
                 self._max_model_tokens = longest
-        except BaseException:
-            await session.close()
-            raise
-        self._session = session
+            stack.pop_all()
+        self._opened = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await asyncio.shield(session.close())
+        self._opened = False
+        await self._http.__aexit__(kind, error, trace)
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:
-        if self._session is None:
+        if not self._opened:
             raise EngineUnavailable("the engine is closed")
         check_request(request, vocab_size=self.vocab_size, max_model_tokens=self.max_model_tokens)
         check_exact(request.params, self._mode)
         flight = _Flight(self._clock.now())
         reader = TurnReader(request.input_ids, request.params)
-        self._begin()
         try:
-            aborted = await self._read(self._session, request, reader, flight)
-        except BaseException:
-            self._statistics = replace(self._statistics, aborted=self._statistics.aborted + 1)
+            with self._figures.turn():
+                aborted = await self._read(request, reader, flight)
+        except HttpRefusal as error:
+            if error.status in (400, 422):  # the request's fault; all others are the service's
+                raise FieldErrors([FieldError("request", f"was refused by vLLM: {error.message}")]) from None
             raise
         finally:
-            self._end(flight)
+            self._running -= flight.first is not None
         return self._result(request, reader, flight, aborted=aborted)
 
     def statistics(self) -> EngineStatistics:
-        busy = self._clock.now() - self._busy_since if self._running else 0.0
-        found = self._statistics
-        return replace(found, queued=self._waiting, running=self._running - self._waiting, busy_s=found.busy_s + busy)
+        return self._figures.statistics(running=self._running)
 
-    async def _models(self, session: aiohttp.ClientSession) -> Any:
-        try:
-            async with asyncio.timeout(_CONNECT_S), session.get(f"{self._url}/v1/models") as answer:
-                if answer.status != 200:
-                    raise EngineUnavailable(f"vLLM on {self._url} answers {answer.status} for its models")
-                return await answer.json(content_type=None)
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise EngineUnavailable(f"no vLLM on {self._url}: {error or type(error).__name__}") from None
-
-    async def _read(
-        self, session: aiohttp.ClientSession, request: GenerationRequest, reader: TurnReader, flight: _Flight
-    ) -> bool:
+    async def _read(self, request: GenerationRequest, reader: TurnReader, flight: _Flight) -> bool:
         """Reads the turn; whether its time was over before it ended."""
         body = completion_body(request, model=self.model_name)
         try:
-            async with asyncio.timeout(request.queue_timeout_s) as deadline:
-                async with session.post(f"{self._url}/v1/completions", json=body) as answer:
-                    if answer.status != 200:
-                        raise await _refusal(answer)
-                    async for data in answer.content.iter_any():
-                        reader.feed(data)
-                        if flight.first is None and reader.ids:
-                            flight.first = self._clock.now()
-                            self._waiting -= 1
-                            limit = request.time_limit_s
-                            loop = asyncio.get_running_loop()
-                            deadline.reschedule(None if limit is None else loop.time() + limit)
+            async with (
+                asyncio.timeout(request.queue_timeout_s) as deadline,
+                self._http.stream("/v1/completions", body, max_bytes=MAX_EVENT_BYTES, timeout_s=None) as stream,
+            ):
+                while not reader.done:
+                    reader.add(await stream.next())
+                    if flight.first is None and reader.ids:
+                        flight.first = self._clock.now()
+                        self._running += 1
+                        limit = request.time_limit_s
+                        deadline.reschedule(None if limit is None else asyncio.get_running_loop().time() + limit)
         except TimeoutError:
-            if flight.first is not None and deadline.expired():
+            if flight.first is not None:
                 return reader.finish is None
             raise EngineUnavailable(f"vLLM sampled nothing within {request.queue_timeout_s:g} s") from None
-        except aiohttp.ClientError as error:
-            raise EngineUnavailable(f"the connection to vLLM broke: {error or type(error).__name__}") from None
-        reader.check_complete()
         return False
 
     def _result(
@@ -172,13 +157,12 @@ class VllmEngine:
         finish = FinishReason.ABORT if aborted else reader.finish
         assert finish is not None
         assert flight.first is not None
-        now, found, ids = self._clock.now(), self._statistics, tuple(reader.ids)
-        self._statistics = replace(
-            found,
-            finished=found.finished + 1,
-            prompt_tokens=found.prompt_tokens + len(request.input_ids),
-            cached_tokens=found.cached_tokens + reader.cached_tokens,
-            sampled_tokens=found.sampled_tokens + len(ids),
+        now, ids = self._clock.now(), tuple(reader.ids)
+        self._figures.count(
+            finished=1,
+            prompt_tokens=len(request.input_ids),
+            cached_tokens=reader.cached_tokens,
+            sampled_tokens=len(ids),
         )
         return GenerationResult(
             ids=ids,
@@ -189,29 +173,3 @@ class VllmEngine:
             run_s=now - flight.first,
             cached_tokens=reader.cached_tokens,
         )
-
-    def _begin(self) -> None:
-        if not self._running:
-            self._busy_since = self._clock.now()
-        self._running += 1
-        self._waiting += 1
-
-    def _end(self, flight: _Flight) -> None:
-        self._running -= 1
-        self._waiting -= flight.first is None
-        if not self._running:
-            busy = self._statistics.busy_s + self._clock.now() - self._busy_since
-            self._statistics = replace(self._statistics, busy_s=busy)
-
-
-async def _refusal(answer: aiohttp.ClientResponse) -> Exception:
-    """What a status other than 200 means: 400 and 422 are the request's fault, all others the service's."""
-    text = (await answer.content.read(_MAX_ERROR_BYTES)).decode("utf-8", "replace")
-    try:
-        body = json.loads(text)
-        message = str((body.get("error") or body).get("message") or text)
-    except (ValueError, AttributeError):
-        message = text
-    if answer.status in (400, 422):
-        return FieldErrors([FieldError("request", f"was refused by vLLM: {message[:400]}")])
-    return EngineUnavailable(f"vLLM answered {answer.status}: {message[:200]}")

@@ -104,7 +104,7 @@ def longest_context(body: Any, model: str | None) -> tuple[str, int | None]:
 
 @dataclass(slots=True)
 class TurnReader:
-    """Takes a stream's bytes as they come and keeps the turn. Raises EngineUnavailable for what can't be a turn."""
+    """Takes the events of a stream and keeps the turn. Raises EngineUnavailable for what can't be a turn."""
 
     input_ids: Sequence[int]
     params: SamplingParams
@@ -114,32 +114,16 @@ class TurnReader:
     cached_tokens: int = 0
     done: bool = False
     """The stream has said that it is complete."""
-    _rest: bytearray = field(default_factory=bytearray)
 
-    def feed(self, data: bytes) -> None:
-        """More bytes."""
-        self._rest += data
-        *lines, rest = self._rest.split(b"\n")
-        if len(rest) > MAX_EVENT_BYTES:
-            raise EngineUnavailable(f"vLLM sent an event of more than {MAX_EVENT_BYTES} bytes")
-        self._rest = rest
-        for line in lines:
-            self._take_line(bytes(line).strip())
-
-    def check_complete(self) -> None:
-        """Raises EngineUnavailable unless the turn has ended."""
-        if self.finish is None or not self.done:
-            raise EngineUnavailable("vLLM ended the stream before the turn was complete")
-
-    def _take_line(self, line: bytes) -> None:
-        if not line.startswith(b"data:"):
-            return  # a comment or an empty line
-        data = line.removeprefix(b"data:").strip()
-        if data == b"[DONE]":
+    def add(self, payload: bytes) -> None:
+        """The next event of the stream."""
+        if payload == b"[DONE]":
+            if self.finish is None:
+                raise EngineUnavailable("vLLM ended the stream before the turn was complete")
             self.done = True
             return
         try:
-            self._take_event(json.loads(data))
+            self._take_event(json.loads(payload))
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             raise EngineUnavailable(f"vLLM sent an event that can't be read: {error!r}") from None
 

@@ -17,7 +17,7 @@ from rollout.engines.base import Engine
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DiskWeights", "Interrupt", "StateWeights", "TensorWeights", "WeightSource", "WeightedEngine"]
+__all__ = ["DiskWeights", "Interrupt", "StateWeights", "WeightSource", "WeightedEngine"]
 
 
 class Interrupt(StrEnum):
@@ -37,18 +37,6 @@ class DiskWeights:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class TensorWeights:
-    """Named tensors as sglang's `MultiprocessingSerializer` packs them, in base64: one text per tensor-parallel rank.
-
-    They carry handles of shared memory (CUDA IPC on a GPU), so sender and server must be on one machine.
-    """
-
-    per_rank: tuple[str, ...]
-    load_format: str | None = None
-    """sglang's name of the packing, such as `flattened_bucket`; None for a plain list of (name, tensor)."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class StateWeights:
     """A model's `state_dict` in this process, for an engine that lives in it. It is copied before the update returns,
@@ -57,7 +45,7 @@ class StateWeights:
     tensors: Mapping[str, torch.Tensor]
 
 
-WeightSource = DiskWeights | TensorWeights | StateWeights
+WeightSource = DiskWeights | StateWeights
 
 
 class WeightedEngine(Engine, Protocol):

@@ -29,7 +29,7 @@ _FREE = tuple(
         *("wandb", "log_format", "log_level", "otlp_endpoint", "trace_ratio", "metrics_listen", "insecure"),
         *("model", "up", "limiter", "executor", "ray_address", "shards", "concurrency", "infra_retries"),
         *("infra_retries_total", "engine.max_batch", "engine.threads", "engine.urls", "engine.launch"),
-        *("engine.router_url", "engine.api_key_file", "engine.turn_timeout_s", "engine.queue_timeout_s"),
+        *("engine.router_url", "engine.api_key_file", "engine.queue_timeout_s"),
     )
 )
 """Settings and groups that may change when a run goes on: where things are, and what does not change what is learned.

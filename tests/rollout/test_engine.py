@@ -21,7 +21,6 @@ from rollout.engines import (
     GenerationRequest,
     SamplingParams,
     StateWeights,
-    TensorWeights,
     VersionSpan,
 )
 from rollout.engines.transformers import TransformersEngine
@@ -156,8 +155,6 @@ async def test_weights_that_are_missing_are_not_made_up(tiny_dir: Path, tmp_path
 
 
 async def test_only_checkpoint_folders_of_the_same_shape_are_taken(engine: TransformersEngine, tmp_path: Path) -> None:
-    with pytest.raises(FieldErrors, match="source is TensorWeights, must be DiskWeights or StateWeights here"):
-        await engine.update_weights(TensorWeights(("AAAA",)), version="second")
     config = LlamaConfig(hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)
     LlamaForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(EngineUnavailable, match="other names or shapes"):

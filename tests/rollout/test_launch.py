@@ -19,8 +19,8 @@ from fairbox.errors import ConfigError
 from rollout import engine_choice
 from rollout.config import EngineSettings, LaunchSettings, RolloutConfig
 from rollout.engines import EngineUnavailable, keeper
+from rollout.engines.http import EngineHttp
 from rollout.engines.launch import KeptProcess, LaunchConfig, local_servers, server_command, server_env, visible_gpus
-from rollout.engines.sglang_http import SglangHttp
 
 MODEL = Path("/models/m")
 
@@ -83,10 +83,10 @@ async def test_a_run_starts_the_servers_of_its_settings_and_ends_them(
         (found,) = made
         assert len(set(found.urls)) == 2
         for url in found.urls:
-            async with SglangHttp(url) as server:
+            async with EngineHttp(url) as server:
                 await server.get("/health", timeout_s=5)
     for url in found.urls:
-        async with SglangHttp(url) as server:
+        async with EngineHttp(url) as server:
             with pytest.raises(EngineUnavailable):
                 await server.get("/health", timeout_s=5)
 

@@ -14,9 +14,9 @@ import pytest_asyncio
 
 from fairbox.ports import free_port
 from rollout.engines import DiskWeights, ReplicatedEngine, VersionSpan, replicas
+from rollout.engines.http import EngineHttp
 from rollout.engines.launch import KeptProcess, local_servers
 from rollout.engines.sglang import SglangEngine
-from rollout.engines.sglang_http import SglangHttp
 from tests.rollout.engine_contract import (
     CLOSE,
     LONG,
@@ -125,7 +125,7 @@ async def test_router_passes_turns_on_and_its_workers_take_the_control_calls(
     command += ["--prometheus-port", str(free_port()), "--policy", "round_robin", "--worker-urls", *workers]
     async with (
         KeptProcess(command, env=os.environ, log=tmp_path / "log") as process,
-        SglangHttp(f"http://127.0.0.1:{port}") as router,
+        EngineHttp(f"http://127.0.0.1:{port}") as router,
     ):
         async with asyncio.timeout(120):
             while True:
@@ -165,6 +165,6 @@ async def test_ray_starts_servers_and_ends_them(ray_cluster: None, tiny_dir: Pat
         result = await engine.generate(request((1, 2, 3), max_new_tokens=4))
         assert result.versions == (VersionSpan("default", 0, 4),)
         url = urls["replica-0"]
-    async with SglangHttp(url) as server:
+    async with EngineHttp(url) as server:
         with pytest.raises(Exception, match="Cannot connect"):
             await server.get("/health", timeout_s=5)

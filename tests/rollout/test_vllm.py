@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from fairbox.errors import FieldErrors
 from rollout.engines import EngineUnavailable, FinishReason, GenerationRequest, SamplingParams
+from rollout.engines.http import EventSplitter
 from rollout.engines.vllm import LogprobsMode, VllmEngine
 from rollout.engines.vllm_api import TurnReader, check_exact, completion_body, longest_context
 
@@ -43,19 +44,22 @@ DONE = b"data: [DONE]\n\n"
 TURN = event([7], prompt=[5, 6]) + event([8, 9]) + event([STOP], finish="stop") + USAGE + DONE
 
 
-def reader(**params: Any) -> TurnReader:
-    asked = request(**params)
-    return TurnReader(asked.input_ids, asked.params)
+def read(*pieces: bytes) -> TurnReader:
+    """What a stream says that comes in these pieces."""
+    asked, splitter = request(), EventSplitter(1 << 20)
+    found = TurnReader(asked.input_ids, asked.params)
+    for piece in pieces:
+        for payload in splitter.feed(piece):
+            found.add(payload)
+    return found
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, len(TURN)), max_size=6))
 def test_turn_is_the_same_wherever_the_stream_is_cut(cuts: list[int]) -> None:
-    found = reader()
     edges = [0, *sorted(cuts), len(TURN)]
-    for start, end in itertools.pairwise(edges):
-        found.feed(TURN[start:end])
-    found.check_complete()
+    found = read(*(TURN[start:end] for start, end in itertools.pairwise(edges)))
+    assert found.done
     assert (found.ids, found.finish, found.cached_tokens) == ([7, 8, 9, STOP], FinishReason.STOP, 1)
     assert found.logprobs == pytest.approx([-0.7, -0.8, -0.9, -0.2])
 
@@ -75,18 +79,12 @@ def test_turn_is_the_same_wherever_the_stream_is_cut(cuts: list[int]) -> None:
         (b'data: {"error": {"message": "out of memory"}}\n\n', "vLLM failed: out of memory"),
         (b"data: {\n\n", "can't be read"),
         (b"data: [1]\n\n", "can't be read"),
-        (event([7, STOP], finish="stop"), "before the turn was complete"),
         (event([7]) + DONE, "before the turn was complete"),
     ],
 )
 def test_stream_that_can_be_no_turn_is_a_failure_of_the_engine(stream: bytes, problem: str) -> None:
-    def read() -> None:
-        found = reader()
-        found.feed(stream)
-        found.check_complete()
-
     with pytest.raises(EngineUnavailable, match=problem):
-        read()
+        read(stream)
 
 
 def test_request_says_everything_that_a_server_could_set_otherwise() -> None:
@@ -213,8 +211,8 @@ async def test_time_limit_returns_what_there_is_and_ends_the_generation() -> Non
     ("status", "body", "kind", "text"),
     [
         (400, '{"error": {"message": "too long"}}', FieldErrors, "request was refused by vLLM: too long"),
-        (500, "oops", EngineUnavailable, "vLLM answered 500: oops"),
-        (429, "{}", EngineUnavailable, "vLLM answered 429"),
+        (500, "oops", EngineUnavailable, "HTTP 500: oops"),
+        (429, "{}", EngineUnavailable, "HTTP 429"),
     ],
 )
 async def test_statuses_become_typed_errors(status: int, body: str, kind: type[Exception], text: str) -> None:
@@ -236,9 +234,16 @@ async def test_broken_and_missing_servers_are_unavailable() -> None:
         return response
 
     async with served(answer) as engine:
-        with pytest.raises(EngineUnavailable, match="broke"):
+        with pytest.raises(EngineUnavailable, match=r"127\.0\.0\.1:\d+: Client"):
             await engine.generate(request())
-    with pytest.raises(EngineUnavailable, match="no vLLM on"):
+
+    async def unfinished(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=event([7, STOP], finish="stop"))
+
+    async with served(unfinished) as engine:
+        with pytest.raises(EngineUnavailable, match="the answer ended before the turn did"):
+            await engine.generate(request())
+    with pytest.raises(EngineUnavailable, match=r"http://127\.0\.0\.1:1/v1/models: ClientConnectorError"):
         await VllmEngine("http://127.0.0.1:1", vocab_size=10).__aenter__()
 
 

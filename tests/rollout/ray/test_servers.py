@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rollout.engines import EngineUnavailable
+from rollout.engines.http import EngineHttp
 from rollout.engines.launch import LaunchConfig
-from rollout.engines.sglang_http import SglangHttp
 from tests.limiter.ray.cluster import ray_cluster
 
 pytestmark = pytest.mark.timeout(300)
@@ -33,9 +33,9 @@ async def test_servers_answer_until_they_are_left(stand_in: Path, tmp_path: Path
 
     async with ray_servers(LaunchConfig(tmp_path, on_cpu=True, python=str(stand_in))) as urls:
         assert list(urls) == ["replica-0"]
-        async with SglangHttp(urls["replica-0"]) as server:
+        async with EngineHttp(urls["replica-0"]) as server:
             await server.get("/health", timeout_s=5)
-    async with SglangHttp(urls["replica-0"]) as server:
+    async with EngineHttp(urls["replica-0"]) as server:
         with pytest.raises(EngineUnavailable):
             await server.get("/health", timeout_s=5)
 

@@ -160,9 +160,7 @@ def test_settings_that_changed_are_named(tiny_dir: Path, tmp_path: Path) -> None
 
 def test_a_run_goes_on_where_its_servers_are_elsewhere() -> None:
     before = replace(CONFIG, engine=EngineSettings(kind="sglang", urls=["http://a"]))
-    engine = EngineSettings(
-        kind="sglang", urls=["http://b"], router_url="http://r", api_key_file="key", turn_timeout_s=60.0
-    )
+    engine = EngineSettings(kind="sglang", urls=["http://b"], router_url="http://r", api_key_file="key")
     assert changed_settings(flat_settings(before), flat_settings(replace(before, engine=engine))) == []
 
 

@@ -1,4 +1,4 @@
-"""One sglang server's native HTTP interface over aiohttp: bytes and JSON, no decisions.
+"""One inference server over aiohttp: bytes, JSON and server-sent events, no decisions.
 
 Invariants: every failure of the connection, the protocol or the server is an EngineUnavailable that names the address;
 every call but the reading of a stream has a deadline; no answer is read beyond its bound.
@@ -11,20 +11,23 @@ import contextlib
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 
+from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.tracing import carried
-from rollout.engines.base import EngineUnavailable
-from rollout.engines.sglang_wire import EventSplitter, error_text
+from rollout.engines.base import EngineStatistics, EngineUnavailable
 
-__all__ = ["EventStream", "SglangHttp", "check_url"]
+__all__ = ["EngineHttp", "EventSplitter", "EventStream", "HttpRefusal", "TurnFigures", "check_url", "error_text"]
 
 _KEEPALIVE_S = 2.0
-"""Below the 5 s after which the server closes an idle connection, so that none is used while it is being closed."""
+"""Below the 5 s after which servers close an idle connection, so that none is used while it is being closed."""
+_CONNECT_S = 10.0
+"""For the opening of a connection."""
 _MAX_JSON_BYTES = 8 << 20
 """Of an answer that is not a stream; /server_info, the largest, has some tens of kilobytes per data-parallel rank."""
 
@@ -34,6 +37,30 @@ def check_url(url: str, field: str) -> str:
     if not url.startswith(("http://", "https://")) or not url.split("://", 1)[1].strip("/"):
         raise FieldErrors([FieldError(field, f"is {url!r}, must be like http://HOST:PORT")])
     return url.rstrip("/")
+
+
+class HttpRefusal(EngineUnavailable):
+    """A status other than 200; `message` is what the server says."""
+
+    def __init__(self, url: str, status: int, message: str) -> None:
+        super().__init__(f"{url}: HTTP {status}: {message}")
+        self.status = status
+        self.message = message
+
+
+class EventSplitter:
+    """Cuts a stream of server-sent events into their payloads. Raises EngineUnavailable above `max_bytes` of one."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The payloads that `data` completes."""
+        *events, self._rest = (self._rest + data).split(b"\n\n")
+        if max(map(len, (*events, self._rest))) > self._max_bytes:
+            raise EngineUnavailable(f"a server answered with more than {self._max_bytes} bytes")
+        return [event.removeprefix(b"data:").strip() for event in events if event.startswith(b"data:")]
 
 
 class EventStream:
@@ -56,19 +83,18 @@ class EventStream:
         return self._events.popleft()
 
 
-class SglangHttp:
-    """`async with SglangHttp(url) as server`. connect_timeout_s bounds the opening of a connection."""
+class EngineHttp:
+    """`async with EngineHttp(url) as server`."""
 
-    def __init__(self, url: str, *, api_key: str | None = None, connect_timeout_s: float = 10.0) -> None:
+    def __init__(self, url: str, *, api_key: str | None = None) -> None:
         self.url = url
-        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        self._connect_timeout_s = connect_timeout_s
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             headers=self._headers,
         )
         return self
@@ -81,14 +107,17 @@ class SglangHttp:
             await asyncio.shield(session.close())
 
     @contextlib.asynccontextmanager
-    async def stream(self, path: str, body: Any, *, max_bytes: int, timeout_s: float) -> AsyncIterator[EventStream]:
-        """Posts `body`; `timeout_s` bounds the wait for the answer's beginning. Leaving it early drops the request."""
+    async def stream(
+        self, path: str, body: Any, *, max_bytes: int, timeout_s: float | None
+    ) -> AsyncIterator[EventStream]:
+        """Posts `body`; `timeout_s` bounds the wait for the answer's beginning, None where the caller does. Leaving it
+        early drops the request."""
         with _typed(self.url):
             async with asyncio.timeout(timeout_s):
                 response = await self._open().post(self.url + path, json=body, headers=dict(carried()))
         try:
             if response.status != 200:
-                raise EngineUnavailable(f"{self.url}{path}: {await _refusal(response)}")
+                raise await _refusal(self.url + path, response)
             yield EventStream(response, self.url, max_bytes)
         finally:
             response.close()
@@ -108,7 +137,7 @@ class SglangHttp:
                 self._open().request(method, self.url + path, json=body) as response,
             ):
                 if response.status != 200:
-                    raise EngineUnavailable(f"{self.url}{path}: {await _refusal(response)}")
+                    raise await _refusal(self.url + path, response)
                 data = await _read(response)
             try:
                 return json.loads(data) if data else None
@@ -141,9 +170,53 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     return data
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> str:
+async def _refusal(url: str, response: aiohttp.ClientResponse) -> HttpRefusal:
     data = await _read(response)
     try:
-        return f"HTTP {response.status}: {error_text(json.loads(data))}"
+        message = error_text(json.loads(data))
     except ValueError:
-        return f"HTTP {response.status}: {data[:300].decode(errors='replace')}"
+        message = data[:300].decode(errors="replace")
+    return HttpRefusal(url, response.status, message)
+
+
+def error_text(event: Any) -> str:
+    """What an error's body says, in at most 300 characters."""
+    error = event.get("error", event) if isinstance(event, dict) else event
+    text = error.get("message", error) if isinstance(error, dict) else error
+    return str(text)[:300]
+
+
+class TurnFigures:
+    """What is counted of the turns at a server: `with figures.turn(): ...` around each."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._turns = 0
+        self._busy_since = 0.0
+        self._sums = EngineStatistics()
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """A turn that is counted as aborted if the block raises."""
+        if not self._turns:
+            self._busy_since = self._clock.now()
+        self._turns += 1
+        try:
+            yield
+        except BaseException:
+            self.count(aborted=1)
+            raise
+        finally:
+            self._turns -= 1
+            if not self._turns:
+                self.count(busy_s=self._clock.now() - self._busy_since)
+
+    def count(self, **more: float) -> None:
+        """Adds to the sums of these names."""
+        sums = {name: getattr(self._sums, name) + value for name, value in more.items()}
+        self._sums = replace(self._sums, **sums)
+
+    def statistics(self, *, running: int, **extra: float) -> EngineStatistics:
+        """As it is now. `running`: turns of which an id was sampled; the others wait."""
+        busy_s = self._sums.busy_s + (self._clock.now() - self._busy_since if self._turns else 0.0)
+        return replace(self._sums, running=running, queued=self._turns - running, busy_s=busy_s, extra=extra)
