@@ -7,52 +7,16 @@ this client has under way there.
 
 Invariants: a server that failed is left alone for a time that doubles with each failure in a row, unless all are; a
 server that is not listed any more gets no new calls, and is forgotten when nothing is under way there.
-
-`Homes`: a session lives in the server that made it; a workspace is where it was prepared. What is not known here
-(another process made it) is asked for anywhere, and whoever does not have it says so.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["LOAD_KEY", "Balance", "Homes", "Load", "ServerFacts", "preferred"]
-
-MOST = 100_000
-"""Names that are kept; the least recently used go first. Sessions are removed when they end."""
-
-
-class Homes:
-    """Addresses of servers by session and workspace."""
-
-    def __init__(self, most: int = MOST) -> None:
-        self._most = most
-        self._known: OrderedDict[str, frozenset[str]] = OrderedDict()
-
-    def of(self, name: str) -> frozenset[str] | None:
-        """None: not known."""
-        if name not in self._known:
-            return None
-        self._known.move_to_end(name)
-        return self._known[name]
-
-    def add(self, name: str, address: str) -> None:
-        """That server has it. A workspace that was prepared again has moved: its former home may have removed it."""
-        self._known[name] = frozenset({address})
-        self._known.move_to_end(name)
-        if len(self._known) > self._most:
-            self._known.popitem(last=False)
-
-    def remove(self, name: str) -> None:
-        """It has ended. Idempotent."""
-        self._known.pop(name, None)
-
-    def __len__(self) -> int:
-        return len(self._known)
+__all__ = ["LOAD_KEY", "Balance", "Load", "ServerFacts", "preferred"]
 
 
 def preferred(addresses: Sequence[str], key: str) -> frozenset[str] | None:

@@ -133,7 +133,7 @@ class ExecutorClient(SessionCalls):
         # Safe to repeat: the request carries a request_id, so a server that ran it, or still runs it, answers from that
         # run; one that died took the program with it.
         seconds = _time_for(request) if timeout is None else timeout
-        where = self._homes.of(request.session_id) or self._homes.of(request.workspace_id)
+        where = self._homes.get(request.session_id) or self._homes.get(request.workspace_id)
         response, _ = await self._ask("ExecuteCode", request, seconds, among=where, moves=_may_move(request))
         return result_from_proto(response.result)
 
@@ -147,7 +147,7 @@ class ExecutorClient(SessionCalls):
         """
         request = program_to_proto(_program(program))
         seconds = _time_for(request) if timeout is None else timeout
-        where = self._homes.of(request.session_id) or self._homes.of(request.workspace_id)
+        where = self._homes.get(request.session_id) or self._homes.get(request.workspace_id)
         with self._connected().take(among=where) as member:
             async for event in stream_execution(member, request, timeout=seconds, target=self.target):
                 yield event
@@ -228,7 +228,7 @@ class ExecutorClient(SessionCalls):
                 case_s += 2 * (checker.limits.wall_time_s or _ASSUMED_WALL_S)
             timeout = case_s * len(cases) + QUEUE_ALLOWANCE_S + _OVERHEAD_S
         # Safe to repeat, as in `execute`.
-        response, _ = await self._ask("VerifyCode", request, timeout, among=self._homes.of(workspace_id))
+        response, _ = await self._ask("VerifyCode", request, timeout, among=self._homes.get(workspace_id))
         return verify_from_proto(response)
 
     async def prepare_workspace(
@@ -273,7 +273,8 @@ class ExecutorClient(SessionCalls):
         seconds = _PREPARE_S if timeout is None else timeout
         response, address = await self._ask("PrepareWorkspace", request, seconds, among=home, moves=True, anywhere=True)
         workspace = workspace_from_proto(response)
-        self._homes.add(workspace.workspace_id, address)
+        # One that was prepared again has moved: its former home may have removed it.
+        self._homes[workspace.workspace_id] = frozenset({address})
         return workspace
 
     async def _ask(

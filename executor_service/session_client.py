@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any
 
-from executor_service.balance import Homes
+from cachetools import LRUCache
+
 from executor_service.convert import limits_to_proto, session_from_proto
 from executor_service.errors import ExecutorError, InvalidRequest, NotFound
 from executor_service.fleet import Fleet
@@ -25,6 +26,8 @@ __all__ = ["Session", "SessionCalls"]
 _log = logging.getLogger(__name__)
 _CALL_S = 120.0
 """Making or ending a session takes milliseconds; this is for machines in trouble."""
+_MOST_HOMES = 100_000
+"""The least recently used go first. Sessions are removed when they end."""
 _LAST_CALL_S = 5.0
 """Of that, what an error or a cancellation waits for."""
 
@@ -105,7 +108,9 @@ class SessionCalls:
     _ask: Callable[..., Coroutine[Any, Any, tuple[Any, str]]]
 
     def __init__(self) -> None:
-        self._homes = Homes()
+        self._homes: LRUCache[str, frozenset[str]] = LRUCache(_MOST_HOMES)
+        """Session or workspace -> the server that made it. What is not known here (another process made it) is asked
+        for anywhere, and whoever does not have it says so."""
 
     @asynccontextmanager
     async def session(
@@ -171,9 +176,9 @@ class SessionCalls:
             request_id=request_id or uuid.uuid4().hex,
         )
         # Safe to repeat, as is branching: the request carries a request_id.
-        response, address = await self._ask("CreateSession", request, timeout, among=self._homes.of(workspace_id))
+        response, address = await self._ask("CreateSession", request, timeout, among=self._homes.get(workspace_id))
         session = session_from_proto(response.session)
-        self._homes.add(session.session_id, address)
+        self._homes[session.session_id] = frozenset({address})
         return session
 
     async def branch_session(
@@ -194,10 +199,10 @@ class SessionCalls:
             owners=owners,
             request_id=request_id or uuid.uuid4().hex,
         )
-        response, address = await self._ask("BranchSession", request, timeout, among=self._homes.of(session_id))
+        response, address = await self._ask("BranchSession", request, timeout, among=self._homes.get(session_id))
         sessions = [session_from_proto(session) for session in response.sessions]
         for session in sessions:
-            self._homes.add(session.session_id, address)
+            self._homes[session.session_id] = frozenset({address})
         return sessions
 
     async def delete_session(self, session_id: str, *, timeout: float = _CALL_S) -> bool:
@@ -205,11 +210,11 @@ class SessionCalls:
         called as often as one likes."""
         request = _message(pb.DeleteSessionRequest, session_id=session_id)
         try:
-            response, _ = await self._ask("DeleteSession", request, timeout, among=self._homes.of(session_id))
+            response, _ = await self._ask("DeleteSession", request, timeout, among=self._homes.get(session_id))
         except NotFound:
-            self._homes.remove(session_id)
+            self._homes.pop(session_id, None)
             return False
-        self._homes.remove(session_id)
+        self._homes.pop(session_id, None)
         return bool(response.deleted)
 
     async def list_sessions(

@@ -1,7 +1,7 @@
-"""What grading needs of a sandbox that answers frames: the seam between a case and the boxes.
+"""A sandbox that answers frames, as grading needs it.
 
-Invariants of every implementation: when the block of `take` is left, every process of the worker is dead; its channel
-holds a bounded number of unread bytes; a frame beyond the bounds ends it.
+Invariants: when the block of `BoxWorkers.take` is left, every process of the worker is dead; its channel holds a
+bounded number of unread bytes; a frame beyond the bounds ends it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol
+from contextlib import asynccontextmanager
+from typing import Any
 
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.channel import Channel
@@ -18,7 +18,7 @@ from executor_service.sandbox.inside.values import MAX_BYTES
 from executor_service.sandbox.report import Killed, Plan, Report, SandboxFailure
 from executor_service.sandbox.use import Sandbox
 
-__all__ = ["BoxWorkers", "Head", "Served", "Workers"]
+__all__ = ["BoxWorkers", "Head", "Served"]
 
 Head = dict[str, Any]
 _EXIT_WITHIN_S = 2.0
@@ -27,53 +27,23 @@ _END_WITHIN_S = 10.0
 """Between the order to kill everything in a box and its fulfilment."""
 
 
-class Served(Protocol):
-    """A worker that is confined, has its files, and waits for `start`."""
-
-    async def start(self) -> None: ...
-
-    async def send(self, head: Head, blob: bytes = b"") -> None:
-        """Returns when the worker's socket has taken it; nothing happens when the worker has ended."""
-        ...
-
-    async def receive(self) -> tuple[Head, bytes] | None:
-        """The next frame; None when it has ended or has sent what is no frame."""
-        ...
-
-    async def starved_s(self, within_s: float) -> float:
-        """How long it, or a process below it, has waited for a processor; 0 where that is not known in time."""
-        ...
-
-    def kill(self, reason: Killed) -> None:
-        """Ends it; the first reason stays."""
-        ...
-
-    async def end(self) -> Report:
-        """Ends it if it still lives, and says what it did."""
-        ...
-
-
-class Workers(Protocol):
-    """Where workers come from."""
-
-    def take(self, plan: Plan, *, name: str) -> AbstractAsyncContextManager[Served]:
-        """A worker for `plan`. SandboxFailure when there is none. `name` is for logs."""
-        ...
-
-
 class BoxWorkers:
-    """Workers in boxes."""
+    """Where workers come from."""
 
     def __init__(self, boxes: Boxes) -> None:
         self._boxes = boxes
 
     @asynccontextmanager
     async def take(self, plan: Plan, *, name: str) -> AsyncIterator[Served]:
+        """A worker for `plan`, which is confined, has its files, and waits for `start`. SandboxFailure when there is
+        none. `name` is for logs."""
         async with self._boxes.take(plan) as sandbox:
-            yield _BoxWorker(sandbox)
+            yield Served(sandbox)
 
 
-class _BoxWorker:
+class Served:
+    """A worker."""
+
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._channel: Channel | None = None
@@ -87,21 +57,25 @@ class _BoxWorker:
         self._starved_s: float | None = None
 
     async def start(self) -> None:
+        """Lets it begin."""
         self._sandbox.streams.on_flood = lambda: self.kill(Killed.OUTPUT)
         self._channel = await self._sandbox.serve(MAX_BYTES)
 
     async def send(self, head: Head, blob: bytes = b"") -> None:
+        """Returns when the worker's socket has taken it; nothing happens when the worker has ended."""
         assert self._channel is not None
         with contextlib.suppress(ConnectionError):  # receive() tells
             await self._channel.send(head, blob)
 
     async def receive(self) -> tuple[Head, bytes] | None:
+        """The next frame; None when it has ended or has sent what is no frame."""
         assert self._channel is not None
         frame = await self._channel.receive()
         self._silent = frame is None
         return frame
 
     async def starved_s(self, within_s: float) -> float:
+        """How long it, or a process below it, has waited for a processor; 0 if that is not known in time."""
         self._starved_s = None
         self._sandbox.ask_starved(0)
         with contextlib.suppress(TimeoutError):
@@ -109,11 +83,13 @@ class _BoxWorker:
         return self._starved_s or 0.0
 
     def kill(self, reason: Killed) -> None:
+        """Ends it; the first reason stays."""
         if self._killed is Killed.NOT:
             self._killed = reason
             self._sandbox.end()
 
     async def end(self) -> Report:
+        """Ends it if it still lives, and says what it did."""
         if self._silent and self._killed is Killed.NOT:
             with contextlib.suppress(TimeoutError):
                 await self._events(_EXIT_WITHIN_S, until=lambda: self._exited is not None)

@@ -22,7 +22,7 @@ from executor_service.model import Cause, ExecutionResult, InputFile, IsolationL
 from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
 from executor_service.server.dialogue import MAX_MESSAGE, Dialogue, Ended, Speaker
 from executor_service.server.plans import mounted
-from executor_service.server.served import Head, Served, Workers
+from executor_service.server.served import BoxWorkers, Head, Served
 from executor_service.server.work import Attempt
 from executor_service.server.workspace_calls import Hold
 from fairbox.clock import Clock
@@ -47,7 +47,7 @@ def _no_workspace(workspace_id: str, limits: Limits) -> AbstractContextManager[N
 class Grader:
     """What every case needs of the server."""
 
-    workers: Workers
+    workers: BoxWorkers
     clock: Clock
     name: str
     env: Mapping[str, str]

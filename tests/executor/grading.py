@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from executor_service.grading.rules import Finding
 from executor_service.grading.validation import validate_verify
@@ -32,7 +32,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.workers = Workers(folder)
         self.grader = Grader(
-            self.workers, MonotonicClock(), "test", {}, lambda _: "python-base", IsolationLevel.LANDLOCK
+            cast("Any", self.workers), MonotonicClock(), "test", {}, lambda _: "python-base", IsolationLevel.LANDLOCK
         )
         self.tests: list[tuple[str, Finding]] = []
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor_service.balance import FIRST_PAUSE_S, FRESH_S, LAST_PAUSE_S, Balance, Homes, Load, preferred
+from executor_service.balance import FIRST_PAUSE_S, FRESH_S, LAST_PAUSE_S, Balance, Load, preferred
 
 
 def balance(*addresses: str, seed: int = 1) -> Balance:
@@ -150,25 +150,6 @@ def test_a_load_of_another_version_is_none(text: str) -> None:
 
 def test_a_load_survives_the_way() -> None:
     assert Load.parse(str(Load(3, 1, 8))) == Load(3, 1, 8)
-
-
-def test_homes_are_bounded_and_forget_the_oldest() -> None:
-    homes = Homes(most=2)
-    for name in ("x", "y"):
-        homes.add(name, f"at-{name}")
-    assert homes.of("x") == frozenset({"at-x"})
-    homes.add("z", "at-z")
-    assert homes.of("y") is None
-    assert len(homes) == 2
-    homes.remove("x")
-    homes.remove("x")
-    assert homes.of("x") is None
-
-
-def test_what_is_in_one_place_has_a_common_home() -> None:
-    homes = Homes()
-    for name, address in (("x", "1"), ("y", "1"), ("z", "2")):
-        homes.add(name, address)
 
 
 def test_a_key_keeps_its_server_when_others_come_and_go() -> None:

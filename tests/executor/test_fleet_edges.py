@@ -167,7 +167,7 @@ async def streamed(executor: ExecutorClient) -> Any:
 async def test_a_session_whose_server_is_gone_has_ended() -> None:
     (gone,) = absent(1)
     async with ExecutorClient(",".join(absent(2))) as executor:
-        executor._homes.add("lost", gone)
+        executor._homes["lost"] = frozenset({gone})
         assert await executor.delete_session("lost") is False
         assert len(executor._homes) == 0
 
