@@ -1,8 +1,8 @@
 """Who runs now and who waits: a fixed number of slots, a bounded queue, first in first out.
 
 A request enters when it arrives. It may start once it is eligible (a request without a lease is not, until the limiter
-has granted it one); among the eligible, whoever entered first starts first. Slots are numbered, and a number is never
-given to two requests at once. Whoever leaves, for whatever reason, is gone from every count.
+has granted it one); among the eligible, whoever entered first starts first. Whoever leaves, for whatever reason, is
+gone from every count.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Place:
     entered_at: float
     eligible: bool
     started: asyncio.Event = field(default_factory=asyncio.Event)
-    slot: int = -1
     started_at: float = 0.0
+    left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,14 @@ class Admission:
     def __init__(self, *, max_running: int, max_queued: int) -> None:
         self._max_running = max_running
         self._max_queued = max_queued
-        self._free = list(range(max_running - 1, -1, -1))
+        self._free = max_running
         self._waiting: dict[Place, None] = {}
-        self._running = 0
         self._mean_s = 1.0
 
     @property
     def has_room(self) -> bool:
         """Whether whoever becomes eligible now starts at once: among those who may start nobody waits then."""
-        return bool(self._free)
+        return self._free > 0
 
     def enter(self, now: float, *, eligible: bool) -> Place:
         """Takes a request in, which may start at once. Raises QueueFull."""
@@ -81,18 +80,17 @@ class Admission:
     def leave(self, place: Place, now: float) -> None:
         """It has ended or gave up, and another one starts in its stead. Idempotent."""
         self._waiting.pop(place, None)
-        if place.slot >= 0:
-            self._free.append(place.slot)
-            self._running -= 1
+        if place.started.is_set() and not place.left:
+            self._free += 1
             self._mean_s += _RECENT * (now - place.started_at - self._mean_s)
-            place.slot = -1
+        place.left = True
         self._start(now)
 
     def statistics(self, now: float) -> AdmissionStatistics:
         oldest = next(iter(self._waiting), None)
         return AdmissionStatistics(
             max_running=self._max_running,
-            running=self._running,
+            running=self._max_running - self._free,
             max_queued=self._max_queued,
             queued=len(self._waiting),
             oldest_wait_s=now - oldest.entered_at if oldest else 0.0,
@@ -101,8 +99,8 @@ class Admission:
     def _start(self, now: float) -> None:
         while self._free and (place := self._next_eligible()) is not None:
             del self._waiting[place]
-            place.slot, place.started_at = self._free.pop(), now
-            self._running += 1
+            place.started_at = now
+            self._free -= 1
             place.started.set()
 
     def _next_eligible(self) -> Place | None:

@@ -45,9 +45,8 @@ from executor_service.server.status import status
 from executor_service.server.toolchains import find_toolchains
 from executor_service.server.verify import Verifier
 from executor_service.server.verify_cases import Grader
-from executor_service.server.work import Turns, Work
 from executor_service.server.workspace_calls import Hold, WorkspaceCalls
-from executor_service.server.workspaces import Workspaces, open_workspaces
+from executor_service.server.workspaces import open_workspaces
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from fairbox.clock import Clock, MonotonicClock
@@ -89,18 +88,28 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
     async with contextlib.AsyncExitStack() as stack:
         security, limiter_security = ServerSecurity(config), client_security()
         guard = security.port(ACCESS, needs=Role.CLIENT, setting="listen")
-        health = await stack.enter_async_context(health_server(config, security))
+        health = await stack.enter_async_context(
+            HealthServer(config.health_listen, insecure=config.insecure, beside_guarded=security.guarded)
+        )
         clock = MonotonicClock()
         workspaces = await stack.enter_async_context(open_workspaces(config, clock))
         name = config.name or f"{socket.gethostname()}:{config.listen.rpartition(':')[2]}"
         here, capabilities = await open_here(stack, config, clock, workspaces.stores)
-        calls = workspace_calls(config, workspaces, here, name)
+        copy_bytes = config.workspace_copy_bytes if here.host.bare else 0
+        calls = WorkspaceCalls(workspaces, config.workspace_remotes, here.host.binds, name=name, copy_bytes=copy_bytes)
         gate = await stack.enter_async_context(open_gate(config, name, limiter_security))
-        sessions = await stack.enter_async_context(open_sessions(config, here, calls.hold, clock, name))
-        work = open_router(here, calls.hold, clock, name, sessions)
-        session_service = await stack.enter_async_context(session_calls(config, here, sessions, capabilities))
-        runs = await stack.enter_async_context(open_runs(config, work, gate, clock, name, turns=sessions))
-        verifier = await stack.enter_async_context(open_verifier(config, runs, here, calls.hold, clock, name))
+        _, sessions, runs, verifier = await open_work(stack, config, here, calls.hold, gate, clock, name)
+        policy, installed, profiles = config.policy(), capabilities.installed, frozenset(here.boxes.profiles)
+        session_service = await stack.enter_async_context(
+            SessionService(
+                sessions,
+                clock,
+                policy=policy,
+                installed=installed,
+                profiles={name for name, profile in here.boxes.profiles.items() if not profile.lean},
+                table=open_table(),
+            )
+        )
         started, version = clock.now(), installed_version()
         boxes, compiler = here.boxes, here.compiler
 
@@ -110,16 +119,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
                 config, name, version, runs, sessions, boxes, compiler, gate, capabilities, prepared, uptime_s, facts
             )
 
-        service = ExecutorService(
-            runs,
-            verifier,
-            session_service,
-            config.policy(),
-            capabilities.installed,
-            frozenset(here.boxes.profiles),
-            calls,
-            now,
-        )
+        service = ExecutorService(runs, verifier, session_service, policy, installed, profiles, calls, now)
         if config.metrics_listen:
             figures = partial(executor_metrics, now, runs.tally, sessions.table, boxes)
             await stack.enter_async_context(metrics_server(config, figures, security))
@@ -137,11 +137,6 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         await health.set_ready(False)
         await drain(config, runs, sessions)
         await server.stop(_LAST_CALLS_S)
-
-
-def health_server(config: ExecutorConfig, security: ServerSecurity) -> HealthServer:
-    """Where probes come in."""
-    return HealthServer(config.health_listen, insecure=config.insecure, beside_guarded=security.guarded)
 
 
 def settle_memory() -> None:
@@ -189,39 +184,12 @@ def metrics_server(
     return MetricsServer(config.metrics_listen, collect, prefix=prefix, insecure=insecure)
 
 
-def open_router(here: Here, hold: Hold, clock: Clock, name: str, sessions: Sessions) -> Router:
-    """Every way to run something in the sandboxes of this machine."""
-    level = here.host.level
-    programs = Programs(here.boxes, here.planner, here.compiler, hold, clock, name=name, level=level)
-    displayed = DisplayedPrograms(here.boxes, here.planner, hold, clock, name=name, level=level)
-    return Router(programs, displayed, sessions)
-
-
 async def drain(config: ExecutorConfig, runs: Runs, sessions: Sessions) -> None:
     """Makes nothing new, and lets what runs come to its end."""
     counts = runs.statistics()
     _LOG.info("ending: %d programs run, %d requests wait", counts.running, counts.queued)
-    if sessions is not None:
-        sessions.draining = True
+    sessions.draining = True
     await runs.drain(config.drain_grace_s)
-
-
-def session_calls(config: ExecutorConfig, here: Here, sessions: Sessions, capabilities: Capabilities) -> SessionService:
-    """What the calls about sessions need."""
-    return SessionService(
-        sessions,
-        MonotonicClock(),
-        policy=config.policy(),
-        installed=capabilities.installed,
-        profiles=frozenset(name for name, profile in here.boxes.profiles.items() if not profile.lean),
-        table=open_table(),
-    )
-
-
-def workspace_calls(config: ExecutorConfig, workspaces: Workspaces, here: Here, name: str) -> WorkspaceCalls:
-    """What PrepareWorkspace needs."""
-    copy_bytes = config.workspace_copy_bytes if here.host.bare else 0
-    return WorkspaceCalls(workspaces, config.workspace_remotes, here.host.binds, name=name, copy_bytes=copy_bytes)
 
 
 class Here(NamedTuple):
@@ -236,11 +204,17 @@ class Here(NamedTuple):
 async def open_here(
     stack: contextlib.AsyncExitStack, config: ExecutorConfig, clock: Clock, stores: tuple[str, ...]
 ) -> tuple[Here, Capabilities]:
-    """The sandboxes of this machine, and what they can do."""
+    """The sandboxes of this machine, and what they can do; FairboxError if nothing works."""
     host, boxes, levels = await stack.enter_async_context(open_boxes(config, clock, stores))
     planner = Planner(host, boxes.profiles, boxes.loaded)
-    capabilities = await probed(config, host, planner, boxes, levels)
-    return Here(host, boxes, planner, open_compiler(config, planner, capabilities)), capabilities
+    try:
+        missing = {**host.missing, **config.not_offered()}
+        capabilities = await probe(planner, boxes, missing=missing, levels=levels)
+    except SandboxFailure as failure:
+        raise no_longer(host, failure) from None
+    maxima, max_bytes = config.policy().maxima, config.compile_cache_bytes
+    compiler = Compiler(planner, versions=capabilities.versions, maxima=maxima, max_bytes=max_bytes)
+    return Here(host, boxes, planner, compiler), capabilities
 
 
 @contextlib.asynccontextmanager
@@ -284,59 +258,48 @@ async def open_boxes(
         yield host, boxes, levels
 
 
-async def probed(
-    config: ExecutorConfig, host: Host, planner: Planner, boxes: Boxes, levels: Sequence[LevelFacts]
-) -> Capabilities:
-    """What works here; FairboxError where nothing does."""
-    try:
-        return await probe(planner, boxes, missing={**host.missing, **config.not_offered()}, levels=levels)
-    except SandboxFailure as failure:
-        raise no_longer(host, failure) from None
-
-
-def open_compiler(config: ExecutorConfig, planner: Planner, capabilities: Capabilities) -> Compiler:
-    """The compilers of this server, and the room for what they make."""
-    return Compiler(
-        planner,
-        versions=capabilities.versions,
-        maxima=config.policy().maxima,
-        max_bytes=config.compile_cache_bytes,
+async def open_work(
+    stack: contextlib.AsyncExitStack,
+    config: ExecutorConfig,
+    here: Here,
+    hold: Hold,
+    gate: LeaseGate,
+    clock: Clock,
+    name: str,
+) -> tuple[Router, Sessions, Runs, Verifier]:
+    """Every way to run something in the sandboxes of this machine, sessions among them; the queue in front of it; and
+    verifications, whose cases go through that queue."""
+    host, boxes, planner, compiler = here
+    table = SessionTable(name, clock, most=config.max_sessions)
+    sessions = await stack.enter_async_context(
+        Sessions(boxes, planner, hold, clock, table=table, grace_s=_INTERRUPT_S, name=name)
     )
-
-
-def open_runs(config: ExecutorConfig, work: Work, gate: LeaseGate, clock: Clock, name: str, *, turns: Turns) -> Runs:
-    """The queue in front of `work`."""
-    return Runs(
-        work,
-        gate,
-        clock,
-        name=name,
-        admission=Admission(max_running=config.max_concurrent, max_queued=config.max_queued),
-        table=open_table(),
-        queue_timeout_s=config.queue_timeout_s,
-        turns=turns,
-        tally=RunTally(config.metrics_tenants),
+    displayed = DisplayedPrograms(boxes, planner, hold, clock, name=name, level=host.level)
+    work = Router(Programs(boxes, planner, compiler, hold, clock), displayed, sessions)
+    runs = await stack.enter_async_context(
+        Runs(
+            work,
+            gate,
+            clock,
+            name=name,
+            level=host.level,
+            admission=Admission(max_running=config.max_concurrent, max_queued=config.max_queued),
+            table=open_table(),
+            queue_timeout_s=config.queue_timeout_s,
+            turns=sessions,
+            tally=RunTally(config.metrics_tenants),
+        )
     )
-
-
-def open_verifier(config: ExecutorConfig, runs: Runs, here: Here, hold: Hold, clock: Clock, name: str) -> Verifier:
-    """Verifications, whose cases go through `runs`."""
-    env, level = minimal_environment(here.host), here.host.level
-    grader = Grader(BoxWorkers(here.boxes), clock, name, env, here.planner.profile_for, level, hold)
-    table = open_table()
-    return Verifier(runs, grader, clock, table=table, queue_timeout_s=config.queue_timeout_s)
+    grader = Grader(BoxWorkers(boxes), clock, minimal_environment(host), planner.profile_for, hold)
+    verifier = await stack.enter_async_context(
+        Verifier(runs, grader, clock, table=open_table(), queue_timeout_s=config.queue_timeout_s)
+    )
+    return work, sessions, runs, verifier
 
 
 def open_table() -> DedupTable[Any, Any]:
     """An empty table of request ids."""
     return DedupTable(max_ids=_KNOWN_IDS, max_bytes=_KEPT_BYTES, max_age_s=_KEPT_S)
-
-
-def open_sessions(config: ExecutorConfig, here: Here, hold: Hold, clock: Clock, name: str) -> Sessions:
-    """The sessions of this server."""
-    table = SessionTable(name, clock, most=config.max_sessions)
-    level = here.host.level
-    return Sessions(here.boxes, here.planner, hold, clock, table=table, grace_s=_INTERRUPT_S, name=name, level=level)
 
 
 @contextlib.asynccontextmanager

@@ -34,9 +34,6 @@ class Router:
     async def perform(self, attempt: Attempt) -> ExecutionResult:
         return await self._work(attempt).perform(attempt)
 
-    def result(self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str) -> ExecutionResult:
-        return self._work(attempt).result(attempt, outcome, cause, message)
-
     def _work(self, attempt: Attempt) -> Work:
         if attempt.request.session_id:
             return self._sessions

@@ -6,7 +6,7 @@ import logging
 
 from executor_service.core.verdict import judge
 from executor_service.languages import LANGUAGES
-from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outcome
+from executor_service.model import Cause, ExecutionResult, Outcome
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
 from executor_service.sandbox.use import Sandbox
@@ -24,24 +24,12 @@ _log = logging.getLogger(__name__)
 class Programs:
     """The `Work` for requests without a session."""
 
-    def __init__(
-        self,
-        boxes: Boxes,
-        planner: Planner,
-        compiler: Compiler,
-        hold: Hold,
-        clock: Clock,
-        *,
-        name: str,
-        level: IsolationLevel,
-    ) -> None:
+    def __init__(self, boxes: Boxes, planner: Planner, compiler: Compiler, hold: Hold, clock: Clock) -> None:
         self._boxes = boxes
         self._planner = planner
         self._compiler = compiler
         self._hold = hold
         self._clock = clock
-        self._name = name
-        self._level = level
 
     async def perform(self, attempt: Attempt) -> ExecutionResult:
         if not LANGUAGES[attempt.request.language].compile:
@@ -60,9 +48,9 @@ class Programs:
         try:
             build = await self._compiler.build(attempt.request, compiled)
         except SandboxFailure as failure:
-            return self._failed(attempt, failure)
+            return _failed(attempt, failure)
         except NotCompiled as stopped:
-            return self.result(attempt, stopped.outcome, stopped.cause, stopped.message)
+            return attempt.result(stopped.outcome, stopped.cause, stopped.message)
         if not build.message:
             # What the compiler ran is no set-up; waiting for that of another run is.
             return await self._run(attempt, build, admitted + ran_s)
@@ -70,9 +58,7 @@ class Programs:
         await attempt.claim.confirmed()
         attempt.claim.check()
         attempt.started = True
-        return self._result(
-            attempt,
-            self._planner.plan(attempt.request),
+        return attempt.result(
             Outcome.COMPILE_ERROR,
             Cause.POLICY,
             build.message,
@@ -85,6 +71,8 @@ class Programs:
         with self._hold(attempt.request.workspace_id, attempt.request.limits) as workspace:
             request = attempt.request
             plan = mounted(self._planner.plan(request, build.made), workspace, read_only=request.workspace_read_only)
+            if plan.mode is Mode.MAIN:
+                attempt.profile = plan.profile
             return await self._run_plan(attempt, plan, build, admitted)
 
     async def _run_plan(self, attempt: Attempt, plan: Plan, build: Build, admitted: float) -> ExecutionResult:
@@ -94,56 +82,37 @@ class Programs:
                 await _allow(attempt, sandbox)
                 setup_s = self._clock.now() - admitted
                 report = await sandbox.run(attempt.observe)
-                answered = self._judged(attempt, plan, report, compilation=build.compilation, setup_time_s=setup_s)
+                answered = _judged(attempt, report, compilation=build.compilation, setup_time_s=setup_s)
                 attempt.answer(answered)
         except SandboxFailure as failure:
             if answered is not None:
                 raise
-            return self._failed(attempt, failure, compilation=build.compilation)
+            return _failed(attempt, failure, compilation=build.compilation)
         return answered
 
-    def _failed(self, attempt: Attempt, failure: SandboxFailure, **facts: object) -> ExecutionResult:
-        attempt.started = failure.started
-        _log.error("run %d: %s", attempt.number, failure)
-        plan = self._planner.plan(attempt.request)
-        return self._result(attempt, plan, Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.", **facts)
 
-    def _judged(self, attempt: Attempt, plan: Plan, report: Report, **facts: object) -> ExecutionResult:
-        outcome, cause, message = judge(report, attempt.request.limits)
-        return self._result(
-            attempt,
-            plan,
-            outcome,
-            cause,
-            message,
-            exit_code=128 + report.signal if report.signal else report.code,
-            signal=report.signal,
-            stdout=report.stdout,
-            stderr=report.stderr,
-            files=report.files,
-            wall_time_s=report.wall_s,
-            cpu_time_s=report.cpu_s,
-            peak_memory_bytes=report.peak_bytes,
-            **facts,
-        )
+def _failed(attempt: Attempt, failure: SandboxFailure, **facts: object) -> ExecutionResult:
+    attempt.started = failure.started
+    _log.error("run %d: %s", attempt.number, failure)
+    return attempt.result(Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.", **facts)
 
-    def result(self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str) -> ExecutionResult:
-        return self._result(attempt, self._planner.plan(attempt.request), outcome, cause, message)
 
-    def _result(
-        self, attempt: Attempt, plan: Plan, outcome: Outcome, cause: Cause, message: str, **facts: object
-    ) -> ExecutionResult:
-        return ExecutionResult(
-            outcome=outcome,
-            cause=cause,
-            message=message,
-            queue_time_s=attempt.queue_s,
-            isolation_level=self._level,
-            profile=plan.profile if plan.mode is Mode.MAIN else "",
-            served_by=self._name,
-            request_id=attempt.request.request_id,
-            **facts,  # type: ignore[arg-type]
-        )
+def _judged(attempt: Attempt, report: Report, **facts: object) -> ExecutionResult:
+    outcome, cause, message = judge(report, attempt.request.limits)
+    return attempt.result(
+        outcome,
+        cause,
+        message,
+        exit_code=128 + report.signal if report.signal else report.code,
+        signal=report.signal,
+        stdout=report.stdout,
+        stderr=report.stderr,
+        files=report.files,
+        wall_time_s=report.wall_s,
+        cpu_time_s=report.cpu_s,
+        peak_memory_bytes=report.peak_bytes,
+        **facts,
+    )
 
 
 async def _allow(attempt: Attempt, sandbox: Sandbox) -> None:

@@ -23,7 +23,7 @@ from executor_service.core.admission import Admission, AdmissionStatistics, Plac
 from executor_service.core.dedup import DedupTable, ResultGone
 from executor_service.core.output import OutputLog
 from executor_service.core.tally import Refusal, RunTally
-from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
+from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outcome, RunRequest
 from executor_service.sandbox.report import Stream
 from executor_service.server.flights import Flight
 from executor_service.server.leases import Claim, LeaseGate, LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
@@ -106,6 +106,7 @@ class Runs:
         clock: Clock,
         *,
         name: str,
+        level: IsolationLevel,
         admission: Admission,
         table: DedupTable[_Run, ExecutionResult],
         queue_timeout_s: float,
@@ -116,6 +117,7 @@ class Runs:
         self._gate = gate
         self._clock = clock
         self._name = name
+        self._level = level
         self._admission = admission
         self._table = table
         self._turns = turns
@@ -236,7 +238,7 @@ class Runs:
             return Draining() if self.draining else Abandoned()
         assert run.attempt is not None
         message = "Killed: nobody waited for the result any more, or the server ended."
-        return run.work.result(run.attempt, Outcome.CANCELLED, Cause.INFRA, message)
+        return run.attempt.result(Outcome.CANCELLED, Cause.INFRA, message)
 
     def _left(self, run: _Run) -> None:
         """Nothing of it runs any more."""
@@ -275,11 +277,12 @@ class Runs:
             run.attempt = Attempt(
                 run.request,
                 run.number,
-                run.place.slot,
                 held,
                 queue_s,
                 run.observe,
                 answer=run.land,
+                served_by=self._name,
+                level=self._level,
             )
             if run.on_start is not None:
                 run.on_start()

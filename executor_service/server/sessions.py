@@ -14,11 +14,10 @@ from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
 from types import TracebackType
-from typing import Any
 
 from executor_service.cleanup import leave
 from executor_service.core.sessions import Ended
-from executor_service.model import Cause, ExecutionResult, IsolationLevel, Limits, Outcome, RunRequest, SessionInfo
+from executor_service.model import ExecutionResult, Limits, RunRequest, SessionInfo
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.server.cell_run import CellRun, facts_of
@@ -57,7 +56,6 @@ class Sessions:
         table: SessionTable,
         grace_s: float,
         name: str,
-        level: IsolationLevel,
     ) -> None:
         self._boxes = boxes
         self._planner = planner
@@ -66,7 +64,6 @@ class Sessions:
         self.table = table
         self._grace_s = grace_s
         self._name = name
-        self._level = level
         self._tasks = asyncio.TaskGroup()
         self._sweeper: asyncio.Task[None] | None = None
         self.draining = False
@@ -191,19 +188,8 @@ class Sessions:
         if end.answer is not None:
             session.memory_bytes = end.answer.resident_bytes
         facts = facts_of(end, limits, kept=True)
-        return self._result(attempt, setup_time_s=setup_s, cell=cell, profile=session.info.profile, **facts)
-
-    def result(self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str) -> ExecutionResult:
-        return self._result(attempt, outcome=outcome, cause=cause, message=message)
-
-    def _result(self, attempt: Attempt, **facts: Any) -> ExecutionResult:
-        return ExecutionResult(
-            queue_time_s=attempt.queue_s,
-            isolation_level=self._level,
-            served_by=self._name,
-            request_id=attempt.request.request_id,
-            **facts,
-        )
+        attempt.profile = session.info.profile
+        return attempt.result(setup_time_s=setup_s, cell=cell, **facts)
 
     def _new_id(self) -> str:
         return self.table.session_id(secrets.token_urlsafe(16))

@@ -18,7 +18,7 @@ from executor_service.core.verdict import judge
 from executor_service.grading.model import AssertCase, PytestCase, Verdict, VerifyStyle
 from executor_service.grading.request import FunctionCall, VerifyRequest
 from executor_service.grading.rules import Finding, Status, judge_check, judge_value, unanswered
-from executor_service.model import Cause, ExecutionResult, InputFile, IsolationLevel, Limits, Outcome
+from executor_service.model import Cause, ExecutionResult, InputFile, Limits, Outcome
 from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
 from executor_service.server.dialogue import MAX_MESSAGE, Dialogue, Ended, Speaker
 from executor_service.server.plans import mounted
@@ -49,11 +49,9 @@ class Grader:
 
     workers: BoxWorkers
     clock: Clock
-    name: str
     env: Mapping[str, str]
     profile_for: Callable[[bytes], str]
     """The runtime profile that suits a source."""
-    level: IsolationLevel = IsolationLevel.NAMESPACES
     hold: Hold = _no_workspace
 
     @asynccontextmanager
@@ -101,29 +99,18 @@ class CaseWork:
         self.finding: Finding | None = None
 
     async def perform(self, attempt: Attempt) -> ExecutionResult:
+        attempt.profile = self.grader.profile_for(self.request.program.code)
         try:
             return await self._perform(attempt)
         except SandboxFailure as failure:
             attempt.started = failure.started
             _log.error("case %d: %s", attempt.number, failure)
-            result = self.result(attempt, Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.")
+            result = attempt.result(Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.")
             self.finding = unanswered(result)
             return result
 
     async def _perform(self, attempt: Attempt) -> ExecutionResult:
         raise NotImplementedError
-
-    def result(self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str) -> ExecutionResult:
-        return ExecutionResult(
-            outcome=outcome,
-            cause=cause,
-            message=message,
-            queue_time_s=attempt.queue_s,
-            isolation_level=self.grader.level,
-            profile=self.grader.profile_for(self.request.program.code),
-            served_by=self.grader.name,
-            request_id=attempt.request.request_id,
-        )
 
     async def _bind(self, attempt: Attempt, *workers: Served) -> None:
         """Nothing of the candidate runs before the lease is bound."""
@@ -145,13 +132,13 @@ class CaseWork:
     def _answered(self, attempt: Attempt, report: Report, setup_s: float, *, code: int = 0) -> ExecutionResult:
         """For a candidate that has answered, and was ended because nothing more was wanted of it."""
         outcome = Outcome.NONZERO_EXIT if code else Outcome.FINISHED
-        base = self.result(attempt, outcome, Cause.POLICY, "")
+        base = attempt.result(outcome, Cause.POLICY, "")
         return replace(_with_report(base, report, setup_s), exit_code=code, signal=0)
 
     def _unanswered(self, attempt: Attempt, report: Report, setup_s: float) -> ExecutionResult:
         """For a candidate that ended, or was killed, without an answer."""
         outcome, cause, message = judge(report, self.request.program.limits)
-        return _with_report(self.result(attempt, outcome, cause, message), report, setup_s)
+        return _with_report(attempt.result(outcome, cause, message), report, setup_s)
 
 
 def _with_report(result: ExecutionResult, report: Report, setup_s: float) -> ExecutionResult:

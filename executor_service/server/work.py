@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
+from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outcome, RunRequest
 from executor_service.sandbox.report import Stream
 from executor_service.server.leases import Claim
 
@@ -45,8 +45,6 @@ class Attempt:
     request: RunRequest
     number: int
     """Unique in the life of this server."""
-    slot: int
-    """From 0; no other attempt of this moment has it."""
     claim: Claim
     queue_s: float
     """How long it waited for both."""
@@ -56,13 +54,28 @@ class Attempt:
     apart by the kernel. Lease and slot are given back when `perform` has returned."""
     started: bool = False
     """Set by the work, right before the program may run; taken back where it turns out that it did not."""
+    profile: str = ""
+    """The runtime profile that it runs in, set by the work once it is known."""
+    served_by: str = ""
+    """Name of this server."""
+    level: IsolationLevel = IsolationLevel.NAMESPACES
+
+    def result(self, outcome: Outcome, cause: Cause, message: str, **facts: Any) -> ExecutionResult:
+        """A result, with what is the same whichever way something was run."""
+        return ExecutionResult(
+            outcome=outcome,
+            cause=cause,
+            message=message,
+            queue_time_s=self.queue_s,
+            isolation_level=self.level,
+            profile=self.profile,
+            served_by=self.served_by,
+            request_id=self.request.request_id,
+            **facts,
+        )
 
 
 class Work(Protocol):
     async def perform(self, attempt: Attempt) -> ExecutionResult:
         """Does it. Nothing of it runs any more when this returns, or is cancelled."""
-        ...
-
-    def result(self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str) -> ExecutionResult:
-        """A result that has no output, for an attempt whose end `perform` did not see."""
         ...

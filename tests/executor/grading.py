@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from executor_service.grading.rules import Finding
 from executor_service.grading.validation import validate_verify
-from executor_service.model import ExecutionResult, IsolationLevel, Limits
+from executor_service.model import ExecutionResult, Limits
 from executor_service.sandbox.inside.values import encode
 from executor_service.server.leases import NoLimiter
 from executor_service.server.verify_cases import CheckWork, FunctionWork, Grader
@@ -31,9 +31,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.workers = Workers(folder)
-        self.grader = Grader(
-            cast("Any", self.workers), MonotonicClock(), "test", {}, lambda _: "python-base", IsolationLevel.LANDLOCK
-        )
+        self.grader = Grader(cast("Any", self.workers), MonotonicClock(), {}, lambda _: "python-base")
         self.tests: list[tuple[str, Finding]] = []
 
     async def grade(self, message: pb.VerifyCodeRequest) -> tuple[Finding, ExecutionResult]:
@@ -44,7 +42,7 @@ class Bench:
         else:
             work = CheckWork(self.grader, request, request.cases[0])  # type: ignore[arg-type]
         async with NoLimiter().claim(None, run_id="1", tenant="") as claim:
-            result = await work.perform(Attempt(request.program, next(_NUMBERS), 0, claim, 0.0))
+            result = await work.perform(Attempt(request.program, next(_NUMBERS), claim, 0.0))
         self.tests = getattr(work, "tests", [])
         assert work.finding is not None
         assert not self.workers.alive()

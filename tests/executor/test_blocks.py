@@ -17,6 +17,7 @@ from executor_service.server import app
 from executor_service.server.leases import NoLimiter
 from executor_service.server.runs import Draining, Runs
 from executor_service.server.sessions import Sessions
+from executor_service.server.workspace_calls import WorkspaceCalls
 from executor_service.server.workspaces import open_workspaces
 from executor_service.session_validation import SessionRequest
 from fairbox.clock import MonotonicClock
@@ -35,16 +36,6 @@ class OopsError(Exception):
     """The block's own."""
 
 
-class NoTurns:
-    """No run of these tests names a session."""
-
-    def taken(self, session_id: str) -> bool:
-        raise NotImplementedError
-
-    def turn(self, request: RunRequest) -> contextlib.AbstractAsyncContextManager[None]:
-        raise NotImplementedError
-
-
 @contextlib.asynccontextmanager
 async def parts() -> AsyncIterator[tuple[Runs, Sessions]]:
     """Those of a server, entered one in the other as it does: workspaces, boxes, sessions, runs, verifications."""
@@ -52,13 +43,8 @@ async def parts() -> AsyncIterator[tuple[Runs, Sessions]]:
     async with contextlib.AsyncExitStack() as stack:
         workspaces = await stack.enter_async_context(open_workspaces(CONFIG, clock))
         here, _ = await app.open_here(stack, CONFIG, clock, workspaces.stores)
-        hold = app.workspace_calls(CONFIG, workspaces, here, "blocks").hold
-        sessions = await stack.enter_async_context(app.open_sessions(CONFIG, here, hold, clock, "blocks"))
-        work = app.open_router(here, hold, clock, "blocks", sessions)
-        runs = await stack.enter_async_context(
-            app.open_runs(CONFIG, work, NoLimiter(), clock, "blocks", turns=NoTurns())
-        )
-        await stack.enter_async_context(app.open_verifier(CONFIG, runs, here, hold, clock, "blocks"))
+        hold = WorkspaceCalls(workspaces, [], [], name="blocks", copy_bytes=0).hold
+        _, sessions, runs, _ = await app.open_work(stack, CONFIG, here, hold, NoLimiter(), clock, "blocks")
         yield runs, sessions
 
 
