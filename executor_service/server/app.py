@@ -37,8 +37,7 @@ from executor_service.server.programs import Programs
 from executor_service.server.remote_limiter import RemoteLimiter
 from executor_service.server.runs import Runs
 from executor_service.server.served import BoxWorkers
-from executor_service.server.service import SERVICE_NAME, ExecutorService
-from executor_service.server.session_service import SessionService
+from executor_service.server.service import SERVICE_NAME, ExecutorService, sessions_once
 from executor_service.server.session_table import SessionTable
 from executor_service.server.sessions import Sessions
 from executor_service.server.status import status
@@ -99,17 +98,8 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         calls = WorkspaceCalls(workspaces, config.workspace_remotes, here.host.binds, name=name, copy_bytes=copy_bytes)
         gate = await stack.enter_async_context(open_gate(config, name, limiter_security))
         _, sessions, runs, verifier = await open_work(stack, config, here, calls.hold, gate, clock, name)
-        policy, installed, profiles = config.policy(), capabilities.installed, frozenset(here.boxes.profiles)
-        session_service = await stack.enter_async_context(
-            SessionService(
-                sessions,
-                clock,
-                policy=policy,
-                installed=installed,
-                profiles={name for name, profile in here.boxes.profiles.items() if not profile.lean},
-                table=open_table(),
-            )
-        )
+        policy, installed, profiles = config.policy(), capabilities.installed, here.boxes.profiles
+        once = await stack.enter_async_context(sessions_once(sessions, clock, open_table()))
         started, version = clock.now(), installed_version()
         boxes, compiler = here.boxes, here.compiler
 
@@ -119,7 +109,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
                 config, name, version, runs, sessions, boxes, compiler, gate, capabilities, prepared, uptime_s, facts
             )
 
-        service = ExecutorService(runs, verifier, session_service, policy, installed, profiles, calls, now)
+        service = ExecutorService(runs, verifier, sessions, once, policy, installed, profiles, calls, now)
         if config.metrics_listen:
             figures = partial(executor_metrics, now, runs.tally, sessions.table, boxes)
             await stack.enter_async_context(metrics_server(config, figures, security))

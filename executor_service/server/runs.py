@@ -10,12 +10,14 @@ last call that waits for a run is cancelled, the run is; nothing is left when th
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from executor_service.balance import Load
 from executor_service.cleanup import leave
@@ -27,10 +29,12 @@ from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outco
 from executor_service.sandbox.report import Stream
 from executor_service.server.flights import Flight
 from executor_service.server.leases import Claim, LeaseGate, LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
-from executor_service.server.run_traces import record_run
-from executor_service.server.work import Attempt, Turns, Work
+from executor_service.server.work import Attempt, Work
 from fairbox import logs, tracing
 from fairbox.clock import Clock
+
+if TYPE_CHECKING:
+    from executor_service.server.sessions import Sessions
 
 __all__ = ["Abandoned", "Draining", "Follower", "QueueTimeout", "ResultGone", "Runs"]
 
@@ -110,7 +114,7 @@ class Runs:
         admission: Admission,
         table: DedupTable[_Run, ExecutionResult],
         queue_timeout_s: float,
-        turns: Turns,
+        turns: Sessions,
         tally: RunTally | None = None,
     ) -> None:
         self._work = work
@@ -255,7 +259,7 @@ class Runs:
         else:
             self.tally.refused(_refusal(ending))
         if tracing.enabled():
-            record_run(run.request, ending, now - run.place.entered_at, name=self._name)
+            _record(run.request, ending, now - run.place.entered_at, name=self._name)
         if run.started and isinstance(ending, ExecutionResult):
             size = sum(len(output.data) for output in ending.outputs) + sum(len(file.content) for file in ending.files)
             size += sum(len(form) for display in ending.displays for form in display.data.values())
@@ -320,3 +324,55 @@ def _facts(request: RunRequest) -> dict[str, str]:
     lease = "" if request.lease is None else f"{request.lease.bucket}/{request.lease.epoch}.{request.lease.seq}"
     ids = {"request_id": request.request_id, "tenant": request.tenant, "session_id": request.session_id}
     return {**ids, "lease": lease}
+
+
+def _record(request: RunRequest, ending: ExecutionResult | Exception, total_s: float, *, name: str) -> None:
+    """Records the spans of a run that has just ended, below that of the call that brought it: `executor.execution`, and
+    in it queue, compile, set-up, run and collect (reading outputs and files, and judging).
+
+    They are laid one behind the other as their times in the result say, which is how a run goes. `name` is that of this
+    server.
+    """
+    ended_at = time.time()  # once, so that the phases lie within the run to the microsecond
+    facts: dict[str, tracing.Value] = {
+        "request_id": request.request_id,
+        "tenant": request.tenant,
+        "session_id": request.session_id,
+        "workspace_id": request.workspace_id,
+        "language": request.language,
+        "served_by": name,
+    }
+    if isinstance(ending, Exception):
+        why = type(ending).__name__
+        facts |= {"cause": Cause.INFRA, "refused": why}
+        run = tracing.record("executor.execution", facts, seconds=total_s, ended_at=ended_at, why=why)
+        tracing.record("executor.queue", seconds=total_s, ended_at=ended_at, parent=run)
+        return
+    facts |= {
+        "outcome": ending.outcome,
+        "cause": ending.cause,
+        "queue_s": ending.queue_time_s,
+        "setup_s": ending.setup_time_s,
+        "wall_s": ending.wall_time_s,
+        "cpu_s": ending.cpu_time_s,
+        "peak_memory_bytes": ending.peak_memory_bytes,
+        "profile": ending.profile,
+        "isolation": ending.isolation_level,
+        "cell": ending.cell,
+    }
+    why = ending.outcome.value if ending.cause is Cause.INFRA else ""
+    run = tracing.record("executor.execution", facts, seconds=total_s, ended_at=ended_at, why=why)
+    left_s = total_s
+    for phase, seconds in _phases(ending):
+        seconds = min(seconds, left_s)
+        left_s -= seconds
+        tracing.record(f"executor.{phase}", seconds=seconds, ended_at=ended_at - left_s, parent=run)
+    tracing.record("executor.collect", seconds=left_s, ended_at=ended_at, parent=run)
+
+
+def _phases(result: ExecutionResult) -> list[tuple[str, float]]:
+    compiled = result.compilation
+    phases = [("queue", result.queue_time_s)]
+    if compiled is not None and not compiled.cached:
+        phases.append(("compile", compiled.wall_time_s))
+    return [*phases, ("setup", result.setup_time_s), ("run", result.wall_time_s)]

@@ -10,32 +10,45 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from executor_service.balance import LOAD_KEY
-from executor_service.convert import result_to_proto
+from executor_service.convert import result_to_proto, session_to_proto
+from executor_service.core.dedup import DedupTable
 from executor_service.core.output import OutputLog, OutputReader
+from executor_service.core.sessions import SessionNotFound
 from executor_service.grading.convert import verify_to_proto
 from executor_service.grading.validation import validate_verify
-from executor_service.model import ExecutionResult, RunRequest
+from executor_service.model import ExecutionResult, RunRequest, SessionInfo
 from executor_service.sandbox.report import Stream
+from executor_service.sandbox.template import Profile
 from executor_service.server.access import own
+from executor_service.server.flights import Flight, SingleFlight
 from executor_service.server.problems import ReaderStalled, abort
-from executor_service.server.runs import Follower, Runs
-from executor_service.server.session_service import SessionService
+from executor_service.server.runs import Abandoned, Follower, Runs
+from executor_service.server.sessions import Sessions
 from executor_service.server.verify import Verifier
 from executor_service.server.workspace_calls import WorkspaceCalls
+from executor_service.session_validation import (
+    page_token,
+    validate_branch,
+    validate_delete,
+    validate_list,
+    validate_session,
+)
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from executor_service.validation import LimitPolicy, validate
+from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
+from fairbox.security import current_identity
 
-__all__ = ["SERVICE_NAME", "STALLED_S", "ExecutorService", "Send", "send_in_time", "stream_execution"]
+__all__ = ["SERVICE_NAME", "STALLED_S", "ExecutorService", "Send", "send_in_time", "sessions_once", "stream_execution"]
 
 CHUNK_BYTES = 64 << 10
 """Largest chunk: a few make full use of a connection, and a person sees output without delay."""
@@ -102,15 +115,18 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 T = TypeVar("T")
+Made = tuple[SessionInfo, ...]
 SERVICE_NAME = "executor_service.v1.ExecutorService"
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A request that was found valid, and what makes another one the same."""
+_SESSION_BYTES = 1024
+"""What the description of a session takes, where it is kept for those who ask again."""
 
-    request: RunRequest
-    fingerprint: bytes
+
+def sessions_once(sessions: Sessions, clock: Clock, table: DedupTable[Flight[Made], Made]) -> SingleFlight[Made]:
+    """Makes the sessions of one request once. What has an id is made although the call that brought it is cancelled: it
+    can be asked for again."""
+    return SingleFlight(clock, table, lambda made: _SESSION_BYTES, Abandoned, discard=sessions.discard)
 
 
 class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
@@ -118,19 +134,22 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self,
         runs: Runs,
         verifier: Verifier,
-        sessions: SessionService,
+        sessions: Sessions,
+        once: SingleFlight[Made],
         policy: LimitPolicy,
         installed: frozenset[str],
-        profiles: frozenset[str],
+        profiles: Mapping[str, Profile],
         workspaces: WorkspaceCalls,
         status: Callable[[], pb.GetStatusResponse],
     ) -> None:
         self._runs = runs
         self._verifier = verifier
         self._sessions = sessions
+        self._once = once
         self._policy = policy
         self._installed = installed
-        self._profiles = profiles
+        self._profiles = frozenset(profiles)
+        self._session_profiles = {name for name, profile in profiles.items() if not profile.lean}
         self._workspaces = workspaces
         self._status = status
 
@@ -138,8 +157,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self, request: pb.ExecuteCodeRequest, context: Context
     ) -> pb.ExecuteCodeResponse:
         try:
-            item = self._check(request)
-            result = await self._execute(item.request, item.fingerprint)
+            result = await self._execute(*self._check(request))
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
         self._tell_load(context)
@@ -166,8 +184,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self, request: pb.StreamExecutionRequest, context: Context
     ) -> None:
         try:
-            item = self._check_streamed(request.execution)
-            await stream_execution(self._execute, item.request, item.fingerprint, context.write)
+            await stream_execution(self._execute, *self._check_streamed(request.execution), context.write)
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
 
@@ -182,24 +199,29 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     async def CreateSession(  # noqa: N802
         self, request: pb.CreateSessionRequest, context: Context
     ) -> pb.CreateSessionResponse:
-        response = await _answered(context, lambda: self._sessions.create(own(request)))
+        response = await _answered(context, lambda: self._create(own(request)))
         self._tell_load(context)
         return response
 
     async def BranchSession(  # noqa: N802
         self, request: pb.BranchSessionRequest, context: Context
     ) -> pb.BranchSessionResponse:
-        return await _answered(context, lambda: self._sessions.branch(request))
+        return await _answered(context, lambda: self._branch(request))
 
     async def DeleteSession(  # noqa: N802
         self, request: pb.DeleteSessionRequest, context: Context
     ) -> pb.DeleteSessionResponse:
-        return await _answered(context, lambda: self._sessions.delete(request))
+        return await _answered(context, lambda: self._delete(request))
 
     async def ListSessions(  # noqa: N802
         self, request: pb.ListSessionsRequest, context: Context
     ) -> pb.ListSessionsResponse:
-        return await _answered(context, lambda: self._sessions.list(own(request)))
+        try:
+            valid, table = validate_list(own(request)), self._sessions.table
+        except Exception as error:  # the boundary: each gets its status
+            await abort(context, error)
+        found, after = table.page(owner=valid.owner, tenant=valid.tenant, after=valid.after, size=valid.size)
+        return pb.ListSessionsResponse(sessions=map(session_to_proto, found), next_page_token=page_token(after))
 
     async def GetStatus(  # noqa: N802
         self, request: pb.GetStatusRequest, context: Context
@@ -210,7 +232,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         """Behind the answer, for clients that have several executors to choose from."""
         context.set_trailing_metadata(((LOAD_KEY, str(self._runs.load())),))
 
-    def _check_streamed(self, execution: pb.ExecuteCodeRequest) -> Checked:
+    def _check_streamed(self, execution: pb.ExecuteCodeRequest) -> tuple[RunRequest, bytes]:
         """A program that is a field of another message: FieldErrors name its fields so."""
         try:
             return self._check(execution)
@@ -218,11 +240,11 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
             named = [FieldError(f"execution.{error.field}", error.problem) for error in errors.errors]
             raise FieldErrors(named) from None
 
-    def _check(self, request: pb.ExecuteCodeRequest) -> Checked:
+    def _check(self, request: pb.ExecuteCodeRequest) -> tuple[RunRequest, bytes]:
         valid = validate(own(request), installed=self._installed, policy=self._policy, profiles=self._profiles)
         if valid.session_id:
-            self._sessions.permit(valid.session_id)
-        return Checked(valid, fingerprint(request) if valid.request_id else b"")
+            self._permit(valid.session_id)
+        return valid, fingerprint(request) if valid.request_id else b""
 
     async def _execute(self, request: RunRequest, mark: bytes, follow: Follower | None = None) -> ExecutionResult:
         # A workspace is held from the first moment, so that it does not go while its run waits. A repeated request is
@@ -232,15 +254,46 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         with self._workspaces.hold("" if known else request.workspace_id, request.limits):
             return await self._runs.execute(request, mark, follow)
 
+    async def _create(self, request: pb.CreateSessionRequest) -> pb.CreateSessionResponse:
+        profiles = self._session_profiles
+        valid = validate_session(request, installed=self._installed, policy=self._policy, profiles=profiles)
 
-def fingerprint(request: pb.ExecuteCodeRequest | pb.VerifyCodeRequest) -> bytes:
-    """What makes two requests the same. Not the lease: it says who pays for a run, not what is run."""
+        async def make() -> Made:
+            return (await self._sessions.create(valid),)
+
+        made, _ = await self._once.do(valid.request_id, fingerprint(request), make)
+        return pb.CreateSessionResponse(session=session_to_proto(made[0]))
+
+    async def _branch(self, request: pb.BranchSessionRequest) -> pb.BranchSessionResponse:
+        valid = validate_branch(request)
+        self._permit(valid.session_id)
+        made, _ = await self._once.do(valid.request_id, fingerprint(request), lambda: self._sessions.branch(valid))
+        return pb.BranchSessionResponse(sessions=map(session_to_proto, made))
+
+    async def _delete(self, request: pb.DeleteSessionRequest) -> pb.DeleteSessionResponse:
+        session_id = validate_delete(request)
+        try:
+            self._permit(session_id)
+        except SessionNotFound:
+            return pb.DeleteSessionResponse(deleted=False)
+        return pb.DeleteSessionResponse(deleted=await self._sessions.delete(session_id))
+
+    def _permit(self, session_id: str) -> None:
+        """Raises SessionNotFound for a session of another tenant than the caller's token is for."""
+        if tenant := current_identity().tenant:
+            self._sessions.table.permit(session_id, tenant)
+
+
+def fingerprint(request: Message) -> bytes:
+    """What makes two requests with one id the same; ids of all kinds may share a table. Not the lease: it says who pays
+    for a run, not what is run."""
     same = request
     if isinstance(request, pb.ExecuteCodeRequest) and request.HasField("lease"):
         same = pb.ExecuteCodeRequest()
         same.CopyFrom(request)
         same.ClearField("lease")
-    return hashlib.sha256(same.SerializeToString(deterministic=True)).digest()
+    kind = request.DESCRIPTOR.name.encode()
+    return hashlib.sha256(kind + b"\0" + same.SerializeToString(deterministic=True)).digest()
 
 
 async def _answered(context: Context, answer: Callable[[], Awaitable[T]]) -> T:

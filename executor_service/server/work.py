@@ -7,7 +7,6 @@ of sessions, another service) is one `Work`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,23 +14,10 @@ from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outco
 from executor_service.sandbox.report import Stream
 from executor_service.server.leases import Claim
 
-__all__ = ["Attempt", "Observer", "Turns", "Work"]
+__all__ = ["Attempt", "Observer", "Work"]
 
 Observer = Callable[[Stream, bytes], None]
 """Is called in the event loop with output as it is read, up to the output limit. Must not block or raise."""
-
-
-class Turns(Protocol):
-    """Whose turn it is in each session."""
-
-    def taken(self, session_id: str) -> bool:
-        """Whether one who enters now has to wait."""
-        ...
-
-    def turn(self, request: RunRequest) -> AbstractAsyncContextManager[None]:
-        """Is entered before a request that names a session waits for lease and slot, and left after it has given them
-        back: what waits for another cell holds neither."""
-        ...
 
 
 def _nobody(result: ExecutionResult) -> None:

@@ -14,7 +14,7 @@ from executor_service.model import Limits
 from executor_service.sandbox import boxes as module
 from executor_service.sandbox.boxes import Boxes, PoolStatistics
 from executor_service.sandbox.template import Profile
-from tests.executor.clocks import FakeClock
+from fairbox.testing import ManualClock
 
 NAME = "python-base"
 
@@ -73,7 +73,7 @@ class FakeTemplate:
 class Pool:
     """The boxes of one profile."""
 
-    def __init__(self, boxes: Boxes, clock: FakeClock) -> None:
+    def __init__(self, boxes: Boxes, clock: ManualClock) -> None:
         self.boxes, self.clock = boxes, clock
         [self.shelf] = boxes._shelves.values()
 
@@ -100,7 +100,7 @@ class Pool:
         self.boxes._release(self.shelf, cast("Any", box))
 
     def tick(self, now: float) -> None:
-        self.clock.time = now
+        self.clock.advance(now - self.clock.now())
         self.boxes._fit(self.shelf)
 
 
@@ -109,7 +109,7 @@ async def opened(monkeypatch: pytest.MonkeyPatch, *, spare: int, most: int) -> A
     monkeypatch.setattr(FakeBox, "alive", set(), raising=False)
     monkeypatch.setattr(module, "Box", FakeBox)
     monkeypatch.setattr(module, "Template", FakeTemplate)
-    clock = FakeClock()
+    clock = ManualClock()
     settings: dict[str, Any] = {"profiles": [FakeTemplate.profile], "env": {}, "limits": Limits()}
     async with Boxes(cast("Any", None), clock, spare=spare, most=most, **settings) as boxes:
         pool = Pool(boxes, clock)
@@ -181,7 +181,7 @@ async def test_any_order_of_events_leaves_nobody_waiting_for_nothing(
                 case "bury" if doomed := [box for box in pool.all() if box.doomed]:
                     await pool.bury(chance.choice(doomed))
                 case "tick":
-                    pool.tick(pool.clock.time + chance.uniform(0, 40))
+                    pool.tick(pool.clock.now() + chance.uniform(0, 40))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             served = [task.done() for task in waiting]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from executor_service.core.sessions import Ended, SessionBusy, SessionNotFound, TooManySessions
 from executor_service.model import Cause, Limits, SessionInfo
 from executor_service.server.session_table import KEPT_ENDED, MAX_WAITING, LiveSession, SessionTable
-from tests.executor.clocks import FakeClock
+from fairbox.testing import ManualClock
 
 
 def add(table: SessionTable, info: SessionInfo) -> LiveSession:
@@ -22,9 +22,9 @@ def add(table: SessionTable, info: SessionInfo) -> LiveSession:
 
 
 def table_of(
-    *session_ids: str, most: int = 100, ttl_s: float = 10.0, clock: FakeClock | None = None, name: str = "here"
+    *session_ids: str, most: int = 100, ttl_s: float = 10.0, clock: ManualClock | None = None, name: str = "here"
 ) -> SessionTable:
-    table = SessionTable(name, clock or FakeClock(), most=most)
+    table = SessionTable(name, clock or ManualClock(), most=most)
     for session_id in session_ids:
         add(table, SessionInfo(session_id, idle_ttl_s=ttl_s))
     return table
@@ -100,17 +100,17 @@ def test_room_is_taken_while_sessions_are_being_made() -> None:
 
 
 def test_idle_sessions_expire_and_busy_ones_do_not() -> None:
-    clock = FakeClock()
+    clock = ManualClock()
     table = table_of("idle", "busy", ttl_s=10.0, clock=clock)
 
     def expired(now: float) -> list[str]:
-        clock.time = now
+        clock.advance(now - clock.now())
         return [session.info.session_id for session in table.expired()]
 
     table.find("busy").enter_at_once()
     assert expired(9.9) == []
     assert expired(10.0) == ["idle"]
-    clock.time = 20.0
+    clock.advance(10.0)
     table.find("busy").leave()
     assert expired(29.9) == ["idle"]
     assert expired(30.0) == ["idle", "busy"]
