@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 __all__ = ["LOAD_KEY", "Balance", "Load", "ServerFacts", "preferred"]
@@ -60,37 +60,32 @@ class Load:
         return f"running={self.running} queued={self.queued} capacity={self.capacity}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ServerFacts:
-    """One server, for those who look on."""
+    """One server."""
 
     address: str
-    in_flight: int
-    calls: int
-    """Since it was first listed."""
-    failures: int
-    """In a row."""
-    load: Load | None
     listed: bool
-
-
-class _Server:
-    __slots__ = ("at", "calls", "failures", "in_flight", "in_flight_then", "listed", "load", "paused_until")
-
-    def __init__(self) -> None:
-        self.in_flight = self.calls = self.failures = self.in_flight_then = 0
-        self.load: Load | None = None
-        self.at = self.paused_until = float("-inf")
-        self.listed = True
+    in_flight: int = 0
+    calls: int = 0
+    """Since it was first listed."""
+    failures: int = 0
+    """In a row."""
+    load: Load | None = None
+    """What it last said of itself, at `told_at`, when `in_flight_then` calls were under way."""
+    told_at: float = float("-inf")
+    in_flight_then: int = 0
+    paused_until: float = float("-inf")
+    """It is left alone until then, unless all are."""
 
     def tell(self, load: Load, now: float) -> None:
-        self.load, self.at, self.in_flight_then = load, now, self.in_flight
+        self.load, self.told_at, self.in_flight_then = load, now, self.in_flight
 
     def score(self, now: float) -> float:
         """How busy it is: 1 is every place taken."""
         if self.load is None:
             return float(self.in_flight)
-        if now - self.at > FRESH_S:
+        if now - self.told_at > FRESH_S:
             return self.in_flight / self.load.capacity
         since = self.in_flight - self.in_flight_then
         busy = max(self.in_flight, self.load.running + self.load.queued + since)
@@ -102,13 +97,13 @@ class Balance:
 
     def __init__(self, random: Callable[[], float]) -> None:
         self._random = random
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, ServerFacts] = {}
 
     def update(self, addresses: Iterable[str]) -> list[str]:
         """The servers that there are now. Returns those that were forgotten."""
         now_listed = set(addresses)
         for address in now_listed:
-            self._servers.setdefault(address, _Server())
+            self._servers.setdefault(address, ServerFacts(address, listed=True))
         for address, server in self._servers.items():
             server.listed = address in now_listed
         return self._forget()
@@ -116,17 +111,12 @@ class Balance:
     def remember(self, addresses: Iterable[str]) -> None:
         """Servers that may be asked by their address though they are not listed."""
         for address in addresses:
-            if address not in self._servers:
-                self._servers[address] = _Server()
-                self._servers[address].listed = False
+            self._servers.setdefault(address, ServerFacts(address, listed=False))
 
     def pick(self, now: float, *, among: Collection[str] | None = None, avoid: str = "") -> str | None:
         """The server for the next call. `among`: only these, where any is known; `avoid`: not this one, where there is
         another. None: there is none."""
-        if among is not None:
-            candidates = [address for address in self._servers if address in among]
-        else:
-            candidates = [address for address, server in self._servers.items() if server.listed]
+        candidates = self.listed if among is None else [address for address in self._servers if address in among]
         if len(candidates) < 2:
             return candidates[0] if candidates else None
         candidates = [each for each in candidates if each != avoid]
@@ -147,7 +137,7 @@ class Balance:
 
     def stale(self, now: float) -> list[str]:
         """Servers that have told nothing for half as long as it counts: they are to be asked."""
-        return [address for address, each in self._servers.items() if each.listed and now - each.at > FRESH_S / 2]
+        return [address for address, each in self._servers.items() if each.listed and now - each.told_at > FRESH_S / 2]
 
     def told(self, address: str, load: Load, now: float) -> None:
         """A server was asked how it is."""
@@ -171,10 +161,13 @@ class Balance:
         return len(self._servers)
 
     def statistics(self) -> list[ServerFacts]:
-        return [
-            ServerFacts(address, each.in_flight, each.calls, each.failures, each.load, each.listed)
-            for address, each in self._servers.items()
-        ]
+        """All as they are now."""
+        return [replace(server) for server in self._servers.values()]
+
+    @property
+    def listed(self) -> list[str]:
+        """Addresses of the servers that there are now."""
+        return [address for address, server in self._servers.items() if server.listed]
 
     def _forget(self) -> list[str]:
         gone = [address for address, each in self._servers.items() if not each.listed and not each.in_flight]

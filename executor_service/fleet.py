@@ -160,7 +160,7 @@ class Fleet:
     @property
     def addresses(self) -> list[str]:
         """Of the servers that are listed."""
-        return [each.address for each in self._balance.statistics() if each.listed]
+        return self._balance.listed
 
     def statistics(self) -> list[ServerFacts]:
         """Every server with calls under way or listed."""

@@ -21,9 +21,8 @@ from typing import Any
 from executor_service.sandbox.groups import NO_GROUPS, RunGroups
 from executor_service.sandbox.host import Host
 from executor_service.sandbox.limits import DEFAULT_INODES
-from executor_service.sandbox.process import wait_readable
 from executor_service.sandbox.report import SandboxFailure
-from executor_service.sandbox.template import Template
+from executor_service.sandbox.template import Template, wait_readable
 
 __all__ = ["Box", "Message"]
 

@@ -21,10 +21,9 @@ from typing import Any
 
 from executor_service.cleanup import to_the_end
 from executor_service.sandbox.host import MAIN_FILE, WORK_FOLDER, Host
-from executor_service.sandbox.process import Child, wait_readable
 from executor_service.sandbox.report import SandboxFailure
 
-__all__ = ["Profile", "Template"]
+__all__ = ["Profile", "Template", "wait_readable"]
 
 _log = logging.getLogger(__name__)
 _WARM_TIMEOUT_S = 180.0
@@ -33,6 +32,26 @@ _MAX_MESSAGE = 256 << 10
 _MOST_SAID = 64 << 10
 _ROOM_FOR_NAMES = 2048
 """Bytes of the command line that programs overwrite, so that `ps` shows theirs."""
+
+
+async def wait_readable(handle: int, timeout: float) -> bool:
+    """Whether a descriptor could be read within `timeout` seconds; for a pidfd, whether its process has ended."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+
+    def ready() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    loop.add_reader(handle, ready)
+    try:
+        async with asyncio.timeout(timeout):
+            await done
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(handle)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +75,7 @@ class Template:
         """Packages that are not installed."""
         self._host = host
         self._env = env
-        self._child: Child | None = None
+        self._process: asyncio.subprocess.Process | None = None
         self._inner = -1
         self._said = -1
         self._control: socket.socket | None = None
@@ -105,7 +124,16 @@ class Template:
         mode = ("bare-" if self._host.bare else "") + ("root" if self._host.privileged else "user")
         command = [*self._host.template, str(theirs.fileno()), mode, " " * _ROOM_FOR_NAMES]
         try:
-            self._child = Child(command, stdout=writer, stderr=writer, passed=[theirs.fileno()], env=self._env)
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=writer,
+                stderr=writer,
+                pass_fds=[theirs.fileno()],
+                env=self._env,
+                cwd="/",
+                start_new_session=True,  # Ctrl-C in a terminal is for the server alone; it ends its runs in order
+            )
         except OSError as error:
             raise SandboxFailure("template", error.errno or 0, str(error), started=False) from None
         finally:
@@ -167,11 +195,11 @@ class Template:
                 _log.error("template %s: its processes are still not dead", self.profile.name)
             os.close(self._inner)
             self._inner = -1
-        if self._child is not None:
-            self._child.kill()
-            await self._child.wait()
-            self._child.close()
-            self._child = None
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+            self._process = None
         if self._said >= 0:
             asyncio.get_running_loop().remove_reader(self._said)
             os.close(self._said)
