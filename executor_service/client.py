@@ -18,10 +18,9 @@ import grpc.aio
 from opentelemetry.trace import Span
 
 from executor_service.balance import ServerFacts, preferred
-from executor_service.client_errors import error_of_call
 from executor_service.client_streams import OutputChunk, stream_execution
 from executor_service.convert import result_from_proto, workspace_from_proto
-from executor_service.errors import DRAINING, ExecutorError, InvalidRequest, NotFound
+from executor_service.errors import DRAINING, ExecutorError, InvalidRequest, NotFound, error_of_call
 from executor_service.fleet import Fleet, told_when_closed
 from executor_service.grading.convert import verify_from_proto, verify_request
 from executor_service.grading.model import Case, Checker, Comparison, Tolerance, VerifyResult

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import grpc
 import grpc.aio
 
-from executor_service.client_errors import error_of_call
 from executor_service.convert import result_from_proto
-from executor_service.errors import ExecutorUnavailable
+from executor_service.errors import ExecutorUnavailable, error_of_call
 from executor_service.fleet import Member, told_when_closed
 from executor_service.model import ExecutionResult
 from executor_service.sandbox.report import Stream

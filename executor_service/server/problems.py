@@ -13,17 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 import grpc.aio
 
+from executor_service import errors
 from executor_service.core.admission import QueueFull
 from executor_service.core.dedup import IdReused, ResultGone
 from executor_service.core.sessions import SessionBusy, SessionNotFound, TooManySessions
 from executor_service.core.workspaces import StoreFull
-from executor_service.errors import (
-    DRAINING,
-    SESSION_BUSY,
-    SESSION_CANNOT_BRANCH,
-    SESSION_NOT_FOUND,
-    WORKSPACE_TOO_LARGE,
-)
 from executor_service.server.family import CannotBranch
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
 from executor_service.server.runs import Abandoned, Draining, QueueTimeout
@@ -92,11 +86,11 @@ def problem_of(error: Exception) -> Problem:
             return _exhausted(message, _QUEUE_TIMEOUT_RETRY_S, "executor:queue_timeout_s")
         case Draining():
             message = "this executor is ending and takes no more programs"
-            return Problem(grpc.StatusCode.UNAVAILABLE, message, reason=DRAINING)
+            return Problem(grpc.StatusCode.UNAVAILABLE, message, reason=errors.DRAINING)
         case TenantRefused():
             return Problem(grpc.StatusCode.PERMISSION_DENIED, str(error))
         case WorkspaceTooLarge():
-            return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error), reason=WORKSPACE_TOO_LARGE)
+            return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error), reason=errors.WorkspaceTooLarge.reason)
         case UnknownWorkspace():
             return Problem(grpc.StatusCode.NOT_FOUND, str(error))
         case StoreFull():
@@ -116,11 +110,11 @@ def problem_of(error: Exception) -> Problem:
             return Problem(grpc.StatusCode.ABORTED, message)
         case SessionNotFound():
             facts = {"cause": error.cause.value}
-            return Problem(grpc.StatusCode.NOT_FOUND, str(error), reason=SESSION_NOT_FOUND, facts=facts)
+            return Problem(grpc.StatusCode.NOT_FOUND, str(error), reason=errors.SessionNotFound.reason, facts=facts)
         case SessionBusy():
-            return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error), reason=SESSION_BUSY)
+            return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error), reason=errors.SessionBusy.reason)
         case CannotBranch():
-            return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error), reason=SESSION_CANNOT_BRANCH)
+            return Problem(grpc.StatusCode.FAILED_PRECONDITION, str(error), reason=errors.CannotBranch.reason)
         case TooManySessions():
             return _exhausted(str(error), _SESSIONS_RETRY_S, "executor:max_sessions")
         case SessionFailed():
