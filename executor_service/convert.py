@@ -1,187 +1,148 @@
-"""Between the facts of `model` and the messages of executor_service.v1, in both directions, for server and client."""
+"""Between the facts of `model` and the messages of executor_service.v1, in both directions, for server and client.
+
+A dataclass and its message have fields of the same names, and each enum the same members, so descriptor and annotations
+say how each is converted. Invariants: a field that the message lacks is a KeyError at the first use, whatever its
+value; what is not in a message is None if the dataclass allows it, and empty otherwise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import is_dataclass
 from enum import StrEnum
-from typing import TypeVar
+from functools import cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from executor_service.model import (
-    Cause,
-    Compilation,
-    Display,
-    ExecutionResult,
-    FileStatus,
-    IsolationLevel,
-    Limits,
-    Outcome,
-    Output,
-    OutputFile,
-    SessionInfo,
-    Workspace,
-)
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from executor_service.model import ExecutionResult, IsolationLevel, Limits, SessionInfo, Workspace
 from executor_service.v1 import executor_pb2 as pb
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 __all__ = [
+    "from_message",
     "level_to_proto",
     "limits_to_proto",
-    "outcome_to_proto",
     "result_from_proto",
     "result_to_proto",
     "session_from_proto",
     "session_to_proto",
+    "to_message",
     "workspace_from_proto",
 ]
 
-E = TypeVar("E", bound=StrEnum)
+M = TypeVar("M", bound=Message)
+D = TypeVar("D", bound="DataclassInstance")
+Convert = Callable[[Any], Any]
 
 
-_OUTCOMES = {each: pb.Outcome.Value(f"OUTCOME_{each.name}") for each in Outcome}
-_CAUSES = {each: pb.Cause.Value(f"CAUSE_{each.name}") for each in Cause}
-_LEVELS = {each: pb.IsolationLevel.Value(f"ISOLATION_LEVEL_{each.name}") for each in IsolationLevel}
-_STATUSES = {each: pb.FileStatus.Value(f"FILE_STATUS_{each.name}") for each in FileStatus}
-_OUTCOME_OF: dict[int, Outcome] = {number: each for each, number in _OUTCOMES.items()}
-_CAUSE_OF: dict[int, Cause] = {number: each for each, number in _CAUSES.items()}
-_LEVEL_OF: dict[int, IsolationLevel] = {number: each for each, number in _LEVELS.items()}
-_STATUS_OF: dict[int, FileStatus] = {number: each for each, number in _STATUSES.items()}
-_LIMITS = tuple(field.name for field in fields(Limits))
+def to_message(kind: type[M], value: DataclassInstance, **given: Any) -> M:
+    """The message of a dataclass. `given`: fields of the message that are not the dataclass' own."""
+    names, parts_of, converts = _outward(kind.DESCRIPTOR, type(value))
+    parts = dict(zip(names, parts_of(value), strict=True)) | given
+    for name, convert in converts:
+        if name not in given and parts[name] is not None:
+            parts[name] = convert(parts[name])
+    return kind(**parts)
 
 
-def outcome_to_proto(outcome: Outcome) -> pb.Outcome.ValueType:
-    return _OUTCOMES[outcome]
+def from_message(kind: type[D], message: Message, **given: Any) -> D:
+    """The dataclass of a message. `given`: fields that are not as in the message. ValueError for a number of an enum
+    that this version does not know."""
+    names, converts = _inward(kind, message.DESCRIPTOR)
+    parts = {name: getattr(message, name) for name in names} | given
+    for name, optional, convert in converts:
+        if name not in given:
+            parts[name] = None if optional and not message.HasField(name) else convert(getattr(message, name))
+    return kind(**parts)
+
+
+@cache
+def _outward(target: Any, source: Any) -> tuple[list[str], Callable[[Any], Any], list[tuple[str, Convert]]]:
+    """Names, what takes all of them, and how some are converted."""
+    hints = get_type_hints(source)
+    converts = [(name, _to(target.fields_by_name[name], hint)) for name, hint in hints.items()]
+    return list(hints), attrgetter(*hints), [(name, convert) for name, convert in converts if convert]
+
+
+def _to(field: Any, hint: Any) -> Convert | None:
+    if field.enum_type is not None:
+        return _numbers(field.enum_type, hint).__getitem__
+    if not _holds_messages(field):
+        return None
+    nested = GetMessageClass(field.message_type)
+    if get_origin(hint) is tuple:
+        return lambda parts: [to_message(nested, part) for part in parts]
+    return lambda part: to_message(nested, part)
+
+
+@cache
+def _inward(kind: Any, source: Any) -> tuple[list[str], list[tuple[str, bool, Convert]]]:
+    """Names of what is taken as it is; names of the rest, whether it may be None, and how it is converted."""
+    hints = get_type_hints(kind)
+    converts = {name: _from(source.fields_by_name[name], hint) for name, hint in hints.items()}
+    return [name for name, convert in converts.items() if convert is None], [
+        (name, type(None) in get_args(hints[name]), convert) for name, convert in converts.items() if convert
+    ]
+
+
+def _from(field: Any, hint: Any) -> Convert | None:
+    if field.enum_type is not None:
+        known = {number: member for member, number in _numbers(field.enum_type, hint).items()}
+        return lambda number: _member(known, number, hint)
+    if not _holds_messages(field):
+        return None if field.message_type is None else dict
+    nested: Any = next(each for each in (hint, *get_args(hint)) if is_dataclass(each))
+    if get_origin(hint) is tuple:
+        return lambda parts: tuple([from_message(nested, part) for part in parts])
+    return lambda part: from_message(nested, part)
+
+
+def _holds_messages(field: Any) -> bool:
+    return field.message_type is not None and not field.message_type.GetOptions().map_entry
+
+
+def _numbers(enum: Any, members: Any) -> dict[Any, int]:
+    """Numbers of an enum's members, whose names lack the prefix that the values of the message's enum have."""
+    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    return {member: enum.values_by_name[prefix + member.name].number for member in members}
+
+
+def _member(known: dict[int, StrEnum], number: int, kind: type[StrEnum]) -> StrEnum:
+    member = known.get(number)
+    if member is None:
+        raise ValueError(f"the executor answered with {kind.__name__} {number}, which this client does not know")
+    return member
 
 
 def level_to_proto(level: IsolationLevel) -> pb.IsolationLevel.ValueType:
-    return _LEVELS[level]
+    return pb.IsolationLevel.Value(f"ISOLATION_LEVEL_{level.name}")
 
 
 def limits_to_proto(limits: Limits) -> pb.Limits:
-    return pb.Limits(**{name: getattr(limits, name) for name in _LIMITS})
+    return to_message(pb.Limits, limits)
 
 
 def result_to_proto(result: ExecutionResult) -> pb.ExecutionResult:
-    return pb.ExecutionResult(
-        outcome=outcome_to_proto(result.outcome),
-        cause=_CAUSES[result.cause],
-        exit_code=result.exit_code,
-        signal=result.signal,
-        stdout=_output_to_proto(result.stdout),
-        stderr=_output_to_proto(result.stderr),
-        files=[
-            pb.OutputFile(
-                path=file.path,
-                status=_STATUSES[file.status],
-                content=file.content,
-                size_bytes=file.size_bytes,
-            )
-            for file in result.files
-        ],
-        compilation=compilation_to_proto(result.compilation),
-        queue_time_s=result.queue_time_s,
-        setup_time_s=result.setup_time_s,
-        wall_time_s=result.wall_time_s,
-        cpu_time_s=result.cpu_time_s,
-        peak_memory_bytes=result.peak_memory_bytes,
-        isolation_level=level_to_proto(result.isolation_level),
-        profile=result.profile,
-        served_by=result.served_by,
-        request_id=result.request_id,
-        deduplicated=result.deduplicated,
-        message=result.message,
-        displays=[pb.Display(data=display.data, truncated=display.truncated) for display in result.displays],
-        cell=result.cell,
-    )
+    return to_message(pb.ExecutionResult, result)
 
 
 def result_from_proto(message: pb.ExecutionResult) -> ExecutionResult:
     """ValueError for an outcome, cause or status that this version does not know."""
-    return ExecutionResult(
-        outcome=_member(_OUTCOME_OF, message.outcome),
-        cause=_member(_CAUSE_OF, message.cause),
-        exit_code=message.exit_code,
-        signal=message.signal,
-        stdout=_output_from_proto(message.stdout),
-        stderr=_output_from_proto(message.stderr),
-        files=tuple(
-            OutputFile(
-                path=file.path,
-                status=_member(_STATUS_OF, file.status),
-                content=file.content,
-                size_bytes=file.size_bytes,
-            )
-            for file in message.files
-        ),
-        compilation=compilation_from_proto(message.compilation) if message.HasField("compilation") else None,
-        queue_time_s=message.queue_time_s,
-        setup_time_s=message.setup_time_s,
-        wall_time_s=message.wall_time_s,
-        cpu_time_s=message.cpu_time_s,
-        peak_memory_bytes=message.peak_memory_bytes,
-        isolation_level=_member(_LEVEL_OF, message.isolation_level),
-        profile=message.profile,
-        served_by=message.served_by,
-        request_id=message.request_id,
-        deduplicated=message.deduplicated,
-        message=message.message,
-        displays=tuple(Display(dict(display.data), display.truncated) for display in message.displays),
-        cell=message.cell,
-    )
+    return from_message(ExecutionResult, message)
 
 
 def session_to_proto(info: SessionInfo) -> pb.Session:
-    return pb.Session(**{field.name: getattr(info, field.name) for field in fields(SessionInfo)})
+    return to_message(pb.Session, info)
 
 
 def session_from_proto(message: pb.Session) -> SessionInfo:
-    return SessionInfo(**{field.name: getattr(message, field.name) for field in fields(SessionInfo)})
+    return from_message(SessionInfo, message)
 
 
 def workspace_from_proto(message: pb.PrepareWorkspaceResponse) -> Workspace:
-    return Workspace(
-        workspace_id=message.workspace_id,
-        commit=message.commit,
-        size_bytes=message.size_bytes,
-        cached=message.cached,
-        served_by=message.served_by,
-    )
-
-
-def _output_to_proto(output: Output) -> pb.Output:
-    return pb.Output(data=output.data, total_bytes=output.total_bytes, truncated=output.truncated)
-
-
-def _output_from_proto(message: pb.Output) -> Output:
-    return Output(message.data, message.total_bytes, message.truncated)
-
-
-def compilation_to_proto(compilation: Compilation | None) -> pb.Compilation | None:
-    if compilation is None:
-        return None
-    return pb.Compilation(
-        outcome=outcome_to_proto(compilation.outcome),
-        exit_code=compilation.exit_code,
-        stdout=_output_to_proto(compilation.stdout),
-        stderr=_output_to_proto(compilation.stderr),
-        wall_time_s=compilation.wall_time_s,
-        cached=compilation.cached,
-    )
-
-
-def compilation_from_proto(message: pb.Compilation) -> Compilation:
-    return Compilation(
-        outcome=_member(_OUTCOME_OF, message.outcome),
-        exit_code=message.exit_code,
-        stdout=_output_from_proto(message.stdout),
-        stderr=_output_from_proto(message.stderr),
-        wall_time_s=message.wall_time_s,
-        cached=message.cached,
-    )
-
-
-def _member(table: Mapping[int, E], number: int) -> E:
-    member = table.get(number)
-    if member is None:
-        kind = type(next(iter(table.values()))).__name__
-        raise ValueError(f"the executor answered with {kind} {number}, which this client does not know")
-    return member
+    return from_message(Workspace, message)

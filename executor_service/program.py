@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from executor_service.convert import limits_to_proto
+from executor_service.convert import limits_to_proto, to_message
 from executor_service.errors import InvalidRequest
 from executor_service.model import InputFile, Limits
 from executor_service.v1 import executor_pb2 as pb
@@ -49,7 +49,7 @@ def program_to_proto(program: Program) -> pb.ExecuteCodeRequest:
             language=program.language,
             stdin=program.stdin,
             args=program.args,
-            files=[pb.InputFile(path=file.path, content=file.content, mode=file.mode) for file in program.files],
+            files=[to_message(pb.InputFile, file) for file in program.files],
             return_paths=program.return_paths,
             env=program.env or {},
             limits=None if program.limits is None else limits_to_proto(program.limits),

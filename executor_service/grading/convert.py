@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from executor_service.convert import (
-    compilation_from_proto,
-    compilation_to_proto,
-    limits_to_proto,
-    result_from_proto,
-    result_to_proto,
-)
+from executor_service.convert import from_message, limits_to_proto, to_message
 from executor_service.grading.model import (
     AssertCase,
     Case,
@@ -21,11 +15,10 @@ from executor_service.grading.model import (
     PytestCase,
     StdioCase,
     Tolerance,
-    Verdict,
     VerifyResult,
     VerifyStyle,
 )
-from executor_service.model import Cause, InputFile, Limits
+from executor_service.model import InputFile, Limits
 from executor_service.sandbox.inside.values import NotPlain, encode
 from executor_service.v1 import executor_pb2 as pb
 
@@ -72,31 +65,17 @@ def verify_request(
         style=pb.VerifyStyle.Value(f"VERIFY_STYLE_{style_of(cases).name}"),
         cases=[case_to_proto(case) for case in cases],
         entry_point=entry_point,
-        files=_files_to_proto(files),
-        test_files=_files_to_proto(test_files),
+        files=[to_message(pb.InputFile, file) for file in files],
+        test_files=[to_message(pb.InputFile, file) for file in test_files],
         setup_code=setup_code,
         limits=limits_to_proto(limits),
         comparison=pb.Comparison.Value(f"COMPARISON_{comparison.name}") if comparison else pb.COMPARISON_UNSPECIFIED,
-        tolerance=pb.Tolerance(absolute=tolerance.absolute, relative=tolerance.relative) if tolerance else None,
-        checker=_checker_to_proto(checker) if checker else None,
+        tolerance=to_message(pb.Tolerance, tolerance) if tolerance else None,
+        checker=to_message(pb.Checker, checker) if checker else None,
         stop_on_failure=stop_on_failure,
         workspace_id=workspace_id,
         request_id=request_id,
         tenant=tenant,
-    )
-
-
-def _files_to_proto(files: Sequence[InputFile]) -> list[pb.InputFile]:
-    return [pb.InputFile(path=file.path, content=file.content, mode=file.mode) for file in files]
-
-
-def _checker_to_proto(checker: Checker) -> pb.Checker:
-    return pb.Checker(
-        code=checker.code,
-        language=checker.language,
-        entry_point=checker.entry_point,
-        files=_files_to_proto(checker.files),
-        limits=limits_to_proto(checker.limits),
     )
 
 
@@ -125,42 +104,11 @@ def _function_to_proto(case: FunctionCase) -> pb.FunctionCase:
 
 
 def verify_to_proto(result: VerifyResult) -> pb.VerifyCodeResponse:
-    return pb.VerifyCodeResponse(
-        cases=[_case_result_to_proto(case) for case in result.cases],
-        all_passed=result.all_passed,
-        cause=pb.Cause.Value(f"CAUSE_{result.cause.name}"),
-        compilation=compilation_to_proto(result.compilation),
-        deduplicated=result.deduplicated,
-    )
-
-
-def _case_result_to_proto(result: CaseResult) -> pb.CaseResult:
-    return pb.CaseResult(
-        case_id=result.case_id,
-        verdict=pb.Verdict.Value(f"VERDICT_{result.verdict.name}"),
-        cause=pb.Cause.Value(f"CAUSE_{result.cause.name}"),
-        execution=result_to_proto(result.execution) if result.execution else None,
-        actual=(result.actual or b"").decode(),
-        message=result.message,
-    )
+    cases = [to_message(pb.CaseResult, case, actual=(case.actual or b"").decode()) for case in result.cases]
+    return to_message(pb.VerifyCodeResponse, result, cases=cases, all_passed=result.all_passed)
 
 
 def verify_from_proto(message: pb.VerifyCodeResponse) -> VerifyResult:
     """ValueError for a verdict or cause that this version does not know."""
-    return VerifyResult(
-        cases=tuple(_case_result_from_proto(case) for case in message.cases),
-        cause=Cause(pb.Cause.Name(message.cause).removeprefix("CAUSE_")),
-        compilation=compilation_from_proto(message.compilation) if message.HasField("compilation") else None,
-        deduplicated=message.deduplicated,
-    )
-
-
-def _case_result_from_proto(message: pb.CaseResult) -> CaseResult:
-    return CaseResult(
-        case_id=message.case_id,
-        verdict=Verdict(pb.Verdict.Name(message.verdict).removeprefix("VERDICT_")),
-        cause=Cause(pb.Cause.Name(message.cause).removeprefix("CAUSE_")),
-        execution=result_from_proto(message.execution) if message.HasField("execution") else None,
-        actual=message.actual.encode() or None,
-        message=message.message,
-    )
+    cases = tuple(from_message(CaseResult, case, actual=case.actual.encode() or None) for case in message.cases)
+    return from_message(VerifyResult, message, cases=cases)
