@@ -236,7 +236,7 @@ def test_a_limiter_that_can_not_be_reached_so_ends_the_start_with_a_sentence(sec
     [
         (["client_token_file=/nowhere"], "client_token_file is '/nowhere', which can't be read: No such file"),
         (["listen=0.0.0.0:0", "tls_cert={cert}", "tls_key={key}"], "is not loopback, and nothing would protect it"),
-        (["max_connection_age_s=-1"], "max_connection_age_s is -1.0, must be from 0"),
+        (["max_connection_age_s=-1"], "max_connection_age_s is -1.0, must be at least 0"),
     ],
 )
 def test_what_does_not_fit_ends_the_start_with_a_sentence(secrets: Secrets, settings: list[str], problem: str) -> None:
