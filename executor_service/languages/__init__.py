@@ -7,11 +7,10 @@ are SandboxFusion's, and `c`.
 
 from __future__ import annotations
 
-from executor_service.languages.jvm import JVM
 from executor_service.languages.native import NATIVE
 from executor_service.languages.scripting import SCRIPTING
 from executor_service.languages.spec import PYTHON_BASE, PYTHON_LEAN, PYTHON_SCIENCE, LanguageSpec, Needs
-from executor_service.languages.suites import SUITES, WEB
+from executor_service.languages.suites import JVM, SUITES, WEB
 
 __all__ = ["LANGUAGES", "PYTHON_BASE", "PYTHON_LEAN", "PYTHON_SCIENCE", "LanguageSpec", "Needs"]
 

@@ -1,12 +1,80 @@
-"""Programs on Node, and tests as programs: the source is a test file, and the exit code says whether all passed."""
+"""Languages of the Java virtual machine, programs on Node, and tests as programs: there the source is a test file, and
+the exit code says whether all passed.
+
+The Java machine is told how much memory there is (`MaxRAM`), so that it neither reserves a share of the whole host nor
+is killed for a heap that it thought it could have, and takes the collector that needs no threads of its own. Class
+files have names that only the compiler knows, so they travel from compiler to run as one archive.
+"""
 
 from __future__ import annotations
 
-from executor_service.languages.jvm import CLASS_PATH, JAVA_BINDS, JVM_COMPILER_NEEDS, JVM_NEEDS, MACHINE, PACK
 from executor_service.languages.native import GO_ENVIRONMENT
 from executor_service.languages.spec import LanguageSpec, Needs
 
-__all__ = ["NODE_ENVIRONMENT", "NODE_HOME", "NODE_RESERVES", "SUITES", "WEB"]
+__all__ = ["JVM", "NODE_ENVIRONMENT", "NODE_HOME", "NODE_RESERVES", "SUITES", "WEB"]
+
+_MIB = 1 << 20
+_MACHINE = ("-XX:MaxRAM={memory}", "-XX:MaxRAMPercentage=60", "-XX:+UseSerialGC", "-Xshare:auto")
+_COMPILER_MACHINE = " ".join(f"-J{word}" for word in (*_MACHINE, "-XX:TieredStopAtLevel=1"))
+_PACK = "cd classes && {python} -I -m zipfile -c ../main.jar ."
+"""A jar is a zip file; the interpreter writes one faster than the jar tool starts."""
+_JAVA_BINDS = ("/etc/java-*-openjdk", "/etc/ssl/certs/java")
+_CLASS_PATH = ".:*:/usr/share/java/javatuples.jar"
+"""Jars that the request brings, and the one that data sets take for granted because SandboxFusion has it."""
+_JVM_NEEDS = Needs(processes=256)
+"""Its threads grow with the machine's processors."""
+_JVM_COMPILER_NEEDS = Needs(
+    memory_bytes=1024 * _MIB, processes=256, open_files=1024, file_bytes=128 * _MIB, disk_bytes=512 * _MIB
+)
+
+JVM = (
+    LanguageSpec(
+        "java",
+        "Main.java",
+        compile=(
+            "/bin/sh",
+            "-c",
+            f"mkdir classes && {{javac}} {_COMPILER_MACHINE} -nowarn -d classes -cp '{_CLASS_PATH}' Main.java "
+            f"&& {_PACK}",
+        ),
+        makes=("main.jar",),
+        run=("{java}", *_MACHINE, "-ea", "-cp", f"main.jar:{_CLASS_PATH}", "Main"),
+        probe=("{javac}", "-version"),
+        tools={"javac": ("javac",), "java": ("java",)},
+        binds=_JAVA_BINDS,
+        needs=_JVM_NEEDS,
+        compiler_needs=_JVM_COMPILER_NEEDS,
+        install="openjdk-17-jdk-headless (default-jdk-headless)",
+    ),
+    LanguageSpec(
+        "scala",
+        "main.scala",
+        compile=(
+            "/bin/sh",
+            "-c",
+            f"mkdir classes && {{scalac}} {_COMPILER_MACHINE} -d classes main.scala && {_PACK}",
+        ),
+        makes=("main.jar",),
+        run=("{scala}", *(f"-J{word}" for word in _MACHINE), "-cp", "main.jar", "{name}"),
+        probe=("{scala}", "-version"),
+        tools={"scalac": ("scalac",), "scala": ("scala",), "java": ("java",)},
+        binds=_JAVA_BINDS,
+        named_by=r"\bobject\s+([A-Za-z0-9_$]{1,200})",
+        needs=_JVM_NEEDS,
+        compiler_needs=_JVM_COMPILER_NEEDS,
+        install="scala",
+    ),
+    LanguageSpec(
+        "kotlin_script",
+        "main.kts",
+        run=("{kotlinc}", *(f"-J{word}" for word in _MACHINE), "-script", "main.kts", "--"),
+        probe=("{kotlinc}", "-version"),
+        tools={"kotlinc": ("kotlinc",), "java": ("java",)},
+        binds=_JAVA_BINDS,
+        needs=_JVM_NEEDS,
+        install="kotlin",
+    ),
+)
 
 NODE_ENVIRONMENT = {"NODE_PATH": "{node_modules}"}
 NODE_RESERVES = 64 << 30
@@ -38,8 +106,6 @@ WEB = (
     ),
 )
 
-
-_MIB = 1 << 20
 _BABEL = """module.exports = {
   presets: [["@babel/preset-env", {targets: {node: "current"}}], "@babel/preset-typescript"],
 };
@@ -85,24 +151,24 @@ SUITES = (
             "/bin/sh",
             "-c",
             f"mkdir classes && {{javac}} -J-XX:MaxRAM={{memory}} -J-XX:+UseSerialGC -J-XX:TieredStopAtLevel=1 "
-            f"-nowarn -d classes -cp '{CLASS_PATH}:{_JUNIT}' *.java && {PACK}",
+            f"-nowarn -d classes -cp '{_CLASS_PATH}:{_JUNIT}' *.java && {_PACK}",
         ),
         makes=("main.jar",),
         run=(
             "{java}",
-            *MACHINE,
+            *_MACHINE,
             "-cp",
-            f"main.jar:{CLASS_PATH}:{_JUNIT}",
+            f"main.jar:{_CLASS_PATH}:{_JUNIT}",
             "org.junit.platform.console.ConsoleLauncher",
             "--disable-banner",
             "--scan-class-path=main.jar",
         ),
         probe=("{java}", "-cp", _JUNIT, "org.junit.platform.console.ConsoleLauncher", "--help"),
         tools={"javac": ("javac",), "java": ("java",)},
-        binds=JAVA_BINDS,
+        binds=_JAVA_BINDS,
         named_by=r"^\s*public\s+(?:final\s+|abstract\s+)*class\s+([A-Za-z0-9_$]{1,200})",
-        needs=JVM_NEEDS,
-        compiler_needs=JVM_COMPILER_NEEDS,
+        needs=_JVM_NEEDS,
+        compiler_needs=_JVM_COMPILER_NEEDS,
         install="openjdk-17-jdk-headless junit5",
     ),
     # A file in which every theorem is proven compiles; nothing else is run.
