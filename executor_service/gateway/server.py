@@ -16,9 +16,7 @@ from aiohttp import web
 
 from executor_service.gateway.errors import Refused, Unavailable, encode
 from fairbox import tracing
-from fairbox.errors import FairboxError
-from fairbox.http_listener import KEPT_S, HttpListener
-from fairbox.http_log import http_logger
+from fairbox.http_server import HttpServer
 from fairbox.serving import check_address
 from fairbox.tokens import matches
 
@@ -53,45 +51,31 @@ class Gateway:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         check_address(listen, insecure=insecure or bool(token), setting="gateway_listen")
-        self._listen = listen
         self._token = token
         self._tls = tls
         self._max_body_bytes = max_body_bytes
         self._room = max_body_bytes * _BODIES_AT_ONCE
-        self.address = listen
         application = web.Application(client_max_size=max_body_bytes, middlewares=[_errors, self._guard, self._bound])
         for (method, path), handler in handlers.items():
             for prefix in ("", "/k/{token}"):
                 for route in {path, f"{path.rstrip('/')}/"}:
                     application.router.add_route(method, prefix + route, _answered(handler, f"{method} {path}"))
-        # Handlers are cancelled when their client goes away, and their runs with them.
-        self._runner = web.AppRunner(
-            application,
-            handler_cancellation=True,
-            access_log=None,
-            logger=http_logger(_LOG.name),
-            shutdown_timeout=_LAST_CALLS_S,
-            keepalive_timeout=KEPT_S,
+        self._server = HttpServer(
+            application, listen, setting="gateway_listen", logger=_LOG.name, last_calls_s=_LAST_CALLS_S
         )
-        self._listener = HttpListener(self._runner)
 
     async def __aenter__(self) -> Gateway:
-        host, _, port = self._listen.rpartition(":")
-        await self._runner.setup()
-        try:
-            bound = await self._listener.start(host.strip("[]"), int(port), self._tls)
-        except OSError as error:
-            await self._runner.cleanup()
-            problem = error.strerror or error
-            raise FairboxError(f"gateway_listen: can't listen on {self._listen}: {problem}") from None
-        self.address = f"{host}:{bound}"
+        await self._server.start(self._tls)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._listener.close()
-        await self._runner.cleanup()
+        await self._server.stop()
+
+    @property
+    def address(self) -> str:
+        return self._server.address
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:

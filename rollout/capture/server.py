@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from aiohttp import web
 
 from fairbox import logs, tracing
-from fairbox.errors import FairboxError, FieldErrors
-from fairbox.http_listener import KEPT_S, HttpListener
-from fairbox.http_log import http_logger
+from fairbox.errors import FieldErrors
+from fairbox.http_server import HttpServer
 from fairbox.security.tls import ServerTls
 from fairbox.serving import check_address
 from fairbox.tokens import matches
@@ -57,7 +56,6 @@ class CaptureServer:
         self._gateway = gateway
         self._settings = settings
         self._token = token
-        self.address = settings.listen
         application = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[self._errors, self._guard])
         for method, path, handler in (
             ("GET", "/health", self._health),
@@ -71,35 +69,22 @@ class CaptureServer:
         ):
             for prefix in ("", "/t/{trajectory}") if path.startswith("/v1") else ("",):
                 application.router.add_route(method, prefix + path, handler)
-        # Handlers are cancelled when their client goes away, and their turns with them.
-        self._runner = web.AppRunner(
-            application,
-            handler_cancellation=True,
-            access_log=None,
-            logger=http_logger(_LOG.name),
-            shutdown_timeout=_LAST_CALLS_S,
-            keepalive_timeout=KEPT_S,
+        self._server = HttpServer(
+            application, settings.listen, setting="listen", logger=_LOG.name, last_calls_s=_LAST_CALLS_S
         )
-        self._listener = HttpListener(self._runner)
 
     async def start(self) -> None:
         """Listens. Raises FairboxError for an address or a certificate that can't be had."""
-        host, _, port = self._settings.listen.rpartition(":")
         settings = self._settings
-        tls = ServerTls(settings.tls_cert, settings.tls_key).https() if settings.tls_cert else None
-        await self._runner.setup()
-        try:
-            bound = await self._listener.start(host.strip("[]"), int(port), tls)
-        except OSError as error:
-            await self._runner.cleanup()
-            problem = error.strerror or error
-            raise FairboxError(f"listen: can't listen on {self._settings.listen}: {problem}") from None
-        self.address = f"{host}:{bound}"
+        await self._server.start(ServerTls(settings.tls_cert, settings.tls_key).https() if settings.tls_cert else None)
 
     async def stop(self) -> None:
         """Ends every request. Idempotent."""
-        self._listener.close()
-        await self._runner.cleanup()
+        await self._server.stop()
+
+    @property
+    def address(self) -> str:
+        return self._server.address
 
     async def _health(self, _: web.Request) -> web.StreamResponse:
         return _json({"status": "ok"})
