@@ -66,8 +66,8 @@ class Host:
     """What stands for `{...}` in the commands of languages: `python`, and every tool that was found."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Language -> why its tools are not there."""
-    stores: tuple[str, ...] = ()
-    """Folders of the host that workspaces are below; `WorkspaceMount.store` counts in here. No program sees them."""
+    store: str = ""
+    """The folder of the host that workspaces are below; empty: there are none. No program sees it."""
 
     @property
     def bare(self) -> bool:
@@ -102,7 +102,7 @@ class Host:
             "main": MAIN_FILE,
             "nice": self.nice,
             "scratch": self.scratch,
-            "stores": list(self.stores),
+            "store": self.store,
         }
 
 
@@ -113,7 +113,7 @@ def inspect_host(
     seccomp: bytes,
     boxes: int,
     nice: int = 0,
-    stores: tuple[str, ...] = (),
+    store: str = "",
 ) -> Host:
     """Looks at the machine. `python` names the interpreter for programs; empty: the one that runs this server, without
     its virtual environment. ConfigError when it does not run."""
@@ -144,7 +144,7 @@ def inspect_host(
         seccomp=seccomp,
         groups=groups,
         nice=nice,
-        stores=stores,
+        store=store,
     )
 
 

@@ -54,10 +54,8 @@ class Killed(StrEnum):
 class WorkspaceMount:
     """A prepared folder of the host, to be mounted below a private writable layer, or without one."""
 
-    store: int
-    """Which of the host's stores it is below."""
     path: str
-    """Relative to the store."""
+    """Relative to the host's store."""
     target: str
     """Where programs find it."""
     branches: bool = False

@@ -93,11 +93,11 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         clock = MonotonicClock()
         workspaces = await stack.enter_async_context(open_workspaces(config, clock))
         name = config.name or f"{socket.gethostname()}:{config.listen.rpartition(':')[2]}"
-        here, capabilities = await open_here(stack, config, clock, workspaces.stores)
+        here, capabilities = await open_here(stack, config, clock, workspaces.store)
         copy_bytes = config.workspace_copy_bytes if here.host.bare else 0
         calls = WorkspaceCalls(workspaces, config.workspace_remotes, here.host.binds, name=name, copy_bytes=copy_bytes)
         gate = await stack.enter_async_context(open_gate(config, name, limiter_security))
-        _, sessions, runs, verifier = await open_work(stack, config, here, calls.hold, gate, clock, name)
+        work, sessions, runs, verifier = await open_work(stack, config, here, calls.hold, gate, clock, name)
         policy, installed, profiles = config.policy(), capabilities.installed, here.boxes.profiles
         once = await stack.enter_async_context(sessions_once(sessions, clock, open_table()))
         started, version = clock.now(), installed_version()
@@ -192,10 +192,10 @@ class Here(NamedTuple):
 
 
 async def open_here(
-    stack: contextlib.AsyncExitStack, config: ExecutorConfig, clock: Clock, stores: tuple[str, ...]
+    stack: contextlib.AsyncExitStack, config: ExecutorConfig, clock: Clock, store: str
 ) -> tuple[Here, Capabilities]:
     """The sandboxes of this machine, and what they can do; FairboxError if nothing works."""
-    host, boxes, levels = await stack.enter_async_context(open_boxes(config, clock, stores))
+    host, boxes, levels = await stack.enter_async_context(open_boxes(config, clock, store))
     planner = Planner(host, boxes.profiles, boxes.loaded)
     try:
         missing = {**host.missing, **config.not_offered()}
@@ -209,11 +209,11 @@ async def open_here(
 
 @contextlib.asynccontextmanager
 async def open_boxes(
-    config: ExecutorConfig, clock: Clock, stores: tuple[str, ...]
+    config: ExecutorConfig, clock: Clock, store: str
 ) -> AsyncIterator[tuple[Host, Boxes, Sequence[LevelFacts]]]:
     """What sandboxes are made of, those themselves with the first profile loaded, and the levels that were tried.
 
-    Workspaces are below `stores`."""
+    Workspaces are below `store`."""
     groups = find_groups(config.cgroups)
     profiles = config.runtime_profiles()
     most = _BOXES_EACH * config.max_concurrent + config.max_sessions + _SPARE_BOXES
@@ -225,7 +225,7 @@ async def open_boxes(
             seccomp=compile_filter(),
             boxes=most * len(profiles),
             nice=config.nice,
-            stores=stores,
+            store=store,
         )
         host = find_toolchains(config.offered(), host, config.toolchain_folders())
         scratch = stack.enter_context(scratch_folder(config.scratch))

@@ -82,9 +82,9 @@ class WorkspaceCalls:
 
 
 def _check_copy(name: str, facts: Facts, most_bytes: int) -> None:
-    if facts["copy_bytes"] > most_bytes or facts["entries"] > MOST_ENTRIES:
+    if facts["disk_bytes"] > most_bytes or facts["entries"] > MOST_ENTRIES:
         raise WorkspaceTooLarge(
-            f"workspace {name!r} takes {facts['copy_bytes']} bytes with {facts['entries']} files and folders, and at "
+            f"workspace {name!r} takes {facts['disk_bytes']} bytes with {facts['entries']} files and folders, and at "
             f"isolation level landlock each use gets a copy: at most {most_bytes} bytes (the lesser of the setting "
             f"workspace_copy_bytes and limits.disk_bytes) and {MOST_ENTRIES} files and folders"
         )

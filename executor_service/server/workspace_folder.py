@@ -70,7 +70,7 @@ class WorkspaceFolder:
             try:
                 facts: Facts = json.loads((folder / "facts.json").read_bytes())
                 # A version that kept other facts has left what has to be made anew.
-                if facts["workspace_id"] != folder.name or not {"copy_bytes", "entries"} <= facts.keys():
+                if facts["workspace_id"] != folder.name or not {"disk_bytes", "entries"} <= facts.keys():
                     raise ValueError(folder.name)
                 found.append(facts)
             except (OSError, ValueError, KeyError, TypeError):

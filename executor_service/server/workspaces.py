@@ -199,7 +199,7 @@ class Workspaces:
         facts = self.facts(name)
         self._table.hold(name, self._clock.now())
         try:
-            yield WorkspaceMount(0, f"{name}/tree", facts["mount_path"], most_bytes=most_bytes)
+            yield WorkspaceMount(f"{name}/tree", facts["mount_path"], most_bytes=most_bytes)
         finally:
             self._table.release(name, self._clock.now())
 
@@ -218,9 +218,9 @@ class Workspaces:
         return self._table.statistics()
 
     @property
-    def stores(self) -> tuple[str, ...]:
-        """Folders of the host that mounts are below: `WorkspaceMount.store` counts in here."""
-        return (str(self._folder.ready),)
+    def store(self) -> str:
+        """The folder of the host that mounts are below."""
+        return str(self._folder.ready)
 
     def _known(self, request: PrepareRequest) -> Facts | None:
         """A commit whose whole hash is given names its workspace by itself."""

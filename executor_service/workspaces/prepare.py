@@ -84,21 +84,15 @@ def _git(spec: Spec) -> Answer:
     size = export(git, repository, commit, os.path.join(spec["folder"], "tree"), spec["most_bytes"])
     for leftover in ("gitconfig", "bundle.git"):
         _remove(os.path.join(spec["folder"], leftover))
-    _, disk, entries = folder_size(spec["folder"], 2 * MOST_ENTRIES)
-    sizes = {"size_bytes": size, "disk_bytes": disk, "copy_bytes": disk, "entries": entries}
-    return _made(spec, name, sizes, commit)
-
-
-def _made(spec: Spec, name: str, sizes: dict[str, int], commit: str) -> Answer:
+    disk, entries = folder_size(spec["folder"], 2 * MOST_ENTRIES)
     facts: Facts = {
         "workspace_id": name,
         "commit": commit,
         "mount_path": spec["mount_path"],
         "idle_ttl_s": spec["idle_ttl_s"],
-        "size_bytes": sizes["size_bytes"],
-        "disk_bytes": sizes["disk_bytes"],
-        "copy_bytes": sizes["copy_bytes"],
-        "entries": sizes["entries"],
+        "size_bytes": size,
+        "disk_bytes": disk,
+        "entries": entries,
     }
     with open(os.path.join(spec["folder"], "facts.json"), "x", encoding="ascii") as file:
         json.dump(facts, file)

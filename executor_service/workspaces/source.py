@@ -91,9 +91,9 @@ def _pointer(path: str, roots: Sequence[str]) -> str:
     return text.strip()
 
 
-def folder_size(path: str, most_entries: int) -> tuple[int, int, int]:
-    """Bytes of the files below a folder, bytes on disk, files and folders. SourceError when there are too many."""
-    size = disk = count = 0
+def folder_size(path: str, most_entries: int) -> tuple[int, int]:
+    """Bytes on disk below a folder, and files and folders. SourceError when there are too many."""
+    disk = count = 0
     folders = [path]
     while folders:
         for entry in os.scandir(folders.pop()):
@@ -104,6 +104,4 @@ def folder_size(path: str, most_entries: int) -> tuple[int, int, int]:
             disk += -(-facts.st_size // _BLOCK) * _BLOCK  # blocks are counted when they are written, which is later
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
-            else:
-                size += facts.st_size
-    return size, disk, count
+    return disk, count

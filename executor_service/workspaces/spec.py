@@ -42,9 +42,7 @@ if TYPE_CHECKING:
         size_bytes: int
         """Of the files."""
         disk_bytes: int
-        """Of everything that goes when it is removed."""
-        copy_bytes: int
-        """What a copy of it takes, in whole blocks."""
+        """Of everything that goes when it is removed, in whole blocks; as much as a copy takes."""
         entries: int
         """Files and folders of it."""
 

@@ -42,7 +42,7 @@ async def parts() -> AsyncIterator[tuple[Runs, Sessions]]:
     clock = MonotonicClock()
     async with contextlib.AsyncExitStack() as stack:
         workspaces = await stack.enter_async_context(open_workspaces(CONFIG, clock))
-        here, _ = await app.open_here(stack, CONFIG, clock, workspaces.stores)
+        here, _ = await app.open_here(stack, CONFIG, clock, workspaces.store)
         hold = WorkspaceCalls(workspaces, [], [], name="blocks", copy_bytes=0).hold
         _, sessions, runs, _ = await app.open_work(stack, CONFIG, here, hold, NoLimiter(), clock, "blocks")
         yield runs, sessions

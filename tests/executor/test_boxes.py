@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(landlock.abi() < landlock.NEEDED_ABI, reason="th
 
 @pytest.fixture
 async def boxes(tmp_path: Path) -> AsyncIterator[Boxes]:
-    async with open_boxes(CONFIG, MonotonicClock(), (str(tmp_path),)) as (_, opened, _):
+    async with open_boxes(CONFIG, MonotonicClock(), str(tmp_path)) as (_, opened, _):
         yield opened
 
 

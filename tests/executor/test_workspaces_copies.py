@@ -187,7 +187,7 @@ async def test_a_killed_server_leaves_no_copy_and_its_successor_finds_the_worksp
 
 def _copied(source: Path, target: Path, most_bytes: int = 1 << 30) -> None:
     target.mkdir()
-    order = {"store": 0, "path": ".", "target": "", "branches": False, "read_only": False, "most_bytes": most_bytes}
+    order = {"path": ".", "target": "", "branches": False, "read_only": False, "most_bytes": most_bytes}
     copies.copy_apart(order, str(source), str(target), None)  # type: ignore[arg-type]
 
 

@@ -83,7 +83,7 @@ class BareBox:
 
     def mount(self, order: WorkspaceOrder) -> float:
         """A copy stands for the workspace of this use; it goes with the folder. CPU seconds that copying took."""
-        return copy_apart(order, self._spec["stores"][order["store"]], self._workspace, self._owner)
+        return copy_apart(order, self._spec["store"], self._workspace, self._owner)
 
     def branch(self, number: int, parent: int) -> int:
         """Never asked for: a branch copies its parent's copy itself."""

@@ -65,7 +65,7 @@ def serve(control: socket.socket, spec: BoxSpec, *, privileged: bool, bare: bool
         stage = "control groups"
         meters = Meters(spec["groups"])
         join_for_good(spec["groups"], bare=bare)
-        last_pid, stores = None, []
+        last_pid, store = None, -1
         if bare:
             stage = "landlock"
             instead = BareBox(spec, spec["uid"] if privileged else None)
@@ -77,14 +77,14 @@ def serve(control: socket.socket, spec: BoxSpec, *, privileged: bool, bare: bool
             last_pid = _open_or_none(_LAST_PID)
             _fresh_network()
             stage = "mounts"
-            stores = mounts.build_root(spec, spec["uid"] if privileged else 0)
+            store = mounts.build_root(spec, spec["uid"] if privileged else 0)
             stage = "root"
             mounts.enter_root()
         # Before the first fork: a program must never find an init that can be traced or read.
         oom_score = _open_or_none(_OOM_SCORE)  # now, while it is ours
         sys_.prctl(sys_.PR_SET_DUMPABLE, 0)
         confinement = Confinement(spec["uid"], privileged, seccomp, meters.attach, spec["nice"], bare=instead)
-        box = Box(control, spec, confinement, stores, meters=meters, last_pid=last_pid, oom_score=oom_score)
+        box = Box(control, spec, confinement, store, meters=meters, last_pid=last_pid, oom_score=oom_score)
         stage = "worker"
         while True:
             program = box.use_once()
@@ -114,7 +114,7 @@ class Box:
         control: socket.socket,
         spec: BoxSpec,
         confinement: Confinement,
-        stores: list[int],
+        store: int,
         *,
         meters: Meters,
         last_pid: int | None,
@@ -125,7 +125,7 @@ class Box:
         self._owner = spec["uid"] if confinement.privileged else 0
         self._confinement = confinement
         self._bare = confinement.bare
-        self._workspaces = Workspaces(stores, self._owner)
+        self._workspaces = Workspaces(store, self._owner)
         self._private = PrivateFolders(spec, self._owner)
         self._sockets = -1 if self._bare else os.open(_SOCKETS, os.O_RDONLY | os.O_CLOEXEC)
         prepare(confinement)

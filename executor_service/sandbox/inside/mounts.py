@@ -20,12 +20,12 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 _DEVICE_LINKS = (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"))
 
 
-def build_root(spec: BoxSpec, owner: int) -> list[int]:
-    """Builds the root in a fresh mount namespace. Returns descriptors of the stores; see `workspace.hide()`."""
+def build_root(spec: BoxSpec, owner: int) -> int:
+    """Builds the root in a fresh mount namespace. Returns a descriptor of the store, or -1; see `workspace.hide()`."""
     sys_.mount(None, "/", None, sys_.MS_REC | sys_.MS_PRIVATE)
     # Opened before the staging folder is covered, so that sources may lie below it.
     sources = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in spec["binds"]}
-    stores = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in spec["stores"]]
+    store = os.open(spec["store"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if spec["store"] else -1
     devices = {name: os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC) for name in _DEVICES}
     sys_.mount("tmpfs", _STAGING, "tmpfs", sys_.MS_NOSUID, "size=8m,nr_inodes=4096,mode=755")
     for folder in private_folders(spec["work"]):
@@ -40,12 +40,15 @@ def build_root(spec: BoxSpec, owner: int) -> list[int]:
         with open(_STAGING + path, "x", encoding="utf-8") as file:
             file.write(text)
     _devices(devices)
-    hidden = workspace.hide(stores, _STAGING, owner)
+    os.mkdir(f"{_STAGING}/proc")
+    hidden = workspace.hide(store, f"{_STAGING}/proc", owner) if spec["store"] else -1
     flags = sys_.MS_NOSUID | sys_.MS_NODEV | sys_.MS_NOEXEC
     sys_.mount("proc", f"{_STAGING}/proc", "proc", flags, "subset=pid")
     sys_.restrict_mount(_STAGING, sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID, recursive=False)
-    for handle in (*sources.values(), *devices.values(), *stores):
+    for handle in (*sources.values(), *devices.values()):
         os.close(handle)
+    if spec["store"]:
+        os.close(store)
     return hidden
 
 

@@ -40,16 +40,15 @@ if TYPE_CHECKING:
         nice: int
         scratch: str
         """Folder for folders of uses, where nothing can be mounted; else empty."""
-        stores: list[str]
-        """Folders of the host that workspaces are below."""
+        store: str
+        """Folder of the host that workspaces are below; empty: there are none."""
         groups: Groups
 
     class WorkspaceOrder(TypedDict):
         """A workspace for one use."""
 
-        store: int
-        """Which of the stores it is below."""
         path: str
+        """Relative to the store."""
         target: str
         branches: bool
         """Whether there may be branches, which get layers of their own."""

@@ -1,7 +1,7 @@
-"""Workspaces inside a box: found below folders of the host that no program can reach, mounted for one use.
+"""Workspaces inside a box: found below a folder of the host that no program can reach, mounted for one use.
 
-`hide()` is called once, while the root is built: it binds the folders of the host, read-only, at a place that is
-covered afterwards, so that only who holds the descriptors can get at them. It must be done inside, because a folder of
+`hide()` is called once, while the root is built: it binds the folder of the host, read-only, at a place that is
+covered afterwards, so that only who holds the descriptor can get at it. It must be done inside, because a folder of
 another mount namespace can't be a layer here. A use gets a private writable layer above its workspace, in its tmpfs, so
 that writes count against its disk limit and go with it; one that only reads gets the folder itself. A branch of a
 session gets a copy of its parent's layer, mounted beside it: all of a box see the same mounts, so it can't be in the
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from executor_service.sandbox.inside.spec import WorkspaceOrder
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_PLACE = "/proc"
-"""Covered by the /proc of the box when the root is complete; no program can take that away."""
 BRANCHES = "/branches"
 """Where the workspaces of branches are."""
 _ROOT = 0
@@ -37,11 +35,11 @@ _UNBOUNDED = 1 << 62
 
 
 class Workspaces:
-    """Of one box: the stores that `hide()` found, and the workspace of the present use. Its name and its mount point
+    """Of one box: the store that `hide()` found, and the workspace of the present use. Its name and its mount point
     are all that an init ever learns of a request."""
 
-    def __init__(self, stores: list[int], owner: int) -> None:
-        self._stores = stores
+    def __init__(self, store: int, owner: int) -> None:
+        self._store = store
         self._owner = owner
         self.private = -1
         """Descriptor of the tmpfs of the present use."""
@@ -118,7 +116,7 @@ class Workspaces:
         """Without a layer: less work than with one."""
         self._folders = _make_folders([order["target"]])
         self._mounts.append(order["target"])
-        handle = open_below(self._stores[order["store"]], order["path"])
+        handle = open_below(self._store, order["path"])
         try:
             sys_.mount(f"/proc/self/fd/{handle}", order["target"], None, sys_.MS_BIND)
         finally:
@@ -129,7 +127,7 @@ class Workspaces:
     def _overlay(self, number: int, target: str) -> None:
         """Layers are named by descriptors, because programs can't reach those folders by a path."""
         assert self._order is not None
-        handles = [open_below(self._stores[self._order["store"]], self._order["path"])]
+        handles = [open_below(self._store, self._order["path"])]
         try:
             for name in (_layer(number), _layer(number, "work")):
                 handles.append(os.open(name, _DIRECTORY, dir_fd=self.private))  # noqa: PERF401 - closed if one fails
@@ -142,25 +140,18 @@ class Workspaces:
                 os.close(handle)
 
 
-def hide(stores: Sequence[int], root: str, owner: int) -> list[int]:
-    """Descriptors of `stores` as they are seen inside the root that is being built at `root`.
+def hide(store: int, place: str, owner: int) -> int:
+    """A descriptor of `store` as it is seen inside the root that is being built.
 
-    `stores` are O_PATH descriptors opened in this mount namespace; /proc must be mounted afterwards. The first holds
-    workspaces that belong to the server: where `owner` is not 0, they appear as the program's own, if the kernel and
-    the file system can do that.
+    `store` is an O_PATH descriptor opened in this mount namespace. `place` must be covered afterwards, by the /proc of
+    the box, which no program can take away. What the store holds belongs to the server: if `owner` is not 0, it appears
+    as the program's own, if the kernel and the file system can do that.
     """
-    place = root + _PLACE
-    os.mkdir(place)
-    found = []
-    for number, store in enumerate(stores):
-        folder = f"{place}/{number}"
-        os.mkdir(folder)
-        if number or not owner or not _bind_as_owner(store, folder, owner):
-            sys_.mount(f"/proc/self/fd/{store}", folder, None, sys_.MS_BIND | sys_.MS_REC)
-        restricted = sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV
-        sys_.restrict_mount(folder, restricted, recursive=True)
-        found.append(os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
-    return found
+    if not owner or not _bind_as_owner(store, place, owner):
+        sys_.mount(f"/proc/self/fd/{store}", place, None, sys_.MS_BIND | sys_.MS_REC)
+    restricted = sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV
+    sys_.restrict_mount(place, restricted, recursive=True)
+    return os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _layer(number: int, kind: str = "upper") -> str:
