@@ -1,7 +1,7 @@
 """Who calls: the roles that a token can have, and the identity of one call.
 
 Invariants: an identity is a fact about one call and is never stored longer; it holds no token. It decides nothing:
-`fairbox.security.access` does, and `for_tenant` is what services ask about a field.
+`fairbox.security.server` does, and `for_tenant` is what services ask about a field.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 from fairbox.errors import ConfigError
 from fairbox.security import ClientSecurity, Identity, Role, TenantRefused, client_security
-from fairbox.security.access import AccessRules, Denial, Refusal, decide
+from fairbox.security.server import AccessRules, Denial, Refusal, decide
 from fairbox.security.tls import FileSet
 from fairbox.security.tokens import Keyring, TokenTable, first_token, parse_tokens
 from fairbox.testing import ManualClock
