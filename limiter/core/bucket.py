@@ -102,15 +102,13 @@ class AimdLimit:
         self._value = min(float(most), value)
 
 
-# How fast a bucket grants and how long requests wait: for status, estimates and retry delays.
+# How fast a bucket grants and how long requests wait: for status and retry delays.
 
 
 _WAITS = 1024
 """Waits that percentiles are taken over."""
 _WINDOW_S = 60
 """Whole seconds that the rate of grants is taken over."""
-
-_ESTIMATE_AGE_S = 1.0
 
 
 class GrantMeter:
@@ -122,8 +120,6 @@ class GrantMeter:
         self._seconds: deque[tuple[int, int]] = deque()
         self._second = int(now)
         self._in_second = 0
-        self._estimate = 0.0
-        self._estimated_at = now
 
     def record(self, now: float, waited: float) -> None:
         """One grant after `waited` seconds in the queue."""
@@ -138,12 +134,6 @@ class GrantMeter:
         self._roll(int(now))
         total = self._in_second + sum(count for _, count in self._seconds)
         return total / max(1.0, min(_WINDOW_S, now - self._started))
-
-    def estimate(self, now: float) -> float:
-        """`rate()`, at most a second old: cheap enough for every request."""
-        if now >= self._estimated_at + _ESTIMATE_AGE_S:
-            self._estimate, self._estimated_at = self.rate(now), now
-        return self._estimate
 
     def percentile(self, share: float) -> float:
         """The wait that `share` (0 to 1) of the latest grants did not exceed; 0 when there were none."""
@@ -234,14 +224,10 @@ class Bucket:
             self.adaptive.overloaded(lease, newest)
         self._set_cap()
 
-    def pace(self, now: float) -> float:
-        """Grants per second to be expected, from the recent past and the rate; 0: unknown."""
-        recent, most = self.meter.estimate(now), self.limits.rate_per_s
-        return min(recent, most) if recent and most else recent or most
-
     def retry_after(self, now: float) -> float:
-        """Seconds after which a full queue should have drained."""
-        pace = self.pace(now)
+        """Seconds after which a full queue should have drained, going by the recent past and the rate."""
+        recent, most = self.meter.rate(now), self.limits.rate_per_s
+        pace = min(recent, most) if recent and most else recent or most
         return min(60.0, max(0.1, self.waiting / pace)) if pace > 0 else 1.0
 
     def configure(self, limits: BucketLimits, now: float) -> None:
