@@ -1,4 +1,4 @@
-"""A limiter that welcomes its clients and never answers them: every wait ends, and is withdrawn."""
+"""Limiters that never answer, or are not there: every wait ends, and is withdrawn."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import asyncio
 
 import pytest
 
-from limiter import LimiterClient, LimiterUnavailable
+from limiter import ExecutorSession, Lease, LimiterClient, LimiterUnavailable
 from limiter.client import session
 from limiter.v1 import limiter_pb2 as pb
 
+NOWHERE = "127.0.0.1:1"
+LEASE = Lease("code", 1, 1, "client")
+
 
 class _Silent:
-    """A connection, and the transport that opens it."""
+    """A limiter that welcomes its clients and says nothing more: a connection, and the transport that opens it."""
 
     target = "silent"
 
@@ -52,3 +55,18 @@ async def test_wait_that_is_never_answered_ends_and_is_withdrawn(monkeypatch: py
         asked = [acquire.request_id for frame in silent.sent for acquire in (*frame.hello.queued, *frame.acquires)]
         assert len(asked) == 1
         assert [cancel.request_id for frame in silent.sent for cancel in frame.cancels] == asked
+
+
+async def test_bind_ends_when_the_limiter_is_not_reachable_for_too_long() -> None:
+    async with ExecutorSession(NOWHERE, unavailable_after=0.1) as session:
+        with pytest.raises(LimiterUnavailable, match="is not available"):
+            await asyncio.wait_for(session.bind(LEASE, timeout=300.0), 60)
+        assert not session.held
+
+
+async def test_bind_ends_when_the_session_is_closed() -> None:
+    async with ExecutorSession(NOWHERE) as session:
+        binding = asyncio.create_task(session.bind(LEASE, timeout=300.0))
+        await asyncio.sleep(0)
+    with pytest.raises(LimiterUnavailable, match="was closed"):
+        await asyncio.wait_for(binding, 60)

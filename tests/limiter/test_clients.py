@@ -79,31 +79,6 @@ async def test_waiter_removed_when_its_task_is_cancelled() -> None:
         await until(lambda: server.statistics().held == 0)
 
 
-async def test_cancel_storm_leaves_nothing_held_and_nothing_queued() -> None:
-    async with limiter_server(4) as server:
-        chosen = random.Random(1)
-        finished = late = 0
-
-        async def one(client: LimiterClient) -> None:
-            nonlocal finished, late
-            try:
-                async with asyncio.timeout(chosen.expovariate(1 / 0.02)), client.lease(queue_timeout=30):
-                    await asyncio.sleep(chosen.uniform(0, 0.003))
-                    finished += 1
-            except TimeoutError:
-                late += 1
-
-        async with LimiterClient(server.address) as a, LimiterClient(server.address) as b:
-            for _ in range(20):
-                async with asyncio.TaskGroup() as group:
-                    for number in range(60):
-                        group.create_task(one((a, b)[number % 2]))
-            assert finished > 50
-            assert late > 50
-            await until(lambda: (server.statistics().held, server.statistics().queued) == (0, 0), within=1.0)
-            assert (a.held, a.waiting, b.held, b.waiting) == ((), 0, (), 0)
-
-
 async def test_failed_waits_release_nothing_that_they_did_not_have() -> None:
     async with limiter_server(1) as server, LimiterClient(server.address) as client:
         async with client.lease():
