@@ -119,31 +119,13 @@ class RolloutBatch:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor by its name."""
-        return {name: getattr(self, name) for name in _TENSORS}
+        named = (field.name for field in dataclasses.fields(self) if field.type == "torch.Tensor")
+        return {name: getattr(self, name) for name in named}
 
     def to(self, device: torch.device | str) -> RolloutBatch:
         """The same batch with its tensors on `device`."""
         moved: dict[str, Any] = {name: tensor.to(device) for name, tensor in self.tensors().items()}
         return dataclasses.replace(self, **moved)
-
-
-_TENSORS = (
-    "prompts",
-    "responses",
-    "input_ids",
-    "attention_mask",
-    "position_ids",
-    "response_mask",
-    "rollout_log_probs",
-    "weight_versions",
-    "rewards",
-    "token_rewards",
-    "scored",
-    "masked",
-    "is_last_step",
-    "groups",
-    "turns",
-)
 
 
 @dataclass(frozen=True, slots=True)

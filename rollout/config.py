@@ -15,7 +15,6 @@ from rollout.loop.condense import Condensation
 from rollout.loop.groups import Schedule
 from rollout.loop.limits import Limits
 from rollout.loop.scoring import SCORE_TIMEOUT_S
-from rollout.ray.spread import RaySpread
 from rollout.tokens.settings import ChatSettings
 from rollout.tools import check_format
 from rollout.tools.code_interpreter import CodeInterpreterConfig
@@ -66,17 +65,14 @@ class LaunchSettings:
     """Servers that a run starts for itself."""
 
     replicas: int = setting(
-        0, help="sglang: servers to start, each with the whole model; 0: those at engine.urls run already."
+        0, least=0, help="sglang: servers to start, each with the whole model; 0: those at engine.urls run already."
     )
-    tensor_parallel: int = setting(1, help="GPUs of one machine that share a server.")
+    tensor_parallel: int = setting(1, least=1, help="GPUs of one machine that share a server.")
     python: str = setting("python3", help="Interpreter that has sglang.")
     ray: bool = setting(False, help="Place them over the Ray cluster at ray_address, not on this machine.")
 
     def validate(self) -> None:
-        """ConfigError naming the setting that is wrong."""
-        for name, least in (("replicas", 0), ("tensor_parallel", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"engine.launch.{name} is {getattr(self, name)}, must be at least {least}")
+        """ConfigError naming a setting that has no meaning."""
         for name in ("tensor_parallel", "python", "ray"):
             if not self.replicas and getattr(self, name) != getattr(LaunchSettings(), name):
                 raise ConfigError(f"engine.launch.{name} is set, which has no meaning without engine.launch.replicas")
@@ -137,6 +133,16 @@ class EngineSettings:
         """Raises FieldErrors for sampling of which the engine could give no exact logprobs."""
         if self.kind == "vllm":
             check_exact(params, LogprobsMode(self.logprobs_mode))
+
+
+@dataclass(frozen=True)
+class RaySpread:
+    """Settings of `--ray`: how loops are spread over a Ray cluster."""
+
+    workers: int = setting(
+        2, least=1, help="Workers; Ray spreads them over the machines, and keeps a processor for each."
+    )
+    num_gpus: float = setting(0.0, least=0, help="GPUs that Ray keeps for a worker; 0 where engines are servers.")
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,6 @@ def main(argv: Sequence[str]) -> int:
         CheckDumpConfig, prefix="FAIRBOX_CHECK", prog="fairbox check-dump", description=__doc__ or "", argv=argv
     )
     model_dir = find_model(config.model)
-    from rollout.cli.check_dump import check_dump  # torch
 
     found = check_dump(Path(config.dump), model_dir)
     for problem in found.problems:

@@ -1,6 +1,5 @@
 """Rollouts spread over a Ray cluster. Needs the extra `ray`; ray itself is imported where it is used."""
 
 from rollout.ray.loops import LoopFactory, LoopFacts, RayLoops, WorkersStatistics
-from rollout.ray.spread import RaySpread
 
-__all__ = ["LoopFactory", "LoopFacts", "RayLoops", "RaySpread", "WorkersStatistics"]
+__all__ = ["LoopFactory", "LoopFacts", "RayLoops", "WorkersStatistics"]

@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from executor_service import Cause
 from fairbox.errors import FairboxError
+from rollout.config import RaySpread
 from rollout.engines.base import SamplingParams
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.limits import StopReason
@@ -29,7 +30,6 @@ from rollout.loop.results import TrajectoryResult
 from rollout.loop.state import RequestState
 from rollout.loop.task import Task
 from rollout.ray.cluster import ray_sentence
-from rollout.ray.spread import RaySpread
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.segment import Segment, SegmentKind
 from rollout.tokens.trajectory import Trajectory

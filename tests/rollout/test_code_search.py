@@ -19,7 +19,7 @@ from rollout.cli.check_dump import check_dump
 from rollout.dump import DumpWriter, read_dump, record_of
 from rollout.engines import GenerationRequest, SamplingParams
 from rollout.envs.code_search import CodeSearchEnvironment, default_reward
-from rollout.envs.code_search.dialects import AnswerDialect
+from rollout.envs.code_search.prompts import AnswerDialect
 from rollout.loop import AgentLoop, Limits, RetryBudget, RolloutRunner, Schedule, StopReason, Task, ToolCallRecord
 from rollout.loop.results import TrajectoryResult
 from rollout.rewards import Sample

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairbox.errors import ConfigError
-from rollout.envs.code_search.dialects import AnswerDialect
-from rollout.envs.code_search.prompts import PromptContext, Prompts
+from rollout.envs.code_search.prompts import AnswerDialect, PromptContext, Prompts
 
 ANSWERS = ("patch", "test_patch", "target", "file_changes", "FAIL_TO_PASS", "PASS_TO_PASS")
 """Columns that hold the answer."""

@@ -1,9 +1,8 @@
 """Agentic code search: reports about repositories, searched by bash, answered with places in the code."""
 
-from rollout.envs.code_search.dialects import AnswerDialect
 from rollout.envs.code_search.environment import CodeSearchConfig, CodeSearchEnvironment, Repositories, default_reward
 from rollout.envs.code_search.finish import LocalizationFinish
-from rollout.envs.code_search.prompts import PromptContext, Prompts
+from rollout.envs.code_search.prompts import AnswerDialect, PromptContext, Prompts
 from rollout.envs.code_search.rows import SearchRow, read_search_rows
 
 __all__ = [

@@ -22,9 +22,8 @@ from fairbox.errors import ConfigError, FieldErrors
 from rollout.data.records import DataError
 from rollout.data.repos import RepoError, RepoStore, check_template, row_want
 from rollout.envs.base import EnvironmentSetup
-from rollout.envs.code_search.dialects import AnswerDialect
 from rollout.envs.code_search.finish import LocalizationFinish
-from rollout.envs.code_search.prompts import PromptContext, Prompts
+from rollout.envs.code_search.prompts import AnswerDialect, PromptContext, Prompts
 from rollout.envs.code_search.rows import SearchRow, read_search_rows
 from rollout.envs.registry import environment
 from rollout.loop.results import TrajectoryResult

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.resources
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,33 @@ import jinja2.nodes
 import jinja2.sandbox
 
 from fairbox.errors import ConfigError
-from rollout.envs.code_search.dialects import AnswerDialect
 from rollout.tokens.tokenizer import Message
 
-__all__ = ["HIDDEN_COLUMNS", "PromptContext", "Prompts"]
+__all__ = ["HIDDEN_COLUMNS", "AnswerDialect", "PromptContext", "Prompts"]
 
 HIDDEN_COLUMNS = frozenset(
     ("patch", "test_patch", "target", "file_changes", "prompt", "FAIL_TO_PASS", "PASS_TO_PASS", "reward_model")
 )
 """Columns that hold the answer, or another prompt: no template sees them."""
 _SHIPPED = "rollout.envs.code_search"
+
+
+class AnswerDialect(StrEnum):
+    """The form of an answer."""
+
+    FILES = "files"
+    """`<files>` with a path a line. Files alone."""
+    CODE_BLOCK = "code_block"
+    """A code block of paths, each with its classes and functions. Files, modules, entities."""
+    FINISH = "finish"
+    """A call of the tool `localization_finish`. Files, modules, entities."""
+    FINAL_ANSWER = "final_answer"
+    """`<final_answer>` with `path:first-last` a line. Files and lines."""
+
+    @property
+    def is_call(self) -> bool:
+        """Whether the answer is a call of a tool, and not text."""
+        return self is AnswerDialect.FINISH
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from fairbox.errors import FieldErrors
+from fairbox.config import check
+from fairbox.errors import ConfigError
+from rollout.config import RaySpread
 from rollout.engines import SamplingParams, find_model
 from rollout.loop import AgentLoop, Limits, RetryBudget, RolloutRunner, Schedule, Task, TrajectoryResult
-from rollout.ray import RayLoops, RaySpread
+from rollout.ray import RayLoops
 from rollout.ray import loops as ray_loops
 from rollout.rewards import Reward
 from rollout.testing import ScriptedEngine, ScriptedTool
@@ -151,7 +153,7 @@ async def test_stragglers_are_cancelled_in_their_workers(chat: ChatTemplate, tmp
 
 
 def test_bad_numbers_are_named() -> None:
-    with pytest.raises(FieldErrors, match="workers"):
-        RaySpread(workers=0)
-    with pytest.raises(FieldErrors, match="num_gpus"):
-        RaySpread(num_gpus=float("nan"))
+    with pytest.raises(ConfigError, match=r"spread\.workers is 0, must be at least 1"):
+        check(RaySpread(workers=0), "spread")
+    with pytest.raises(ConfigError, match=r"spread\.num_gpus is nan"):
+        check(RaySpread(num_gpus=float("nan")), "spread")
