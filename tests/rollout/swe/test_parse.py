@@ -28,23 +28,10 @@ def test_lines_that_look_like_headers_are_lines() -> None:
     assert only(text).hunks == (Hunk(1, 2, 1, 3, removed, added),)
 
 
-def test_missing_counts_are_one() -> None:
-    assert only(GIT + "@@ -3 +4 @@\n-a\n+b\n").hunks == (Hunk(3, 1, 4, 1, ((3, "a\n"),), ((4, "b\n"),)),)
-
-
 @pytest.mark.parametrize("between", ["a\r\n", "a\x0cb\n", "a\u2028b\x85\n", "a\rb\n", "\udcff\n"])
 def test_lines_end_at_newlines_alone(between: str) -> None:
     (hunk,) = only(f"{GIT}@@ -1,2 +1,2 @@\n {between}-b\r\n+c\n").hunks
     assert (hunk.removed, hunk.added) == (((2, "b\r\n"),), ((2, "c\n"),))
-
-
-def test_no_newline_at_the_end() -> None:
-    text = "@@ -1 +1 @@\n-a\n\\ No newline at end of file\n+b\n\\ No newline at end of file\n"
-    assert only(GIT + text).hunks == (Hunk(1, 1, 1, 1, ((1, "a\n"),), ((1, "b\n"),)),)
-
-
-def test_an_empty_line_whose_space_was_stripped_is_context() -> None:
-    assert only(GIT + "@@ -1,3 +1,3 @@\n a\n\n-b\n+c\n").hunks[0].removed == ((3, "b\n"),)
 
 
 @pytest.mark.parametrize(

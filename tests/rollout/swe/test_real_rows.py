@@ -15,9 +15,34 @@ from rollout.data.swe import Dialect, parse_patch
 from rollout.data.swe.build import Why, build
 from rollout.data.swe.trees import Clones
 from tests.rollout.real_tasks import origin, real_rows
-from tests.rollout.swe.naive import changed_lines
 
 SIDES = ("removed", "added")
+
+
+def changed_lines(patch: str) -> dict[str, tuple[list[int], list[int]]]:
+    """File -> numbers of the lines removed from the old one, and of those added in the new one."""
+    found: dict[str, tuple[list[int], list[int]]] = {}
+    path, old, new, old_left, new_left = "", 0, 0, 0, 0
+    for line in patch.split("\n"):
+        if old_left or new_left:
+            if line.startswith("-"):
+                found[path][0].append(old)
+            elif line.startswith("+"):
+                found[path][1].append(new)
+            elif line.startswith("\\"):
+                continue
+            if not line.startswith("+"):
+                old, old_left = old + 1, old_left - 1
+            if not line.startswith("-"):
+                new, new_left = new + 1, new_left - 1
+        elif line.startswith("+++ b/"):
+            path = line[6:].split("\t")[0]
+            found[path] = ([], [])
+        elif match := re.match(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", line):
+            old, new = int(match[1]), int(match[3])
+            old_left, new_left = int(match[2] or 1), int(match[4] or 1)
+            old, new = old + (old_left == 0), new + (new_left == 0)
+    return found
 
 
 def records(*path: str) -> list[tuple[str, dict[str, Any]]]:

@@ -1,16 +1,12 @@
-"""Truths of patches: by hand, and against a second implementation on generated programs."""
+"""Truths of patches."""
 
 from __future__ import annotations
 
 import difflib
-from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rollout.data.swe import Changes, Dialect, TruthError, parse_patch, truth
-from tests.rollout.swe.naive import Truth, naive_truth
 
 OLD = '''\
 import os
@@ -152,54 +148,3 @@ def test_files_are_named_as_in_the_searched_tree() -> None:
 def test_what_can_not_be_parsed_has_no_truth(old: str, new: str, problem: str) -> None:
     with pytest.raises(TruthError, match=problem):
         changes(old, new, Dialect.CODESCOUT)
-
-
-PIECES = (
-    "import os\n",
-    "from a import (\n    b,\n    c,\n)\n",
-    "X = 1\n",
-    "# note\n",
-    "\n",
-    "def f(a):\n    x = a\n    return x\n",
-    "def f(b):\n    import re\n    def g():\n        return 1\n    return g\n",
-    "async def g():\n    class K:\n        z = 1\n        def m(self): return 2\n    return K\n",
-    'class A:\n    """Says.\n\n    More.\n\n    """\n    y = 1\n    def f(self):\n        return 1\n',
-    "class A:\n    class B:\n        def m(self):\n            return 1\n    @staticmethod\n    def n(): return 3\n",
-    'class A:\n    """a\\nb"""\n    y = 2\n    z = 3\n',
-    "class f:\n    def m(self): pass\n",
-    "if X:\n    def g(): pass\nelse:\n    class B: x = 1\n",
-)
-pieces = st.lists(st.sampled_from(PIECES), max_size=6)
-
-
-@st.composite
-def versions(draw: st.DrawFn) -> tuple[str, str]:
-    """A program, and a later version: other pieces, and comments at the ends of some lines."""
-    old = draw(pieces)
-    new = draw(pieces | st.just(old))
-    lines = "".join(new).splitlines()
-    for number in draw(st.sets(st.integers(0, len(lines) - 1), max_size=3)) if lines else ():
-        lines[number] += "  # changed"
-    return "".join(old), "".join(f"{line}\n" for line in lines)
-
-
-@given(versions(), st.sampled_from(Dialect), st.sampled_from([0, 3]))
-@settings(max_examples=150)
-def test_truth_is_that_of_the_second_implementation(
-    tmp_path_factory: pytest.TempPathFactory, programs: tuple[str, str], dialect: Dialect, context: int
-) -> None:
-    old, new = programs
-    text = diff(old, new, context=context)
-    expected: Truth = naive_truth(text, {"m.py": old}, tmp_path_factory.mktemp("tree"), dialect) if text else {}
-    found = truth(parse_patch(text), {"m.py": old}.get, {"m.py": new}.get, dialect)
-    assert {each.file: sets(each.changes) for each in found} == expected
-
-
-def sets(found: Changes) -> dict[str, set[str]]:
-    for part in Changes.__slots__:
-        assert len(set(getattr(found, part))) == len(getattr(found, part))
-    return {part: set(getattr(found, part)) for part in sorted(Changes.__slots__)}
-
-
-def test_the_second_implementation_needs_nothing_of_the_first() -> None:
-    assert "rollout" not in (Path(__file__).parent / "naive.py").read_text().replace("`rollout.data.swe`", "")
