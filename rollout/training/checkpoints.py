@@ -25,7 +25,7 @@ import torch
 
 from fairbox.errors import FairboxError
 
-__all__ = ["Checkpoint", "CheckpointError", "CheckpointStore"]
+__all__ = ["Checkpoint", "CheckpointError", "CheckpointStore", "read_state"]
 
 _LOG = logging.getLogger("fairbox.training")
 _STATE, _CONFIG, _ROLLOUTS, _CHECKSUM = "state.pt", "config.json", "rollouts.json", "checksum.json"
@@ -55,7 +55,7 @@ class Checkpoint:
     @property
     def state(self) -> dict[str, Any]:
         """Everything that the next step depends on, read anew."""
-        return _read_state(self.path, mmap=False)
+        return read_state(self.state_path, mmap=False)
 
 
 class CheckpointStore:
@@ -151,15 +151,17 @@ def _checked(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         plain = [json.loads((folder / name).read_text(encoding="utf-8")) for name in (_CONFIG, _ROLLOUTS)]
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder}: the checkpoint can't be read: {error}") from None
-    _read_state(folder, mmap=True)
+    read_state(folder / _STATE, mmap=True)
     return plain[0], plain[1]
 
 
-def _read_state(folder: Path, *, mmap: bool) -> dict[str, Any]:
+def read_state(path: Path, *, mmap: bool) -> dict[str, Any]:
+    """The state in a checkpoint's file; with `mmap` its tensors are read when they are looked at. Raises
+    CheckpointError."""
     try:
-        state: dict[str, Any] = torch.load(folder / _STATE, map_location="cpu", weights_only=True, mmap=mmap)
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except (OSError, ValueError, RuntimeError, UnpicklingError) as error:
-        raise CheckpointError(f"{folder}: the checkpoint can't be read: {error}") from None
+        raise CheckpointError(f"{path.parent}: the checkpoint can't be read: {error}") from None
     return state
 
 

@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from fairbox.errors import FairboxError
 from fairbox.ports import free_port
 from rollout.batch import RolloutBatch
+from rollout.training.checkpoints import read_state
 from rollout.training.learner import Diverged, Learner, LearnerSettings
 from rollout.training.peers import ALONE, Peers, Ranks
 from rollout.training.policy import Policy, PolicySettings, Split
@@ -53,8 +54,7 @@ class LearnerPlan:
         learner = Learner(policy, self.learner, peers=peers)
         if self.state is not None:
             # Mapped, so that a shard reads of the whole state the parts that it takes.
-            mapped = peers.count > 1
-            learner.load_state(torch.load(self.state, map_location="cpu", weights_only=True, mmap=mapped))
+            learner.load_state(read_state(self.state, mmap=peers.count > 1))
         return learner
 
 

@@ -48,11 +48,6 @@ class WeightSync:
         self._kept: Path | None = None
         """The folder of the weights of now."""
 
-    @property
-    def version(self) -> str:
-        """That turns are sampled with now."""
-        return self._engine.weight_version
-
     async def ensure(self, steps_done: int) -> None:
         """`push`, unless the engine has these weights, of this run and not of one before by the same name."""
         if not self._pushed == self._engine.weight_version == version_name(steps_done):

@@ -83,7 +83,7 @@ async def test_weights_that_can_not_be_taken_leave_those_of_before(mini_dir: Pat
         model.whole = False
         with pytest.raises(EngineUnavailable):
             await sync.push(2)
-        assert sync.version == version_name(1)
+        assert one.weight_version == version_name(1)
         assert names(tmp_path) == [version_name(1)]
         model.whole = True
         await sync.push(2)
