@@ -15,7 +15,7 @@ import fcntl
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,17 +37,19 @@ from rollout.tools.registry import ToolSpec
 from rollout.training.boards import WandbSettings
 from rollout.training.checkpoints import Checkpoint, CheckpointStore
 from rollout.training.config import TrainConfig, changed_settings, flat_settings, plain
-from rollout.training.learners import open_learner
 from rollout.training.metrics import METRICS, MetricLog
 from rollout.training.model_folder import export_model
+from rollout.training.shard import LearnerPlan
+from rollout.training.sharded import open_shards
 from rollout.training.stream import RolloutStream
 from rollout.training.sync import WeightSync
-from rollout.training.trainer import Evaluation, Trainer, TrainerPhase, TrainerStatistics
+from rollout.training.trainer import AnyLearner, Evaluation, Trainer, TrainerPhase, TrainerStatistics
 
 __all__ = [
     "TrainingRun",
     "newest",
     "only_run",
+    "open_learner",
     "train",
     "trainer_metrics",
 ]
@@ -174,6 +176,27 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
         if complete:
             await asyncio.to_thread(export_model, learner.policy, run.model_dir, run.out / "model")
         return complete
+
+
+@contextlib.asynccontextmanager
+async def open_learner(
+    config: TrainConfig, model_dir: Path, checkpoint: Checkpoint | None, *, out: Path
+) -> AsyncIterator[AnyLearner]:
+    """The one that the settings ask for. Raises FairboxError for a model that can't be trained, for a checkpoint of
+    another one, and when shards can't be started."""
+    plan = LearnerPlan(
+        model_dir,
+        config.policy,
+        config.learner(),
+        value_head=config.needs_value_head,
+        reference=config.loss.needs_reference,
+        state=None if checkpoint is None else checkpoint.state_path,
+    )
+    if config.shards.count > 1:
+        async with open_shards(plan, config.shards.count, address=config.ray_address, out=out) as sharded:
+            yield sharded
+    else:
+        yield await asyncio.to_thread(plan.load)
 
 
 def _metrics(trainer: Trainer, loop: AgentLoop) -> Iterator[Metric]:

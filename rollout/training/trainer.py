@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fairbox.errors import FairboxError
 from rollout.batch import RolloutBatch
@@ -26,15 +26,34 @@ from rollout.loop.task import Task
 from rollout.training.checkpoints import CheckpointError, CheckpointStore
 from rollout.training.config import TrainConfig
 from rollout.training.learner import Diverged
-from rollout.training.learners import AnyLearner
 from rollout.training.metrics import MetricLog
+from rollout.training.model_folder import WritableModel
 from rollout.training.play import play
 from rollout.training.stream import RolloutStream, SourceStatistics
 from rollout.training.sync import WeightSync
 
-__all__ = ["Evaluation", "Trainer", "TrainerPhase", "TrainerStatistics"]
+__all__ = ["AnyLearner", "Evaluation", "Trainer", "TrainerPhase", "TrainerStatistics"]
 
 _LOG = logging.getLogger("fairbox.training")
+
+
+class AnyLearner(Protocol):
+    """What a trainer asks of a learner, wherever its model is. Its methods block."""
+
+    steps_done: int
+
+    @property
+    def policy(self) -> WritableModel:
+        """The model that is trained."""
+        ...
+
+    def step(self, batch: RolloutBatch) -> dict[str, float]:
+        """Trains on a batch: its figures by name. Raises Diverged, and FairboxError when it can't go on."""
+        ...
+
+    def state(self) -> Mapping[str, Any] | Callable[[Path], None]:
+        """Everything that the next step depends on, or what writes it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
