@@ -24,7 +24,7 @@ __all__ = ["replay_loop", "rows", "tasks"]
 TRAJECTORIES = 1_000
 TURNS = 6
 ROUNDS = 3
-UNLIMITED = Limits(None, None, None, None, None, None, None)
+UNLIMITED = Limits(None, None, None, None, None, None)
 
 
 def tasks(count: int) -> list[Task]:

@@ -19,6 +19,7 @@ from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.task import Task
 from rollout.rewards import load_reward
 from rollout.tokens.chat import ChatTemplate
+from rollout.tokens.drift import DriftCounter
 from rollout.tokens.tokenizer import ChatTemplateError
 from rollout.tools.code_client import ToolServices
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
@@ -96,7 +97,7 @@ async def open_loop(
             engine=engine,
             chat=chat,
             tool_format=find_format(config.tool_format, chat),
-            drift=config.chat.drift(chat),
+            drift=DriftCounter(chat),
             tools=Toolbox(tools, max_parallel_calls=config.max_parallel_calls),
             limits=config.limits,
             condense=config.condense,

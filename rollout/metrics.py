@@ -51,7 +51,6 @@ _PATH = re.compile(r"(?=.*[^.])[\w./@+-]*[./][\w@+-]+")
 """A word with a dot or a slash in it that is more than dots: `src/a.py`, `a.py`, `src/Makefile`; no globs."""
 _MOST_PLACES = 100
 """Occurrences of a path in one text that are looked at."""
-_TIMED_OUT = (StopReason.WALL_TIME, StopReason.TURN_TIME)
 _PHASES = {
     "engine_queue": "queue_s",
     "engine": "engine_s",
@@ -210,7 +209,7 @@ class RolloutMetrics:
         self._sum_up(result)
         if result.masked:
             return
-        self._timeouts += result.stop_reason in _TIMED_OUT
+        self._timeouts += result.stop_reason is StopReason.WALL_TIME
         self._scored_stops[result.stop_reason] += 1
         self._tokens.append(sum(len(part.response_ids) for part in result.parts))
         self._turn_tokens += (span.end - span.start for part in result.parts for span in turn_spans(part))

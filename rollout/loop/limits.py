@@ -14,11 +14,11 @@ a call whose answer could not be used is not run. A call of a finish tool asks f
 before the limits are looked at: where it ends the trajectory, the reason is `answered`, and where it does not, because
 its arguments are wrong, the limit's. Only `max_wall_time_s`, when it cuts the turn off, is before it.
 
-`max_turn_tokens` and `max_turn_time_s` bound one turn and are no reason to stop by themselves: a trajectory whose turn
-they cut off goes on if that turn holds a tool call.
+`max_turn_tokens` bounds one turn and is no reason to stop by itself: a trajectory whose turn it cuts off goes on if
+that turn holds a tool call.
 
-Deadlines form layers: a tool call has its tool's (`default_timeout`), a turn `max_turn_time_s`, a trajectory
-`max_wall_time_s`, and the run `time_limit_s` (see `Schedule`), which drops what has not ended.
+Deadlines form layers: a tool call has its tool's (`default_timeout`), a trajectory `max_wall_time_s`, and the run
+`time_limit_s` (see `Schedule`), which drops what has not ended.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ class StopReason(StrEnum):
     """The model ended its turn without a tool call, or handed its answer over by a finish tool."""
     TURN_LENGTH = "turn_length"
     """A turn without a tool call was cut off by `max_turn_tokens`."""
-    TURN_TIME = "turn_time"
-    """A turn without a tool call was cut off by `max_turn_time_s`."""
     RESPONSE_LENGTH = "response_length"
     """`max_response_tokens` is reached, or the tools' answers would exceed it."""
     MODEL_LENGTH = "model_length"
@@ -72,7 +70,6 @@ class Limits:
         300.0, above=0, help="Seconds of generation and tools, without waits in queues."
     )
     max_turn_tokens: int | None = setting(256, above=0, help="Tokens of one turn.")
-    max_turn_time_s: float | None = setting(None, above=0, help="Seconds of generating one turn.")
 
     def __post_init__(self) -> None:
         check(self, "limits")
@@ -96,13 +93,6 @@ class Limits:
         if self.max_model_tokens is not None:
             lefts.append(self.max_model_tokens - usage.context_tokens)
         return min((left for left in lefts if left is not None), default=None)
-
-    def turn_time_s(self, usage: Usage) -> tuple[float | None, bool]:
-        """Longest time of the next turn, None when nothing bounds it, and whether the turn's own limit is that."""
-        left, own = self.time_left_s(usage), self.max_turn_time_s
-        if own is not None and (left is None or own < left):
-            return own, True
-        return left, False
 
     def time_left_s(self, usage: Usage) -> float | None:
         """Time that may still be charged; None when nothing bounds it."""

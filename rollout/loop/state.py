@@ -67,8 +67,6 @@ class TrajectoryMachine:
         self._limits = replace(limits, max_model_tokens=model_tokens)
         self.usage = Usage(prompt_tokens)
         self.state = RequestState.PENDING
-        self._turn_timed = False
-        """Whether the turn's own time limit is the one that the engine was given."""
         self._reached: StopReason | None = None
         """The limit that ends the trajectory unless a finish tool does, while the calls of a turn are answered."""
 
@@ -94,10 +92,10 @@ class TrajectoryMachine:
             response_tokens=used.response_tokens + tokens,
             charged_s=used.charged_s + charged_s,
         )
-        if finish is FinishReason.ABORT and not self._turn_timed:
+        if finish is FinishReason.ABORT:
             return self._finish(StopReason.WALL_TIME)
         if calls == 0:
-            return self._finish(StopReason.ANSWERED if finish is FinishReason.STOP else self._cut_off(finish))
+            return self._finish(StopReason.ANSWERED if finish is FinishReason.STOP else self._cut_off())
         self._reached = self._limits.reached(self.usage)
         if self._reached is not None and not finals:
             return self._finish(self._reached)
@@ -154,13 +152,10 @@ class TrajectoryMachine:
         budget = self._limits.turn_budget(self.usage)
         assert budget is not None  # the model's length always bounds it
         self.state = RequestState.RUNNING
-        limit_s, self._turn_timed = self._limits.turn_time_s(self.usage)
-        return Generate(budget, limit_s)
+        return Generate(budget, self._limits.time_left_s(self.usage))
 
-    def _cut_off(self, finish: FinishReason) -> StopReason:
+    def _cut_off(self) -> StopReason:
         """Which budget ended a turn that was cut off: a trajectory's limit, or else the turn's own."""
-        if finish is FinishReason.ABORT:
-            return StopReason.TURN_TIME
         lengths = replace(self.usage, turns=0, tool_calls=0, charged_s=0.0)
         return self._limits.reached(lengths) or StopReason.TURN_LENGTH
 

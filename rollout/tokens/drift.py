@@ -25,6 +25,10 @@ from rollout.tokens.trajectory import Trajectory
 __all__ = ["DriftCounter", "DriftKind", "drift_of"]
 
 
+_FRACTION = 0.05
+"""Enough to find a template that does not fit within a hundred trajectories, at a cost that nobody notices."""
+
+
 class DriftKind(StrEnum):
     """How a trajectory compares with its conversation, up to where its last turn begins."""
 
@@ -50,11 +54,11 @@ class DriftKind(StrEnum):
 
 
 class DriftCounter:
-    """Looks at a fraction of all trajectories, chosen by their ids. `fraction` is from 0 (off) to 1."""
+    """Looks at a fraction of all trajectories, chosen by their ids. `fraction` is from 0 to 1."""
 
-    def __init__(self, chat: ChatTemplate, fraction: float) -> None:
+    def __init__(self, chat: ChatTemplate, fraction: float = _FRACTION) -> None:
         if not 0 <= fraction <= 1:
-            raise ConfigError(f"drift_fraction is {fraction}, must be from 0 to 1")
+            raise ConfigError(f"fraction is {fraction}, must be from 0 to 1")
         self._chat = chat
         self._bound = int(fraction * 2**32)
         # A template that was loaded although it does more than rewrite turns was chosen so.

@@ -10,7 +10,6 @@ from typing import Any
 from fairbox.errors import ConfigError
 from fairbox.settings import check, setting
 from rollout.tokens.chat import ChatTemplate, Rewrites
-from rollout.tokens.drift import DriftCounter
 from rollout.tokens.tokenizer import HubTokenizer
 
 __all__ = ["ChatSettings"]
@@ -27,9 +26,6 @@ class ChatSettings:
     )
     options: str = setting("{}", help='Variables for the template, a JSON object, as {"enable_thinking": false}.')
     template: str | None = setting(None, help="A file with another template than the model folder's.")
-    drift_fraction: float = setting(
-        0.05, least=0, most=1, help="Part of the trajectories that are compared with their conversations encoded anew."
-    )
 
     def validate(self) -> None:
         """Raises ConfigError for what types can't say."""
@@ -47,10 +43,6 @@ class ChatSettings:
         """The chat template of a model folder. Raises ChatTemplateError."""
         tokenizer = self.tokenizer(model_dir)
         return ChatTemplate(tokenizer, rewrites=Rewrites(self.rewrites), stop_token_ids=tokenizer.eos_token_ids)
-
-    def drift(self, chat: ChatTemplate) -> DriftCounter | None:
-        """The counter for a run; None when it is off."""
-        return DriftCounter(chat, self.drift_fraction) if self.drift_fraction else None
 
     def _variables(self) -> dict[str, Any]:
         try:

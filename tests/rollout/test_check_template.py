@@ -80,7 +80,6 @@ def test_template_that_can_not_be_used(model_dir: Path, tmp_path: Path, capsys: 
         ("chat.options=[1]", "chat.options is '[1]', must be a JSON object"),
         ("chat.options={", "chat.options is '{', must be a JSON object"),
         ("chat.template=no.jinja", "chat.template is 'no.jinja', which is no file"),
-        ("chat.drift_fraction=2", "chat.drift_fraction is 2.0, must be from 0 to 1"),
         ("tool_format=hermse", "tool_format is 'hermse', must be one of auto, hermes"),
         ("no.jinja", "chat.template is 'no.jinja', which is no file"),
     ],

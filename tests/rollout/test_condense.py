@@ -28,7 +28,7 @@ from rollout.tokens import ChatTemplate, HubTokenizer, SegmentKind
 from rollout.tokens.conversation import Turn
 from rollout.tools import Toolbox, ToolCall
 
-NONE = Limits(None, None, None, None, None, None, None)
+NONE = Limits(None, None, None, None, None, None)
 TASK = Task("u", ({"role": "user", "content": "Where?"},), "6", "test", "here:1")
 LONG = "word " * 300
 
@@ -113,7 +113,7 @@ async def test_turns_are_sampled_once_and_counted_over_all_parts(played: Played)
 
 
 async def test_context_is_bounded_where_it_would_have_ended_the_trajectory(played: Played) -> None:
-    limits = Limits(None, 1200, None, None, None, None, None)
+    limits = Limits(None, 1200, None, None, None, None)
     assert (await played.play(FOUR, Condensation(), limits)).stop_reason is StopReason.MODEL_LENGTH
     result = await played.play(FOUR, Condensation(at_tokens=800, keep_last=1), limits)
     assert result.stop_reason is StopReason.ANSWERED
@@ -126,7 +126,7 @@ async def test_nothing_is_closed_for_a_part_that_would_be_too_long_itself(played
 
 
 async def test_part_without_a_turn_is_none(played: Played) -> None:
-    limits = Limits(None, None, 2, None, None, None, None)
+    limits = Limits(None, None, 2, None, None, None)
     result = await played.play(FOUR, Condensation(at_tokens=800, keep_last=1), limits)
     assert (result.stop_reason, result.earlier) == (StopReason.TURNS, ())
     assert result.trajectory.segments[-1].kind is SegmentKind.SAMPLED
@@ -222,7 +222,7 @@ async def test_logprobs_of_every_part_are_those_of_a_forward_pass(
         def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall, ...]:
             return (ToolCall("echo", {"text": "x"}, text),)
 
-    limits = Limits(None, None, 4, None, None, 6, None)
+    limits = Limits(None, None, 4, None, None, 6)
     async with TransformersEngine(tiny_dir, max_batch=1, threads=1) as engine:
         loop = AgentLoop(
             engine,

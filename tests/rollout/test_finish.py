@@ -33,7 +33,7 @@ from rollout.tools import InfraError, Toolbox, ToolOutcome, ToolResponse
 from rollout.tools.finish import FinishTool
 from rollout.tools.registry import load_tools
 
-NONE = Limits(None, None, None, None, None, None, None)
+NONE = Limits(None, None, None, None, None, None)
 TASK = Task("u", ({"role": "user", "content": "Where?"},), "6", "test", "here:1")
 
 

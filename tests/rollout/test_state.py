@@ -12,7 +12,7 @@ from fairbox.errors import ConfigError
 from rollout.engines import FinishReason
 from rollout.loop import CallTools, Finish, Generate, Limits, RequestState, StopReason, TrajectoryMachine, Usage
 
-NONE = Limits(None, None, None, None, None, None, None)
+NONE = Limits(None, None, None, None, None, None)
 
 
 def machine(limits: Limits = NONE, *, prompt: int = 100, model: int = 10_000) -> TrajectoryMachine:
@@ -202,19 +202,3 @@ def test_no_limit_is_ever_exceeded(limits: Limits, steps: list[tuple[float, int,
         assert used.turns <= (limits.max_turns or 10**9)
         assert used.tool_calls <= (limits.max_tool_calls or 10**9)
     assert isinstance(decision, Finish) == (life.state is RequestState.COMPLETED)
-
-
-def test_a_turn_that_its_own_time_cuts_off_goes_on_with_its_calls() -> None:
-    life = machine(only(max_turn_time_s=2.0, max_wall_time_s=5.0))
-    assert life.start() == Generate(9_900, 2.0)
-    cut = life.generated(tokens=9, finish=FinishReason.ABORT, calls=1, charged_s=2.0)
-    assert isinstance(cut, CallTools)
-    assert life.answered(tokens=1, charged_s=2.0) == Generate(9_890, 1.0)  # now the trajectory's time is the shorter
-    ended = life.generated(tokens=9, finish=FinishReason.ABORT, calls=1, charged_s=1.0)
-    assert ended == Finish(StopReason.WALL_TIME)
-
-
-def test_a_turn_without_a_call_that_its_own_time_cuts_off_is_the_last() -> None:
-    life = machine(only(max_turn_time_s=2.0))
-    life.start()
-    assert life.generated(tokens=0, finish=FinishReason.ABORT, calls=0, charged_s=2.0) == Finish(StopReason.TURN_TIME)
