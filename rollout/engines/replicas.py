@@ -40,28 +40,19 @@ class ReplicaState(StrEnum):
     """A turn or a probe failed, or it has not answered yet; it takes turns again after a probe that succeeds."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReplicaView:
-    """One replica as it is."""
+    """One replica as it is: the balancer alone changes it."""
 
     name: str
-    state: ReplicaState
-    load: int
-    """Turns that were placed on it and have not ended."""
-    placed: int
-    """Turns that were ever placed on it."""
-    failures: int
-    """Turns and probes that ever failed at it."""
-    last_error: str
-
-
-@dataclass(slots=True)
-class _Replica:
     probe_at: float
     up: bool = False
     load: int = 0
+    """Turns that were placed on it and have not ended."""
     placed: int = 0
+    """Turns that were ever placed on it."""
     failures: int = 0
+    """Turns and probes that ever failed at it."""
     failed_probes: int = 0
     """In a row."""
     probing: bool = False
@@ -76,7 +67,7 @@ class Balancer:
     """`names` start as down, with a probe due at `now`."""
 
     def __init__(self, names: Iterable[str], *, now: float) -> None:
-        self._replicas = {name: _Replica(probe_at=now) for name in names}
+        self._replicas = {name: ReplicaView(name, probe_at=now) for name in names}
         self._sticky: OrderedDict[str, str] = OrderedDict()
         self.moved = 0
         """Trajectories that changed their replica."""
@@ -145,10 +136,7 @@ class Balancer:
         return min((each.probe_at for each in self._replicas.values() if not each.probing), default=None)
 
     def views(self) -> tuple[ReplicaView, ...]:
-        return tuple(
-            ReplicaView(name, each.state, each.load, each.placed, each.failures, each.last_error)
-            for name, each in self._replicas.items()
-        )
+        return tuple(self._replicas.values())
 
     def _unbalanced(self, load: int, least: int) -> bool:
         return load - least >= BALANCE_ABS and load > BALANCE_REL * least
