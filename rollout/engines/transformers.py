@@ -37,7 +37,7 @@ __all__ = ["TransformersEngine"]
 
 _SEED_STEP = 0x9E3779B97F4A7C15
 """The golden ratio of 64 bits: the rest of an interrupted turn must not meet the draws of its beginning again."""
-PREFIX_BYTES = 512 << 20
+_PREFIX_BYTES = 512 << 20
 """Memory for contexts that may be extended; a 600-token context of SmolLM2-135M takes 28 MB."""
 
 
@@ -56,7 +56,6 @@ class TransformersEngine:
         max_queued: int = 4096,
         max_model_tokens: int | None = None,
         threads: int | None = None,
-        prefix_bytes: int = PREFIX_BYTES,
         weight_version: str = "initial",
         interrupt: Interrupt = Interrupt.CONTINUE,
         clock: Clock | None = None,
@@ -66,7 +65,6 @@ class TransformersEngine:
         self._max_queued = max_queued
         self._max_model_tokens = max_model_tokens
         self._threads = threads or len(os.sched_getaffinity(0))
-        self._prefix_bytes = prefix_bytes
         self._version = weight_version
         self._interrupt = interrupt
         self._gate = TurnGate()
@@ -237,7 +235,7 @@ class TransformersEngine:
             self._model_dir,
             max_rows=self._max_batch,
             max_model_tokens=self._max_model_tokens,
-            prefix_bytes=self._prefix_bytes,
+            prefix_bytes=_PREFIX_BYTES,
         )
 
     def _loaded(self) -> Decoder:

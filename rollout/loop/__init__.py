@@ -5,7 +5,7 @@ from rollout.loop.groups import DropReason, GroupEnded, GroupScheduler, RetryBud
 from rollout.loop.limits import Limits, StopReason, Usage
 from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, TrajectoryResult, TurnRecord
 from rollout.loop.run import TrajectoryRun
-from rollout.loop.runner import GroupSummary, RolloutRunner, RunnerStatistics
+from rollout.loop.runner import RolloutRunner, RunnerStatistics
 from rollout.loop.state import CallTools, Finish, Generate, RequestState, TrajectoryMachine
 from rollout.loop.task import Task
 
@@ -18,7 +18,6 @@ __all__ = [
     "Generate",
     "GroupEnded",
     "GroupScheduler",
-    "GroupSummary",
     "Limits",
     "PhaseTimes",
     "RequestState",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,7 @@ from rollout.loop.results import TrajectoryResult
 from rollout.loop.scoring import SCORE_TIMEOUT_S, Score, Scoring
 from rollout.loop.task import Task
 
-__all__ = ["GroupSummary", "Loop", "RolloutRunner", "RunnerStatistics"]
+__all__ = ["Loop", "RolloutRunner", "RunnerStatistics"]
 
 
 class Loop(Protocol):
@@ -59,22 +58,10 @@ class RunnerStatistics:
     """Complete groups."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSummary:
-    """What a group amounts to. Mean and deviation are of the scored ones; None without any."""
-
-    uid: str
-    ended: GroupEnded
-    mean: float | None
-    std: float | None
-    """Of the population, in the units of the score."""
-
-
 class RolloutRunner:
     """Trajectories of each task, as `schedule` says. `score` (see `rollout.loop.scoring`; None: nothing is scored) is
-    called for those that are not masked, `sink` for each that is kept, and `on_group` when a group has ended. `slots`
-    are places that several runners share: a trajectory takes one while it is played and scored, beside its place in
-    `schedule`."""
+    called for those that are not masked, and `sink` for each that is kept. `slots` are places that several runners
+    share: a trajectory takes one while it is played and scored, beside its place in `schedule`."""
 
     def __init__(
         self,
@@ -86,7 +73,6 @@ class RolloutRunner:
         retries: RetryBudget,
         seed: int | None = None,
         score_timeout_s: float = SCORE_TIMEOUT_S,
-        on_group: Callable[[GroupSummary], None] = lambda group: None,
         slots: asyncio.Semaphore | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -95,7 +81,6 @@ class RolloutRunner:
         self._schedule = schedule
         self._retries = retries
         self._seed = seed
-        self._on_group = on_group
         self._slots = slots
         self._clock = clock or MonotonicClock()
         self._scoring = Scoring(score, timeout_s=score_timeout_s, retries=retries, clock=self._clock)
@@ -106,8 +91,6 @@ class RolloutRunner:
         self._running: dict[int, asyncio.Task[TrajectoryResult]] = {}
         self._results: dict[int, TrajectoryResult] = {}
         """Ended, and neither handed over nor dropped yet."""
-        self._scores: dict[int, list[float]] = {}
-        """Of what was handed over, by group, until the group ends."""
         self._news = asyncio.Event()
 
     def statistics(self) -> RunnerStatistics:
@@ -138,7 +121,6 @@ class RolloutRunner:
             self._retried += self._scheduler.retried
             self._scheduler = None
             self._results.clear()
-            self._scores.clear()
 
     async def _play(self, scheduler: GroupScheduler, group: asyncio.TaskGroup) -> None:
         while True:
@@ -193,8 +175,6 @@ class RolloutRunner:
         result = self._results.pop(decision.index)
         self._finished += 1
         self._masked += result.masked
-        if result.reward is not None:
-            self._scores.setdefault(decision.group, []).append(result.reward.value)
         self._sink(result, self._tasks[decision.group])
 
     def _group_ended(self, ended: GroupEnded) -> None:
@@ -202,7 +182,3 @@ class RolloutRunner:
             del self._results[index]
         self._dropped += ended.dropped
         self._groups += ended.complete
-        scores = self._scores.pop(ended.group, [])
-        mean = statistics.fmean(scores) if scores else None
-        std = statistics.pstdev(scores) if scores else None
-        self._on_group(GroupSummary(self._tasks[ended.group].uid, ended, mean, std))

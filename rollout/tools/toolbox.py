@@ -2,7 +2,7 @@
 
 Invariants: each call has one response, in its place; at most `max_parallel_calls` of a turn run at once, and start in
 their order (a call that waits for another call of its tool takes up no room); calls of finish tools come first, and if
-one of them ends the trajectory, no other call of the turn is run; no response is longer than `max_response_chars` and a
+one of them ends the trajectory, no other call of the turn is run; no response is longer than `MAX_RESPONSE_CHARS` and a
 marker.
 """
 
@@ -22,7 +22,7 @@ from rollout.cleanup import to_its_end
 from rollout.tools.base import InfraError, Tool, ToolOutcome, ToolResponse
 from rollout.tools.calls import MalformedCall, ToolCall
 from rollout.tools.statistics import CallBoard, ToolStatistics
-from rollout.tools.text import LEAST_CHARS, cut_text
+from rollout.tools.text import cut_text
 
 __all__ = ["Toolbox"]
 
@@ -42,18 +42,14 @@ class Toolbox:
         tools: Sequence[Tool],
         *,
         max_parallel_calls: int = 4,
-        max_response_chars: int = MAX_RESPONSE_CHARS,
         clock: Clock | None = None,
     ) -> None:
         if max_parallel_calls < 1:
             raise ConfigError(f"max_parallel_calls is {max_parallel_calls}, must be at least 1")
-        if max_response_chars < LEAST_CHARS:
-            raise ConfigError(f"max_response_chars is {max_response_chars}, must be at least {LEAST_CHARS}")
         self._tools = {tool.schema.name: tool for tool in tools}
         if len(self._tools) != len(tools):
             raise ConfigError("two tools have the same name")
         self._max_parallel_calls = max_parallel_calls
-        self._max_response_chars = max_response_chars
         clock = clock or MonotonicClock()
         self._boards = {name: CallBoard(clock) for name in self._tools}
 
@@ -208,7 +204,7 @@ class Toolbox:
 
     def _cut(self, response: ToolResponse) -> ToolResponse:
         # Tools cut their own output below this, where they know its size; what is longer has no marker yet.
-        text, cut = cut_text(response.text, self._max_response_chars)
+        text, cut = cut_text(response.text, MAX_RESPONSE_CHARS)
         if not cut:
             return response
         whole = max(response.total_bytes, len(response.text.encode("utf-8", "replace")))

@@ -37,7 +37,7 @@ def test_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 CONVERT = """
 import sys, time
-from rollout.engines import gguf_model, model_store
+from rollout.engines import model_store
 
 def convert(source, target):
     print("converting", flush=True)
@@ -45,7 +45,7 @@ def convert(source, target):
     time.sleep(0.5)
     (target / "config.json").write_text("{}")
 
-gguf_model.convert = convert
+model_store.convert = convert
 folder = model_store.find_model("smollm2")
 print((folder / "config.json").read_text())
 """
