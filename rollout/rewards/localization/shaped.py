@@ -29,7 +29,7 @@ class FoundArguments(ReadArguments, total=False):
 def _found(sample: Sample, generation: Generation, multilevel: bool, how: FoundArguments) -> Reward:
     if multilevel:
         return multilevel_localization_f1_reward(sample, generation=generation, **how)
-    of_files: Any = {name: how[name] for name in how if name not in ("module_level_weight", "entity_level_weight")}
+    of_files: Any = {name: value for name, value in how.items() if not name.startswith(("module_", "entity_"))}
     return file_localization_f1_reward(sample, generation=generation, **of_files)
 
 
