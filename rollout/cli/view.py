@@ -11,9 +11,7 @@ from pathlib import Path
 from fairbox.config import load, setting
 from fairbox.errors import ConfigError, FairboxError
 from rollout.viewer.filters import FilterError, parse_filter
-from rollout.viewer.groups import GroupBy
 from rollout.viewer.index import DumpFolder
-from rollout.viewer.session import Session
 
 __all__ = ["ViewConfig", "main"]
 
@@ -29,7 +27,6 @@ class ViewConfig:
     tokenizer: str | None = setting(
         None, help="Folder of the tokenizer, or smollm2; none: that of the model that a row names."
     )
-    group_by: GroupBy = setting(GroupBy.AUTO, help="What makes a group: UID, INPUT (the prompt), or AUTO.")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -38,8 +35,7 @@ def main(argv: Sequence[str]) -> int:
         ViewConfig, prefix="FAIRBOX_VIEW", prog="fairbox view [PATH]", description=__doc__ or "", argv=_with_path(argv)
     )
     folder = DumpFolder(Path(config.path).expanduser())
-    if config.step is not None and folder.named(config.step) is None:
-        raise ConfigError(f"step is {config.step!r}; {config.path} has {_labels(folder)}")
+    step = None if config.step is None else folder.named(config.step)
     try:
         parse_filter(config.filter)
     except FilterError as error:
@@ -50,9 +46,9 @@ def main(argv: Sequence[str]) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise FairboxError("the viewer needs a terminal")
     from rollout.viewer.app import ViewerApp  # an extra's
+    from rollout.viewer.screens.base import Session
 
-    session = Session(folder, tokenizer=config.tokenizer, group_by=config.group_by)
-    app = ViewerApp(session, filter=config.filter, step=config.step, follow=config.follow)
+    app = ViewerApp(Session(folder, config.tokenizer), filter=config.filter, step=step, follow=config.follow)
     app.run()
     return app.return_code or 0
 
@@ -63,8 +59,3 @@ def _with_path(argv: Sequence[str]) -> list[str]:
     if words and not words[0].startswith("-") and ("=" not in words[0] or Path(words[0]).exists()):
         words[0] = f"path={words[0]}"
     return words
-
-
-def _labels(folder: DumpFolder) -> str:
-    labels = [step.label for step in folder.steps]
-    return ", ".join(labels[:10]) + (f" and {len(labels) - 10} more" if len(labels) > 10 else "") or "no steps yet"

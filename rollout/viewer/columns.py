@@ -1,25 +1,26 @@
-"""Columns of tables: what each shows, and how numbers and texts are written in it. Pure.
+"""Columns of tables: what each shows, how its numbers and texts are written, and how rows are sorted by it. Pure.
 
 Texts of a dump come from a model and from programs, so what reaches the terminal goes through `visible()`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
-from rollout.viewer.facts import FIELDS, Field, FieldKind, RowFacts, Value, field_named
-
-__all__ = ["DIM", "PROBLEM", "Column", "number_text", "row_column", "row_columns", "signed_text", "visible"]
+__all__ = ["DIM", "PROBLEM", "Column", "Kind", "Value", "number_text", "signed_text", "sorted_by", "visible"]
 
 T = TypeVar("T")
+Value = float | str | None | tuple[str, ...]
+Kind = Literal["number", "text", "read", "extra"]
+"""What a filter can ask of a field: a number is compared by size; a text whole, and of several texts one must match; a
+`read` one is no fact, so the row is read for it; an extra is a number or a text, as the dump has it."""
 
 DIM = "#8a94a2"
 PROBLEM = "bold #ff8f7a"
 
-_LOOKED_AT = 1000
-"""Rows that decide which columns there are."""
 _CONTROL = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421}
 _CONTROL |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)  # C1, among them a second way to begin an escape sequence
 _CONTROL |= dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)  # lone surrogates, which no terminal can be sent
@@ -33,13 +34,13 @@ def visible(text: str) -> str:
     return text if text.isascii() and text.isprintable() else text.translate(_CONTROL)
 
 
-def number_text(value: float | None, digits: int = 3) -> str:
+def number_text(value: float | None) -> str:
     """A number for a column; `-` for none."""
     if value is None:
         return "-"
     if isinstance(value, int) or (value == int(value) if abs(value) < 1e15 else False):
         return str(int(value))
-    return f"{value:.{digits}f}" if 1e-3 <= abs(value) < 1e7 else f"{value:.2e}"
+    return f"{value:.3f}" if 1e-3 <= abs(value) < 1e7 else f"{value:.2e}"
 
 
 def signed_text(value: float | None) -> str:
@@ -51,16 +52,19 @@ def signed_text(value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """One column of a table of `T`: a value to sort by, and how it is written."""
+    """One value of a `T`: a column of a table, and if it has a name, a field of filters."""
 
     title: str
+    """Empty for a field that has no column."""
     width: int
     """Cells, its gap left out."""
     get: Callable[[T], Value]
+    """None if it has no such value."""
     write: Callable[[float | None], str] = number_text
-    """Numbers, and None; texts are shown as they are."""
+    """Writes numbers, and None; texts are shown as they are."""
     name: str = ""
-    """The field of a row that it shows, if it is one."""
+    kind: Kind = "number"
+    help: str = ""
 
     def text(self, row: T) -> str:
         """The text of a row's cell."""
@@ -68,27 +72,17 @@ class Column(Generic[T]):
         return self.write(value) if isinstance(value, int | float | None) else visible(str(value))
 
 
-def row_column(field: Field) -> Column[RowFacts]:
-    """The column of a field."""
+def sorted_by(rows: Sequence[T], get: Callable[[T], Value], *, descending: bool) -> list[T]:
+    """Rows in the order of a value: numbers by size, before texts. Rows without a value, and NaN, come last either way;
+    rows that are alike keep their order."""
 
-    def ended(row: RowFacts) -> Value:
-        return f"broken: {row.problem}" if row.problem else field.get(row)
+    def key(row: T) -> tuple[bool, float, str]:
+        value = get(row)
+        return (False, value, "") if isinstance(value, int | float) else (True, 0.0, str(value))
 
-    get = ended if field.name == "stop_reason" else field.get
-    digits = 2 if field.name.endswith("_s") else 3
-    return Column(field.title, field.width, get, lambda value: number_text(value, digits), field.name)
+    def known(row: T) -> bool:
+        value = get(row)
+        return value is not None and not (isinstance(value, float) and math.isnan(value))
 
-
-def row_columns(rows: Sequence[RowFacts], extras: Iterable[str] = ()) -> list[Column[RowFacts]]:
-    """Columns that have a value in the first rows, and one for each of the extras."""
-    known = [row_column(field) for field in FIELDS.values() if field.title]
-    shown = [column for column in known if column.name in ("line", "score") or _filled(column, rows)]
-    for name in extras:
-        field = field_named(name, (name,))
-        if field is not None and field.kind is FieldKind.EXTRA:  # an extra can't take the place of a field
-            shown.append(Column(name, max(7, min(20, len(name))), field.get, name=name))
-    return shown
-
-
-def _filled(column: Column[RowFacts], rows: Sequence[RowFacts]) -> bool:
-    return any(column.text(row) != "-" for row in rows[:_LOOKED_AT])
+    having = [row for row in rows if known(row)]
+    return sorted(having, key=key, reverse=descending) + [row for row in rows if not known(row)]

@@ -6,8 +6,8 @@
     VALUE       a word, "quoted text" with \\" and \\\\, or `none`: the row has no such value
 
 Words without a capital letter match any case. A comparison with a missing value does not hold; `!=` and `!~` hold
-exactly where `=` and `~` do not. Parsing is pure; a filter that needs the row itself says so (`reads`), and asks for it
-only where the cheaper terms leave a choice.
+exactly if `=` and `~` do not. Parsing is pure; a filter that needs the row itself reads it only if the cheaper terms
+leave a choice.
 """
 
 from __future__ import annotations
@@ -15,34 +15,39 @@ from __future__ import annotations
 import difflib
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fairbox.errors import FairboxError
-from rollout.viewer.facts import FIELDS, Field, FieldKind, RowFacts, field_named, row_texts
+from rollout.viewer.columns import Column
+from rollout.viewer.facts import FIELDS, RowFacts, field_named, row_texts
+from rollout.viewer.index import StepFile, read_row
 
 __all__ = ["Filter", "FilterError", "RowView", "parse_filter", "text_matcher"]
 
-Read = Callable[[], Mapping[str, Any] | None]
+Read = Callable[[RowFacts], Mapping[str, Any] | str]
 Test = Callable[[RowFacts, Read], bool]
+Field = Column[RowFacts]
 
-_TOKEN = re.compile(
-    r"""\s*(?: (?P<op>!=|>=|<=|!~|=|>|<|~)
-           | "(?P<quoted>(?:[^"\\]|\\.)*)"
-           | (?P<word>[^\s()"=<>~!]+) )""",
+_OP = "!=|>=|<=|!~|=|>|<|~"
+_WORD = r"""[^\s()"=<>~!]+"""
+_QUOTED = r'''"(?:[^"\\]|\\.)*"'''
+_TERM = re.compile(
+    rf"""\s* (?P<nots> (?: not \s+ (?!{_OP}) )* )
+         (?: (?P<name>{_WORD}) \s* (?P<op>{_OP}) \s* (?P<value>{_QUOTED}|{_WORD})? | (?P<text>{_QUOTED}|{_WORD}) )""",
     re.VERBOSE | re.DOTALL,
 )
-_SIZES: Mapping[str, Callable[[float, float], bool]] = {
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    "=": operator.eq,
     ">": operator.gt,
     ">=": operator.ge,
     "<": operator.lt,
     "<=": operator.le,
 }
-READ_AT_ONCE_BYTES = 1 << 20
-"""Of rows that a filter may have to read in one `advance()`."""
-JUDGED_AT_ONCE = 5000
-"""Rows that are judged by their facts in one `advance()`; some 10 ms."""
+JUDGED_S = 0.02
+"""How long one `advance()` judges rows, but for the last of them."""
 
 
 class FilterError(FairboxError):
@@ -65,33 +70,23 @@ class Filter:
     """A parsed expression."""
 
     source: str
-    reads: bool
-    """Whether it may have to read a row."""
     _terms: tuple[_Term, ...]
 
-    def matches(self, facts: RowFacts, record: Read = lambda: None) -> bool:
-        """Whether a row passes; `record` reads it, and gives None when it can't be had."""
-        return all(term.test(facts, record) for term in self._terms)
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    position: int
+    def matches(self, facts: RowFacts, read: Read = read_row) -> bool:
+        """Whether a row passes; `read` reads it, and gives a text if it can't be had."""
+        return all(term.test(facts, read) for term in self._terms)
 
 
 class RowView:
-    """The rows of a step that pass a filter. `extend()` it with rows, `advance()` until `pending` is 0.
+    """The rows of a file that pass a filter. `advance()` it until `pending` is 0, and again when the file has grown.
 
     A row is judged once, so that a growing file costs what grew, and a few at a time; whoever calls it decides how
     often, and may stop.
     """
 
-    def __init__(self, read: Callable[[RowFacts], Mapping[str, Any] | str], filter: Filter | None = None) -> None:
-        self._read = read
+    def __init__(self, file: StepFile, filter: Filter | None = None) -> None:
         self.filter = filter
-        self.rows: list[RowFacts] = []
+        self.rows = file.rows
         self.passed: list[RowFacts] = []
         self._judged = 0
 
@@ -100,172 +95,129 @@ class RowView:
         """Rows that are not judged yet."""
         return len(self.rows) - self._judged
 
-    def extend(self, rows: Sequence[RowFacts]) -> None:
-        """Adds rows behind those that are there."""
-        self.rows.extend(rows)
-
     def advance(self) -> None:
         """Judges some rows."""
-        budget = READ_AT_ONCE_BYTES
-        for row in self.rows[self._judged : self._judged + JUDGED_AT_ONCE]:
-            if self.filter is None or self.filter.matches(row, lambda row=row: self._record(row)):  # type: ignore[misc]
+        end = time.monotonic() + JUDGED_S
+        for row in self.rows[self._judged :]:
+            if self.filter is None or self.filter.matches(row):
                 self.passed.append(row)
             self._judged += 1
-            budget -= row.size if self.filter is not None and self.filter.reads else 0
-            if budget <= 0:
+            if time.monotonic() > end:
                 return
-
-    def _record(self, row: RowFacts) -> Mapping[str, Any] | None:
-        record = self._read(row)
-        return record if isinstance(record, Mapping) else None
 
 
 def parse_filter(source: str, extras: Collection[str] = ()) -> Filter:
     """`extras` are the fields of the dump that are not known by themselves. Raises FilterError."""
-    tokens = _tokens(source)
-    terms = []
-    while tokens:
-        terms.append(_term(tokens, len(source), extras))
+    terms: list[_Term] = []
+    at = 0
+    while source[at:].strip():
+        at += len(source[at:]) - len(source[at:].lstrip())
+        match = _TERM.match(source, at)
+        if match is None:
+            op = re.match(_OP, source[at:])
+            problem = f"{op[0]} needs a field before it" if op else f"{source[at]!r} is not understood here"
+            raise FilterError("the quote is not closed" if source[at] == '"' else problem, at)
+        terms.append(_term(match, extras))
+        at = match.end()
     terms.sort(key=lambda term: term.reads)  # cheap ones first
-    return Filter(source.strip(), any(term.reads for term in terms), tuple(terms))
+    return Filter(source.strip(), tuple(terms))
 
 
 def text_matcher(text: str) -> re.Pattern[str]:
-    """Finds `text` as it is; in any case where it has no capital letter."""
+    """Finds `text` as it is; in any case if it has no capital letter."""
     return re.compile(re.escape(text), 0 if text != text.lower() else re.IGNORECASE)
 
 
-def _tokens(source: str) -> list[_Token]:
-    found, at = [], 0
-    while source[at:].strip():
-        match = _TOKEN.match(source, at)
-        if match is None:
-            at += len(source[at:]) - len(source[at:].lstrip())
-            problem = "the quote is not closed" if source[at] == '"' else f"{source[at]!r} is not understood here"
-            raise FilterError(problem, at)
-        kind = str(match.lastgroup)
-        text = match[kind]
-        if kind == "quoted":
-            text = re.sub(r'\\(["\\])', r"\1", text)
-        found.append(_Token(kind, text, match.start(kind) - (kind == "quoted")))
-        at = match.end()
-    return found
-
-
-def _term(tokens: list[_Token], end: int, extras: Collection[str]) -> _Term:
-    """Takes the tokens of the first term."""
-    negative = False
-    while tokens and (tokens[0].kind, tokens[0].text) == ("word", "not") and not _is_operator(tokens[1:]):
-        negative = not negative
-        tokens.pop(0)
-    if not tokens:
-        raise FilterError("a term is missing", end)
-    token = tokens.pop(0)
-    if token.kind == "op":
-        raise FilterError(f"{token.text} needs a field before it", token.position)
-    if token.kind == "word" and _is_operator(tokens):
-        term = _comparison(token, tokens, end, extras)
-    elif token.kind == "word" and token.text in ("or", "and"):
-        problem = f"there is no {token.text}: all terms must hold; quote it to look for the word"
-        raise FilterError(problem, token.position)
+def _term(match: re.Match[str], extras: Collection[str]) -> _Term:
+    text, op = match["text"], match["op"]
+    negative = match["nots"].count("not") % 2 == 1
+    if op:
+        field = _known_field(match["name"], extras, match.start("name"))
+        if match["value"] is None:
+            raise FilterError(f"{op} needs a value", match.end())
+        negative ^= op.startswith("!")
+        term = _comparison(field, op.removeprefix("!"), match)
+    elif text == "not":
+        raise FilterError("a term is missing", match.end())
+    elif text in ("or", "and"):
+        problem = f"there is no {text}: all terms must hold; quote it to look for the word"
+        raise FilterError(problem, match.start("text"))
     else:
-        term = _reading("text", text_matcher(token.text))
-    return _negated(term) if negative else term
+        term = _reading(FIELDS["text"], text_matcher(_unquoted(text)))
+    return _Term(lambda facts, read: not term.test(facts, read), term.reads) if negative else term
 
 
-def _is_operator(tokens: list[_Token]) -> bool:
-    return bool(tokens) and tokens[0].kind == "op"
+def _unquoted(text: str) -> str:
+    return re.sub(r'\\(["\\])', r"\1", text[1:-1]) if text.startswith('"') else text
 
 
-def _comparison(name: _Token, tokens: list[_Token], end: int, extras: Collection[str]) -> _Term:
-    field = field_named(name.text, extras)
-    op = tokens.pop(0)
+def _known_field(name: str, extras: Collection[str], position: int) -> Field:
+    field = field_named(name, extras)
     if field is None:
         known = [*FIELDS, *extras]
-        near = difflib.get_close_matches(name.text, known, n=1)
+        near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
-        raise FilterError(f"{name.text} is not a field; {hint}", name.position)
-    if not tokens or tokens[0].kind == "op":
-        raise FilterError(f"{op.text} needs a value", tokens[0].position if tokens else end)
-    value = tokens.pop(0)
-    if op.text.startswith("!"):
-        return _negated(_compared(field, _Token("op", op.text[1:], op.position), value))
-    return _compared(field, op, value)
+        raise FilterError(f"{name} is not a field; {hint}", position)
+    return field
 
 
-def _negated(term: _Term) -> _Term:
-    return _Term(lambda facts, record: not term.test(facts, record), term.reads)
+def _comparison(field: Field, op: str, match: re.Match[str]) -> _Term:
+    wanted, position = _unquoted(match["value"]), match.start("value")
+    if op == "~":
+        return _matching(field, wanted, position + match["value"].startswith('"'))
+    if field.kind in ("text", "read") and op != "=":
+        raise FilterError(f"{field.name} is a text and has no size; use = or ~", match.start("op"))
+    if field.kind == "read":
+        return _reading(field, text_matcher(wanted))
+    if match["value"] == "none":
+        if op != "=":
+            raise FilterError("none has no size; use = or !=", match.start("op"))
+        return _Term(lambda facts, read: not facts.problem and field.get(facts) is None)
+    number = _float(wanted)
+    if number is None and (op != "=" or field.kind == "number"):
+        raise FilterError(f"{field.name} is compared with {wanted!r}, which is no number", position)
+    compare, plain = _COMPARE[op], wanted == wanted.lower()
+
+    def holds(each: object) -> bool:
+        if isinstance(each, str):
+            return op == "=" and (each.lower() if plain else each) == wanted
+        return isinstance(each, int | float) and number is not None and compare(each, number)
+
+    return _any_of(field, holds)
 
 
-def _compared(field: Field, op: _Token, value: _Token) -> _Term:
-    if op.text == "~":
-        return _matching(field, _regex(value))
-    if field.kind in (FieldKind.TEXT, FieldKind.FLAG, FieldKind.SET, FieldKind.READ) and op.text != "=":
-        raise FilterError(f"{field.name} is a text and has no size; use = or ~", op.position)
-    if field.kind is FieldKind.READ:
-        return _reading(field.name, text_matcher(value.text))
-    if value.kind == "word" and value.text == "none":
-        if op.text != "=":
-            raise FilterError("none has no size; use = or !=", op.position)
-        return _Term(lambda facts, record: not facts.problem and field.get(facts) in (None, ()))
-    number = _float(value.text)
-    if number is None and (op.text != "=" or field.kind is FieldKind.NUMBER):
-        raise FilterError(f"{field.name} is compared with {value.text!r}, which is no number", value.position)
-    if number is not None and (op.text != "=" or field.kind is FieldKind.NUMBER):
-        return _any_of(field, _sized(_SIZES.get(op.text, operator.eq), number))
-    return _any_of(field, _same_as(value.text, number))
+def _matching(field: Field, regex: str, position: int) -> _Term:
+    try:
+        pattern = re.compile(regex)
+    except (re.error, OverflowError, RecursionError) as error:
+        at = position + (getattr(error, "pos", None) or 0)
+        raise FilterError(f"the regular expression is not one: {error}", at) from None
+    if field.kind == "read":
+        return _reading(field, pattern)
+
+    def found(each: object) -> bool:
+        text = f"{each:g}" if isinstance(each, float) else str(each)
+        return each is not None and pattern.search(text) is not None
+
+    return _any_of(field, found)
 
 
 def _any_of(field: Field, holds: Callable[[object], bool]) -> _Term:
-    """Holds where the value does, or one of several."""
+    """Holds if the value does, or one of several."""
 
-    def test(facts: RowFacts, record: Read) -> bool:
+    def test(facts: RowFacts, read: Read) -> bool:
         value = field.get(facts)
         return any(map(holds, value)) if isinstance(value, tuple) else holds(value)
 
     return _Term(test)
 
 
-def _sized(compare: Callable[[float, float], bool], number: float) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, int | float) and compare(value, number)
-
-
-def _same_as(text: str, number: float | None) -> Callable[[object], bool]:
-    plain = text == text.lower()
-
-    def same(value: object) -> bool:
-        if isinstance(value, str):
-            return (value.lower() if plain else value) == text
-        return isinstance(value, int | float) and value == number
-
-    return same
-
-
-def _matching(field: Field, pattern: re.Pattern[str]) -> _Term:
-    if field.kind is FieldKind.READ:
-        return _reading(field.name, pattern)
-
-    def found(value: object) -> bool:
-        text = f"{value:g}" if isinstance(value, float) else str(value)
-        return value is not None and pattern.search(text) is not None
-
-    return _any_of(field, found)
-
-
-def _reading(name: str, pattern: re.Pattern[str]) -> _Term:
-    def test(facts: RowFacts, record: Read) -> bool:
-        read = record()
-        return read is not None and any(pattern.search(text) for text in row_texts(read, name))
+def _reading(field: Field, pattern: re.Pattern[str]) -> _Term:
+    def test(facts: RowFacts, read: Read) -> bool:
+        record = read(facts)
+        return not isinstance(record, str) and any(pattern.search(text) for text in row_texts(record, field.name))
 
     return _Term(test, reads=True)
-
-
-def _regex(value: _Token) -> re.Pattern[str]:
-    try:
-        return re.compile(value.text)
-    except (re.error, OverflowError, RecursionError) as error:
-        at = (getattr(error, "pos", None) or 0) + (value.kind == "quoted")
-        raise FilterError(f"the regular expression is not one: {error}", value.position + at) from None
 
 
 def _float(text: str) -> float | None:

@@ -7,16 +7,16 @@ memory that it holds is the hits, at most `MAX_HITS`, and one line; it keeps no 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 from fairbox.errors import FairboxError
 from rollout.viewer.facts import RowFacts, facts_of, parse_line, row_texts
 from rollout.viewer.filters import text_matcher
-from rollout.viewer.index import SLICE_BYTES, Line, Step, read_lines
+from rollout.viewer.index import SLICE_BYTES, Line, read_lines
 
-__all__ = ["MAX_HITS", "Query", "QueryError", "SearchHit", "SearchProgress", "parse_query", "request_query", "search"]
+__all__ = ["MAX_HITS", "QueryError", "SearchHit", "SearchProgress", "parse_query", "search"]
 
 MAX_HITS = 1000
 """Rows; a search that finds more says so and ends."""
@@ -29,45 +29,26 @@ class QueryError(FairboxError):
     """A text that can't be looked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A pattern, and the texts of a row in which it is looked for."""
-
-    source: str
-    pattern: re.Pattern[str]
-    texts: Callable[[Mapping[str, Any]], list[str]] = row_texts
-
-
-def parse_query(source: str) -> Query:
+def parse_query(source: str) -> re.Pattern[str]:
     """A text, or with slashes around it a regular expression. Without a capital letter a text matches any case. Raises
     QueryError for nothing, and for a regular expression that is none."""
     if not source.strip():
         raise QueryError("there is nothing to look for")
     if len(source) > 2 and source[0] == source[-1] == "/":
         try:
-            return Query(source, re.compile(source[1:-1]))
+            return re.compile(source[1:-1])
         except (re.error, OverflowError, RecursionError) as error:
             raise QueryError(f"the regular expression is not one: {error}") from None
-    return Query(source, text_matcher(source))
-
-
-def request_query(wanted: str) -> Query:
-    """A row whose request id begins with `wanted`; hyphens and case do not matter. Raises QueryError for nothing."""
-    letters = wanted.replace("-", "").strip()
-    if not letters:
-        raise QueryError("there is nothing to look for")
-    pattern = re.compile(r"\A-*" + "-*".join(map(re.escape, letters)), re.IGNORECASE)
-    return Query(wanted, pattern, lambda record: [str(record.get("request_id", ""))])
+    return text_matcher(source)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
     """A row that has the text."""
 
-    step: Step
     row: RowFacts
     count: int
-    """Places in the longest of its texts that has it; texts overlap, so they are not added up."""
+    """Places in the text of the row that has most; texts overlap, so they are not added up."""
     snippet: str
     """Around the first place, on one line."""
 
@@ -77,67 +58,58 @@ class SearchProgress:
     """What one slice brought."""
 
     hits: tuple[SearchHit, ...]
-    read_bytes: int
-    total_bytes: int
-    """As far as it is known: files may grow."""
+    percent: int
+    """The share of the files that has been read."""
     truncated: bool = False
     """Whether it ended at `MAX_HITS`."""
     problem: str = ""
-    """A file that could not be read."""
-
-    @property
-    def percent(self) -> int:
-        """The share that has been read."""
-        return 100 * self.read_bytes // max(1, self.total_bytes)
+    """Why a file could not be read."""
 
 
-def search(steps: Sequence[Step], query: Query, *, slice_bytes: int = SLICE_BYTES) -> Iterator[SearchProgress]:
+def search(
+    steps: Sequence[Path], pattern: re.Pattern[str], *, slice_bytes: int = SLICE_BYTES
+) -> Iterator[SearchProgress]:
     """Every row of every step that has the text, step by step. Take one progress after another, or stop."""
-    total = sum(_size(step) for step in steps)
-    read, found = 0, 0
-    for step in steps:
-        try:
-            for hits, size in _search_file(step, query, slice_bytes):
-                read += size
-                room = MAX_HITS - found
-                found += len(hits)
-                yield SearchProgress(tuple(hits[:room]), read, max(total, read), truncated=found > MAX_HITS)
-                if found > MAX_HITS:
-                    return
-        except OSError as error:
-            yield SearchProgress((), read, max(total, read), problem=f"{step.path}: {error.strerror or error}")
-
-
-def _search_file(step: Step, query: Query, slice_bytes: int) -> Iterator[tuple[list[SearchHit], int]]:
+    total = max(1, sum(map(_size, steps)))
+    read = sliced = listed = 0
     hits: list[SearchHit] = []
-    size = 0
-    with step.path.open("rb") as file:
-        for line in read_lines(file):
-            if hit := _hit(step, query, line):
-                hits.append(hit)
-            size += line.size + line.ended
-            if size >= slice_bytes:
-                yield hits, size
-                hits, size = [], 0
-    yield hits, size
+    for step in steps:
+        problem = ""
+        try:
+            with step.open("rb") as file:
+                for line in read_lines(file):
+                    read, sliced = read + line.size + line.ended, sliced + line.size
+                    if hit := _hit(step, pattern, line):
+                        if listed == MAX_HITS:
+                            yield SearchProgress(tuple(hits), min(100, 100 * read // total), truncated=True)
+                            return
+                        hits.append(hit)
+                        listed += 1
+                    if sliced >= slice_bytes:
+                        yield SearchProgress(tuple(hits), min(100, 100 * read // total))
+                        hits, sliced = [], 0
+        except OSError as error:
+            problem = f"{step}: {error.strerror or error}"
+        yield SearchProgress(tuple(hits), min(100, 100 * read // total), problem=problem)
+        hits = []
 
 
-def _hit(step: Step, query: Query, line: Line) -> SearchHit | None:
+def _hit(step: Path, pattern: re.Pattern[str], line: Line) -> SearchHit | None:
     record = parse_line(line.data or b"")
     if isinstance(record, str):
         return None
-    texts = query.texts(record)
-    count, text = max(((sum(1 for _ in query.pattern.finditer(text)), text) for text in texts), default=(0, ""))
-    match = query.pattern.search(text)
+    texts = row_texts(record)
+    count, text = max(((sum(1 for _ in pattern.finditer(text)), text) for text in texts), default=(0, ""))
+    match = pattern.search(text)
     if not count or match is None:
         return None
     start = max(0, match.start() - _AROUND)
     snippet = ("…" if start else "") + " ".join(text[start : start + _SNIPPET].split())
-    return SearchHit(step, facts_of(record, line=line.number, offset=line.offset, size=line.size), count, snippet)
+    return SearchHit(facts_of(record, step, line=line.number, offset=line.offset, size=line.size), count, snippet)
 
 
-def _size(step: Step) -> int:
+def _size(step: Path) -> int:
     try:
-        return step.path.stat().st_size
+        return step.stat().st_size
     except OSError:
         return 0

@@ -1,48 +1,58 @@
-"""The text of each token: what a trajectory looks like where it is trained on. Pure but for the decoder it is given.
+"""The text of each token of a row: what a trajectory looks like to a trainer.
 
-Invariant: the pieces' texts, joined, are the decoded whole. A token that is no whole character has an empty text, and
-the one that completes the character has all of it. Without a decoder the pieces are the segments' texts, as far as the
-row has them, with the mean logprob of each.
+Invariants: the pieces' texts, joined, are the decoded whole; a token that is no whole character has an empty text, and
+the one that completes the character has all of it. Nothing is downloaded: a tokenizer is in the folder of the setting,
+in the folder that the row's `model` names, or in the cache of models. torch and transformers are not loaded.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-__all__ = ["HEATS", "Decode", "Piece", "decoded_pieces", "heat", "segment_pieces", "token_lists"]
+from fairbox.errors import FairboxError
+from rollout.engines.model_store import BUILT_IN, cache_dir, find_model
+
+__all__ = [
+    "Decode",
+    "DecoderError",
+    "Piece",
+    "decoded_pieces",
+    "find_tokenizer",
+    "heat",
+    "load_decoder",
+    "row_pieces",
+    "token_lists",
+]
 
 Decode = Callable[[Sequence[int]], str]
 """Text of ids, special tokens included. Ids that are no whole character become U+FFFD."""
 
+_FILE = "tokenizer.json"
 _UNFINISHED = "\ufffd"
 _HEAT = (0.9, 0.5, 0.2, 0.05)
 """Probabilities at which the colour changes, from likely to unlikely."""
-HEATS = len(_HEAT) + 1
+
+
+class DecoderError(FairboxError):
+    """A row's tokens can't be shown; the text says why, or what to set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A token, or without a tokenizer a segment."""
+    """A token."""
 
     text: str
     kind: str
-    """`prompt`, `sampled` or `tool`."""
-    position: int = 0
-    """Of its first token, from 0 at the prompt's first."""
-    tokens: int = 1
-    id: int | None = None
+    """`prompt`, `tool`, or `sampled`, which alone is trained on."""
+    id: int = 0
     logprob: float | None = None
-    """None where nothing was sampled; a segment's is the mean of its tokens'."""
+    """None for one that was not sampled."""
     weight_version: str = ""
-
-    @property
-    def sampled(self) -> bool:
-        """Whether it is trained on: its mask is 1."""
-        return self.kind == "sampled"
 
 
 def heat(logprob: float | None) -> int | None:
@@ -51,6 +61,19 @@ def heat(logprob: float | None) -> int | None:
         return None
     probability = math.exp(min(0.0, logprob))
     return sum(probability < bound for bound in _HEAT)
+
+
+def row_pieces(record: Mapping[str, Any], tokenizer: str | None) -> list[Piece]:
+    """The row's tokens on their text; `tokenizer` is the setting. Raises DecoderError, and FairboxError for a built-in
+    model that is not installed."""
+    if problem := token_lists(record):
+        raise DecoderError(problem)
+    try:
+        return decoded_pieces(record, load_decoder(find_tokenizer(tokenizer, str(record.get("model") or ""))))
+    except FairboxError:
+        raise
+    except Exception as error:  # the boundary to a tokenizer of unknown origin: ids that it has not
+        raise DecoderError(f"the tokenizer can't decode this row: {type(error).__name__}: {error}") from None
 
 
 def token_lists(record: Mapping[str, Any]) -> str:
@@ -67,41 +90,24 @@ def token_lists(record: Mapping[str, Any]) -> str:
 
 
 def decoded_pieces(record: Mapping[str, Any], decode: Decode) -> list[Piece]:
-    """One piece for each token of prompt and response. Needs `token_lists(record) == ""`."""
-    tokens = _tokens(record)
-    texts = _texts([token.id or 0 for token in tokens], decode)
-    return [replace(token, text=text) for token, text in zip(tokens, texts, strict=True)]
-
-
-def segment_pieces(record: Mapping[str, Any]) -> list[Piece]:
-    """Without a tokenizer: a piece for each segment, with the text that the row has of it."""
-    texts = _segment_texts(record)
-    if token_lists(record):
-        return [Piece(next(texts[kind], ""), kind, tokens=0) for kind in ("prompt", "sampled")]
-    pieces = []
-    for kind, group in groupby(_tokens(record), lambda token: token.kind):
-        tokens = list(group)
-        logprobs = [token.logprob for token in tokens if token.logprob is not None]
-        mean = math.fsum(logprobs) / len(logprobs) if logprobs else None
-        text = next(texts[kind], "") or f"({len(tokens)} tokens)"
-        pieces.append(replace(tokens[0], text=text, tokens=len(tokens), id=None, logprob=mean))
-    return pieces
-
-
-def _tokens(record: Mapping[str, Any]) -> list[Piece]:
-    """Ids with what is known of each. The mask decides what was sampled; segments only name the weights."""
-    versions: list[str] = []
-    for segment in _objects(record.get("segments")):
-        if isinstance(segment.get("length"), int):
-            versions += [str(segment.get("weight_version") or "")] * max(0, min(segment["length"], 1 << 20))
-    tokens = [Piece("", "prompt", id=token_id) for token_id in record["prompt_ids"]]
-    for token_id, bit, logprob in zip(record["response_ids"], record["response_mask"], record["logprobs"], strict=True):
-        known = float(logprob) if bit and isinstance(logprob, int | float) else None
-        tokens.append(Piece("", "sampled" if bit else "tool", id=token_id, logprob=known))
-    versions += [""] * len(tokens)
-    return [
-        replace(token, position=position, weight_version=versions[position]) for position, token in enumerate(tokens)
+    """One piece for each token of prompt and response. Needs `token_lists(record) == ""`. The mask decides what was
+    sampled; segments only name the weights."""
+    prompt = [("prompt", token_id, None) for token_id in record["prompt_ids"]]
+    response = [
+        ("sampled" if bit else "tool", token_id, float(logprob) if bit and isinstance(logprob, int | float) else None)
+        for token_id, bit, logprob in zip(
+            record["response_ids"], record["response_mask"], record["logprobs"], strict=True
+        )
     ]
+    versions: list[str] = []
+    segments = record.get("segments")
+    for segment in segments if isinstance(segments, list) else ():
+        if isinstance(segment, dict) and isinstance(segment.get("length"), int):
+            versions += [str(segment.get("weight_version") or "")] * max(0, min(segment["length"], 1 << 20))
+    tokens = prompt + response
+    texts = _texts([token_id for _, token_id, _ in tokens], decode)
+    versions += [""] * len(tokens)
+    return [Piece(text, *token, version) for text, token, version in zip(texts, tokens, versions, strict=False)]
 
 
 def _texts(ids: Sequence[int], decode: Decode) -> list[str]:
@@ -122,18 +128,36 @@ def _texts(ids: Sequence[int], decode: Decode) -> list[str]:
     return texts
 
 
-def _segment_texts(record: Mapping[str, Any]) -> dict[str, Iterator[str]]:
-    """Texts of the segments of each kind, in order: of the messages that followed the prompt, or of the whole."""
-    messages, turns = _objects(record.get("messages")), record.get("turns")
-    said = [position for position, message in enumerate(messages) if message.get("role") == "assistant"]
-    texts = {"prompt": [str(record.get("input") or "")], "sampled": [str(record.get("output") or "")], "tool": []}
-    if isinstance(turns, int) and 0 < turns <= len(said):
-        texts["sampled"] = []
-        for sampled, group in groupby(messages[said[-turns] :], lambda message: message.get("role") == "assistant"):
-            kind = "sampled" if sampled else "tool"
-            texts[kind].append("\n".join(str(message.get("content") or "") for message in group))
-    return {kind: iter(each) for kind, each in texts.items()}
+def find_tokenizer(setting: str | None, recorded: str) -> Path:
+    """The folder of the tokenizer: `setting` (a folder, its tokenizer.json, or `smollm2`), else that of the model that
+    the row was sampled by. Raises DecoderError."""
+    if setting == BUILT_IN:
+        return find_model(BUILT_IN)
+    if setting is not None:
+        folder = Path(setting).expanduser()
+        folder = folder.parent if folder.name == _FILE else folder
+        if not folder.is_dir():
+            raise DecoderError(f"tokenizer is {setting!r}, which is no folder with a tokenizer")
+        return folder
+    named = Path(recorded).expanduser()
+    if named.is_absolute() and named.is_dir():
+        return named
+    for folder in sorted(cache_dir().glob("models/*/*")):
+        if folder.name == recorded and (folder / _FILE).is_file():
+            return folder
+    raise DecoderError(f"no tokenizer is known for model {recorded!r}; set tokenizer to its folder to see tokens")
 
 
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+@lru_cache(maxsize=4)
+def load_decoder(folder: Path) -> Decode:
+    """The decoder of a folder's tokenizer. Raises DecoderError."""
+    file = folder / _FILE
+    try:
+        from tokenizers import Tokenizer  # an extra's
+
+        tokenizer = Tokenizer.from_file(str(file))
+    except ImportError:
+        raise DecoderError("tokens need the package tokenizers: pip install 'fairbox[viewer]'") from None
+    except Exception as error:  # the boundary to a file of unknown origin, whose reader raises plain Exception
+        raise DecoderError(f"{file}: is no tokenizer: {error}") from None
+    return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False))

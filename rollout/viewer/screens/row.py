@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.text import Text
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import ContentSwitcher
 
+from fairbox.errors import FairboxError
 from rollout.viewer.columns import number_text
-from rollout.viewer.document import Block, BlockKind, blocks_of
-from rollout.viewer.lookup import Query, parse_query
-from rollout.viewer.screens.base import ViewerScreen, query_problem
-from rollout.viewer.session import Place, Session
+from rollout.viewer.document import Block, blocks_of
+from rollout.viewer.facts import RowFacts
+from rollout.viewer.groups import compare_steps
+from rollout.viewer.index import read_bytes, read_row
+from rollout.viewer.lookup import parse_query
+from rollout.viewer.pieces import Piece, row_pieces
+from rollout.viewer.screens.base import Session, ViewerScreen
 from rollout.viewer.widgets.document import DocumentView
 from rollout.viewer.widgets.tokens import TokenView
 
@@ -23,7 +28,7 @@ __all__ = ["RowScreen"]
 
 
 class RowScreen(ViewerScreen):
-    """`places` are the rows that n and p go through. `find` is looked for in each of them."""
+    """`rows` are those that n and p go through. `find` is looked for in each of them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "row(1)", "Next row"),
@@ -35,27 +40,27 @@ class RowScreen(ViewerScreen):
         Binding("backspace", "next_match(-1)", "Previous place", show=False),
         Binding("t", "tokens", "Tokens"),
     ]
-    DEFAULT_CSS = """
-    RowScreen ContentSwitcher { height: 1fr; }
-    """
+    DEFAULT_CSS = "RowScreen ContentSwitcher { height: 1fr; }"
 
-    def __init__(self, session: Session, places: list[Place], position: int, *, find: str = "") -> None:
+    def __init__(self, session: Session, rows: Sequence[RowFacts], position: int, *, find: str = "") -> None:
         super().__init__(session)
-        self._places = places
+        self._rows = rows
         self._position = position
-        self._query: Query | None = parse_query(find) if find else None
-        self._tokens_of: Place | None = None
+        self._find_text = find
+        self._document = DocumentView(self._status, id="document")
+        self._tokens = TokenView(self._status, id="tokens")
+        self._tokens_of: RowFacts | None = None
 
     def body(self) -> ComposeResult:
         with ContentSwitcher(initial="document"):
-            yield DocumentView(id="document")
-            yield TokenView(id="tokens")
+            yield self._document
+            yield self._tokens
 
     def on_mount(self) -> None:
-        self._open()
+        self._load()
 
-    def place(self) -> Place:
-        return self._places[self._position]
+    def row(self) -> RowFacts:
+        return self._rows[self._position]
 
     @property
     def showing_tokens(self) -> bool:
@@ -63,132 +68,120 @@ class RowScreen(ViewerScreen):
         return self.query_one(ContentSwitcher).current == "tokens"
 
     def action_row(self, rows: int) -> None:
-        position = max(0, min(self._position + rows, len(self._places) - 1))
+        position = max(0, min(self._position + rows, len(self._rows) - 1))
         if position != self._position:
             self._position = position
-            self._open()
+            self._load()
 
     def action_step(self, steps: int) -> None:
-        self.start(partial(self._to_step, steps), "row")
+        self._to_step(steps)
 
     def action_find(self) -> None:
-        value = self._query.source if self._query is not None else ""
-        self.ask("find in this row; /regular expression/", self._find, value=value, check=query_problem)
+        question = "find in this row; /regular expression/"
+        self.ask(question, self._find, value=self._find_text, check=parse_query)
 
     def action_next_match(self, step: int) -> None:
         if not self.showing_tokens:
-            self.query_one(DocumentView).next_match(step)
+            self._document.next_match(step)
 
     def action_tokens(self) -> None:
         self.query_one(ContentSwitcher).current = "document" if self.showing_tokens else "tokens"
         self._show_mode()
 
     def action_back(self) -> None:
-        if self._query is not None and not self.showing_tokens:
-            self._query = None
-            self.query_one(DocumentView).find(None)
+        if self._find_text and not self.showing_tokens:
+            self._find_text = ""
+            self._document.find(None)
             self._status()
         elif self.showing_tokens:
             self.action_tokens()
         else:
             super().action_back()
 
-    def on_document_view_changed(self) -> None:
-        self._status()
-
-    def on_token_view_changed(self) -> None:
-        self._status()
-
-    def _open(self) -> None:
-        self._tokens_of = None
-        self.start(partial(self._load, self.place()), "row")
-
-    async def _load(self, place: Place) -> None:
-        blocks = await asyncio.to_thread(_blocks, self.session, place)
-        view = self.query_one(DocumentView)
-        await view.show(blocks)
-        if self._query is not None:
-            view.find(self._query.pattern)
-        self._title()
+    @work(group="row", exclusive=True)
+    async def _load(self) -> None:
+        row = self.row()
+        await self._document.show(await asyncio.to_thread(_blocks, row))
+        if self._find_text:
+            self._document.find(parse_query(self._find_text))
+        ended = f"  {row.stop_reason} {row.cause}" if row.stop_reason else ""
+        self.title_line(
+            f"step {row.path.stem} line {row.line}  ({self._position + 1} of {len(self._rows)})  "
+            f"score {number_text(row.score)}{ended}{'  MASKED' if row.masked else ''}  {row.request_id[:12]}"
+        )
         self._show_mode()
 
+    @work(group="row", exclusive=True)
     async def _to_step(self, steps: int) -> None:
         known = await asyncio.to_thread(self.session.folder.refresh)
-        place = self.place()
-        position = known.index(place.step) + steps if place.step in known else -1
+        row = self.row()
+        position = known.index(row.path) + steps if row.path in known else -1
         if not 0 <= position < len(known):
             self.tell("there is no further step")
             return
-        other = known[position]
-        for step in (place.step, other):
-            await self.read_step(step)
-        partner = await asyncio.to_thread(self.session.partner, place, other)
-        if partner is None:
-            self.tell(f"step {other.label} has no rows")
+        before, after = await self.read_step(row.path), await self.read_step(known[position])
+        if not after:
+            self.tell(f"step {known[position].stem} has no rows")
             return
-        rows = self.session.file(other).rows()
-        self._places = [Place(other, row) for row in rows]
-        self._position = next((i for i, row in enumerate(rows) if row.line == partner.row.line), 0)
-        self._tokens_of = None
-        await self._load(self.place())
+        changes = await asyncio.to_thread(compare_steps, before, after)
+        line = next((change.after.line for change in changes if change.before.line == row.line), row.line)
+        self._rows = after
+        self._position = next((position for position, each in enumerate(after) if each.line == line), 0)
+        self._load()
 
     def _find(self, text: str) -> None:
         if self.showing_tokens:
             self.action_tokens()
-        self._query = parse_query(text)
-        if not self.query_one(DocumentView).find(self._query.pattern):
+        self._find_text = text
+        if not self._document.find(parse_query(text)):
             self.tell(f"{text} is not in this row")
         self._status()
 
     def _show_mode(self) -> None:
-        tokens = self.query_one(TokenView)
         if self.showing_tokens:
-            tokens.focus()
-            if self._tokens_of is not self.place():
+            self._tokens.focus()
+            if self._tokens_of is not self.row():
                 self.status_line("decoding")
-                self.start(partial(self._load_tokens, self.place()), "tokens")
+                self._load_tokens()
         else:
-            self.query_one(DocumentView).focus()
+            self._document.focus()
         self._status()
 
-    async def _load_tokens(self, place: Place) -> None:
-        tokens = await asyncio.to_thread(self.session.tokens, place)
-        self._tokens_of = place
-        self.query_one(TokenView).show(tokens.pieces)
-        if tokens.problem:
-            self.tell(f"segments instead of tokens: {tokens.problem}")
-
-    def _title(self) -> None:
-        place = self.place()
-        row = place.row
-        ended = f"  {row.stop_reason} {row.cause}" if row.stop_reason else ""
-        masked = "  MASKED" if row.masked else ""
-        self.title_line(
-            f"step {place.step.label} line {row.line}  ({self._position + 1} of {len(self._places)})  "
-            f"score {number_text(row.score)}{ended}{masked}  {row.request_id[:12]}"
-        )
+    @work(group="tokens", exclusive=True)
+    async def _load_tokens(self) -> None:
+        row = self.row()
+        pieces, problem = await asyncio.to_thread(_pieces, row, self.session.tokenizer)
+        self._tokens_of = row
+        self._tokens.show(pieces, problem)
 
     def _status(self) -> None:
         if self.showing_tokens:
-            view = self.query_one(TokenView)
-            self.status_line(Text.assemble(view.about_cursor(), "\n", view.legend(), end=""))
+            self.status_line(Text.assemble(self._tokens.about_cursor(), "\n", self._tokens.legend(), end=""))
             return
-        document = self.query_one(DocumentView)
-        at, found = document.current, document.found
-        parts = [f"part {at + 1} of {len(document.parts)}"] if document.parts else []
-        if self._query is not None:
+        at, found = self._document.current, self._document.found
+        parts = [f"part {at + 1} of {len(self._document.parts)}"] if self._document.parts else []
+        if self._find_text:
             which = f"{found.index(at) + 1} of {len(found)}" if at in found else "none"
-            parts.append(f"found {self._query.source}: {which}; enter next, backspace previous, esc forgets")
+            parts.append(f"found {self._find_text}: {which}; enter next, backspace previous, esc forgets")
         self.status_line("  ".join(parts))
 
 
-def _blocks(session: Session, place: Place) -> list[Block]:
-    record = session.read(place)
+def _pieces(row: RowFacts, tokenizer: str | None) -> tuple[Sequence[Piece], str]:
+    """The row's tokens, or why there are none."""
+    record = read_row(row)
+    try:
+        return ((), record) if isinstance(record, str) else (row_pieces(record, tokenizer), "")
+    except FairboxError as error:
+        return (), str(error)
+
+
+def _blocks(row: RowFacts) -> list[Block]:
+    record = read_row(row)
     if isinstance(record, dict):
         return blocks_of(record)
-    start = session.file(place.step).read_bytes(place.row, 20_000)
+    start = read_bytes(row, 20_000)
     text = start if isinstance(start, str) else start.decode("utf-8", "replace")
     return [
-        Block(BlockKind.FAILED_CALL, f"line {place.row.line} {record}", ""),
-        Block(BlockKind.OTHER, "its first 20000 bytes", text),
+        Block("failed_call", f"line {row.line} {record}", ""),
+        Block("other", "its first 20000 bytes", text),
     ]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import Collapsible, Static
 
 from rollout.viewer.columns import DIM, visible
-from rollout.viewer.document import Block, BlockKind
+from rollout.viewer.document import Block
 
 __all__ = ["DocumentView", "Part"]
 
@@ -39,10 +38,10 @@ class Part(Collapsible):
     def __init__(self, block: Block) -> None:
         self.block = block
         body = "\n".join(map(visible, block.body.split("\n")))
-        self._text = Text(body, DIM if block.kind is BlockKind.PROMPT else "")
+        self._text = Text(body, DIM if block.kind == "prompt" else "")
         self._body = Static(self._text)
         self._first = 0
-        super().__init__(self._body, collapsed=block.folded, classes=block.kind.value)
+        super().__init__(self._body, collapsed=block.folded, classes=block.kind)
 
     def on_mount(self) -> None:
         self._title.can_focus = False
@@ -63,26 +62,18 @@ class Part(Collapsible):
 
 
 class DocumentView(VerticalScroll):
-    """`await show(blocks)`. Keys act on the current part. `Changed` says that a key changed which one that is."""
+    """`await show(blocks)`. Keys act on the current part. `changed` is called when it is another one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("k", "scroll_up", "Up", show=False),
-        Binding("j", "scroll_down", "Down", show=False),
-        Binding("ctrl+b", "page_up", "Page up", show=False),
-        Binding("ctrl+f", "page_down", "Page down", show=False),
-        Binding("g", "scroll_home", "Start", show=False),
-        Binding("G", "scroll_end", "End", show=False),
-        Binding("left,h,left_square_bracket", "part(-1)", "Previous part", show=False),
-        Binding("right,l,right_square_bracket", "part(1)", "Next part", show=False),
+        Binding("left,left_square_bracket", "part(-1)", "Previous part", show=False),
+        Binding("right,right_square_bracket", "part(1)", "Next part", show=False),
         Binding("space", "fold", "Fold", show=False),
         Binding("z", "fold_all", "Fold all", show=False),
     ]
 
-    class Changed(Message):
-        """The current part is another one."""
-
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, changed: Callable[[], None], *, id: str) -> None:
         super().__init__(id=id)
+        self._changed = changed
         self.parts: Sequence[Part] = ()
         self.found: Sequence[int] = ()
         """Positions of the parts that have what was looked for."""
@@ -149,4 +140,4 @@ class DocumentView(VerticalScroll):
         self.current = position
         for each, part in enumerate(self.parts):
             part.set_class(each == position, "current")
-        self.post_message(self.Changed())
+        self._changed()

@@ -10,8 +10,7 @@ from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
-from rollout.viewer.columns import Column
-from rollout.viewer.facts import sorted_by
+from rollout.viewer.columns import Column, sorted_by
 
 __all__ = ["SHOWN_ROWS", "Table"]
 
@@ -41,20 +40,14 @@ class Table(DataTable[Any], Generic[T]):
     """`show(columns, rows)`; the cursor is a row and a column, by which `s` sorts."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("k", "cursor_up", "Up", show=False),
-        Binding("j", "cursor_down", "Down", show=False),
-        Binding("ctrl+b", "page_up", "Page up", show=False),
-        Binding("ctrl+f", "page_down", "Page down", show=False),
-        Binding("home,g", "scroll_top", "First row", show=False),
-        Binding("end,G", "scroll_bottom", "Last row", show=False),
-        Binding("h", "cursor_left", "Column left", show=False),
-        Binding("l", "cursor_right", "Column right", show=False),
+        Binding("home", "scroll_top", "First row", show=False),
+        Binding("end", "scroll_bottom", "Last row", show=False),
         Binding("s", "sort", "Sort"),
     ]
     DEFAULT_CSS = "Table { height: 1fr; scrollbar-size: 1 1; }"
 
-    def __init__(self, *, style_of: Callable[[T], str] = lambda row: "", id: str | None = None) -> None:
-        super().__init__(id=id, fixed_columns=1)
+    def __init__(self, style_of: Callable[[T], str]) -> None:
+        super().__init__(fixed_columns=1)
         self.items: list[T] = []
         """All rows in their order, those that are not drawn too."""
         self.mark: tuple[str, bool] | None = None

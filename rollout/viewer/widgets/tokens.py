@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len, chop_cells
@@ -15,86 +14,65 @@ from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
-from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from rollout.viewer.columns import visible
-from rollout.viewer.pieces import HEATS, Piece, heat
+from rollout.viewer.pieces import Piece, heat
 
-__all__ = ["Overlay", "TokenView", "piece_lines"]
+__all__ = ["TokenView", "piece_lines"]
 
 Run = tuple[int, str]
 """A token's position, and what of it is on one line."""
 
 # Colours also differ in brightness or weight, so that nothing is told by hue alone.
 DIM = Style.parse("#8a94a2")
-PIECE_STYLES: Mapping[str, Style] = {
-    "prompt": Style.parse("#8a94a2"),
-    "sampled": Style.parse("#d9ffe0 on #17452a"),
-    "tool": Style.parse("#ffe9c4 on #4a3312"),
+MASK_STYLES: Mapping[str, tuple[Style, Style]] = {
+    "prompt": (DIM, Style.parse("#b0b9c6")),
+    "sampled": (Style.parse("#d9ffe0 on #17452a"), Style.parse("#d9ffe0 on #266b42")),
+    "tool": (Style.parse("#ffe9c4 on #4a3312"), Style.parse("#ffe9c4 on #6d4d1d")),
 }
-"""By mask: only what was sampled is trained on."""
-STRIPES: Mapping[str, Style] = {
-    "prompt": Style.parse("#b0b9c6"),
-    "sampled": Style.parse("#d9ffe0 on #266b42"),
-    "tool": Style.parse("#ffe9c4 on #6d4d1d"),
+"""By kind, of which only what was sampled is trained on; the second of each is that of every second token."""
+HEATS = {
+    "≥0.9": Style.parse("#a9c7b1 on #10241a"),
+    "≥0.5": Style.parse("#e4f0c0 on #3d4a12"),
+    "≥0.2": Style.parse("#fff0c0 on #7a5a0a"),
+    "≥0.05": Style.parse("#ffe4d0 on #a04410"),
+    "<0.05": Style.parse("bold #ffffff on #c01830"),
 }
-"""Every second token, where boundaries are shown."""
-HEAT_STYLES = tuple(
-    Style.parse(text)
-    for text in (
-        "#a9c7b1 on #10241a",
-        "#e4f0c0 on #3d4a12",
-        "#fff0c0 on #7a5a0a",
-        "#ffe4d0 on #a04410",
-        "bold #ffffff on #c01830",
-    )
-)
-"""From likely to unlikely."""
-assert len(HEAT_STYLES) == HEATS
-
-
-class Overlay(StrEnum):
-    """What colours tell."""
-
-    MASK = "mask"
-    """Who wrote a token: prompt, model, tool."""
-    HEAT = "heat"
-    """How likely a sampled token was."""
+"""By probability, from likely to unlikely: the classes of `heat()`."""
 
 
 class TokenView(ScrollView, can_focus=True):
-    """`show(pieces)`; `cursor` is a token. `Changed` says that a key changed what is shown."""
+    """`show(pieces)`; `cursor` is a token. `changed` is called when it is another one, or colours tell other things."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "move(-1)", "Token left", show=False),
-        Binding("right,l", "move(1)", "Token right", show=False),
-        Binding("up,k", "line(-1)", "Up", show=False),
-        Binding("down,j", "line(1)", "Down", show=False),
-        Binding("pageup,ctrl+b", "page(-1)", "Page up", show=False),
-        Binding("pagedown,ctrl+f", "page(1)", "Page down", show=False),
-        Binding("home,g", "edge(-1)", "Start", show=False),
-        Binding("end,G", "edge(1)", "End", show=False),
-        Binding("m", "overlay", "Mask/heat", show=False),
-        Binding("b", "boundaries", "Boundaries", show=False),
+        Binding("left", "move(-1)", "Token left", show=False),
+        Binding("right", "move(1)", "Token right", show=False),
+        Binding("up", "line(-1)", "Up", show=False),
+        Binding("down", "line(1)", "Down", show=False),
+        Binding("pageup", "line(-20)", "Page up", show=False),
+        Binding("pagedown", "line(20)", "Page down", show=False),
+        Binding("home", "move(-1000000)", "Start", show=False),
+        Binding("end", "move(1000000)", "End", show=False),
+        Binding("m", "colour('heat')", "Mask/heat", show=False),
+        Binding("b", "colour('boundaries')", "Boundaries", show=False),
         Binding("x", "unlikely", "Next unlikely", show=False),
     ]
 
-    class Changed(Message):
-        """The cursor or the overlay is another one."""
-
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, changed: Callable[[], None], *, id: str) -> None:
         super().__init__(id=id)
+        self._on_change = changed
         self.pieces: Sequence[Piece] = ()
         self.cursor = 0
-        self.overlay = Overlay.MASK
-        self.boundaries = True
+        self.shown = {"boundaries"}
+        """`heat`, so that colours tell how likely a token was, and not who wrote it; `boundaries` of tokens."""
+        self._problem = "they are read"
         self._lines: list[list[Run]] = [[]]
 
-    def show(self, pieces: Sequence[Piece]) -> None:
-        """Shows other tokens; the cursor is on the first one after the prompt."""
-        self.pieces = pieces
+    def show(self, pieces: Sequence[Piece], problem: str = "") -> None:
+        """Shows other tokens, or why there are none; the cursor is on the first one after the prompt."""
+        self.pieces, self._problem = pieces, problem
         self.cursor = next((i for i, piece in enumerate(pieces) if piece.kind != "prompt"), 0)
         self._lay_out()
 
@@ -107,49 +85,36 @@ class TokenView(ScrollView, can_focus=True):
             piece = self._lines[line][0 if lines < 0 else -1][0]
             self._put(piece if piece != self.cursor else piece + (1 if lines > 0 else -1))
 
-    def action_page(self, pages: int) -> None:
-        self.action_line(pages * max(1, self.scrollable_content_region.height - 2))
-
-    def action_edge(self, direction: int) -> None:
-        self._put(self.cursor + direction * len(self.pieces))
-
-    def action_overlay(self) -> None:
-        self.overlay = Overlay.HEAT if self.overlay is Overlay.MASK else Overlay.MASK
-        self._changed()
-
-    def action_boundaries(self) -> None:
-        self.boundaries = not self.boundaries
+    def action_colour(self, name: str) -> None:
+        self.shown ^= {name}
         self._changed()
 
     def action_unlikely(self) -> None:
         """To the next sampled token of the two unlikely classes."""
         for step in range(1, len(self.pieces) + 1):
             position = (self.cursor + step) % len(self.pieces)
-            if (heat(self.pieces[position].logprob) or 0) >= len(HEAT_STYLES) - 2:
+            if (heat(self.pieces[position].logprob) or 0) >= len(HEATS) - 2:
                 self._put(position)
                 return
 
     def about_cursor(self) -> Text:
         """The cursor's token in words."""
         if not self.pieces:
-            return Text("no tokens")
+            return Text(f"no tokens: {visible(self._problem)}")
         piece = self.pieces[self.cursor]
-        parts = [f"{piece.kind} mask {int(piece.sampled)}", f"at {piece.position}"]
-        parts.append(f"id {piece.id} {visible(repr(piece.text))}" if piece.id is not None else f"{piece.tokens} tokens")
+        parts = [f"{piece.kind} mask {int(piece.kind == 'sampled')}", f"at {self.cursor}"]
+        parts.append(f"id {piece.id} {visible(repr(piece.text))}")
         if piece.logprob is not None:
-            name = "logprob" if piece.id is not None else "mean logprob"
-            parts.append(f"{name} {piece.logprob:.4f}  p {math.exp(min(0.0, piece.logprob)):.3f}")
+            parts.append(f"logprob {piece.logprob:.4f}  p {math.exp(min(0.0, piece.logprob)):.3f}")
         if piece.weight_version:
             parts.append(f"weights {visible(piece.weight_version)}")
         return Text("  ".join(parts))
 
     def legend(self) -> Text:
         """What the colours mean."""
-        if self.overlay is Overlay.MASK:
-            names = ((PIECE_STYLES[kind], f" {kind} ") for kind in ("prompt", "sampled", "tool"))
-            return Text.assemble(*((name, style) for style, name in names))
-        labels = ("≥0.9", "≥0.5", "≥0.2", "≥0.05", "<0.05")
-        return Text.assemble("p ", *((f" {name} ", style) for name, style in zip(labels, HEAT_STYLES, strict=True)))
+        if "heat" in self.shown:
+            return Text.assemble("p ", *((f" {name} ", style) for name, style in HEATS.items()))
+        return Text.assemble(*((f" {name} ", styles[0]) for name, styles in MASK_STYLES.items()))
 
     def on_resize(self, event: events.Resize) -> None:
         self._lay_out()
@@ -171,13 +136,12 @@ class TokenView(ScrollView, can_focus=True):
 
     def _style(self, position: int) -> Style:
         piece = self.pieces[position]
-        striped = self.boundaries and position % 2 == 1
-        if self.overlay is Overlay.MASK:
-            style = (STRIPES if striped else PIECE_STYLES).get(piece.kind, DIM)
+        striped = "boundaries" in self.shown and position % 2 == 1
+        level = heat(piece.logprob)
+        if "heat" not in self.shown:
+            style = MASK_STYLES[piece.kind][striped]
         else:
-            level = heat(piece.logprob)
-            style = DIM if level is None else HEAT_STYLES[level]
-            style = style + Style(underline=True) if striped else style
+            style = (DIM if level is None else list(HEATS.values())[level]) + Style(underline=striped)
         return style + Style(reverse=True, bold=True) if position == self.cursor else style
 
     def _lay_out(self) -> None:
@@ -199,7 +163,7 @@ class TokenView(ScrollView, can_focus=True):
         if not top <= line < top + height:
             self.scroll_to(y=max(0, line - height // 3), animate=False, force=True, immediate=True)
         self.refresh()
-        self.post_message(self.Changed())
+        self._on_change()
 
 
 def piece_lines(pieces: Sequence[Piece], width: int) -> list[list[Run]]:

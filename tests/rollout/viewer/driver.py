@@ -14,9 +14,7 @@ from textual.widgets import Input
 
 from rollout.viewer.app import ViewerApp
 from rollout.viewer.index import DumpFolder
-from rollout.viewer.screens.base import PromptScreen
-from rollout.viewer.session import Session
-from rollout.viewer.widgets.table import Table
+from rollout.viewer.screens.base import PromptScreen, Session
 
 DEADLINE_S = 60.0
 T = TypeVar("T", bound=Screen[Any])
@@ -63,7 +61,7 @@ class Driver:
 
     def row_lines(self) -> list[int]:
         """Lines of the file in the order in which they are shown."""
-        return [row.line for row in self.app.rows.query_one("#rows", Table).items]
+        return [row.line for row in self.app.rows.table.items]
 
     async def says(self, text: str) -> None:
         """Waits for a text, wherever the screen breaks it."""
@@ -72,8 +70,9 @@ class Driver:
 
 @asynccontextmanager
 async def viewer(path: Path, *, size: tuple[int, int] = (80, 24), **options: Any) -> AsyncIterator[Driver]:
-    session = Session(DumpFolder(path), tokenizer=options.pop("tokenizer", None))
-    app = ViewerApp(session, **options)
+    session = Session(DumpFolder(path), options.pop("tokenizer", None))
+    step = session.folder.named(options.pop("step")) if "step" in options else None
+    app = ViewerApp(session, step=step, **options)
     async with app.run_test(size=size, notifications=True) as pilot:
         driver = Driver(app, pilot)
         await driver.until(lambda: app.rows.complete or not session.folder.steps)

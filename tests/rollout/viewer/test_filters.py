@@ -13,25 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.viewer import (
-    DumpFolder,
-    Filter,
-    FilterError,
-    GroupBy,
-    QueryError,
-    RowFacts,
-    RowView,
-    StepFile,
-    compare_steps,
-    group_rows,
-    lookup,
-    parse_filter,
-    parse_query,
-    search,
-)
-from rollout.viewer.facts import FIELDS, broken_row, extra_names, facts_of, sorted_by
-from rollout.viewer.groups import ADVANTAGE_EPSILON
-from rollout.viewer.lookup import request_query
+from rollout.viewer import lookup
+from rollout.viewer.columns import sorted_by
+from rollout.viewer.facts import FIELDS, RowFacts, extra_names, facts_of
+from rollout.viewer.filters import Filter, FilterError, RowView, parse_filter
+from rollout.viewer.groups import ADVANTAGE_EPSILON, compare_steps, group_rows
+from rollout.viewer.index import DumpFolder, StepFile, read_row
+from rollout.viewer.lookup import QueryError, parse_query, search
 from tests.rollout.viewer.conftest import verl_row
 
 RECORDS: list[dict[str, Any]] = [
@@ -40,17 +28,18 @@ RECORDS: list[dict[str, Any]] = [
     {"score": None, "masked": True, "stop_reason": "infra", "cause": "INFRA", "uid": "b", "error": "gone away"},
     {"score": -2, "stop_reason": "answered", "turns": 3, "uid": "b", "tool_calls": [{"outcome": "time_limit"}]},
 ]
-ROWS = [facts_of(record, line=line, offset=0, size=2) for line, record in enumerate(RECORDS, 1)]
-ROWS.append(broken_row(5, 0, 2, "is not JSON"))
+
+
+def facts(record: dict[str, Any] | str, line: int = 1) -> RowFacts:
+    return facts_of(record, Path("1.jsonl"), line=line, offset=0, size=2)
+
+
+ROWS = [*(facts(record, line) for line, record in enumerate(RECORDS, 1)), facts("is not JSON", 5)]
 
 
 def passing(expression: str) -> list[int]:
     found = parse_filter(expression, extra_names(ROWS))
-    return [
-        row.line
-        for row in ROWS
-        if found.matches(row, lambda row=row: None if row.problem else RECORDS[row.line - 1])  # type: ignore[misc]
-    ]
+    return [row.line for row in ROWS if found.matches(row, lambda row: row.problem or RECORDS[row.line - 1])]
 
 
 @pytest.mark.parametrize(
@@ -123,43 +112,44 @@ def test_any_text_is_a_filter_or_an_error_with_a_place(text: str) -> None:
     if isinstance(found, FilterError):
         assert 0 <= found.position <= len(text)
     else:
-        assert all(found.matches(row, lambda: {}) in (True, False) for row in ROWS)
+        assert all(found.matches(row, lambda row: {}) in (True, False) for row in ROWS)
 
 
 def test_row_is_read_only_where_cheap_terms_leave_a_choice() -> None:
     asked: list[int] = []
     found = parse_filter("say score>0.7")
-    for row in ROWS:
-        found.matches(row, lambda row=row: asked.append(row.line))  # type: ignore[misc]
-    assert (found.reads, asked) == (True, [1])
-    assert not parse_filter("score>0 uid=a").reads
+
+    def read(row: RowFacts) -> str:
+        asked.append(row.line)
+        return "gone"
+
+    assert not any(found.matches(row, read) for row in ROWS)
+    assert asked == [1]
 
 
 @given(st.lists(st.none() | st.floats(), max_size=20), st.booleans())
 def test_numbers_are_sorted_by_size_and_missing_ones_are_last(scores: list[float | None], descending: bool) -> None:
-    rows = [facts_of({"score": score}, line=line, offset=0, size=2) for line, score in enumerate(scores, 1)]
+    rows = [facts({"score": score}, line) for line, score in enumerate(scores, 1)]
     found = [row.score for row in sorted_by(rows, FIELDS["score"].get, descending=descending)]
     known = [score for score in scores if score is not None and not math.isnan(score)]
     assert found[: len(known)] == sorted(known, reverse=descending)
     assert all(score is None or math.isnan(score) for score in found[len(known) :])
 
 
-def test_view_judges_each_row_once(played: Path) -> None:
+def test_view_judges_each_row_once(played: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = StepFile(played / "9.jsonl")
-    file.advance()
-    read: list[int] = []
+    judged: list[int] = []
+    matches = Filter.matches
 
-    def reading(row: RowFacts) -> dict[str, Any] | str:
-        read.append(row.line)
-        return file.read(row)
+    def judging(self: Filter, row: RowFacts) -> bool:
+        judged.append(row.line)
+        return matches(self, row)
 
-    view = RowView(reading, filter=parse_filter("output~####"))
-    rows = file.rows()
-    for part in (rows[:2], rows[2:]):
-        view.extend(part)
-        while view.pending:
-            view.advance()
-    assert read == [1, 2, 3, 4, 5, 6]
+    monkeypatch.setattr(Filter, "matches", judging)
+    view = RowView(file, parse_filter("output~####"))
+    while not file.advance(1) or view.pending:
+        view.advance()
+    assert judged == [1, 2, 3, 4, 5, 6]
     ordered = sorted_by(view.passed, FIELDS["response_tokens"].get, descending=False)
     assert len(ordered) == 5  # the one that failed never answered
     assert [row.response_tokens for row in ordered] == sorted(row.response_tokens or 0 for row in ordered)
@@ -168,57 +158,47 @@ def test_view_judges_each_row_once(played: Path) -> None:
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.floats(-10, 10)), max_size=12))
 def test_groups_leave_out_what_is_masked(members: list[tuple[str, float | None]]) -> None:
     rows = [
-        facts_of({"uid": uid, "score": score, "masked": score is None}, line=line, offset=0, size=2)
+        facts({"uid": uid, "score": score, "masked": score is None, "input": str(line)}, line)
         for line, (uid, score) in enumerate(members, 1)
     ]
-    groups = group_rows([*rows, broken_row(99, 0, 2, "broken")], GroupBy.UID)
+    groups = group_rows([*rows, facts("broken", 99)])
     assert [row.line for group in groups for row in group.rows] == [
         row.line for group in groups for row in rows if row.uid == group.label
     ]
     for group in groups:
         scores = [score for uid, score in members if uid == group.label and score is not None]
-        assert (len(group.scores), group.masked) == (len(scores), len(group.rows) - len(scores))
+        assert group.scores == scores
         assert group.mean == (pytest.approx(statistics.fmean(scores)) if scores else None)
         assert group.std == (pytest.approx(statistics.stdev(scores), abs=1e-9) if len(scores) > 1 else None)
-        assert group.best == (max(scores) if scores else None)
-        assert group.worst == (min(scores) if scores else None)
 
 
 def test_advantage_is_that_of_grpo(played: Path) -> None:
     file = StepFile(played / "9.jsonl")
     file.advance()
-    groups = group_rows(file.rows())
+    groups = group_rows(file.rows)
     assert [len(group.rows) for group in groups] == [2, 2, 2]
     right, wrong = groups[0].rows
     assert groups[0].std == pytest.approx(math.sqrt(0.5))
     assert groups[0].advantage(right) == pytest.approx(0.5 / (math.sqrt(0.5) + ADVANTAGE_EPSILON))
     assert groups[0].advantage(wrong) == pytest.approx(-(groups[0].advantage(right) or 0))
-    assert (groups[2].masked, groups[2].std, groups[2].advantage(groups[2].rows[0])) == (1, None, None)
+    assert (len(groups[2].scores), groups[2].std, groups[2].advantage(groups[2].rows[0])) == (1, None, None)
 
 
 def test_rows_without_shared_uids_are_grouped_by_their_prompt(write: Callable[..., Path]) -> None:
     file = StepFile(write(1, *(verl_row(number, uid=f"u{number}") for number in range(4))))
     file.advance()
-    assert [[row.line for row in group.rows] for group in group_rows(file.rows())] == [[1, 2], [3, 4]]
-    assert [group.label for group in group_rows(file.rows())] == ["line 1", "line 3"]
-    assert len(group_rows(file.rows(), GroupBy.UID)) == 4
+    assert [[row.line for row in group.rows] for group in group_rows(file.rows)] == [[1, 2], [3, 4]]
+    assert [group.label for group in group_rows(file.rows)] == ["line 1", "line 3"]
 
 
 def test_steps_are_compared_by_task(played: Path) -> None:
     before, after = (StepFile(played / f"{step}.jsonl") for step in (9, 10))
     before.advance()
     after.advance()
-    found = compare_steps(before.rows(), after.rows())
-    assert [(change.before.index, change.after.index) for change in found.changes if change.score] == [
-        (1, 1),
-        (2, 2),
-        (3, 3),
-    ]
-    assert [change.score for change in found.changes] == [1.0, 1.0, 1.0, 0.0, 0.0, None]
-    assert (found.better, found.worse, found.only_before, found.only_after) == (3, 0, 0, 0)
-    assert found.mean_change == pytest.approx(3 / 5)
-    alone = compare_steps(before.rows(), after.rows()[:2])
-    assert (len(alone.changes), alone.only_before, alone.only_after) == (2, 4, 0)
+    found = compare_steps(before.rows, after.rows)
+    assert [(change.before.index, change.after.index) for change in found][:3] == [(1, 1), (2, 2), (3, 3)]
+    assert [change.of("score") for change in found] == [1.0, 1.0, 1.0, 0.0, 0.0, None]
+    assert len(compare_steps(before.rows, after.rows[:2])) == 2
 
 
 def test_plain_dumps_are_compared_by_prompt(write: Callable[..., Path]) -> None:
@@ -228,21 +208,20 @@ def test_plain_dumps_are_compared_by_prompt(write: Callable[..., Path]) -> None:
     ]
     for file in files:
         file.advance()
-    found = compare_steps(files[0].rows(), files[1].rows())
-    assert [change.score for change in found.changes] == [9.0, 8.0, 7.0, 6.0]
-    assert found.changes[0].tokens == 1 - len("I think it is 0.")
+    found = compare_steps(files[0].rows, files[1].rows)
+    assert [change.of("score") for change in found] == [9.0, 8.0, 7.0, 6.0]
+    assert found[0].tokens == 1 - len("I think it is 0.")
 
 
 def test_search_goes_through_every_step(played: Path) -> None:
     folder = DumpFolder(played)
     found = list(search(folder.steps, parse_query("traceback"), slice_bytes=1))
     assert len(found) > 12  # a slice a line
-    assert found[-1].read_bytes == found[-1].total_bytes == sum(step.path.stat().st_size for step in folder.steps)
+    assert (found[0].percent < 20, found[-1].percent) == (True, 100)
     hits = [hit for progress in found for hit in progress.hits]
-    assert [(hit.step.label, hit.row.line) for hit in hits] == [(s, line) for s in ("9", "10") for line in (2, 4, 6)]
+    assert [(hit.row.path.stem, hit.row.line) for hit in hits] == [(s, line) for s in ("9", "10") for line in (2, 4, 6)]
     assert "Traceback" in hits[0].snippet
-    file = folder.open(hits[0].step)
-    record = file.read(hits[0].row)
+    record = read_row(hits[0].row)
     assert isinstance(record, dict)
     assert record["request_id"] == hits[0].row.request_id
 
@@ -272,19 +251,12 @@ def test_text_that_cannot_be_looked_for_is_refused(text: str) -> None:
 
 
 def test_request_is_found_by_what_its_id_begins_with(write: Callable[..., Path], tmp_path: Path) -> None:
-    write(1, verl_row(0, request_id="0A1B2C3D-4E5F", output='the text "request_id": "ffff" is no id'), "{")
+    write(1, verl_row(0, request_id="0A1B2C3D-4E5F"), "{")
     write(2, verl_row(1, request_id="ffff0000"))
-    steps = DumpFolder(tmp_path).steps
-
-    def found(wanted: str) -> list[tuple[str, int]]:
-        return [(hit.step.label, hit.row.line) for each in search(steps, request_query(wanted)) for hit in each.hits]
-
-    assert found("0a1b-2c3d4e") == [("1", 1)]
-    assert found("FFFF") == [("2", 1)]
-    assert found("0a1b2d") == []
+    hits = [hit for each in search(DumpFolder(tmp_path).steps, parse_query("0a1b2c3d")) for hit in each.hits]
+    assert [(hit.row.path.stem, hit.row.line) for hit in hits] == [("1", 1)]
 
 
 def test_texts_of_a_row_are_read_whatever_they_hold() -> None:
     record = json.loads('{"output": null, "messages": [{"content": [{"type": "text", "text": "Part"}]}, 3], "gts": 4}')
-    row = facts_of(record, line=1, offset=0, size=2)
-    assert parse_filter("part").matches(row, lambda: record)
+    assert parse_filter("part").matches(facts(record), lambda row: record)

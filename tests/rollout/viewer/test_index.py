@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from fairbox.errors import ConfigError
 from rollout.dump import read_dump
-from rollout.viewer import DumpFolder, RowFacts, StepFile
-from rollout.viewer.facts import parse_line
-from rollout.viewer.index import MAX_OPEN
+from rollout.viewer.facts import FIELDS, RowFacts, parse_line
+from rollout.viewer.index import DumpFolder, StepFile, read_bytes, read_row
 from tests.rollout.viewer.conftest import verl_row
 
 JSON = st.recursive(
@@ -44,9 +43,9 @@ def indexed(data: bytes, *cuts: int, **options: Any) -> StepFile:
 
 
 def whole(file: StepFile) -> list[RowFacts]:
-    while not file.advance().complete:
+    while not file.advance():
         pass
-    return file.rows()
+    return list(file.rows)
 
 
 @given(
@@ -57,8 +56,8 @@ def test_any_object_is_a_row_wherever_the_bytes_are_cut(
 ) -> None:
     ends = data.draw(st.sampled_from([b"\n", b""])) if records else b""
     written = b"\n".join(json.dumps(record).encode() for record in records) + ends
-    rows = indexed(written, *(cut for cut in cuts if cut < len(written))).rows()
-    assert rows == indexed(written).rows()
+    rows = indexed(written, *(cut for cut in cuts if cut < len(written))).rows
+    assert [row.extras for row in rows] == [row.extras for row in indexed(written).rows]
     assert [row.line for row in rows] == list(range(1, len(records) + 1))
     assert not [row.problem for row in rows if row.problem]
     lines = [written[row.offset : row.offset + row.size] for row in rows]
@@ -68,15 +67,15 @@ def test_any_object_is_a_row_wherever_the_bytes_are_cut(
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_index(data: bytes) -> None:
     index = indexed(data)
-    assert index.state.position + index.state.waits_for == len(data)
-    assert len(index.rows()) <= data.count(b"\n") + 1
+    assert index.position + index.waits_for == len(data)
+    assert len(index.rows) <= data.count(b"\n") + 1
 
 
 def test_facts_of_a_dump_are_those_of_its_rows(played: Path) -> None:
     file = StepFile(played / "9.jsonl")
     rows = whole(file)
     records = list(read_dump(played / "9.jsonl"))
-    assert [file.read(row) for row in rows] == records
+    assert [read_row(row) for row in rows] == records
     assert [row.score for row in rows] == [record["score"] for record in records]
     assert [row.sampled_tokens for row in rows] == [sum(record["response_mask"]) for record in records]
     assert [row.request_id for row in rows] == [record["request_id"] for record in records]
@@ -104,13 +103,13 @@ def test_broken_line_is_a_row_that_says_so(write: Callable[..., Path]) -> None:
     assert [(row.line, bool(row.problem)) for row in rows] == [(1, False), (2, True), (4, True), (5, False)]
     assert "is not JSON" in rows[1].problem
     assert rows[2].problem == "is a list, must be an object"
-    assert file.read(rows[1]) == rows[1].problem
-    assert file.read_bytes(rows[1]) == b'{"score": '
+    assert read_row(rows[1]) == rows[1].problem
+    assert read_bytes(rows[1]) == b'{"score": '
 
 
 def test_line_that_is_too_long_is_broken_and_not_held() -> None:
     long = b'{"a": "' + b"x" * 1000 + b'"}\n{"score": 1}\n'
-    rows = indexed(long, *range(0, 1000, 100), max_line_bytes=300).rows()
+    rows = indexed(long, *range(0, 1000, 100), max_line_bytes=300).rows
     assert [(row.line, row.problem, row.score) for row in rows] == [
         (1, "has 1009 bytes, more than 300", None),
         (2, "", 1.0),
@@ -123,27 +122,27 @@ def test_half_written_last_line_is_waited_for(tmp_path: Path) -> None:
     line = json.dumps(verl_row(0)).encode()
     path.write_bytes(line + b"\n" + line[:20])
     file = StepFile(path)
-    assert (file.advance().rows, file.state.waits_for, file.state.complete) == (1, 20, True)
+    assert (file.advance(), len(file.rows), file.waits_for) == (True, 1, 20)
     path.write_bytes(line + b"\n" + line)  # whole, though its end is still missing
-    assert (file.advance().rows, file.state.waits_for, file.state.generation) == (2, 0, 0)
+    assert (file.advance(), len(file.rows), file.waits_for) == (True, 2, 0)
     path.write_bytes(line + b"\n" + line + b"\n" + line + b"\n")
-    assert file.advance().rows == 3
-    assert [row.offset for row in file.rows()] == [0, len(line) + 1, 2 * len(line) + 2]
+    assert (file.advance(), len(file.rows)) == (True, 3)
+    assert [row.offset for row in file.rows] == [0, len(line) + 1, 2 * len(line) + 2]
 
 
 def test_file_that_was_replaced_is_read_anew(write: Callable[..., Path], tmp_path: Path) -> None:
     path = write(1, verl_row(0), verl_row(1))
     file = StepFile(path)
     (first, _) = whole(file)
-    assert file.read(first) == verl_row(0)
+    assert read_row(first) == verl_row(0)
     other = tmp_path / "other"
     other.write_text(json.dumps(verl_row(7)) + "\n" + json.dumps(verl_row(8)) + "\n")
     other.replace(path)
     rows = whole(file)
-    assert (file.state.generation, [row.score for row in rows]) == (1, [7.0, 8.0])
-    assert file.read(rows[0]) == verl_row(7)
+    assert [row.score for row in rows] == [7.0, 8.0]
+    assert read_row(rows[0]) == verl_row(7)
     path.write_text("")
-    assert (whole(file), file.state.generation) == ([], 2)
+    assert whole(file) == []
 
 
 def test_file_that_went_away_keeps_its_rows(write: Callable[..., Path]) -> None:
@@ -151,8 +150,8 @@ def test_file_that_went_away_keeps_its_rows(write: Callable[..., Path]) -> None:
     file = StepFile(path)
     (row,) = whole(file)
     path.unlink()
-    assert file.advance().problem == "No such file or directory"
-    assert (file.state.complete, file.rows(), file.read(row)) == (True, [row], "No such file or directory")
+    assert (file.advance(), file.problem) == (True, "No such file or directory")
+    assert (file.rows, read_row(row)) == ([row], "No such file or directory")
 
 
 def test_row_of_a_shortened_file_is_no_row(write: Callable[..., Path]) -> None:
@@ -160,7 +159,7 @@ def test_row_of_a_shortened_file_is_no_row(write: Callable[..., Path]) -> None:
     file = StepFile(path)
     row = whole(file)[1]
     path.write_text("{}\n")
-    assert file.read(row) == "the file was shortened"
+    assert read_row(row) == "the file was shortened"
 
 
 def test_steps_are_ordered_by_number(write: Callable[..., Path], tmp_path: Path) -> None:
@@ -169,18 +168,9 @@ def test_steps_are_ordered_by_number(write: Callable[..., Path], tmp_path: Path)
     (tmp_path / "notes.txt").write_text("")
     (tmp_path / "folder.jsonl").mkdir()
     folder = DumpFolder(tmp_path)
-    assert [step.label for step in folder.steps] == ["007", "9", "10", "100", "val"]
+    assert [step.stem for step in folder.steps] == ["007", "9", "10", "100", "val"]
     write(11, verl_row(0))
-    assert [step.label for step in folder.refresh()] == ["007", "9", "10", "11", "100", "val"]
-
-
-def test_few_indexes_are_held(write: Callable[..., Path], tmp_path: Path) -> None:
-    for step in range(MAX_OPEN + 3):
-        write(step, verl_row(0))
-    folder = DumpFolder(tmp_path)
-    files = [folder.open(step) for step in folder.steps]
-    assert folder.open(folder.steps[-1]) is files[-1]
-    assert folder.open(folder.steps[0]) is not files[0]
+    assert [step.stem for step in folder.refresh()] == ["007", "9", "10", "11", "100", "val"]
 
 
 def test_folder_of_runs_names_the_newest(tmp_path: Path) -> None:
@@ -190,10 +180,17 @@ def test_folder_of_runs_names_the_newest(tmp_path: Path) -> None:
         DumpFolder(tmp_path)
     with pytest.raises(ConfigError, match="neither a folder nor a file"):
         DumpFolder(tmp_path / "absent")
-    assert [step.label for step in DumpFolder(tmp_path / "run" / "1.jsonl").steps] == ["1"]
+    assert [step.stem for step in DumpFolder(tmp_path / "run" / "1.jsonl").steps] == ["1"]
 
 
 def test_line_is_parsed_or_says_what_is_wrong() -> None:
     assert parse_line(b'{"a": 1}') == {"a": 1}
     assert parse_line(b"\xff") == "is not UTF-8"
     assert parse_line(b"[" * 100_000) == "is nested too deeply"
+
+
+def test_number_that_no_float_holds_is_a_number(write: Callable[..., Path]) -> None:
+    huge = {"turns": 10**400, "score": 10**400, "extra": 10**400, "logprobs": [10**400], "response_mask": [1]}
+    (row,) = whole(StepFile(write(1, huge)))
+    assert (row.problem, row.turns, row.score, row.logprob) == ("", 10**400, None, None)
+    assert FIELDS["turns"].text(row).startswith("1000")
