@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,7 +21,7 @@ from rollout.viewer.filters import FilterError, RowView, parse_filter
 from rollout.viewer.groups import scores_of
 from rollout.viewer.index import StepFile, step_order
 from rollout.viewer.lookup import parse_query
-from rollout.viewer.screens.base import Session, ViewerScreen
+from rollout.viewer.screens.base import PromptScreen, Session, ViewerScreen
 from rollout.viewer.screens.lists import CompareScreen, GroupsScreen, SearchScreen, StepsScreen
 
 __all__ = ["RowsScreen", "ViewerApp"]
@@ -68,10 +69,6 @@ class RowsScreen(ViewerScreen):
             self.step = self.session.folder.steps[-1]
         self.reload()
 
-    def row(self) -> RowFacts | None:
-        row: RowFacts | None = self.table.current
-        return row
-
     def open_step(self, step: Path) -> None:
         """Shows another step."""
         self.step = step
@@ -84,11 +81,6 @@ class RowsScreen(ViewerScreen):
         self.complete = False
         self._to_top = True
         self._watch()
-
-    def set_filter(self, text: str) -> None:
-        """Filters by an expression; an empty one shows all rows."""
-        self._filter_text = text.strip()
-        self.reload()
 
     def on_data_table_cell_selected(self) -> None:
         self.open_rows(self.table.items, self.table.cursor_row)
@@ -104,16 +96,21 @@ class RowsScreen(ViewerScreen):
         else:
             self.tell("there is no further step")
 
-    def action_filter(self) -> None:
+    @work
+    async def action_filter(self) -> None:
         question = "filter, like: score>0.5 not cause=infra word; ? lists the fields"
-        extras = self._extras()
-        self.ask(question, self.set_filter, value=self._filter_text, check=lambda text: parse_filter(text, extras))
+        check = partial(parse_filter, extras=self._extras())
+        text = await self.app.push_screen_wait(PromptScreen(question, self._filter_text, check))
+        if text is not None:
+            self._filter_text = text.strip()
+            self.reload()
 
-    def action_find(self) -> None:
-        def start(text: str) -> None:
+    @work
+    async def action_find(self) -> None:
+        question = "find in all rows of all steps; /regular expression/"
+        text = await self.app.push_screen_wait(PromptScreen(question, check=parse_query))
+        if text is not None:
             self.app.push_screen(SearchScreen(self.session, text))
-
-        self.ask("find in all rows of all steps; /regular expression/", start, check=parse_query)
 
     def action_steps(self) -> None:
         self.app.push_screen(StepsScreen(self.session, self.step, self.open_step))
@@ -122,18 +119,18 @@ class RowsScreen(ViewerScreen):
         if self.table.items:
             self.app.push_screen(GroupsScreen(self.session, list(self.table.items)))
 
-    def action_compare(self) -> None:
-        after, named = self.step, self.session.folder.named
-        others = [step for step in self.session.folder.steps if step != after]
+    @work
+    async def action_compare(self) -> None:
+        after, folder = self.step, self.session.folder
+        others = [step for step in folder.steps if step != after]
         if after is None or not others:
             self.tell("there is no other step to compare with")
             return
         earlier = [step for step in others if step_order(step) < step_order(after)]
-
-        def start(label: str) -> None:
-            self.app.push_screen(CompareScreen(self.session, named(label), after))
-
-        self.ask(f"compare step {after.stem} with step", start, value=(earlier or others)[-1].stem, check=named)
+        question, value = f"compare step {after.stem} with step", (earlier or others)[-1].stem
+        label = await self.app.push_screen_wait(PromptScreen(question, value, folder.named))
+        if label is not None:
+            self.app.push_screen(CompareScreen(self.session, folder.named(label), after))
 
     def action_follow(self) -> None:
         self.following = not self.following
@@ -143,7 +140,7 @@ class RowsScreen(ViewerScreen):
     def action_export_all(self) -> None:
         rows = [row for row in self.table.items if not row.problem]
         if self.step is not None:
-            self.ask_export(rows, f"{len(rows)} rows", f"rows-{self.step.stem}.jsonl")
+            self.export(rows, f"{len(rows)} rows", f"rows-{self.step.stem}.jsonl")
 
     @work(group="rows", exclusive=True)
     async def _watch(self) -> None:

@@ -180,11 +180,10 @@ class DumpFolder:
 
     def _refuse_parent_of_runs(self) -> None:
         try:
-            runs = [folder for folder in self.path.iterdir() if folder.is_dir() and any(folder.glob("*" + SUFFIX))]
-            newest = max(runs, key=lambda folder: folder.stat().st_mtime, default=None)
+            newest = max(self.path.glob(f"*/*{SUFFIX}"), key=lambda file: file.stat().st_mtime, default=None)
+            next(self.path.iterdir(), None)
         except OSError as error:
             raise ConfigError(f"path is {str(self.path)!r}: {error.strerror or error}") from None
         if newest is not None:
-            raise ConfigError(
-                f"path is {str(self.path)!r}, which holds {len(runs)} runs and no step itself; the newest is {newest}"
-            )
+            problem = f"holds runs and no step itself; the newest is {newest.parent}"
+            raise ConfigError(f"path is {str(self.path)!r}, which {problem}")

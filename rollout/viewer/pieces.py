@@ -64,12 +64,14 @@ def heat(logprob: float | None) -> int | None:
 
 
 def row_pieces(record: Mapping[str, Any], tokenizer: str | None) -> list[Piece]:
-    """The row's tokens on their text; `tokenizer` is the setting. Raises DecoderError, and FairboxError for a built-in
-    model that is not installed."""
+    """The row's tokens on their text, by the tokenizer of the setting, else by that of the row's model. Raises
+    DecoderError, and FairboxError for a built-in model that is not installed."""
     if problem := token_lists(record):
         raise DecoderError(problem)
     try:
-        return decoded_pieces(record, load_decoder(find_tokenizer(tokenizer, str(record.get("model") or ""))))
+        name = tokenizer or str(record.get("model") or "")
+        folder = find_model(BUILT_IN) if tokenizer == BUILT_IN else find_tokenizer(name)
+        return decoded_pieces(record, load_decoder(folder))
     except FairboxError:
         raise
     except Exception as error:  # the boundary to a tokenizer of unknown origin: ids that it has not
@@ -128,24 +130,17 @@ def _texts(ids: Sequence[int], decode: Decode) -> list[str]:
     return texts
 
 
-def find_tokenizer(setting: str | None, recorded: str) -> Path:
-    """The folder of the tokenizer: `setting` (a folder, its tokenizer.json, or `smollm2`), else that of the model that
-    the row was sampled by. Raises DecoderError."""
-    if setting == BUILT_IN:
-        return find_model(BUILT_IN)
-    if setting is not None:
-        folder = Path(setting).expanduser()
-        folder = folder.parent if folder.name == _FILE else folder
-        if not folder.is_dir():
-            raise DecoderError(f"tokenizer is {setting!r}, which is no folder with a tokenizer")
+def find_tokenizer(name: str) -> Path:
+    """The folder of the tokenizer of `name`: a folder, its tokenizer.json, or a model in the cache. Raises
+    DecoderError."""
+    folder = Path(name).expanduser()
+    folder = folder.parent if folder.name == _FILE else folder
+    if name and folder.is_dir():
         return folder
-    named = Path(recorded).expanduser()
-    if named.is_absolute() and named.is_dir():
-        return named
-    for folder in sorted(cache_dir().glob("models/*/*")):
-        if folder.name == recorded and (folder / _FILE).is_file():
-            return folder
-    raise DecoderError(f"no tokenizer is known for model {recorded!r}; set tokenizer to its folder to see tokens")
+    for cached in sorted(cache_dir().glob("models/*/*")):
+        if cached.name == name and (cached / _FILE).is_file():
+            return cached
+    raise DecoderError(f"no tokenizer is known for model {name!r}; set tokenizer to its folder to see tokens")
 
 
 @lru_cache(maxsize=4)

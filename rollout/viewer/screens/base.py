@@ -52,7 +52,7 @@ class PromptScreen(ModalScreen[str | None]):
     PromptScreen #problem { color: $error; }
     """
 
-    def __init__(self, question: str, value: str, check: Callable[[str], object]) -> None:
+    def __init__(self, question: str, value: str = "", check: Callable[[str], object] = str) -> None:
         super().__init__()
         self._question = question
         self._value = value
@@ -78,7 +78,7 @@ class ViewerScreen(Screen[None]):
     worker that is cancelled after its screen was closed still finds them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark", "help", "Help", key_display="?"),
+        Binding("question_mark", "app.show_help_panel", "Help", key_display="?"),
         Binding("escape", "back", "Back; stops a search that runs", show=False),
         Binding("q", "app.quit", "Quit", show=False),
         Binding("i", "copy_id", "Copy the row's request id", show=False),
@@ -92,9 +92,15 @@ class ViewerScreen(Screen[None]):
     ViewerScreen .status { height: auto; max-height: 2; color: $text-muted; }
     """
 
-    def __init__(self, session: Session, style_of: Callable[[Any], str] = lambda item: "") -> None:
+    def __init__(
+        self,
+        session: Session,
+        style_of: Callable[[Any], str] = lambda item: "",
+        row_of: Callable[[Any], RowFacts | None] = lambda item: item,
+    ) -> None:
         super().__init__()
         self.session = session
+        self._row_of = row_of
         self.table = Table[Any](style_of)
         self._title_line = Static(classes="title")
         self._status_line = Static(classes="status")
@@ -111,7 +117,7 @@ class ViewerScreen(Screen[None]):
 
     def row(self) -> RowFacts | None:
         """The row that keys act on."""
-        raise NotImplementedError
+        return None if self.table.current is None else self._row_of(self.table.current)
 
     def open_rows(self, rows: Sequence[RowFacts], position: int, find: str = "") -> None:
         """Opens a row; n and p go through `rows`."""
@@ -138,32 +144,6 @@ class ViewerScreen(Screen[None]):
         """A notice that goes away by itself."""
         self.notify(visible(text), severity="error" if problem else "information", timeout=5, markup=False)
 
-    def ask(
-        self,
-        question: str,
-        then: Callable[[str], object],
-        *,
-        value: str = "",
-        check: Callable[[str], object] = str,
-    ) -> None:
-        """Asks for a line, and does nothing when it is refused."""
-
-        def answered(answer: str | None) -> None:
-            if answer is not None:
-                then(answer)
-
-        self.app.push_screen(PromptScreen(question, value, check), answered)
-
-    def ask_export(self, rows: Sequence[RowFacts], what: str, name: str) -> None:
-        """Asks for a file, and writes rows to it."""
-        self.ask(f"export {what} to", lambda path: self._export(rows, path), value=name)
-
-    def action_help(self) -> None:
-        if self.query(HelpPanel):
-            self.app.action_hide_help_panel()
-        else:
-            self.app.action_show_help_panel()
-
     def action_back(self) -> None:
         if self.query(HelpPanel):
             self.app.action_hide_help_panel()
@@ -177,12 +157,15 @@ class ViewerScreen(Screen[None]):
 
     def action_export(self) -> None:
         if (row := self.row()) is not None:
-            self.ask_export([row], "this row", f"row-{row.path.stem}-{row.line}.json")
+            self.export([row], "this row", f"row-{row.path.stem}-{row.line}.json")
 
-    @work(group="export")
-    async def _export(self, rows: Sequence[RowFacts], name: str) -> None:
+    @work
+    async def export(self, rows: Sequence[RowFacts], what: str, name: str) -> None:
+        """Asks for a file, and writes rows to it."""
+        path = await self.app.push_screen_wait(PromptScreen(f"export {what} to", name))
         try:
-            self.tell(await asyncio.to_thread(_write, rows, name.strip()))
+            if path is not None:
+                self.tell(await asyncio.to_thread(_write, rows, path.strip()))
         except FairboxError as error:
             self.tell(str(error), problem=True)
 

@@ -76,7 +76,7 @@ class StepsScreen(ViewerScreen):
     """Calls `chosen` with the step on which Enter is pressed."""
 
     def __init__(self, session: Session, current: Path | None, chosen: Callable[[Path], None]) -> None:
-        super().__init__(session)
+        super().__init__(session, row_of=lambda step: None)
         self._current = current
         self._chosen = chosen
 
@@ -87,9 +87,6 @@ class StepsScreen(ViewerScreen):
         self.title_line(f"{self.session.folder.path}  {len(steps)} steps")
         self.status_line("enter opens, esc leaves")
 
-    def row(self) -> None:
-        return None
-
     def on_data_table_cell_selected(self) -> None:
         self._chosen(self.table.items[self.table.cursor_row])
         self.dismiss(None)
@@ -99,7 +96,7 @@ class SearchScreen(ViewerScreen):
     """Looks for `text` from the moment it is shown. Esc stops it, and then leaves."""
 
     def __init__(self, session: Session, text: str) -> None:
-        super().__init__(session)
+        super().__init__(session, row_of=lambda hit: hit.row)
         self._text = text
         self.running = True
         """Whether it still looks."""
@@ -107,9 +104,6 @@ class SearchScreen(ViewerScreen):
     def on_mount(self) -> None:
         self.title_line(f"find {self._text}")
         self._look()
-
-    def row(self) -> RowFacts | None:
-        return None if self.table.current is None else self.table.current.row
 
     def on_data_table_cell_selected(self) -> None:
         self.open_rows([hit.row for hit in self.table.items], self.table.cursor_row, find=self._text)
@@ -144,12 +138,9 @@ class CompareScreen(ViewerScreen):
     """Rows of the same task in both steps. Enter opens the pair, and n and p go between the two."""
 
     def __init__(self, session: Session, before: Path, after: Path) -> None:
-        super().__init__(session, lambda change: "" if change.of("score") else DIM)
+        super().__init__(session, lambda change: "" if change.of("score") else DIM, lambda change: change.after)
         self._before = before
         self._after = after
-
-    def row(self) -> RowFacts | None:
-        return None if self.table.current is None else self.table.current.after
 
     def on_data_table_cell_selected(self) -> None:
         change = self.table.items[self.table.cursor_row]

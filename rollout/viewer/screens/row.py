@@ -20,7 +20,7 @@ from rollout.viewer.groups import compare_steps
 from rollout.viewer.index import read_bytes, read_row
 from rollout.viewer.lookup import parse_query
 from rollout.viewer.pieces import Piece, row_pieces
-from rollout.viewer.screens.base import Session, ViewerScreen
+from rollout.viewer.screens.base import PromptScreen, Session, ViewerScreen
 from rollout.viewer.widgets.document import DocumentView
 from rollout.viewer.widgets.tokens import TokenView
 
@@ -76,9 +76,17 @@ class RowScreen(ViewerScreen):
     def action_step(self, steps: int) -> None:
         self._to_step(steps)
 
-    def action_find(self) -> None:
+    @work
+    async def action_find(self) -> None:
         question = "find in this row; /regular expression/"
-        self.ask(question, self._find, value=self._find_text, check=parse_query)
+        text = await self.app.push_screen_wait(PromptScreen(question, self._find_text, parse_query))
+        if text is not None:
+            if self.showing_tokens:
+                self.action_tokens()
+            self._find_text = text
+            if not self._document.find(parse_query(text)):
+                self.tell(f"{text} is not in this row")
+            self._status()
 
     def action_next_match(self, step: int) -> None:
         if not self.showing_tokens:
@@ -128,14 +136,6 @@ class RowScreen(ViewerScreen):
         self._rows = after
         self._position = next((position for position, each in enumerate(after) if each.line == line), 0)
         self._load()
-
-    def _find(self, text: str) -> None:
-        if self.showing_tokens:
-            self.action_tokens()
-        self._find_text = text
-        if not self._document.find(parse_query(text)):
-            self.tell(f"{text} is not in this row")
-        self._status()
 
     def _show_mode(self) -> None:
         if self.showing_tokens:

@@ -121,7 +121,7 @@ def test_pieces_of_a_text_are_the_text(tokenizer: HubTokenizer, text: str) -> No
 
 def test_pieces_tell_mask_logprobs_and_weights(played: Path, tokenizer: HubTokenizer, model_dir: Path) -> None:
     record = next(read_dump(played / "9.jsonl"))
-    decode = load_decoder(find_tokenizer(str(model_dir), ""))
+    decode = load_decoder(find_tokenizer(str(model_dir)))
     pieces = decoded_pieces(record, decode)
     assert "".join(piece.text for piece in pieces) == tokenizer.decode(record["prompt_ids"] + record["response_ids"])
     sampled = [piece for piece in pieces if piece.kind == "sampled"]
@@ -145,12 +145,11 @@ def test_rows_whose_tokens_cannot_be_shown_say_why(fields: dict[str, object], pr
 
 
 def test_tokenizer_is_found_by_setting_and_by_name(model_dir: Path, tmp_path: Path) -> None:
-    assert find_tokenizer(None, model_dir.name) == model_dir
-    assert find_tokenizer(None, str(model_dir)) == model_dir
-    assert find_tokenizer(str(model_dir / "tokenizer.json"), "") == model_dir
-    for setting, recorded in ((None, "absent"), (None, ""), (None, "../x"), (str(tmp_path / "absent"), "")):
+    for name in (model_dir.name, str(model_dir), str(model_dir / "tokenizer.json")):
+        assert find_tokenizer(name) == model_dir
+    for name in ("absent", "", "../x", str(tmp_path / "absent")):
         with pytest.raises(DecoderError, match="tokenizer"):
-            find_tokenizer(setting, recorded)
+            find_tokenizer(name)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(DecoderError, match=r"tokenizer\.json: is no tokenizer"):
         load_decoder(tmp_path)
