@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures
 import os
 import threading
 from collections.abc import Coroutine
@@ -37,12 +36,10 @@ class LoopThread:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout)
-        except concurrent.futures.TimeoutError:
-            future.cancel()
+        except TimeoutError:
             raise TimeoutError(f"no answer within {timeout:g} s") from None
-        except BaseException:
-            future.cancel()
-            raise
+        finally:
+            future.cancel()  # of no effect where it has ended
 
     def close(self) -> None:
         """Closes what is open in it, and ends it. Idempotent."""
