@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 FEW, ALL = 3, 13
 """Tasks of different packages: in every run of the tests, and of the soak."""
 LAZY_PROFILES = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
-LIMITS = Limits(None, None, 6, None, 120.0, None, None)
+LIMITS = Limits(None, None, 6, None, 120.0, None)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -17,7 +17,7 @@ from rollout.batch import check_results
 from rollout.loop.credit import token_rewards as spread_rewards
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.rows import rows_of
-from rollout.metrics.batch import RolloutMetrics
+from rollout.metrics import RolloutMetrics
 
 __all__ = ["generator_output"]
 

@@ -16,8 +16,7 @@ from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import ConfigError
 from rollout.data.repos import RepoStore, Want
 from rollout.stack import LocalStack
-from rollout.tools import InfraError, ToolCall, ToolOutcome
-from rollout.tools import workspaces as tool_workspaces
+from rollout.tools import InfraError, ToolCall, ToolOutcome, code_runner
 from rollout.tools.bash import BashConfig, BashTool
 from rollout.tools.toolbox import Toolbox
 from tests.executor import repositories
@@ -93,7 +92,7 @@ async def test_a_group_shares_one_preparation_and_one_path(stack: LocalStack, st
 async def test_a_workspace_that_went_meanwhile_is_prepared_again(
     stack: LocalStack, store: RepoStore, tool: BashTool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tool_workspaces, "_IDLE_TTL_S", 0.2)
+    monkeypatch.setattr(code_runner, "_IDLE_TTL_S", 0.2)
     origin, _ = repositories.project(store.folder / "origins" / "gone")
     repositories.commit(origin, "another", {"other.txt": b"other"})
     checkout = await store.make(Want("ada/gone", str(origin)))
