@@ -120,33 +120,23 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         return pb.ConfigureBucketResponse(config=bucket_config_message(replace(limits, version=answer.version)))
 
     async def _status(self, wanted: str, context: Context) -> pb.GetStatusResponse:
-        hub = self._reign.hub
+        hub, reign = self._reign.hub, self._reign
+        status = pb.GetStatusResponse(version=self._version, insecure=self._insecure, security=self._security())
+        if hub is None or reign.leads:
+            status.leader_name = reign.leadership.leader
         if hub is None:
-            return pb.GetStatusResponse(
-                version=self._version,
-                insecure=self._insecure,
-                leader_name=self._reign.leadership.leader,
-                security=self._security(),
-            )
+            return status
         core, now = hub.core, hub.clock.now()
         statistics = core.statistics(now)
         buckets = [bucket for bucket in statistics.buckets if wanted in ("", bucket.limits.name)]
         if not buckets:
             await _unknown_bucket(hub, wanted, context)
-        return pb.GetStatusResponse(
-            epoch=statistics.epoch,
-            leader=self._reign.leads,
-            recovering=statistics.recovering,
-            recovering_for_s=statistics.recovering_for,
-            missing_executors=statistics.missing,
-            buckets=[bucket_message(bucket) for bucket in buckets],
-            sessions=[session_message(session, now) for session in core.sessions(_MAX_SESSIONS)],
-            uptime_s=statistics.uptime,
-            version=self._version,
-            insecure=self._insecure,
-            leader_name=self._reign.leadership.leader if self._reign.leads else "",
-            security=self._security(),
-        )
+        status.epoch, status.leader, status.uptime_s = statistics.epoch, reign.leads, statistics.uptime
+        status.recovering, status.recovering_for_s = statistics.recovering, statistics.recovering_for
+        status.missing_executors.extend(statistics.missing)
+        status.buckets.extend(bucket_message(bucket) for bucket in buckets)
+        status.sessions.extend(session_message(session, now) for session in core.sessions(_MAX_SESSIONS))
+        return status
 
 
 async def _unknown_bucket(hub: Hub, bucket: str, context: Context) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
@@ -27,11 +26,10 @@ class Fields:
         """Records that a field is not acceptable."""
         self._errors.append(FieldError(field, problem))
 
-    def identifier(self, field: str, value: str, *, longest: int = 128, empty: bool = False) -> str:
-        """A name of visible ASCII, at most `longest` characters; "" only where `empty` allows it."""
-        if not (empty and not value) and (len(value) > longest or not IDENTIFIER.fullmatch(value)):
-            low = 0 if empty else 1
-            self.refuse(field, f"is {_short(value)}, must be {low} to {longest} characters of visible ASCII")
+    def identifier(self, field: str, value: str, *, longest: int = 128) -> str:
+        """A name of visible ASCII, from 1 to `longest` characters."""
+        if len(value) > longest or not IDENTIFIER.fullmatch(value):
+            self.refuse(field, f"is {_short(value)}, must be 1 to {longest} characters of visible ASCII")
         return value
 
     def text(self, field: str, value: str, *, longest: int) -> str:
@@ -40,10 +38,10 @@ class Fields:
             self.refuse(field, f"has {len(value)} characters, must have at most {longest}")
         return value
 
-    def duration(self, field: str, value: float, *, default: float, longest: float, shortest: float = 0.0) -> float:
+    def duration(self, field: str, value: float, *, default: float, longest: float) -> float:
         """Seconds; 0 is the default."""
-        if not math.isfinite(value) or value < 0 or value > longest or (value and value < shortest):
-            self.refuse(field, f"is {value}, must be from {shortest} to {longest} seconds, or 0 for {default}")
+        if not 0 <= value <= longest:  # NaN is refused too
+            self.refuse(field, f"is {value}, must be from 0.0 to {longest} seconds, or 0 for {default}")
         return value or default
 
     def count(self, field: str, value: int, *, default: int, most: int) -> int:
