@@ -18,8 +18,6 @@ from rollout.rewards import RewardServices, Sample
 from rollout.rewards.code import humaneval
 from rollout.rewards.code.functions import completion_of
 
-__all__ = ["humaneval_rows"]
-
 BAR_S = 20.0
 AT_ONCE = 16
 """Answers that are graded at once, as a trainer would send those of a step."""

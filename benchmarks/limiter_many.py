@@ -15,8 +15,6 @@ from benchmarks.limiter_server import ROOT, START_WITHIN_S, Server, running
 from benchmarks.rows import Row, cpu_of, figure, median
 from limiter import LimiterClient
 
-__all__ = ["rows"]
-
 _PROCESSES = 8
 _CLIENTS = 64
 _ROUNDS = 5

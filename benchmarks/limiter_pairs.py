@@ -11,8 +11,6 @@ from limiter.core import BucketLimits, LimiterCore, SessionKind
 from limiter.core.effects import Granted
 from limiter.core.events import Acquire, Hello, Release
 
-__all__ = ["rows"]
-
 _ROUNDS = 5
 _SLICE_S = 1.0
 _WARM_UP_S = 0.3

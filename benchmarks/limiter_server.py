@@ -17,8 +17,6 @@ from rollout.stack import StackPorts
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub
 
-__all__ = ["LIMIT", "ROOT", "Server", "running"]
-
 ROOT = Path(__file__).parents[1]
 LIMIT = 10
 START_WITHIN_S = 60.0

@@ -19,8 +19,6 @@ from rollout.rewards import Reward
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
 
-__all__ = ["replay_loop", "rows", "tasks"]
-
 TRAJECTORIES = 1_000
 TURNS = 6
 ROUNDS = 3

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
     from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub
 
-__all__ = ["rows"]
-
 TRAJECTORIES = 4_000
 TURNS = (CALL.replace('"code", "arg', '"code_interpreter", "arg'), "#### 4950")
 

@@ -21,8 +21,6 @@ from rollout.tokens import HubTokenizer
 from rollout.tools import Tool, ToolOutcome, ToolResponse
 from rollout.tools.schema import ParameterSchema, ToolSchema
 
-__all__ = ["Played", "ReplayEngine", "ReplayTool", "Turn", "draws"]
-
 _DATA = Path(__file__).parent / "data" / "rollout_draws.json"
 TOKENS_PER_S = 60.0
 """Of one trajectory on a GPU that serves many."""

@@ -18,8 +18,6 @@ from rollout.loop import RetryBudget, RolloutRunner, Schedule
 from rollout.rewards import Reward
 from rollout.tokens import ChatTemplate, HubTokenizer
 
-__all__ = ["rows"]
-
 TRAJECTORIES = 4_096
 PLACES = 64
 """Few beside the trajectories: no schedule knows their lengths before, so at the end some places stay empty."""

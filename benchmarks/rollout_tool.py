@@ -13,8 +13,6 @@ from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox, parse_tool_calls
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
 
-__all__ = ["rows"]
-
 CALLS = 300
 WARM_UP = 30
 

@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Pair", "Row", "Slice", "cpu_of", "figure", "measure", "median", "resident_kib", "skipped"]
-
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 

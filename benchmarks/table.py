@@ -11,8 +11,6 @@ from pathlib import Path
 
 from benchmarks.rows import Row
 
-__all__ = ["run"]
-
 OUT = Path(__file__).parent / "out"
 
 

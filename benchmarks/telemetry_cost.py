@@ -20,8 +20,6 @@ from fairbox import tracing
 from fairbox.telemetry import TelemetrySettings, open_traces
 from tests.otlp_collector import collecting
 
-__all__ = ["rows"]
-
 SPANS = 200_000
 RUNS = 300
 ROUNDS = 5

@@ -59,8 +59,6 @@ from rollout.training.sync import WeightSync
 from rollout.training.trainer import Trainer
 from rollout.training.update import UpdateSettings
 
-__all__ = ["rows"]
-
 STEPS = 20
 LAST = 4
 """Steps whose mean reward is that of the end: 256 trajectories."""

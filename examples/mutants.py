@@ -18,8 +18,6 @@ from executor_service import Cause, ExecutorClient, Limits
 from rollout.rewards.base import NotScored
 from rollout.rewards.code.functions import Completion
 
-__all__ = ["Mutant", "Witness", "distinct_mutant", "mutants_of"]
-
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
     ast.LtE: (ast.Lt, ast.GtE),

@@ -16,8 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-__all__ = ["LOAD_KEY", "Balance", "Load", "ServerFacts", "preferred"]
-
 
 def preferred(addresses: Sequence[str], key: str) -> frozenset[str] | None:
     """The server that most clients choose for `key`, whichever others there are (rendezvous hashing). None: there is no

@@ -7,8 +7,6 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-__all__ = ["leave", "to_the_end"]
-
 _log = logging.getLogger(__name__)
 
 

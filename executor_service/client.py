@@ -34,8 +34,6 @@ from fairbox.grpc_errors import error_reason
 from fairbox.security import ClientSecurity, client_security
 from limiter import LeaseLike
 
-__all__ = ["ExecutorClient"]
-
 QUEUE_ALLOWANCE_S = 600.0
 """What a call may spend in queues and set-up, on top of the program's own time."""
 _ASSUMED_WALL_S = 600.0

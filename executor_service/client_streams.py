@@ -21,8 +21,6 @@ from executor_service.sandbox.report import Stream
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.tracing import carried
 
-__all__ = ["OutputChunk", "stream_execution"]
-
 
 @dataclass(frozen=True, slots=True)
 class OutputChunk:

@@ -15,8 +15,6 @@ from fairbox.errors import ConfigError
 from fairbox.security import ServerSecuritySettings
 from fairbox.telemetry import TelemetrySettings
 
-__all__ = ["ExecutorConfig", "LimitDefaults", "LimitMaxima", "ProfileSettings"]
-
 _MIB = 1 << 20
 _GIB = 1 << 30
 _LEVELS = tuple(level.value for level in IsolationLevel)

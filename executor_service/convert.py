@@ -23,18 +23,6 @@ from executor_service.v1 import executor_pb2 as pb
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = [
-    "from_message",
-    "level_to_proto",
-    "limits_to_proto",
-    "result_from_proto",
-    "result_to_proto",
-    "session_from_proto",
-    "session_to_proto",
-    "to_message",
-    "workspace_from_proto",
-]
-
 M = TypeVar("M", bound=Message)
 D = TypeVar("D", bound="DataclassInstance")
 Convert = Callable[[Any], Any]

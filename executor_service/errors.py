@@ -14,22 +14,6 @@ from executor_service.model import Cause
 from fairbox.errors import FairboxError, FieldError
 from fairbox.grpc_errors import error_reason, field_errors, retry_after
 
-__all__ = [
-    "CannotBranch",
-    "ExecutorError",
-    "ExecutorUnavailable",
-    "InvalidRequest",
-    "LeaseRefused",
-    "NotAllowed",
-    "NotFound",
-    "Overloaded",
-    "RunLost",
-    "SessionBusy",
-    "SessionNotFound",
-    "WorkspaceTooLarge",
-    "error_of_call",
-]
-
 DRAINING = "DRAINING"
 """Reason of a server that ends, beside UNAVAILABLE."""
 _RETRY_AFTER_S = 1.0

@@ -32,8 +32,6 @@ from fairbox.errors import ConfigError
 if TYPE_CHECKING:
     from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
 
-__all__ = ["Fleet", "Member", "OpenChannel", "told_when_closed"]
-
 OpenChannel = Callable[[str, list[tuple[str, Any]]], grpc.aio.Channel]
 """Opens a channel to an address, with options beyond the usual ones."""
 _DNS = "dns:///"

@@ -15,23 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from limiter import Lease
 
-__all__ = [
-    "Cause",
-    "Compilation",
-    "Display",
-    "ExecutionResult",
-    "FileStatus",
-    "InputFile",
-    "IsolationLevel",
-    "Limits",
-    "Outcome",
-    "Output",
-    "OutputFile",
-    "RunRequest",
-    "SessionInfo",
-    "Workspace",
-]
-
 
 class Outcome(StrEnum):
     """What became of a program."""

@@ -13,8 +13,6 @@ from executor_service.v1 import executor_pb2 as pb
 from fairbox.v1 import common_pb2
 from limiter import LeaseLike
 
-__all__ = ["Program", "program_to_proto"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:

@@ -21,8 +21,6 @@ from executor_service.model import ExecutionResult, InputFile, Limits, SessionIn
 from executor_service.v1 import executor_pb2 as pb
 from limiter import LeaseLike
 
-__all__ = ["Session", "SessionCalls"]
-
 _log = logging.getLogger(__name__)
 _CALL_S = 120.0
 """Making or ending a session takes milliseconds; this is for machines in trouble."""

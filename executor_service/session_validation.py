@@ -27,17 +27,6 @@ from executor_service.validation import (
 )
 from fairbox.errors import FieldError, FieldErrors
 
-__all__ = [
-    "BranchRequest",
-    "ListRequest",
-    "SessionRequest",
-    "page_token",
-    "validate_branch",
-    "validate_delete",
-    "validate_list",
-    "validate_session",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:

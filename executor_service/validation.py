@@ -20,18 +20,6 @@ from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldError, FieldErrors
 from limiter import Lease
 
-__all__ = [
-    "MAX_ID",
-    "MAX_SESSION_ID",
-    "LimitPolicy",
-    "check_environment",
-    "check_files",
-    "check_lengths",
-    "check_profile",
-    "check_room",
-    "validate",
-]
-
 MAX_CODE = 1 << 20
 MAX_ARGS, MAX_ARGS_BYTES = 256, 64 << 10
 MAX_FILES, MAX_FILES_BYTES = 1024, 64 << 20

@@ -14,8 +14,6 @@ import grpc.aio
 
 from fairbox.security.client import PLAINTEXT, ClientSecurity, SecuredChannel, is_local
 
-__all__ = ["MAX_MESSAGE_BYTES", "client_options", "open_channel", "server_options"]
-
 MAX_MESSAGE_BYTES = 192 << 20
 """Largest message: the 64 MiB of input files and the outputs of one run, with room to spare."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "MonotonicClock"]
-
 
 class Clock(Protocol):
     """A source of monotonic seconds. The zero point has no meaning; only differences do."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["EXIT_FAILURE", "EXIT_INTERRUPTED", "EXIT_USAGE", "ConfigError", "FairboxError", "FieldError", "FieldErrors"]
-
 EXIT_FAILURE = 1
 """The program could not do its job; one sentence on stderr says why."""
 EXIT_USAGE = 2

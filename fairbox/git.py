@@ -17,8 +17,6 @@ from pathlib import Path
 
 from fairbox.errors import FairboxError
 
-__all__ = ["GitError", "git", "git_async"]
-
 _MOST_WORDS = 500
 """Characters of git's own words that are passed on."""
 _CONFIG = {

@@ -20,8 +20,6 @@ from grpc_status import rpc_status
 
 from fairbox.errors import FieldError, FieldErrors
 
-__all__ = ["abort_exhausted", "abort_fields", "abort_reason", "error_reason", "field_errors", "retry_after"]
-
 D = TypeVar("D", bound=Message)
 DOMAIN = "fairbox.dev"
 """Of the reasons in google.rpc.ErrorInfo."""

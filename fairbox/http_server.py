@@ -19,8 +19,6 @@ from aiohttp import web
 
 from fairbox.errors import FairboxError
 
-__all__ = ["HttpServer"]
-
 _KEPT_S = 75.0
 """Longer than proxies keep connections by default."""
 _MOST = 4096

@@ -20,8 +20,6 @@ from typing import Any
 
 from fairbox import tracing
 
-__all__ = ["FORMATS", "LEVELS", "JsonFormatter", "TextFormatter", "bind", "bound", "configure", "say"]
-
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 _TEXT = "%(asctime)s %(name)s %(levelname)s %(message)s"

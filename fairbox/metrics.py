@@ -30,13 +30,6 @@ from fairbox import tracing
 from fairbox.errors import FairboxError
 from fairbox.serving import check_address
 
-__all__ = [
-    "SECONDS",
-    "MetricsServer",
-    "ScrapeServer",
-    "tracing_metrics",
-]
-
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Bounds of histograms of what takes from a millisecond (a warm sandbox) to minutes (a queue, a limit)."""
 _ANSWER_WITHIN_S = 5.0

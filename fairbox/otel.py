@@ -27,8 +27,6 @@ from opentelemetry.sdk.trace.sampling import ParentBased, SamplingResult, TraceI
 from fairbox import tracing
 from fairbox.tracing import TRAJECTORY_ID, TracingStatistics, trace_ids
 
-__all__ = ["LAST_SPANS_S", "MAX_WAITING", "TrajectoryRatio", "exporting", "make_provider"]
-
 _LOG = logging.getLogger("fairbox.tracing")
 MAX_WAITING = 8_192
 """Spans that wait to be sent: a few seconds of a busy server, some 10 MB."""

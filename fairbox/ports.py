@@ -11,8 +11,6 @@ from collections import deque
 from itertools import islice
 from pathlib import Path
 
-__all__ = ["free_port", "free_ports"]
-
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _WIDTH = 12_000
 _LOWEST = 10_000

@@ -17,8 +17,6 @@ import grpc.aio
 
 from fairbox import tracing
 
-__all__ = ["server_interceptors"]
-
 _ONLY_LOOK = ("GetStatus", "ListLeases", "ListSessions", "Session")
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]

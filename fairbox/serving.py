@@ -31,8 +31,6 @@ from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, ConfigError, FairboxE
 from fairbox.rpc_traces import server_interceptors
 from fairbox.security.server import PortGuard
 
-__all__ = ["GrpcServer", "HealthServer", "check_address", "run_service", "until_stopped"]
-
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compared with, never bound
 """Where a server that listens on every address is reached from its own machine."""
 _LOG = logging.getLogger("fairbox.serving")

@@ -17,8 +17,6 @@ from typing import Any
 
 from fairbox.errors import ConfigError
 
-__all__ = ["Leaf", "check", "leaves", "setting"]
-
 _HELP = "help"
 _BOUNDS = "bounds"
 

@@ -18,8 +18,6 @@ from fairbox.errors import ConfigError
 from fairbox.settings import setting
 from fairbox.version import installed_version
 
-__all__ = ["TelemetrySettings", "open_telemetry", "open_traces", "peek_log_format"]
-
 _LOG = logging.getLogger("fairbox.tracing")
 _ENDPOINT = re.compile(r"https?://[^\s/?#]+(/[^\s?#]*)?")
 _PATH = "/v1/traces"

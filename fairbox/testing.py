@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ManualClock"]
-
 
 class ManualClock:
     """A `fairbox.clock.Clock` for tests: `advance()` is the only thing that moves it."""

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from fairbox.errors import ConfigError
 
-__all__ = ["matches", "read_token"]
-
 _SHORTEST = 16
 
 

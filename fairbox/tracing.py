@@ -34,25 +34,6 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-__all__ = [
-    "TRAJECTORY_ID",
-    "TracingStatistics",
-    "Value",
-    "call_span",
-    "carried",
-    "current_ids",
-    "enabled",
-    "install",
-    "named",
-    "parse",
-    "record",
-    "span",
-    "statistics",
-    "trace_ids",
-    "traceparent",
-    "trajectory_span",
-]
-
 Value = str | bool | int | float
 _TRAJECTORY = re.compile(r"[0-9a-f]{32}")
 _W3C = TraceContextTextMapPropagator()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 
-__all__ = ["installed_version"]
-
 
 def installed_version() -> str:
     """The installed distribution's version; `source` when the packages are used without being installed."""

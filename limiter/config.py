@@ -11,8 +11,6 @@ from fairbox.settings import setting
 from fairbox.telemetry import TelemetrySettings
 from limiter.core import BucketLimits, BucketOrder, Timing
 
-__all__ = ["BucketConfig", "LimiterConfig"]
-
 LEADERS = ("none", "file", "k8s")
 MAX_BUCKETS = 1_000
 """Status shows every bucket, so there can't be any number of them."""

@@ -33,8 +33,6 @@ from limiter.client import ExecutorSession, LimiterClient, LimiterUnavailable
 from limiter.client.grpc_transport import GrpcConnection, GrpcTransport
 from limiter.client.transport import ConnectionLost
 
-__all__ = ["DEFAULT_NAME", "NAMESPACE", "LimiterActor", "LimiterMismatch", "RayLimiter", "RayTransport"]
-
 _LOG = logging.getLogger("limiter.ray")
 DEFAULT_NAME = "limiter"
 NAMESPACE = "fairbox"

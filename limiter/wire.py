@@ -8,20 +8,6 @@ from __future__ import annotations
 from limiter.core.reasons import BindStatus, BucketOrder, LeaseState, RejectReason, ReleaseOutcome, SessionKind
 from limiter.v1 import limiter_pb2 as pb
 
-__all__ = [
-    "BIND_STATUSES",
-    "BIND_STATUS_VALUES",
-    "KINDS",
-    "KIND_VALUES",
-    "ORDERS",
-    "ORDER_VALUES",
-    "OUTCOMES",
-    "OUTCOME_VALUES",
-    "REJECT_REASONS",
-    "REJECT_REASON_VALUES",
-    "STATE_VALUES",
-]
-
 OUTCOME_VALUES = {each: pb.ReleaseOutcome.Value(f"RELEASE_OUTCOME_{each.name}") for each in ReleaseOutcome}
 OUTCOMES = {pb.RELEASE_OUTCOME_UNSPECIFIED: ReleaseOutcome.OK} | {value: each for each, value in OUTCOME_VALUES.items()}
 

@@ -28,8 +28,6 @@ from rollout.tokens.segment import SegmentKind
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["MaskedRows", "RolloutBatch", "check_results"]
-
 NO_VERSION = -1
 """Weight version of ids that no weights sampled, and of padding."""
 LARGEST_REWARD = 3.4e38

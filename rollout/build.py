@@ -27,8 +27,6 @@ from rollout.tools.formats import find_format
 from rollout.tools.registry import ToolSpec, common_rate_limit, load_tools, open_tools
 from rollout.tools.toolbox import Toolbox
 
-__all__ = ["check_prompts", "environment_setup", "longest_context", "open_loop", "tool_specs"]
-
 
 def tool_specs(config: RolloutConfig, environment: object = None) -> tuple[ToolSpec, ...]:
     """Those of the file, or those that the environment needs, or the code interpreter alone. Raises ConfigError."""

@@ -7,8 +7,6 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-__all__ = ["cancelled_here", "to_its_end"]
-
 _LOG = logging.getLogger("fairbox.rollout")
 WITHIN_S = 180.0
 """For what should have a deadline of its own and has none: a tool of a user's that hangs must not hang the run."""

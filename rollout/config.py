@@ -19,8 +19,6 @@ from rollout.tokens.settings import ChatSettings
 from rollout.tools import check_format
 from rollout.tools.code_interpreter import CodeInterpreterConfig
 
-__all__ = ["EngineSettings", "RolloutConfig", "SamplingSettings", "TokenChoice"]
-
 _KINDS = ("transformers", "sglang", "vllm")
 _ONLY_TRANSFORMERS = ("max_batch", "threads", "max_model_tokens")
 _ONLY_SGLANG = ("router_url", "launch")

@@ -22,8 +22,6 @@ from rollout.loop.task import Task
 from rollout.metrics import trajectory_metrics
 from rollout.tokens.trajectory import Trajectory
 
-__all__ = ["Decode", "DumpError", "DumpWriter", "parts_of", "read_dump", "record_of"]
-
 _TOKENS: dict[str, type | tuple[type, ...]] = {
     "prompt_ids": list,
     "response_ids": list,

@@ -16,8 +16,6 @@ from rollout.engines.vllm_api import LogprobsMode
 from rollout.engines.weights import Interrupt, WeightedEngine
 from rollout.ray.cluster import ray_cluster
 
-__all__ = ["make_engine", "open_engine", "vocabulary_of"]
-
 
 @contextlib.asynccontextmanager
 async def open_engine(settings: EngineSettings, model_dir: Path, *, ray_address: str) -> AsyncIterator[Engine]:

@@ -25,8 +25,6 @@ from rollout.metrics import RolloutMetrics
 from rollout.tools.base import ToolOutcome
 from rollout.tools.statistics import ToolStatistics
 
-__all__ = ["RunFigures", "open_figures", "service_metrics"]
-
 _PREFIX = "fairbox_rollout_"
 
 

@@ -35,14 +35,6 @@ from rollout.tokens.segment import SegmentKind
 from rollout.tokens.trajectory import Trajectory
 from rollout.tools.base import ToolOutcome
 
-__all__ = [
-    "ROOT",
-    "RolloutMetrics",
-    "files_read",
-    "first_hit",
-    "trajectory_metrics",
-]
-
 ROOT = "/testbed"
 """Where workspaces are mounted."""
 _SHOWS = frozenset(("awk", "bat", "cat", "head", "less", "more", "nl", "sed", "tac", "tail", "view"))

@@ -6,8 +6,6 @@ thought here: what a turn says after an opening that nothing closes stays part o
 
 from __future__ import annotations
 
-__all__ = ["split_reasoning"]
-
 _OPEN = "<think>"
 _CLOSE = "</think>"
 

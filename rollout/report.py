@@ -18,8 +18,6 @@ from rollout.metrics import RolloutMetrics
 from rollout.tokens.drift import DriftKind
 from rollout.tools.statistics import ToolStatistics
 
-__all__ = ["RunProgress", "closing_table"]
-
 Reason = TypeVar("Reason", bound=StrEnum)
 
 

@@ -24,8 +24,6 @@ from fairbox.errors import FairboxError
 from fairbox.ports import free_ports
 from fairbox.security import CLIENT_VARIABLES
 
-__all__ = ["LocalStack", "StackPorts"]
-
 READY_WITHIN_S = 60.0
 """A service that is not ready by then is broken: on a loaded laptop the two need a few seconds."""
 STOP_WITHIN_S = 15.0

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub as Executor
     from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub as LimiterAdmin
 
-__all__ = ["as_tables", "ask", "is_complete"]
-
 T = TypeVar("T")
 
 HOLDERS = 1_000

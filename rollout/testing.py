@@ -24,8 +24,6 @@ from rollout.tokens.tokenizer import Tokenizer
 from rollout.tools.base import Tool, ToolOutcome, ToolResponse
 from rollout.tools.schema import ParameterSchema, ToolSchema
 
-__all__ = ["LOGPROB", "Script", "ScriptedEngine", "ScriptedTool"]
-
 Script = Callable[[GenerationRequest, int], str | Exception]
 """(request, turn of its trajectory from 0) -> what is said, or what is raised."""
 

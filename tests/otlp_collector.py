@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-__all__ = ["Collector", "SeenSpan", "collecting"]
-
 
 @dataclass(frozen=True, slots=True)
 class SeenSpan:

@@ -6,8 +6,6 @@ import re
 import textwrap
 from pathlib import Path
 
-__all__ = ["examples"]
-
 DOCS = Path(__file__).parents[1] / "docs"
 _FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 

@@ -11,8 +11,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Part", "main", "read"]
-
 WIDTH = 160
 """Characters of a reason that are shown."""
 

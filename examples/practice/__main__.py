@@ -12,8 +12,6 @@ from examples.practice import WarmUp, write_practice
 from fairbox.config import load, setting
 from fairbox.errors import FairboxError
 
-__all__ = ["PracticeDataConfig", "main"]
-
 
 @dataclass(frozen=True)
 class PracticeDataConfig:

@@ -23,8 +23,6 @@ from fairbox.errors import FairboxError
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools.code_interpreter import CodeInterpreter
 
-__all__ = ["write_practice"]
-
 _TEXTS = 2000
 """Problems whose conversations the tokenizer learns from."""
 _TRAIN, _TEST = 2000, 200

@@ -10,8 +10,6 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["MODULUS", "Problem", "draw", "held_out", "row_of"]
-
 MODULUS = 97
 """The largest prime of two digits: every remainder is about as likely as any other."""
 _LEAST, _MOST = 10, 96

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["END", "PADDING", "TEMPLATE", "write_tokenizer"]
-
 START, END, PADDING = "<|im_start|>", "<|im_end|>", "<|pad|>"
 TEMPLATE = """\
 {%- if tools %}<|im_start|>tools

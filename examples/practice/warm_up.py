@@ -21,8 +21,6 @@ from rollout.tokens import ChatTemplate
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Example", "WarmUp", "call_text", "warm_up"]
-
 _GUESSES = 8
 """One of so many examples guesses."""
 _RISE = 30

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Rise", "draw", "read_figures", "rise_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rise:

@@ -18,8 +18,6 @@ from rollout.loop import Task, TrajectoryResult
 from rollout.rewards import Reward
 from rollout.tools.registry import ToolSpec
 
-__all__ = ["Sums", "SumsConfig", "write_sums"]
-
 _BEFORE = (
     {"role": "system", "content": "Add. Answer with the number alone."},
     {"role": "user", "content": "12 + 9"},

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-__all__ = ["Admission", "AdmissionStatistics", "Place", "QueueFull"]
-
 _RECENT = 0.1
 """Weight of the newest duration in the running mean that the advice on retrying is made of."""
 _ADVICE_RANGE_S = (0.05, 30.0)

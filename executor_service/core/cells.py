@@ -14,8 +14,6 @@ from typing import Any
 
 from executor_service.model import Cause, Display, FileStatus, Limits, Outcome, OutputFile
 
-__all__ = ["CellAnswer", "judge_cell", "read_answer"]
-
 MAX_DISPLAYS = 256
 MAX_DISPLAY_BYTES = 16 << 20
 MAX_FORMS = 64

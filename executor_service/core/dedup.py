@@ -13,8 +13,6 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["DedupTable", "IdReused", "ResultGone"]
-
 Run = TypeVar("Run")
 Result = TypeVar("Result")
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from executor_service.sandbox.report import Stream
 
-__all__ = ["OutputLog", "OutputReader"]
-
 
 class OutputLog:
     """The kept output of one run, from its beginning: readers that come late start there."""

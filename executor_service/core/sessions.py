@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from executor_service.model import Cause
 
-__all__ = ["Ended", "SessionBusy", "SessionNotFound", "TooManySessions"]
-
 
 class SessionNotFound(Exception):  # noqa: N818 - a fact about a session
     """No session has this id, or none any more. `cause` says who could have ended it."""

@@ -16,8 +16,6 @@ from prometheus_client.metrics_core import Metric
 from executor_service.model import Cause, ExecutionResult, Outcome
 from fairbox.metrics import SECONDS
 
-__all__ = ["OTHER_TENANTS", "Refusal", "RunTally"]
-
 OTHER_TENANTS = "(others)"
 """Name under which tenants are counted that have no count of their own."""
 _BYTES = tuple(float(1 << power) for power in range(24, 35))

@@ -11,8 +11,6 @@ import signal
 from executor_service.model import Cause, Limits, Outcome
 from executor_service.sandbox.report import Killed, Report
 
-__all__ = ["judge"]
-
 
 def judge(report: Report, limits: Limits, what: str = "program") -> tuple[Outcome, Cause, str]:
     """Outcome, cause, and one sentence for people about `what` (empty where the outcome says all)."""

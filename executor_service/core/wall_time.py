@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from executor_service.sandbox.inside.watch import PATIENCE
 from fairbox.clock import Clock
 
-__all__ = ["WallTime"]
-
 _SAID_WITHIN_S = 5.0
 """The init says at once how long something has waited for a processor; if it is starved too, in a moment."""
 _SHORTEST_S = 0.01

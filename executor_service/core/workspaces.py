@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-__all__ = ["StoreFull", "WorkspaceStatistics", "WorkspaceTable"]
-
 
 class StoreFull(Exception):  # noqa: N818 - a decision
     """What is held leaves no room for one more workspace."""

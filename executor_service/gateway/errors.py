@@ -14,18 +14,6 @@ from pydantic import ValidationError
 
 from fairbox.errors import FieldErrors
 
-__all__ = [
-    "BadRequest",
-    "Refused",
-    "Unacceptable",
-    "Unavailable",
-    "details_of",
-    "encode",
-    "json_error",
-    "unacceptable",
-    "value_error",
-]
-
 _MAX_ECHO = 400
 """Characters of a bad input that an answer repeats."""
 

@@ -19,8 +19,6 @@ from executor_service.server.work import Work
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldErrors
 
-__all__ = ["Executions"]
-
 _RETRY_S = 1.0
 """Advice to one whose turn did not come."""
 _NOT_STARTED: dict[type[Exception], str] = {

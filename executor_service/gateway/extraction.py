@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["CodeBlock", "all_blocks", "best_code", "extract_fenced_code", "extract_heuristic_code"]
-
 FENCED, INCOMPLETE, HEURISTIC = 30, 20, 10
 """Priorities; a client's own logic may use any."""
 

@@ -28,8 +28,6 @@ from executor_service.gateway.server import Handlers
 from executor_service.gateway.submissions import Submissions, judge_of
 from executor_service.server.displayed import DisplayedPrograms
 
-__all__ = ["handlers"]
-
 M = TypeVar("M", bound=BaseModel)
 Posts = dict[str, tuple[type[Any], Callable[[Any], Awaitable[Any]]]]
 """path -> what is posted there, and what answers; the first line of its docstring describes it to clients."""

@@ -20,8 +20,6 @@ from executor_service.gateway.extraction import CodeBlock, all_blocks, best_code
 from executor_service.gateway.requests import compiles
 from executor_service.gateway.schemas import RunCodeRequest, SubmitRequest, TestConfig
 
-__all__ = ["DATASETS", "JUDGES", "Case", "Judge", "Row", "Submission", "provided"]
-
 Row = dict[str, Any]
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text"}
 _MAX_CASES = 10_000

@@ -24,8 +24,6 @@ from executor_service.v1 import executor_pb2 as pb
 from executor_service.validation import MAX_CODE
 from fairbox.clock import MonotonicClock
 
-__all__ = ["JUPYTER_FIELD_NAMES", "Notebook", "budget_of_cells", "execution_of_cells", "run_jupyter_reply"]
-
 JUPYTER_FIELD_NAMES = {**FIELD_NAMES, "limits.wall_time_s": "total_timeout"}
 """Fields of ExecuteCodeRequest -> fields of RunJupyterRequest, where they differ."""
 _INTERRUPT_S = 5.0

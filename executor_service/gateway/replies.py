@@ -23,8 +23,6 @@ from typing import Any
 from executor_service.gateway.requests import fetched
 from executor_service.model import Cause, Compilation, ExecutionResult, FileStatus, Outcome
 
-__all__ = ["Json", "at_once_too_late", "reply_of", "run_code_reply", "run_result"]
-
 _KILLED = 137
 """128 + SIGKILL, as a shell reports it."""
 _LATE = (Outcome.TIME_LIMIT, Outcome.CPU_LIMIT)

@@ -18,8 +18,6 @@ from executor_service.languages import LANGUAGES
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.validation import path_problem
 
-__all__ = ["FIELD_NAMES", "Budget", "budget_of", "execution_of", "fetched", "input_files", "memory_bytes"]
-
 FIELD_NAMES = {
     "limits.wall_time_s": "run_timeout",
     "limits.compile_time_s": "compile_timeout",

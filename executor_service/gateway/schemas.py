@@ -12,19 +12,6 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-__all__ = [
-    "DatasetRequest",
-    "GetMetricsRequest",
-    "GetPromptByIdRequest",
-    "GetPromptsRequest",
-    "RunCodeRequest",
-    "RunJupyterRequest",
-    "SubmitRequest",
-    "TestConfig",
-    "checked",
-]
-
-
 M = TypeVar("M", bound=BaseModel)
 _MOST_ENTRIES = 10_000
 """Of a list or an object that a client sends."""

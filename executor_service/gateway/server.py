@@ -20,8 +20,6 @@ from fairbox.http_server import HttpServer
 from fairbox.serving import check_address
 from fairbox.tokens import matches
 
-__all__ = ["Gateway", "Handlers"]
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Handlers = dict[tuple[str, str], Callable[[web.Request], Awaitable[object]]]
 """(method, path) -> what answers: a coroutine that returns the body, or a whole response."""

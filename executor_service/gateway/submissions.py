@@ -22,8 +22,6 @@ from executor_service.gateway.schemas import RunCodeRequest, SubmitRequest, Test
 from executor_service.model import FileStatus
 from executor_service.v1 import executor_pb2 as pb
 
-__all__ = ["Submissions", "judge_of", "same_output", "shortened"]
-
 _TOLERANCE = 1e-5
 _TINY = 1e-10
 """Smallest number that differences are related to."""

@@ -18,8 +18,6 @@ from executor_service.v1 import executor_pb2 as pb
 from executor_service.validation import LimitPolicy, validate
 from fairbox.errors import FieldError, FieldErrors
 
-__all__ = ["check_request", "judge_check_run", "judge_control", "validate_checker"]
-
 INPUT, OUTPUT, ANSWER = "input", "output", "answer"
 """Names of the files, in the order in which testlib's checkers take them."""
 SOURCE_FILE = "checker.py"

@@ -12,8 +12,6 @@ from typing import Any
 from executor_service.grading.model import Comparison, Tolerance
 from executor_service.grading.values import Tree
 
-__all__ = ["TOLERANCE", "same_text", "same_value"]
-
 TOLERANCE = Tolerance()
 """Where a request has none."""
 _PIECES = re.compile(rb"[^\S\n]+|\S+")

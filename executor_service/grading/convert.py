@@ -22,8 +22,6 @@ from executor_service.model import InputFile, Limits
 from executor_service.sandbox.inside.values import NotPlain, encode
 from executor_service.v1 import executor_pb2 as pb
 
-__all__ = ["case_to_proto", "style_of", "verify_from_proto", "verify_request", "verify_to_proto"]
-
 _STYLES: dict[type, VerifyStyle] = {
     StdioCase: VerifyStyle.STDIO,
     FunctionCase: VerifyStyle.FUNCTION,

@@ -15,21 +15,6 @@ from typing import Any
 from executor_service.model import Cause, Compilation, ExecutionResult, InputFile, Limits
 from executor_service.sandbox.inside.values import decode
 
-__all__ = [
-    "AssertCase",
-    "Case",
-    "CaseResult",
-    "Checker",
-    "Comparison",
-    "FunctionCase",
-    "PytestCase",
-    "StdioCase",
-    "Tolerance",
-    "Verdict",
-    "VerifyResult",
-    "VerifyStyle",
-]
-
 
 class VerifyStyle(StrEnum):
     """How a candidate is checked."""

@@ -9,8 +9,6 @@ from executor_service.grading.model import AssertCase, Comparison, PytestCase, S
 from executor_service.grading.values import Tree
 from executor_service.model import InputFile, RunRequest
 
-__all__ = ["CheckedCase", "FunctionCall", "VerifyRequest"]
-
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:

@@ -18,19 +18,6 @@ from executor_service.grading.model import CaseResult, Comparison, StdioCase, To
 from executor_service.grading.values import Malformed, Tree, parse
 from executor_service.model import Cause, Compilation, ExecutionResult, Outcome, Output
 
-__all__ = [
-    "PASSED",
-    "Finding",
-    "OutputBudget",
-    "Status",
-    "aggregate",
-    "judge_check",
-    "judge_program",
-    "judge_stdio",
-    "judge_value",
-    "unanswered",
-]
-
 _SHOWN_BYTES = 16 << 10
 """A longer value is not returned as `actual`: rebuilding one costs the client time that the candidate can choose."""
 _LONG_INT = re.compile(rb'\["i", "[-+0-9a-fA-FxX_ ]{3572,}"')

@@ -17,8 +17,6 @@ from executor_service.v1 import executor_pb2 as pb
 from executor_service.validation import LimitPolicy, validate
 from fairbox.errors import FieldError, FieldErrors
 
-__all__ = ["validate_verify"]
-
 MAX_CASES = 10_000
 MAX_SOURCE = 1 << 20
 MAX_STDIN = 64 << 20

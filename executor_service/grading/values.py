@@ -13,8 +13,6 @@ from typing import Any
 
 from executor_service.sandbox.inside.values import MAX_BYTES, MAX_DEPTH, MAX_NODES
 
-__all__ = ["ARGUMENT_DEPTH", "Malformed", "Tree", "call_text", "parse"]
-
 Tree = Any
 """None, bool, int, float, str, or [tag, ...]."""
 ARGUMENT_DEPTH = 3

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from executor_service.languages.spec import COMPILER_NEEDS, LanguageSpec, Needs
 
-__all__ = ["CSHARP", "GO_ENVIRONMENT", "GO_NEEDS", "NATIVE"]
-
 _IMPLICIT = (
     "System",
     "System.Collections.Generic",

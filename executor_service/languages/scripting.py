@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from executor_service.languages.spec import PYTHON_BASE, LanguageSpec, Needs
 
-__all__ = ["SCRIPTING"]
-
 SCRIPTING = (
     LanguageSpec(
         "python",

@@ -15,8 +15,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["COMPILER_NEEDS", "PYTHON_BASE", "PYTHON_LEAN", "PYTHON_SCIENCE", "LanguageSpec", "Needs", "fill"]
-
 PYTHON_LEAN = "python-lean"
 """Runtime profile: an interpreter as it starts, for programs that import nothing."""
 PYTHON_BASE = "python-base"

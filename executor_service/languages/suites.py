@@ -11,8 +11,6 @@ from __future__ import annotations
 from executor_service.languages.native import GO_ENVIRONMENT
 from executor_service.languages.spec import LanguageSpec, Needs
 
-__all__ = ["JVM", "NODE_ENVIRONMENT", "NODE_HOME", "NODE_RESERVES", "SUITES", "WEB"]
-
 _MIB = 1 << 20
 _MACHINE = ("-XX:MaxRAM={memory}", "-XX:MaxRAMPercentage=60", "-XX:+UseSerialGC", "-Xshare:auto")
 _COMPILER_MACHINE = " ".join(f"-J{word}" for word in (*_MACHINE, "-XX:TieredStopAtLevel=1"))

@@ -24,8 +24,6 @@ from executor_service.sandbox.limits import DEFAULT_INODES
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.sandbox.template import Template, wait_readable
 
-__all__ = ["Box", "Message"]
-
 _log = logging.getLogger(__name__)
 _decode = json.JSONDecoder().decode
 """`json.loads` without its search for an encoding."""

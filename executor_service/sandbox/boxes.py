@@ -28,8 +28,6 @@ from executor_service.sandbox.template import Profile, Template
 from executor_service.sandbox.use import Sandbox
 from fairbox.clock import Clock
 
-__all__ = ["Boxes", "PoolStatistics"]
-
 _log = logging.getLogger(__name__)
 _READY_WITHIN_S = 30.0
 """A box is made in milliseconds; where it takes this long, the machine is overloaded, and the run is our failure."""

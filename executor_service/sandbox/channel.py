@@ -13,8 +13,6 @@ from typing import Any
 
 from executor_service.sandbox.inside import wire
 
-__all__ = ["Channel"]
-
 _AT_ONCE = 256 << 10
 _HANDLES = b"H"
 

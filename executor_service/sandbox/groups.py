@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from executor_service.sandbox.inside.spec import Groups
 
-__all__ = ["NO_GROUPS", "GroupTree", "RunGroups", "find_groups"]
-
 _PREFIX = "fairbox-"
 _LEAST_MEMORY = 8 << 20
 """What a worker that waits needs; a limit below can't be set while it lives."""

@@ -19,8 +19,6 @@ from executor_service.sandbox.groups import GroupTree
 from executor_service.sandbox.inside.confine import INNER_UID
 from fairbox.errors import ConfigError
 
-__all__ = ["MAIN_FILE", "WORK_FOLDER", "Host", "inspect_host"]
-
 WORK_FOLDER = "/sandbox"
 """Where a program runs: its home, its current folder, and where its files are."""
 MAIN_FILE = "main.py"

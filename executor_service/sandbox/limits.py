@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from executor_service.model import InputFile, Limits
 
-__all__ = ["DEFAULT_INODES", "PAGE", "disk_inodes", "disk_use", "resource_limits"]
-
 PAGE = 4096
 _ADDRESS_SPACE_BASE = 4 << 30
 """Address space beyond the memory limit: runtimes reserve far more than they use. This is a backstop, not the limit."""

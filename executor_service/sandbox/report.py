@@ -8,8 +8,6 @@ from enum import StrEnum
 
 from executor_service.model import InputFile, Limits, Output, OutputFile
 
-__all__ = ["Killed", "Mode", "Plan", "Report", "SandboxFailure", "Stream", "WorkspaceMount"]
-
 
 class Mode(StrEnum):
     """What a worker becomes."""

@@ -23,8 +23,6 @@ from typing import Any
 from executor_service.model import IsolationLevel
 from fairbox.errors import FairboxError
 
-__all__ = ["compile_filter"]
-
 # fmt: off
 _ALLOWED_TEXT = """
     access cachestat chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2

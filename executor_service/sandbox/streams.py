@@ -19,8 +19,6 @@ from collections.abc import Callable
 from executor_service.model import Output
 from executor_service.sandbox.report import Stream
 
-__all__ = ["FLOOD_FACTOR", "FLOOD_MINIMUM", "Capture", "Streams"]
-
 FLOOD_FACTOR = 64
 """A stream may carry this many times the output limit before its program is killed."""
 FLOOD_MINIMUM = 16 << 20

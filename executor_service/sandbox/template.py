@@ -23,8 +23,6 @@ from executor_service.cleanup import to_the_end
 from executor_service.sandbox.host import MAIN_FILE, WORK_FOLDER, Host
 from executor_service.sandbox.report import SandboxFailure
 
-__all__ = ["Profile", "Template", "wait_readable"]
-
 _log = logging.getLogger(__name__)
 _WARM_TIMEOUT_S = 180.0
 """Loading scientific packages takes seconds; minutes where the disk is cold and the machine busy."""

@@ -32,8 +32,6 @@ from executor_service.sandbox.streams import Streams
 if TYPE_CHECKING:
     from executor_service.sandbox.inside.signals import Whom
 
-__all__ = ["Sandbox"]
-
 _NO_END_S = 1e9
 """Where the init need not keep the wall time."""
 _END_GRACE_S = 5.0

@@ -12,8 +12,6 @@ from typing import TypeVar
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.security import Role, current_identity
 
-__all__ = ["ACCESS", "own"]
-
 _CLIENT, _ANY = frozenset({Role.CLIENT}), frozenset({Role.CLIENT, Role.ADMIN})
 _SERVICE = "/executor_service.v1.ExecutorService/"
 ACCESS: Mapping[str, frozenset[Role]] = {

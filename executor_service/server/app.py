@@ -55,8 +55,6 @@ from fairbox.serving import GrpcServer, HealthServer
 from fairbox.version import installed_version
 from limiter import ExecutorSession
 
-__all__ = ["serve"]
-
 _LOG = logging.getLogger("executor_service")
 
 _BOXES_EACH = 2

@@ -24,8 +24,6 @@ from executor_service.server.interpreter import Death, Interpreter
 from executor_service.server.work import Observer
 from fairbox.clock import Clock
 
-__all__ = ["CellEnd", "CellRun", "facts_of"]
-
 _SEND_WITHIN_S = 30.0
 """An interpreter that waits takes a cell in at once; a large one with many files in a moment."""
 _DEATH_WITHIN_S = 12.0

@@ -23,8 +23,6 @@ from executor_service.sandbox.report import Plan, Report
 from executor_service.server.plans import Planner
 from executor_service.v1 import executor_pb2 as pb
 
-__all__ = ["Build", "Compiler", "NotCompiled"]
-
 _MIB = 1 << 20
 _MADE_BYTES = 64 * _MIB
 """All that a compiler made, together. Larger programs are refused: each run copies them into its sandbox."""

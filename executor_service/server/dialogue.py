@@ -15,8 +15,6 @@ from executor_service.sandbox.report import Killed
 from executor_service.server.served import Head, Served
 from fairbox.clock import Clock
 
-__all__ = ["MAX_MESSAGE", "Dialogue", "Ended", "Speaker", "Test"]
-
 Frame = tuple[Head, bytes]
 _MAX_TESTS = 10_000
 """Tests of one pytest case."""

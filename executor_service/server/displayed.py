@@ -20,8 +20,6 @@ from executor_service.server.work import Attempt, Work
 from executor_service.server.workspace_calls import Hold
 from fairbox.clock import Clock
 
-__all__ = ["Cells", "DisplayedPrograms", "Router"]
-
 
 class Router:
     """A `Work` made of others."""

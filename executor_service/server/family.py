@@ -28,8 +28,6 @@ from executor_service.sandbox.streams import Streams
 from executor_service.sandbox.use import Sandbox
 from executor_service.server.interpreter import Death, Interpreter
 
-__all__ = ["CannotBranch", "Family", "new_ends"]
-
 
 def new_ends(owner: int | None) -> tuple[list[int], list[int]]:
     """Descriptors of socket, stdout and stderr: ours, and those for the process. The caller closes them.

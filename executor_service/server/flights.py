@@ -15,8 +15,6 @@ from executor_service.cleanup import leave
 from executor_service.core.dedup import DedupTable
 from fairbox.clock import Clock
 
-__all__ = ["Flight", "SingleFlight"]
-
 T = TypeVar("T")
 
 

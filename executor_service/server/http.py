@@ -16,8 +16,6 @@ from executor_service.server.runs import Runs
 from executor_service.validation import validate
 from fairbox.errors import ConfigError
 
-__all__ = ["open_gateway"]
-
 _LOG = logging.getLogger("executor_service")
 
 

@@ -16,8 +16,6 @@ from executor_service.sandbox.channel import Channel
 from executor_service.sandbox.report import Killed
 from executor_service.sandbox.streams import Streams
 
-__all__ = ["LAPSED", "Death", "Interpreter"]
-
 
 @dataclass(frozen=True, slots=True)
 class Death:

@@ -13,17 +13,6 @@ from typing import Protocol
 
 from limiter import Lease
 
-__all__ = [
-    "Claim",
-    "GateStatus",
-    "LeaseGate",
-    "LeaseGone",
-    "LeaseQueueFull",
-    "LeaseRefusal",
-    "LimiterDown",
-    "NoLimiter",
-]
-
 
 class LeaseRefusal(Exception):  # noqa: N818 - a decision of the limiter
     """The lease can't be bound; the text names the reason and the owner."""

@@ -27,8 +27,6 @@ from executor_service.server.plans import minimal_environment
 from fairbox.clock import Clock
 from fairbox.errors import ConfigError, FairboxError
 
-__all__ = ["AUTO", "OFFERED", "LevelFacts", "choose", "no_longer", "scratch_folder", "try_level"]
-
 AUTO = "auto"
 OFFERED = (IsolationLevel.NAMESPACES, IsolationLevel.LANDLOCK)
 """Strongest first."""

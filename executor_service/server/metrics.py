@@ -17,8 +17,6 @@ from executor_service.server.session_table import SessionTable
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.metrics import tracing_metrics
 
-__all__ = ["executor_metrics"]
-
 _PREFIX = "fairbox_executor_"
 
 

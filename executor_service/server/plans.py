@@ -16,8 +16,6 @@ from executor_service.sandbox.report import Mode, Plan, WorkspaceMount
 from executor_service.sandbox.template import Profile
 from executor_service.session_validation import SessionRequest
 
-__all__ = ["Planner", "minimal_environment", "mounted"]
-
 _TMP = "/tmp"  # noqa: S108 - the sandbox's own
 CELLS = "cells"
 """What serves cells in a worker."""

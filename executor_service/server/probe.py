@@ -20,8 +20,6 @@ from executor_service.server.levels import LevelFacts
 from executor_service.server.plans import Planner
 from executor_service.v1 import executor_pb2 as pb
 
-__all__ = ["Capabilities", "probe"]
-
 _LIMITS = Limits(
     wall_time_s=20.0,
     cpu_time_s=20.0,

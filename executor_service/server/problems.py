@@ -33,8 +33,6 @@ from fairbox.errors import FieldError, FieldErrors
 from fairbox.grpc_errors import abort_exhausted, abort_fields, abort_reason
 from fairbox.security import TenantRefused
 
-__all__ = ["Problem", "ReaderStalled", "abort", "problem_of"]
-
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 

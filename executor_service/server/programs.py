@@ -16,8 +16,6 @@ from executor_service.server.work import Attempt
 from executor_service.server.workspace_calls import Hold
 from fairbox.clock import Clock
 
-__all__ = ["Programs"]
-
 _log = logging.getLogger(__name__)
 
 

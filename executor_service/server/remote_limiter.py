@@ -31,8 +31,6 @@ from limiter import (
     UnknownBucket,
 )
 
-__all__ = ["RemoteLimiter"]
-
 _AFTER_TIMEOUT_S = 30.0
 """Advice to one who has waited in vain for as long as this server lets anybody wait."""
 

@@ -18,8 +18,6 @@ from executor_service.sandbox.inside.values import MAX_BYTES
 from executor_service.sandbox.report import Killed, Plan, Report, SandboxFailure
 from executor_service.sandbox.use import Sandbox
 
-__all__ = ["BoxWorkers", "Head", "Served"]
-
 Head = dict[str, Any]
 _EXIT_WITHIN_S = 2.0
 """Between the end of a worker's channel and that of its process; if it takes longer, how it ends is not known."""

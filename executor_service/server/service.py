@@ -48,8 +48,6 @@ from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.security import current_identity
 
-__all__ = ["SERVICE_NAME", "STALLED_S", "ExecutorService", "Send", "send_in_time", "sessions_once", "stream_execution"]
-
 CHUNK_BYTES = 64 << 10
 """Largest chunk: a few make full use of a connection, and a person sees output without delay."""
 STALLED_S = 900.0

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from executor_service.server.family import Family
     from executor_service.server.interpreter import Interpreter
 
-__all__ = ["LiveSession", "SessionTable"]
-
 MAX_WAITING = 16
 """Cells that may wait for their turn in one session: its owner speaks alone as a rule, and a cancelled cell takes a
 moment to end."""

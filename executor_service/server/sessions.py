@@ -32,8 +32,6 @@ from executor_service.session_validation import BranchRequest, SessionRequest
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 
-__all__ = ["SessionFailed", "Sessions"]
-
 _log = logging.getLogger(__name__)
 _SWEEP_S = 1.0
 """Between two looks at who has been idle for too long."""

@@ -14,8 +14,6 @@ from executor_service.server.sessions import Sessions
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.v1.common_pb2 import SecurityStatus
 
-__all__ = ["status"]
-
 
 def status(
     config: ExecutorConfig,

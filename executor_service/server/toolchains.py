@@ -18,8 +18,6 @@ from executor_service.languages.spec import fill
 from executor_service.sandbox.host import WORK_FOLDER, Host
 from fairbox.errors import ConfigError
 
-__all__ = ["find_toolchains"]
-
 _HOME_TIMEOUT_S = 20.0
 """For a command that prints one line; it is started on the host, not in a sandbox."""
 _OWN = ("/tmp", "/dev", "/proc", WORK_FOLDER)  # noqa: S108

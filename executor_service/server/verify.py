@@ -33,8 +33,6 @@ from executor_service.server.runs import Abandoned, Draining, QueueTimeout, Runs
 from executor_service.server.verify_cases import CaseWork, CheckWork, FunctionWork, Grader
 from fairbox.clock import Clock
 
-__all__ = ["Verifier"]
-
 AT_ONCE = 4
 """Cases of one request that are queued or run at once: more would take the queue from everybody else."""
 KEPT_BYTES = 32 << 20

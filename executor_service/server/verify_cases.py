@@ -27,8 +27,6 @@ from executor_service.server.work import Attempt
 from executor_service.server.workspace_calls import Hold
 from fairbox.clock import Clock
 
-__all__ = ["CaseWork", "CheckWork", "FunctionWork", "Grader"]
-
 _log = logging.getLogger(__name__)
 MODULE_FILE = "solution.py"
 _NO_END_S = 1e9

@@ -14,8 +14,6 @@ from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outco
 from executor_service.sandbox.report import Stream
 from executor_service.server.leases import Claim
 
-__all__ = ["Attempt", "Observer", "Work"]
-
 Observer = Callable[[Stream, bytes], None]
 """Is called in the event loop with output as it is read, up to the output limit. Must not block or raise."""
 

@@ -16,8 +16,6 @@ from executor_service.v1 import executor_pb2 as pb
 if TYPE_CHECKING:
     from executor_service.workspaces.spec import Facts
 
-__all__ = ["Hold", "WorkspaceCalls", "WorkspaceTooLarge"]
-
 Hold = Callable[[str, Limits], AbstractContextManager[WorkspaceMount | None]]
 """Keeps the workspace of this name where it is, for something that has these limits; None for an empty name."""
 

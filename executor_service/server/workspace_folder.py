@@ -29,8 +29,6 @@ from fairbox.errors import ConfigError
 if TYPE_CHECKING:
     from executor_service.workspaces.spec import Facts
 
-__all__ = ["WorkspaceFolder"]
-
 _STORE = "store-"
 
 

@@ -12,8 +12,6 @@ from typing import Literal
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldError, FieldErrors
 
-__all__ = ["DEFAULT_MOUNT_PATH", "PrepareRequest", "check_prepare"]
-
 DEFAULT_MOUNT_PATH = "/testbed"
 _DEFAULT_IDLE_TTL_S = 3600.0
 _MOST_IDLE_TTL_S = 30 * 86_400.0

@@ -38,16 +38,6 @@ from fairbox.errors import FieldError, FieldErrors
 if TYPE_CHECKING:
     from executor_service.workspaces.spec import Answer, Facts, Spec
 
-__all__ = [
-    "PreparationFailed",
-    "PreparationTimeout",
-    "Prepared",
-    "SourceUnreachable",
-    "UnknownWorkspace",
-    "Workspaces",
-    "open_workspaces",
-]
-
 _PROGRAM = Path(__file__).parents[1] / "workspaces" / "bootstrap.py"
 _PYTHON = os.path.realpath(sys.executable)
 _AT_ONCE = 2

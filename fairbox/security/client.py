@@ -30,14 +30,6 @@ from fairbox.security.tls import MAX_PEM_BYTES, FileSet, check_pair, check_roots
 from fairbox.security.tokens import MAX_FILE_BYTES, first_token
 from fairbox.settings import setting
 
-__all__ = [
-    "PLAINTEXT",
-    "ClientSecurity",
-    "SecuredChannel",
-    "client_security",
-    "is_local",
-]
-
 SYSTEM = "system"
 """As `tls_ca`: the authorities that gRPC itself trusts."""
 _SCHEME = re.compile(r"(?:dns|ipv4|ipv6):(?://[^/]*/)?")

@@ -11,8 +11,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["ANYONE", "Identity", "Role", "TenantRefused", "current_identity", "still_permitted"]
-
 
 class Role(StrEnum):
     """What a token is for. Roles don't contain each other; a token that is in two files has both."""

@@ -32,19 +32,6 @@ from fairbox.security.tokens import Keyring, TokenTable
 from fairbox.settings import setting
 from fairbox.v1.common_pb2 import RoleTokens, SecurityStatus
 
-__all__ = [
-    "AccessInterceptor",
-    "AccessRules",
-    "Denial",
-    "PortGuard",
-    "Refusal",
-    "ServerSecurity",
-    "ServerSecuritySettings",
-    "decide",
-    "security_metrics",
-]
-
-
 _HEADER = "authorization"
 Metadata = Iterable[tuple[str, str | bytes]]
 

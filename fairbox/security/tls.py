@@ -34,15 +34,6 @@ from fairbox.errors import ConfigError
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-__all__ = [
-    "MAX_PEM_BYTES",
-    "FileSet",
-    "Pair",
-    "ServerTls",
-    "check_pair",
-    "check_roots",
-]
-
 _EVERY_S = 1.0
 """Soon enough for whoever rotates a secret, and next to nothing for the disk."""
 

@@ -21,15 +21,6 @@ from fairbox.errors import ConfigError
 from fairbox.security.roles import Identity, Role
 from fairbox.security.tls import FileSet
 
-__all__ = [
-    "MAX_FILE_BYTES",
-    "Keyring",
-    "TokenLine",
-    "TokenTable",
-    "first_token",
-    "parse_tokens",
-]
-
 MAX_FILE_BYTES = 1 << 20
 """Of one file: ten thousand tokens and more."""
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]{16,512}")

@@ -21,9 +21,6 @@ from limiter.client.session import SessionRunner
 from limiter.client.transport import Transport
 from limiter.core.reasons import ReleaseOutcome, SessionKind
 
-__all__ = ["LeaseContext", "LimiterClient", "check_wait", "process_name"]
-
-
 MAX_QUEUE_TIMEOUT_S = 86_400.0
 """The longest wait that a limiter accepts."""
 MAX_HOLD_S = 86_400.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fairbox.errors import FairboxError
 
-__all__ = ["LeaseRefused", "LimiterError", "LimiterUnavailable", "QueueFull", "QueueTimeout", "UnknownBucket"]
-
 
 class LimiterError(FairboxError):
     """Base of everything that the limiter's clients raise."""

@@ -27,8 +27,6 @@ from limiter.client.session import SessionRunner
 from limiter.client.transport import Transport
 from limiter.core.reasons import ReleaseOutcome, SessionKind
 
-__all__ = ["ExecutorSession"]
-
 _LOG = logging.getLogger("limiter.client")
 _BIND_TIMEOUT_S = 5.0
 

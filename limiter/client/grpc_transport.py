@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     Call = grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse]
 
-__all__ = ["MAX_TARGETS", "GrpcTransport", "Targets"]
-
-
 # Where to look for the limiter that leads, as a pure state machine: what became of a connection goes in.
 #
 # Several addresses are tried in turn. An address at which it worked is tried once more first: its process may have been

@@ -7,8 +7,6 @@ from typing import NamedTuple, Protocol
 
 from limiter.core.reasons import BindStatus
 
-__all__ = ["BindOutcome", "Lease", "LeaseLike"]
-
 
 class LeaseLike(Protocol):
     """Anything with the four fields of a lease: this package's `Lease`, or the proto message of any tier."""

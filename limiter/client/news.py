@@ -10,19 +10,6 @@ from limiter.client.lease import BindOutcome, Lease
 from limiter.core.reasons import RejectReason
 from limiter.v1 import limiter_pb2 as pb
 
-__all__ = [
-    "Bound",
-    "GoneAway",
-    "Granted",
-    "Lost",
-    "News",
-    "Refused",
-    "Wanted",
-    "Welcomed",
-    "fill_acquire",
-    "lease_message",
-]
-
 
 @dataclass(slots=True)
 class Wanted:

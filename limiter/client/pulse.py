@@ -8,8 +8,6 @@ none. Executors have heartbeats of their own, which their sessions live by.
 
 from __future__ import annotations
 
-__all__ = ["Pulse"]
-
 _NEVER = float("inf")
 _OVERSLEPT_S = 0.25
 """Who looks so much later than it had to was stopped itself: what has come meanwhile is read before this is over."""

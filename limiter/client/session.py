@@ -28,8 +28,6 @@ from limiter.client.machine import Bound, GoneAway, Granted, Lost, News, Refused
 from limiter.client.transport import Connection, ConnectionLost, Transport
 from limiter.core.reasons import RejectReason, ReleaseOutcome
 
-__all__ = ["Alarm", "SessionRunner"]
-
 
 class Alarm:
     """Rings no later than the last time that it was set to; it may ring before that. Make it inside the running loop,

@@ -6,8 +6,6 @@ from typing import Protocol
 
 from limiter.v1 import limiter_pb2 as pb
 
-__all__ = ["Connection", "ConnectionLost", "Transport"]
-
 
 class ConnectionLost(Exception):  # noqa: N818 - a fact about the network
     """The stream has ended or could not be opened; the text says why."""

@@ -54,8 +54,6 @@ from limiter.core.rules import LeaseRules, RequestRules
 from limiter.core.session_rules import SessionRules
 from limiter.core.statistics import LimiterStatistics, snapshot
 
-__all__ = ["LimiterCore"]
-
 
 class LimiterCore:
     """Decides who may run. Not thread-safe; call it from one place."""

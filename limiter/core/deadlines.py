@@ -12,8 +12,6 @@ from __future__ import annotations
 import heapq
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["NEVER", "Deadlines", "Expiring"]
-
 NEVER = float("inf")
 """The deadline of an item that has none."""
 _SLACK = 64

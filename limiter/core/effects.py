@@ -10,24 +10,6 @@ from limiter.core.ids import LeaseId, Ticket
 from limiter.core.reasons import BindStatus, LeaseState, RejectReason
 from limiter.core.recovery import Member
 
-__all__ = [
-    "BindAnswered",
-    "Configured",
-    "Effect",
-    "Granted",
-    "HeartbeatAcked",
-    "Queued",
-    "Refused",
-    "Rejected",
-    "Released",
-    "RevokeAnswered",
-    "Revoked",
-    "RosterChanged",
-    "SessionEnded",
-    "SteppedDown",
-    "Welcomed",
-]
-
 
 @fact
 class Granted:

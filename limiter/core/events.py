@@ -11,23 +11,6 @@ from limiter.core.ids import LeaseId, Ticket
 from limiter.core.limits import BucketLimits
 from limiter.core.reasons import ReleaseOutcome, SessionKind
 
-__all__ = [
-    "Acquire",
-    "Bind",
-    "Cancel",
-    "Configure",
-    "Disconnect",
-    "Event",
-    "Heartbeat",
-    "HeldLease",
-    "Hello",
-    "LeadUntil",
-    "Release",
-    "Revoke",
-    "RosterKept",
-    "Tick",
-]
-
 
 @fact
 class Acquire:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["LeaseId", "Ticket"]
-
 
 class Ticket(NamedTuple):
     """A place in the queue. Lower tickets are granted first; a ticket survives reconnection and restart."""

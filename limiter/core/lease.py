@@ -12,8 +12,6 @@ from limiter.core.reasons import LeaseState, SessionKind
 if TYPE_CHECKING:
     from limiter.core.bucket import Bucket
 
-__all__ = ["Lease", "Request", "Session"]
-
 
 @dataclass(slots=True, eq=False)
 class Request:

@@ -19,9 +19,6 @@ from limiter.core.lease import Lease, Request, Session
 from limiter.core.reasons import LeaseState, RejectReason, ReleaseOutcome, SessionKind
 from limiter.core.recovery import Recovery, Roster
 
-__all__ = ["Ledger", "Tombstone", "Tombstones"]
-
-
 # Which unary requests have ended lately, so that a late or repeated message about one finds nothing to do.
 #
 # Bounded: the oldest is forgotten first, and each after its time.

@@ -12,9 +12,6 @@ from dataclasses import dataclass
 
 from limiter.core.reasons import BucketOrder
 
-__all__ = ["CLOCK_RATE_ERROR", "SILENCE_MARGIN_S", "BucketLimits", "Timing"]
-
-
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MAX_TOKENS = 1_000_000
 """Largest limit of a bucket, so that counts fit where they are shown."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["BindStatus", "BucketOrder", "LeaseState", "RejectReason", "ReleaseOutcome", "SessionKind"]
-
 
 class SessionKind(StrEnum):
     """What a session is for."""

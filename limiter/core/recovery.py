@@ -17,9 +17,6 @@ from limiter.core.limits import Timing
 if TYPE_CHECKING:
     from limiter.core.events import Hello
 
-__all__ = ["Member", "Recovery", "Roster"]
-
-
 # Which executors may be running something: kept where the next leader finds it, so that it knows whom to wait for.
 #
 # Invariants: an executor is welcomed only when a roster that names it is known to be kept; who is taken off has

@@ -13,8 +13,6 @@ from limiter.core.ledger import Ledger
 from limiter.core.limits import Timing
 from limiter.core.reasons import BindStatus, LeaseState, RejectReason, SessionKind
 
-__all__ = ["LeaseRules", "RequestRules"]
-
 
 class RequestRules:
     """Handles `Acquire` and `Cancel`."""

@@ -12,9 +12,6 @@ from limiter.core.limits import Timing
 from limiter.core.reasons import LeaseState, ReleaseOutcome, SessionKind
 from limiter.core.rules import RequestRules
 
-__all__ = ["SessionRules", "reconcile_leases", "reconcile_requests"]
-
-
 # A hello: makes what the limiter believes about a session agree with what the session says.
 #
 # The session is believed. What it lists is kept, what it omits is freed: a grant lost with a connection is found here,

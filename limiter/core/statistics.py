@@ -12,8 +12,6 @@ from limiter.core.reasons import ReleaseOutcome, SessionKind
 if TYPE_CHECKING:
     from limiter.core.ledger import Ledger
 
-__all__ = ["BucketStatistics", "LimiterStatistics", "snapshot"]
-
 
 @dataclass(frozen=True, slots=True)
 class BucketStatistics:

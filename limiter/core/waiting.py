@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from limiter.core.lease import Request
 
-__all__ = ["FairQueue", "Queue", "WaitQueue"]
-
 _SLACK = 64
 """Stale heap entries that are always tolerated."""
 

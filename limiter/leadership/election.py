@@ -28,20 +28,6 @@ from typing import Protocol, TypeAlias
 from limiter.core.limits import CLOCK_RATE_ERROR
 from limiter.leadership.term import LeadershipLost, Member, Term
 
-__all__ = [
-    "DURATION_S",
-    "Conflict",
-    "Decision",
-    "Election",
-    "Look",
-    "Record",
-    "RecordStore",
-    "Rest",
-    "Role",
-    "StoreUnavailable",
-    "Write",
-]
-
 DURATION_S = 6.0
 """How long a limiter that was cut off can keep others from leading: short for those who wait, and yet several attempts
 to renew, each with a second for its answer."""

@@ -25,8 +25,6 @@ from limiter.leadership.election import (
 )
 from limiter.leadership.term import LeadershipLost, Member, Term
 
-__all__ = ["Elector"]
-
 _LOG = logging.getLogger("limiter.leadership")
 _CALL_SHARE = 0.8
 """Of the time between two renewals: what one call to the store may take."""

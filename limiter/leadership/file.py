@@ -19,8 +19,6 @@ from typing import Any, TypeVar
 from fairbox.errors import ConfigError
 from limiter.leadership.term import LeadershipLost, Member, Term, decode_roster, encode_roster, wall_epoch
 
-__all__ = ["FileLeadership"]
-
 T = TypeVar("T")
 
 _POLL_S = 0.05

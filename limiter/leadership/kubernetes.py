@@ -32,8 +32,6 @@ from fairbox.errors import ConfigError
 from limiter.leadership.election import Conflict, Record, StoreUnavailable
 from limiter.leadership.term import Member, decode_roster, encode_roster
 
-__all__ = ["LeaseRecords", "in_cluster", "pod_identity", "pod_namespace"]
-
 _LOG = logging.getLogger("limiter.leadership")
 _EPOCH, _RENEWAL, _ROSTER = "fairbox.dev/epoch", "fairbox.dev/renewal", "fairbox.dev/roster"
 _MAX_ROSTER_BYTES = 200_000

@@ -8,18 +8,6 @@ from collections.abc import Mapping
 from fairbox.security import Identity, Role
 from limiter.core import SessionKind
 
-__all__ = [
-    "ADMIN_ACCESS",
-    "SERVICE_ACCESS",
-    "UNARY_PREFIX",
-    "RoleRefused",
-    "TokenRevoked",
-    "check_kind",
-    "may_release",
-    "unary_session",
-]
-
-
 UNARY_PREFIX = "unary:"
 """Sessions that the server makes for unary calls; streams may not use it."""
 

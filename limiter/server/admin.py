@@ -30,8 +30,6 @@ from limiter.server.reign import Reign
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 
-__all__ = ["ADMIN_SERVICE_NAME", "LimiterAdminService"]
-
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 

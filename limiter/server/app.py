@@ -36,9 +36,6 @@ from limiter.server.reload import Reload
 from limiter.server.service import SERVICE_NAME, LimiterService
 from limiter.v1 import limiter_pb2_grpc
 
-__all__ = ["LimiterServer", "open_leadership", "serve"]
-
-
 _LOG = logging.getLogger("limiter")
 _DRAIN_S = 1.0
 """What calls in flight have at shutdown: each was told to go away before, so only the answer is on its way."""

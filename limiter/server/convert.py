@@ -22,20 +22,6 @@ from limiter.server.fields import IDENTIFIER, Fields
 from limiter.v1 import limiter_pb2 as pb
 from limiter.wire import KIND_VALUES, KINDS, ORDER_VALUES, ORDERS, STATE_VALUES
 
-__all__ = [
-    "DEFAULT_BUCKET",
-    "acquire_event",
-    "bucket_config_message",
-    "bucket_limits",
-    "bucket_message",
-    "hello_event",
-    "lease_id",
-    "lease_info_message",
-    "lease_message",
-    "session_message",
-]
-
-
 _DEFAULTS = BucketLimits("")
 
 

@@ -10,8 +10,6 @@ import grpc.aio
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.grpc_errors import abort_fields
 
-__all__ = ["IDENTIFIER", "Fields"]
-
 IDENTIFIER = re.compile(r"[!-~]{1,128}")
 """1 to 128 characters of visible ASCII."""
 

@@ -27,8 +27,6 @@ from limiter.core.effects import (
 )
 from limiter.core.events import Acquire, Cancel, Disconnect, Event, Hello, LeadUntil, Tick
 
-__all__ = ["Hub", "Sink", "UnaryCalls"]
-
 _RESUMED = "another stream has resumed this session"
 _LATE = "a later connection of this session has said hello already"
 

@@ -11,8 +11,6 @@ from fairbox.metrics import tracing_metrics
 from limiter.core import BucketStatistics, LimiterStatistics
 from limiter.server.reign import Reign
 
-__all__ = ["limiter_metrics"]
-
 _PREFIX = "fairbox_limiter_"
 _GAUGES: tuple[tuple[str, str, Callable[[BucketStatistics], float]], ...] = (
     ("limit", "Most tokens that may be held at once.", lambda bucket: bucket.limits.max_in_flight),

@@ -39,9 +39,6 @@ from limiter.server.hub import Hub
 from limiter.v1 import limiter_pb2 as pb
 from limiter.wire import BIND_STATUS_VALUES, OUTCOMES, REJECT_REASON_VALUES
 
-__all__ = ["MAX_FRAME_ITEMS", "PeerStream", "TracedWaits", "quiet_for"]
-
-
 # The waits of one stream that are traced: each becomes the span `limiter.queue` below that of whoever waits.
 #
 # Made only where traces are exported; a request that brings no trace context costs a look at its field.

@@ -20,8 +20,6 @@ from limiter.core.events import RosterKept
 from limiter.leadership import Leadership, LeadershipLost
 from limiter.server.hub import Hub
 
-__all__ = ["Reign"]
-
 
 class Reign:
     """`await Reign(...).run()` leads for as long as it can. It can't be repeated: who has lost starts afresh."""

@@ -21,8 +21,6 @@ from fairbox.errors import ConfigError
 from limiter.config import BucketConfig, LimiterConfig
 from limiter.core import BucketLimits
 
-__all__ = ["Reload"]
-
 _LOG = logging.getLogger("limiter")
 _EVERY_S = 2.0
 """Between two looks: soon enough for people, and nothing for the disk."""

@@ -34,8 +34,6 @@ from limiter.wire import OUTCOMES
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
-__all__ = ["SERVICE_NAME", "LimiterService"]
-
 SERVICE_NAME = "limiter.v1.LimiterService"
 _HELLO_WITHIN_S = 10.0
 """A stream that says nothing for so long is closed: it holds a slot of the server."""

@@ -11,8 +11,6 @@ from typing import Any
 from executor_service import Cause
 from fairbox.errors import FairboxError
 
-__all__ = ["ApiError", "UnknownTrajectoryError", "bad_parameter"]
-
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 _CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 503: "engine_unavailable", 504: "deadline_exceeded"}
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}, 503: {"Retry-After": "1"}}

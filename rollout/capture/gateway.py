@@ -37,8 +37,6 @@ from rollout.engines.base import Engine, EngineUnavailable, GenerationRequest, G
 from rollout.tokens import ChatTemplate
 from rollout.tools import find_format
 
-__all__ = ["CaptureGateway", "CaptureStatistics"]
-
 _MAX_TOKENS = 1 << 20
 """Most tokens of a trajectory, all branches together: about 70 MB."""
 _SWEEPS = 10

@@ -16,8 +16,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Val
 from rollout.capture.errors import ApiError, bad_parameter
 from rollout.tokens.tokenizer import Message
 
-__all__ = ["Call", "ChatMessage", "Wire", "WireMessage", "difference", "parse_messages", "refusal", "shorten"]
-
 _SHOWN = 60
 
 

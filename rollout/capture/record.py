@@ -23,8 +23,6 @@ from rollout.rewards.base import Reward
 from rollout.tokens import Message, Trajectory
 from rollout.tools import ToolOutcome
 
-__all__ = ["CapturedBranch", "CapturedTrajectory", "captured", "record_json"]
-
 STOPPED_BY_AGENT = "agent"
 """Stop reason of a branch whose last turn asks for tools: the agent did not come back with their answers."""
 

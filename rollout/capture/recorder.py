@@ -30,8 +30,6 @@ from rollout.tokens import (
     Trajectory,
 )
 
-__all__ = ["BranchReason", "Pending", "Recorder", "Turn"]
-
 
 class BranchReason(StrEnum):
     """Why a branch was started."""

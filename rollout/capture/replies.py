@@ -15,8 +15,6 @@ from typing import Any
 from rollout.capture.recorder import Turn
 from rollout.engines.base import FinishReason
 
-__all__ = ["Answer", "branch_headers", "chunks", "completion", "sse"]
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -17,8 +17,6 @@ from rollout.capture.errors import ApiError, bad_parameter
 from rollout.capture.messages import ChatMessage, Wire, WireMessage, parse_messages, refusal, shorten
 from rollout.engines.base import SamplingParams
 
-__all__ = ["IGNORED", "ChatRequest", "RequestRules", "parse_request"]
-
 IGNORED = (
     "metadata",
     "prompt_cache_key",

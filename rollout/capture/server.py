@@ -32,8 +32,6 @@ from rollout.engines.base import EngineUnavailable
 if TYPE_CHECKING:
     from rollout.capture.gateway import CaptureGateway
 
-__all__ = ["TRAJECTORY_HEADER", "CaptureServer"]
-
 TRAJECTORY_HEADER = "x-fairbox-trajectory"
 """Names the trajectory of a request whose path does not."""
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")

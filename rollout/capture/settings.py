@@ -9,8 +9,6 @@ from fairbox.errors import ConfigError
 from rollout.tools import FORMATS
 from rollout.tools.formats import AUTO
 
-__all__ = ["CaptureSettings"]
-
 
 @dataclass(frozen=True)
 class CaptureSettings:

@@ -17,8 +17,6 @@ from typing import Any
 from rollout.capture.messages import Call, ChatMessage
 from rollout.tools import FORMATS, MalformedCall, ToolCall, ToolCallFormat
 
-__all__ = ["ParsedTurn", "parse_turn"]
-
 _THOUGHT = re.compile(r"(?:<think>)?(.*?)</think>", re.DOTALL)
 _OPEN_THOUGHT = re.compile(r"<think>(.*)", re.DOTALL)
 _CHANNEL = re.compile(r"<\|channel\|>(\w+)\s*<\|message\|>(.*?)(?=<\|(?:end|return|start)\|>|\Z)", re.DOTALL)

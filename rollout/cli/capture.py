@@ -17,8 +17,6 @@ from rollout.config import EngineSettings, TokenChoice
 from rollout.engine_choice import open_engine
 from rollout.engines.model_store import find_model
 
-__all__ = ["CaptureConfig", "main"]
-
 
 @dataclass(frozen=True)
 class CaptureConfig(TelemetrySettings, CaptureSettings):

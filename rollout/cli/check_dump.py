@@ -21,13 +21,6 @@ from fairbox.errors import EXIT_FAILURE
 from rollout.dump import parts_of, read_dump
 from rollout.engines.model_store import find_model
 
-__all__ = [
-    "CheckDumpConfig",
-    "DumpCheck",
-    "check_dump",
-    "main",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class DumpCheck:

@@ -19,12 +19,6 @@ from rollout.tokens.probe import Findings, Severity, probe
 from rollout.tokens.settings import ChatSettings
 from rollout.tools.formats import AUTO, check_format, find_format
 
-__all__ = [
-    "CheckTemplateConfig",
-    "explain",
-    "main",
-]
-
 _WHAT = {
     "prompt": "the prompt (system, user) is rendered otherwise when the conversation grows",
     "turn": "turn {turn} (role assistant) is rendered otherwise than it was sampled",

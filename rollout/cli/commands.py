@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 
 from fairbox.errors import EXIT_USAGE
 
-__all__ = ["Commands", "call"]
-
 Commands = Mapping[str, tuple[str, str]]
 """Word -> (module, what it does)."""
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from rollout.cli.commands import Commands, call
 
-__all__ = ["main"]
-
 _COMMANDS: Commands = {
     "gsm8k": ("rollout.cli.data_gsm8k", "GSM8K as verl's rows, with or without its reward as a tool"),
     "swebench": ("rollout.cli.data_swebench", "code search tasks of SWE-bench, SWE-Gym, SWE-smith and their like"),

@@ -19,8 +19,6 @@ from rollout.envs.gsm8k_prompts import plain_prompt, tool_prompt
 from rollout.rewards.gsm8k import gsm8k_reward
 from rollout.tools.gsm8k_reward import Gsm8kRewardTool
 
-__all__ = ["Gsm8kDataConfig", "main"]
-
 
 @dataclass(frozen=True)
 class Gsm8kDataConfig:

@@ -16,8 +16,6 @@ from rollout.cli.data_swebench import check_split, write_tasks
 from rollout.data.swe.mine import mine
 from rollout.data.swe.truth import Dialect
 
-__all__ = ["DataMineConfig", "main"]
-
 
 @dataclass(frozen=True)
 class DataMineConfig:

@@ -17,8 +17,6 @@ from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, FieldErrors
 from rollout.data import DataError, read_records
 from rollout.data.repos import Checkout, Progress, RepoError, RepoStore, Want, check_template, fetch_all, row_want
 
-__all__ = ["DataReposConfig", "main"]
-
 _MOST_SAID = 20
 """Bad rows, and failures, that are printed one by one."""
 

@@ -22,8 +22,6 @@ from rollout.data.swe.trees import Clones
 from rollout.data.swe.truth import Dialect
 from rollout.data.swe.write import split, write_left, write_search_tasks
 
-__all__ = ["SwebenchConfig", "check_split", "main", "read_input", "write_tasks"]
-
 
 @dataclass(frozen=True)
 class SwebenchConfig:

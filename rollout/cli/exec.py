@@ -15,8 +15,6 @@ from pathlib import Path
 from executor_service import ExecutionResult, ExecutorClient, Limits, Outcome
 from fairbox.errors import ConfigError, FairboxError
 
-__all__ = ["main"]
-
 _BY_SUFFIX = {
     ".c": "c",
     ".cc": "cpp",

@@ -47,12 +47,6 @@ from rollout.tokens.drift import DriftCounter
 from rollout.tools.registry import ToolSpec
 from rollout.tools.statistics import ToolStatistics
 
-__all__ = [
-    "Player",
-    "main",
-    "open_player",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Player:

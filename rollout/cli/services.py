@@ -23,8 +23,6 @@ from rollout.tools.registry import ToolSpec, common_rate_limit
 if TYPE_CHECKING:
     from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub
 
-__all__ = ["open_services"]
-
 _PROBE_S = 5.0
 """Longest wait for services that should be there already."""
 

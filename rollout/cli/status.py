@@ -16,8 +16,6 @@ from fairbox.errors import EXIT_FAILURE, ConfigError
 from fairbox.serving import run_service
 from rollout.status import as_tables, ask, is_complete
 
-__all__ = ["StatusConfig", "main"]
-
 
 @dataclass(frozen=True)
 class StatusConfig:

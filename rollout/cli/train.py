@@ -19,8 +19,6 @@ from rollout.cli.services import open_services
 from rollout.engines.model_store import find_model
 from rollout.envs.settings import load_run
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; 0 when the last step was reached, 130 after Ctrl-C."""

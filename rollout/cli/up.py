@@ -13,8 +13,6 @@ from fairbox.serving import run_service
 from fairbox.telemetry import TelemetrySettings
 from rollout.stack import LocalStack, StackPorts
 
-__all__ = ["UpConfig", "main"]
-
 _WATCH_S = 0.2
 
 

@@ -13,8 +13,6 @@ from fairbox.errors import ConfigError, FairboxError
 from rollout.viewer.filters import FilterError, parse_filter
 from rollout.viewer.index import DumpFolder
 
-__all__ = ["ViewConfig", "main"]
-
 
 @dataclass(frozen=True)
 class ViewConfig:

@@ -19,8 +19,6 @@ from typing import Any
 
 from rollout.data.records import DataError, read_records
 
-__all__ = ["CodeProblem", "read_code_problems"]
-
 
 @dataclass(frozen=True, slots=True)
 class CodeProblem:

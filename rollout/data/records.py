@@ -11,8 +11,6 @@ from typing import Any
 
 from fairbox.errors import FairboxError
 
-__all__ = ["DataError", "json_lines", "read_records"]
-
 
 class DataError(FairboxError):
     """A file of problems can't be used. The text starts with file and line (or row)."""

@@ -10,8 +10,6 @@ from typing import Any
 
 from rollout.data.records import DataError
 
-__all__ = ["write_parquet"]
-
 
 def write_parquet(path: Path, rows: Iterable[dict[str, Any]], *, schema: Callable[[Any], Any] | None = None) -> int:
     """Writes a parquet file; how many rows. `schema` makes pyarrow's of that module; None: what the rows say. The same

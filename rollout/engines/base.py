@@ -20,18 +20,6 @@ from typing import Protocol, Self
 
 from fairbox.errors import FairboxError, FieldError, FieldErrors
 
-__all__ = [
-    "Engine",
-    "EngineStatistics",
-    "EngineUnavailable",
-    "FinishReason",
-    "GenerationRequest",
-    "GenerationResult",
-    "SamplingParams",
-    "VersionSpan",
-    "check_request",
-]
-
 
 class EngineUnavailable(FairboxError):  # noqa: N818 - the state of the engine, whoever asked
     """The engine can't do its job now: full, closed, timed out in its queue, or broken. Its cause is INFRA."""

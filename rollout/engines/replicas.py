@@ -13,9 +13,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Balancer", "ReplicaState", "ReplicaView"]
-
-
 BALANCE_ABS = 4
 """A trajectory is moved when its replica has at least this many turns more than the one with the fewest ..."""
 BALANCE_REL = 1.5

@@ -35,11 +35,6 @@ from rollout.engines.base import (
 from rollout.engines.replicas import PROBE_EVERY_S, Balancer, ReplicaView
 from rollout.engines.weights import DiskWeights, Interrupt, Replica, WeightSource
 
-__all__ = [
-    "ReplicaWeights",
-    "ReplicatedEngine",
-]
-
 Failed = Callable[[str, str], None]
 """Is told the name of a replica that is to be left out until it was probed, and why."""
 

@@ -33,8 +33,6 @@ from rollout.engines.sglang_server import ServerFacts, SglangServer, check_sourc
 from rollout.engines.turn import Turn
 from rollout.engines.weights import Interrupt, WeightSource
 
-__all__ = ["SglangEngine"]
-
 _CONTROL_S = 10.0
 """For a control call that the server answers at once."""
 _STARTED_S = 60.0

@@ -20,8 +20,6 @@ from rollout.engines.sglang_server import SglangServer
 from rollout.engines.sglang_wire import Answer, AnswerReader, generate_body, max_answer_bytes
 from rollout.engines.turn import PartEnd, TurnPart
 
-__all__ = ["PartRunner"]
-
 _ABORT_S = 5.0
 """For the call that aborts."""
 _CUT_S = 30.0

@@ -20,8 +20,6 @@ from rollout.engines.base import EngineUnavailable
 from rollout.engines.http import EngineHttp
 from rollout.engines.weights import DiskWeights, WeightSource
 
-__all__ = ["ServerFacts", "SglangServer", "check_source"]
-
 _TOP = 20
 _TOLERANCE = 0.25
 """Of the distance at temperature 1: far above the noise of bfloat16, far below the factor of two in question."""

@@ -19,8 +19,6 @@ from typing import Any
 from rollout.engines.base import EngineUnavailable, GenerationRequest, SamplingParams, VersionSpan
 from rollout.engines.http import error_text
 
-__all__ = ["Answer", "AnswerReader", "generate_body", "max_answer_bytes"]
-
 _BYTES_PER_ID = 256
 """Of one id in an answer: in `output_ids`, with its logprob, and as text, which is at most some tens of bytes."""
 _BYTES_BESIDE = 1 << 20

@@ -33,8 +33,6 @@ from rollout.engines.turn import PartEnd, Turn, TurnPart
 from rollout.engines.weights import DiskWeights, Interrupt, StateWeights, WeightSource
 from rollout.engines.worker import BatchWorker
 
-__all__ = ["TransformersEngine"]
-
 _SEED_STEP = 0x9E3779B97F4A7C15
 """The golden ratio of 64 bits: the rest of an interrupted turn must not meet the draws of its beginning again."""
 _PREFIX_BYTES = 512 << 20

@@ -13,8 +13,6 @@ from enum import StrEnum
 
 from rollout.engines.base import FinishReason, GenerationRequest, GenerationResult, VersionSpan
 
-__all__ = ["PartEnd", "Turn", "TurnPart"]
-
 
 class PartEnd(StrEnum):
     """Why an engine stopped sampling a part."""

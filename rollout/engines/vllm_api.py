@@ -17,8 +17,6 @@ from typing import Any
 from fairbox.errors import FieldError, FieldErrors
 from rollout.engines.base import EngineUnavailable, FinishReason, GenerationRequest, SamplingParams
 
-__all__ = ["LogprobsMode", "TurnReader", "check_exact", "completion_body", "longest_context"]
-
 MAX_EVENT_BYTES = 16 << 20
 """Largest event of a stream. The first one repeats the prompt's ids, at most eight characters each."""
 _LOWEST_TEMPERATURE = 0.01

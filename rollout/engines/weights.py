@@ -17,8 +17,6 @@ from rollout.engines.base import Engine
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DiskWeights", "Interrupt", "StateWeights", "WeightSource", "WeightedEngine"]
-
 
 class Interrupt(StrEnum):
     """What a weight update does to the turns that run."""

@@ -27,13 +27,6 @@ from rollout.engines.decoder import Decoder
 from rollout.engines.schedule import BatchSchedule, QueueFullError
 from rollout.engines.weights import DiskWeights, StateWeights
 
-__all__ = [
-    "Answer",
-    "BatchWorker",
-    "new_generator",
-    "sample",
-]
-
 
 def new_generator(params: SamplingParams) -> torch.Generator:
     """The generator of one request, seeded by `params.seed` or by the operating system."""

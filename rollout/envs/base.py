@@ -19,14 +19,6 @@ from rollout.rewards import Composition
 from rollout.rewards.base import Reward, RewardServices
 from rollout.tools.registry import ToolSpec
 
-__all__ = [
-    "Environment",
-    "EnvironmentSetup",
-    "EnvironmentWithServices",
-    "EnvironmentWithTools",
-    "EnvironmentWithWorkspaces",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSetup:

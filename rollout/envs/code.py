@@ -19,8 +19,6 @@ from rollout.loop.task import Task
 from rollout.rewards import Composition, Reward, RewardServices, Sample, load_reward
 from rollout.tools.registry import ToolSpec
 
-__all__ = ["CodeConfig", "CodeEnvironment"]
-
 ASK = "Write Python code. Put the whole program into one block, at the end of your answer:\n```python\n...\n```"
 ASK_FUNCTION = (
     "Complete this function in Python. Put the whole of it, with the imports that it needs, into one block, at the end "

@@ -21,8 +21,6 @@ from rollout.tokens.tokenizer import Message
 from rollout.tools.gsm8k_reward import Gsm8kRewardConfig, Gsm8kRewardTool
 from rollout.tools.registry import ToolSpec
 
-__all__ = ["Gsm8kConfig", "Gsm8kEnvironment", "PromptStyle"]
-
 
 class PromptStyle(StrEnum):
     """What a problem's prompt is."""

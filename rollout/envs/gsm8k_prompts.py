@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from rollout.tokens.tokenizer import Message
 
-__all__ = ["EXAMPLES", "WorkedExample", "code_prompt", "plain_prompt", "tool_prompt"]
-
 SYSTEM = "You write Python code. You answer every question by calling code_interpreter once."
 ASK = "\nWrite Python code that prints the answer."
 THINK = "Let's think step by step and output the final answer after `####`."

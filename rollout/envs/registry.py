@@ -19,8 +19,6 @@ from typing import Any, TypeVar
 from fairbox.errors import ConfigError
 from rollout.envs.base import Environment, EnvironmentSetup
 
-__all__ = ["EnvironmentKind", "environment", "environment_names", "find_environment"]
-
 M = TypeVar("M", bound=Callable[..., Any])
 
 _BUILT_IN = {

@@ -13,8 +13,6 @@ from typing import Any, TypeVar, cast
 from fairbox.config import load, peek, setting
 from rollout.envs.registry import EnvironmentKind, find_environment
 
-__all__ = ["load_run"]
-
 T = TypeVar("T")
 
 _FIELD = "env_config"

@@ -25,8 +25,6 @@ from rollout.engines.base import (
     check_request,
 )
 
-__all__ = ["ClientEngine", "ClientTurn", "sampling_fields"]
-
 
 @dataclass(frozen=True, slots=True)
 class ClientTurn:

@@ -30,8 +30,6 @@ from rollout.tokens.tokenizer import HubTokenizer
 from rollout.tools.formats import check_format, find_format
 from rollout.tools.toolbox import Toolbox
 
-__all__ = ["TrainerLoop", "TrainerLoopSettings"]
-
 _TURN_TIMEOUT_S = 3600.0
 """Longest wait for one turn, updates of the weights included."""
 _CHATS: dict[int, tuple[Any, ChatTemplate]] = {}

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from fairbox.errors import FairboxError
 
-__all__ = ["MissingPackage", "needs"]
-
 
 class MissingPackage(FairboxError, ImportError):  # noqa: N818 - what is the matter, not whose error it is
     """A module of `rollout.interop` was imported without the package that it is made for."""

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 
 from rollout.interop.shared import close_shared
 
-__all__ = ["LoopThread", "process_loop"]
-
 T = TypeVar("T")
 
 CLOSE_WITHIN_S = 10.0

@@ -11,8 +11,6 @@ from fairbox.errors import ConfigError
 from rollout.interop.shared import shared_executor
 from rollout.rewards import Composition, Reward, RewardServices, Sample, load_reward
 
-__all__ = ["RowScorer", "ground_truth", "reward_function"]
-
 
 @functools.lru_cache(maxsize=64)
 def reward_function(name: str) -> Composition:

@@ -12,8 +12,6 @@ from fairbox.config import check, load, setting
 from fairbox.errors import ConfigError
 from rollout.tools.code_interpreter import CodeInterpreterConfig
 
-__all__ = ["InterpreterSettings", "TrainerSettings", "from_mapping"]
-
 T = TypeVar("T")
 
 

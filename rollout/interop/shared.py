@@ -21,8 +21,6 @@ from rollout.tools.calls import MalformedCall, ToolCall
 from rollout.tools.code_interpreter import CodeInterpreter
 from rollout.tools.toolbox import Toolbox
 
-__all__ = ["SharedTools", "close_shared", "shared_executor", "shared_interpreter"]
-
 T = TypeVar("T", bound=AbstractAsyncContextManager[Any])
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from fairbox.settings import check, setting
 from rollout.tokens.conversation import Turn
 
-__all__ = ["Condensation", "condensed"]
-
 
 @dataclass(frozen=True)
 class Condensation:

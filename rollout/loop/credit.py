@@ -9,8 +9,6 @@ from __future__ import annotations
 from rollout.loop.results import TrajectoryResult
 from rollout.tokens.segment import SegmentKind
 
-__all__ = ["token_rewards"]
-
 
 def token_rewards(result: TrajectoryResult) -> tuple[float, ...]:
     """One number for each response id; zeros where it has no reward, or nothing was sampled."""

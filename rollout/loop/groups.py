@@ -27,8 +27,6 @@ from enum import StrEnum
 
 from fairbox.errors import FieldError, FieldErrors
 
-__all__ = ["Cancel", "DropReason", "GroupEnded", "GroupScheduler", "HandOver", "RetryBudget", "Schedule", "Start"]
-
 _RETRY_AFTER_S = 0.5
 """Lets a service that is being restarted come back; doubled with each attempt."""
 

@@ -28,8 +28,6 @@ from enum import StrEnum
 
 from fairbox.settings import check, setting
 
-__all__ = ["Limits", "StopReason", "Usage"]
-
 
 class StopReason(StrEnum):
     """Why a trajectory ended."""

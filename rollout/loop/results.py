@@ -14,8 +14,6 @@ from rollout.tokens.tokenizer import Message
 from rollout.tokens.trajectory import Trajectory
 from rollout.tools.base import ToolOutcome
 
-__all__ = ["BranchPoint", "PhaseTimes", "ToolCallRecord", "TrajectoryResult", "TurnRecord"]
-
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:

@@ -15,8 +15,6 @@ from rollout.rewards.base import Reward
 from rollout.tokens.segment import SegmentKind
 from rollout.tokens.trajectory import Trajectory
 
-__all__ = ["rows_of"]
-
 
 def rows_of(results: Sequence[TrajectoryResult]) -> tuple[list[TrajectoryResult], list[bool]]:
     """(rows, whether each is the last of its trajectory): each result, once for each of its parts, which is then its

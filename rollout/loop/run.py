@@ -39,8 +39,6 @@ from rollout.tools.calls import MalformedCall, ToolCall
 if TYPE_CHECKING:
     from rollout.loop.agent_loop import AgentLoop
 
-__all__ = ["TrajectoryRun", "turn_seed"]
-
 _LOG = logging.getLogger("fairbox.rollout")
 _SEED_STEP = 0x9E3779B97F4A7C15
 """The golden ratio of 64 bits, as splitmix64 steps: neighbouring seeds give unrelated turns."""

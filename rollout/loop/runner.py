@@ -21,8 +21,6 @@ from rollout.loop.results import TrajectoryResult
 from rollout.loop.scoring import SCORE_TIMEOUT_S, Score, Scoring
 from rollout.loop.task import Task
 
-__all__ = ["Loop", "RolloutRunner", "RunnerStatistics"]
-
 
 class Loop(Protocol):
     """What plays a trajectory: an `AgentLoop`, or many behind the face of one."""

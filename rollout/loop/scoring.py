@@ -23,8 +23,6 @@ from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.rewards.base import NotScored, Reward, RewardFault
 
-__all__ = ["SCORE_TIMEOUT_S", "Score", "Scoring"]
-
 SCORE_TIMEOUT_S = 600.0
 """Longer than a grader's queue and its cases together take, and short enough for a run to get over a grader that
 hangs."""

@@ -14,8 +14,6 @@ from enum import StrEnum
 from rollout.engines.base import FinishReason
 from rollout.loop.limits import Limits, StopReason, Usage
 
-__all__ = ["CallTools", "Decision", "Finish", "Generate", "RequestState", "TrajectoryMachine"]
-
 
 class RequestState(StrEnum):
     """Where a trajectory is."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from rollout.tokens.tokenizer import Message
 
-__all__ = ["Task"]
-
 
 @dataclass(frozen=True, slots=True)
 class Task:

@@ -12,8 +12,6 @@ from fairbox import logs, tracing
 from rollout.loop.limits import StopReason
 from rollout.loop.state import RequestState
 
-__all__ = ["TrajectoryTrace"]
-
 
 class TrajectoryTrace:
     """From `begin()` to `end()`: `with trace.part("rollout.turn", turn=0)` for what it does. Before and after that, and

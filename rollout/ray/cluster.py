@@ -7,11 +7,6 @@ from collections.abc import Iterator
 
 from fairbox.errors import FairboxError
 
-__all__ = [
-    "ray_cluster",
-    "ray_sentence",
-]
-
 
 def ray_sentence(error: BaseException) -> str:
     """The line of what Ray says, which is pages long, that says most, and the error's kind."""

@@ -34,14 +34,6 @@ from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.segment import Segment, SegmentKind
 from rollout.tokens.trajectory import Trajectory
 
-__all__ = [
-    "LoopFactory",
-    "LoopFacts",
-    "RayLoops",
-    "RolloutActor",
-    "WorkersStatistics",
-]
-
 LoopFactory = Callable[[], AbstractAsyncContextManager[AgentLoop]]
 """Called in the worker's process."""
 

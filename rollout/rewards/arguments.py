@@ -21,8 +21,6 @@ from pydantic_core import ErrorDetails
 
 from fairbox.errors import ConfigError
 
-__all__ = ["Argument", "arguments_of", "checked_arguments"]
-
 _STRICT = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from rollout.loop.results import ToolCallRecord, TrajectoryResult
     from rollout.loop.task import Task
 
-__all__ = ["NotScored", "Reward", "RewardFault", "RewardServices", "Sample"]
-
 
 @dataclass(frozen=True, slots=True)
 class Reward:

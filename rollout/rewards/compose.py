@@ -18,8 +18,6 @@ from typing import Any
 from executor_service import Cause
 from rollout.rewards.base import NotScored, Reward, RewardFault, RewardServices, Sample
 
-__all__ = ["Composition", "RewardEntry"]
-
 _LOG = logging.getLogger("fairbox.rollout")
 
 

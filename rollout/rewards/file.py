@@ -26,8 +26,6 @@ from rollout.rewards.arguments import checked_arguments
 from rollout.rewards.compose import Composition, RewardEntry
 from rollout.rewards.registry import check_form, find_reward, takes_services
 
-__all__ = ["load_reward", "parse_rewards", "read_rewards"]
-
 _FILES = (".yaml", ".yml", ".toml", ".json")
 _KEYS = ("reward", "name", "description")
 _ENTRY_KEYS = ("fn", "weight", "args", "name")

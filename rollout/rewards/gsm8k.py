@@ -15,8 +15,6 @@ from executor_service import Cause
 from rollout.rewards.base import NotScored, Reward, Sample
 from rollout.rewards.registry import reward
 
-__all__ = ["AnswerMethod", "extract_answer", "gsm8k", "gsm8k_reward", "parse_number"]
-
 _MARK = "####"
 _NUMBER = re.compile(
     r"""(?<![\w.,/])               # not inside a word, a number or a fraction

@@ -22,8 +22,6 @@ from typing import Any, TypeVar
 from fairbox.errors import ConfigError
 from rollout.rewards.arguments import arguments_of
 
-__all__ = ["check_form", "find_reward", "reward", "reward_names", "takes_services"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _BUILT_IN = ("rollout.rewards.code", "rollout.rewards.gsm8k", "rollout.rewards.localization", "rollout.rewards.turns")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from rollout.rewards.base import Reward, Sample
 from rollout.rewards.registry import reward
 
-__all__ = ["tool_call_rewards"]
-
 
 @reward("tool_call_rewards")
 def tool_call_rewards(sample: Sample, *, tools: tuple[str, ...] | None = None) -> Reward:

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Difference", "Piece", "PieceKind", "align", "common_length"]
-
 _BEFORE, _AFTER = 20, 60
 """Characters that are shown on each side of a difference."""
 

@@ -16,8 +16,6 @@ from typing import Any
 from rollout.tokens.alignment import common_length
 from rollout.tokens.tokenizer import ChatTemplateError, Message, Tokenizer
 
-__all__ = ["PROBE_NAME", "PROBE_TOOL", "CallRef", "Conversation", "Turn", "TurnStyle", "opened_thinking"]
-
 _SENTINEL = "fairbox-sentinel"
 _ANSWER = "fairbox-answer"
 PROBE_NAME = "fairbox_probe"

@@ -22,9 +22,6 @@ from rollout.tokens.segment import SegmentKind
 from rollout.tokens.tokenizer import ChatTemplateError, Message
 from rollout.tokens.trajectory import Trajectory
 
-__all__ = ["DriftCounter", "DriftKind", "drift_of"]
-
-
 _FRACTION = 0.05
 """Enough to find a template that does not fit within a hundred trajectories, at a cost that nobody notices."""
 

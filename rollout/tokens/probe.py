@@ -18,8 +18,6 @@ from rollout.tokens.alignment import Difference, Piece, PieceKind, align
 from rollout.tokens.conversation import PROBE_NAME, PROBE_TOOL, CallRef, Conversation, Turn, TurnStyle, opened_thinking
 from rollout.tokens.tokenizer import ChatTemplateError, Message, Tokenizer
 
-__all__ = ["Findings", "Severity", "ThinkingForm", "pieces_of", "probe"]
-
 _CALL = '<tool_call>\n{"name": "probe", "arguments": {"code": "print(1)"}}\n</tool_call>'
 _SAID = ("Turn one.", _CALL, "So it is.", f"Let me see.\n{_CALL}\n{_CALL}")
 _ANSWERS = (("42",), ("a\nb", "é ☃"), ("[no output]",), ("end",))

@@ -7,8 +7,6 @@ from enum import StrEnum
 
 from fairbox.errors import FairboxError
 
-__all__ = ["Segment", "SegmentError", "SegmentKind"]
-
 
 class SegmentError(FairboxError):
     """Tokens, logprobs and weight versions contradict each other. The text says which do and how."""

@@ -12,8 +12,6 @@ from fairbox.settings import check, setting
 from rollout.tokens.chat import ChatTemplate, Rewrites
 from rollout.tokens.tokenizer import HubTokenizer
 
-__all__ = ["ChatSettings"]
-
 
 @dataclass(frozen=True)
 class ChatSettings:

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 from fairbox.errors import FairboxError
 
-__all__ = ["ChatTemplateError", "HubTokenizer", "Message", "Tokenizer"]
-
 Message = Mapping[str, str]
 """`role` (system, user, assistant or tool) and `content`; of a tool's answer also `name` and `tool_call_id`, where the
 chat template or the model's calls have them."""

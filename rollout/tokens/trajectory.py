@@ -14,8 +14,6 @@ from itertools import chain
 from rollout.engines.base import GenerationResult
 from rollout.tokens.segment import Segment, SegmentError, SegmentKind
 
-__all__ = ["TokenBuilder", "Trajectory"]
-
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:

@@ -20,15 +20,6 @@ from rollout.tools.schema import ToolSchema
 if TYPE_CHECKING:
     from rollout.tools.code_client import ToolServices
 
-__all__ = [
-    "BranchRefused",
-    "InfraError",
-    "NoSettings",
-    "Tool",
-    "ToolOutcome",
-    "ToolResponse",
-]
-
 
 class InfraError(FairboxError):
     """A tool could not do its job, and the model could not have caused that. The trajectory's cause is INFRA."""

@@ -28,8 +28,6 @@ from rollout.tools.executor_tool import ExecutorTool, text_problem
 from rollout.tools.schema import ParameterSchema, ToolSchema
 from rollout.tools.text import LEAST_CHARS
 
-__all__ = ["BashConfig", "BashTool"]
-
 MAX_COMMAND_BYTES = 100_000
 """In a session the command is one argument of bash, which Linux bounds at 128 KiB."""
 _PROGRAM = 'exec 2>&1; if [ -n "$FAIRBOX_WORKSPACE" ]; then cd -- "$FAIRBOX_WORKSPACE" || exit; fi; '

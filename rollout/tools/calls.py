@@ -19,21 +19,6 @@ from typing import Any, NoReturn, Protocol
 
 from rollout.tokens.conversation import CallRef
 
-__all__ = [
-    "MAX_CALLS",
-    "MalformedCall",
-    "ToolCall",
-    "ToolCallFormat",
-    "bounded",
-    "checked_call",
-    "json_problem",
-    "openings",
-    "read_json",
-    "shorten",
-    "skip_space",
-    "without_thoughts",
-]
-
 MAX_CALLS = 64
 """Calls of one turn that are read: far more than any task needs at once, and few enough that looking once through the
 text for each of them takes milliseconds."""

@@ -38,8 +38,6 @@ from rollout.tools.base import InfraError
 from rollout.tools.executor_settings import ExecutorToolConfig
 from rollout.tools.statistics import CallPhase, set_phase
 
-__all__ = ["BadProgram", "CodeClient", "CodeOutcome", "Cooldown", "RetryableError", "Slot", "ToolServices"]
-
 FIRST_S = 0.1
 LAST_S = 5.0
 """The longest pause: a service that is back is found within this time."""

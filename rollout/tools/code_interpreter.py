@@ -19,8 +19,6 @@ from rollout.tools.executor_settings import ExecutorToolConfig
 from rollout.tools.executor_tool import ExecutorTool, text_problem
 from rollout.tools.schema import ParameterSchema, ToolSchema
 
-__all__ = ["CodeInterpreter", "CodeInterpreterConfig"]
-
 
 @dataclass(frozen=True)
 class CodeInterpreterConfig(ExecutorToolConfig):

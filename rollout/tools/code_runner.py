@@ -20,8 +20,6 @@ from limiter import LeaseLike
 from rollout.tools.base import InfraError
 from rollout.tools.code_client import BadProgram, CodeClient, CodeOutcome, RetryableError
 
-__all__ = ["CodeRunner"]
-
 _SOURCES = ("local_path", "remote_url", "bundle")
 _FIELDS = (*_SOURCES, "commit", "mount_path")
 _IDLE_TTL_S = 3600.0

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from fairbox.config import check, setting
 from rollout.tools.text import LEAST_CHARS
 
-__all__ = ["LONGEST_S", "MODES", "ExecutorToolConfig"]
-
 LONGEST_S = 86_400.0
 """Most seconds of any wait here: limiter and executor accept no longer ones."""
 MODES = ("program", "session")

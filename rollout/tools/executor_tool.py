@@ -21,8 +21,6 @@ from rollout.tools.program_text import describe
 from rollout.tools.schema import ToolSchema
 from rollout.tools.sessions import SessionRunner
 
-__all__ = ["ExecutorTool", "text_problem"]
-
 _FRESH = "[The session had ended with an earlier call; this is a new one, and nothing of before is in it.]"
 """Said before the answer of the first call after the model's own code has ended its session."""
 

@@ -15,8 +15,6 @@ from typing import Any, ClassVar
 from rollout.tools.base import Tool, ToolOutcome, ToolResponse
 from rollout.tools.schema import ParameterSchema, ToolSchema
 
-__all__ = ["FinishTool"]
-
 _TAKEN = "The answer was handed over."
 
 

@@ -41,16 +41,6 @@ from rollout.tools.calls import (
 from rollout.tools.marked_calls import DEEPSEEK, HERMES, MISTRAL
 from rollout.tools.xml_calls import GlmFormat, Qwen3CoderFormat
 
-__all__ = [
-    "AUTO",
-    "FORMATS",
-    "HarmonyFormat",
-    "Llama3Format",
-    "check_format",
-    "find_format",
-    "template_format",
-]
-
 _PYTHON = "<|python_tag|>"
 _LLAMA_CALL = re.compile(r'\{\s*"(?:name|type|parameters|function)"\s*:')
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)

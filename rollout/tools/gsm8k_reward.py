@@ -17,8 +17,6 @@ from rollout.tools.base import InfraError, Tool, ToolOutcome, ToolResponse
 from rollout.tools.schema import ParameterSchema, ToolSchema
 from rollout.tools.text import cut_text
 
-__all__ = ["Gsm8kRewardConfig", "Gsm8kRewardTool"]
-
 _MOST_CHARS = 1000
 """Of an answer that the model is shown again."""
 

@@ -40,8 +40,6 @@ from rollout.tools.calls import (
     skip_space,
 )
 
-__all__ = ["DEEPSEEK", "HERMES", "MISTRAL", "MarkedFormat", "parse_tool_calls"]
-
 _SPACE = re.compile(r"\s*")
 
 

@@ -9,8 +9,6 @@ from executor_service import Display, ExecutionResult, Outcome, Output
 from rollout.tools.base import ToolOutcome
 from rollout.tools.text import NO_OUTPUT, cut_text, marker
 
-__all__ = ["ProgramText", "describe"]
-
 _PLAIN = "text/plain"
 _OUTCOMES = {
     Outcome.FINISHED: ToolOutcome.OK,

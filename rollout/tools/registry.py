@@ -31,8 +31,6 @@ from rollout.tools.schema import ToolSchema
 from rollout.tools.schema_file import check_keys, check_reads, read_schema
 from rollout.tools.verl_tool import VerlTool, is_verl_tool
 
-__all__ = ["ToolSpec", "common_rate_limit", "load_tools", "open_tools"]
-
 _MOVED = {
     "verl.tools.sandbox_fusion_tools.SandboxFusionTool": "rollout.tools.code_interpreter.CodeInterpreter",
     "verl.tools.gsm8k_tool.Gsm8kTool": "rollout.tools.gsm8k_reward.Gsm8kRewardTool",

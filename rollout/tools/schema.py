@@ -11,8 +11,6 @@ from jsonschema.exceptions import ValidationError
 
 from rollout.tools.text import cut_text
 
-__all__ = ["TYPES", "ParameterSchema", "ToolSchema"]
-
 TYPES = ("string", "integer", "number", "boolean", "array", "object")
 """JSON schema's, but null, which is no argument."""
 _MOST_CHARS = 300

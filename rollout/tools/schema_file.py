@@ -16,8 +16,6 @@ from jsonschema.exceptions import SchemaError
 from fairbox.errors import ConfigError
 from rollout.tools.schema import TYPES, ParameterSchema, ToolSchema
 
-__all__ = ["check_keys", "check_reads", "read_schema"]
-
 _SAID = ("title", "description", "default", "examples", "deprecated")
 _KEYWORDS = (*_SAID, *(word for word in Draft202012Validator.VALIDATORS if not word.startswith("$")))
 _NESTED = ("items", "additionalProperties", "not", "propertyNames")

@@ -37,8 +37,6 @@ from rollout.tools.base import BranchRefused, InfraError
 from rollout.tools.code_client import BadProgram, CodeClient, CodeOutcome, RetryableError, Slot
 from rollout.tools.code_runner import CodeRunner
 
-__all__ = ["SessionRunner"]
-
 T = TypeVar("T")
 
 IDLE_TTL_S = 3600.0

@@ -14,8 +14,6 @@ from typing import Any
 from fairbox.errors import ConfigError
 from rollout.tools.calls import MalformedCall, ToolCall, bounded, checked_call, without_thoughts
 
-__all__ = ["SglangFormat"]
-
 _UNREADABLE = "the call can't be read in the format that the prompt asks for"
 
 

@@ -14,8 +14,6 @@ from enum import StrEnum
 
 from fairbox.clock import Clock
 
-__all__ = ["CallBoard", "CallPhase", "ToolStatistics", "set_phase"]
-
 _RECENT = 100
 """Runs that the mean is over: enough to be steady, few enough to follow a change of the load."""
 

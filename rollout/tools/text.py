@@ -5,8 +5,6 @@ All tools cut their output here, so that a model learns one marker: `[... cut: 5
 
 from __future__ import annotations
 
-__all__ = ["NO_OUTPUT", "cut_text", "marker"]
-
 NO_OUTPUT = "[no output]"
 """Said instead of nothing, because models run the same code again when they see nothing."""
 LEAST_CHARS = 16

@@ -24,8 +24,6 @@ from rollout.tools.calls import MalformedCall, ToolCall
 from rollout.tools.statistics import CallBoard, ToolStatistics
 from rollout.tools.text import cut_text
 
-__all__ = ["Toolbox"]
-
 MAX_RESPONSE_CHARS = 65_536
 """A guard against tools that cut nothing themselves; more than most contexts hold."""
 _SHORTEST_S = 0.001

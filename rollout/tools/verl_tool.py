@@ -27,8 +27,6 @@ from rollout.tools.schema import ToolSchema
 from rollout.tools.schema_file import read_schema
 from rollout.tools.text import NO_OUTPUT
 
-__all__ = ["VerlTool", "is_verl_tool"]
-
 _METHODS = ("create", "execute", "calc_reward", "release")
 _KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
 

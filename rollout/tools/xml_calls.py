@@ -21,8 +21,6 @@ from typing import Any
 
 from rollout.tools.calls import MalformedCall, ToolCall, bounded, is_deep, openings, shorten, skip_space
 
-__all__ = ["GlmFormat", "Qwen3CoderFormat"]
-
 _CLOSE = "</tool_call>"
 _CODER_OPENING = re.compile(r"(?:<tool_call>\s*)?<function=")
 _CODER_NAME = re.compile(r"\s*([^\s<>]+)\s*>")

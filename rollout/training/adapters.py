@@ -13,8 +13,6 @@ import torch
 
 from fairbox.errors import FairboxError
 
-__all__ = ["add_adapters", "plain_items", "plain_state", "tied_names", "without_adapters"]
-
 _ADAPTER = "default"
 
 

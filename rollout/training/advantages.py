@@ -19,16 +19,6 @@ from fairbox.config import setting
 from rollout.batch import RolloutBatch
 from rollout.training.masked import kept, whitened
 
-__all__ = [
-    "ESTIMATORS",
-    "AdvantageSettings",
-    "Advantages",
-    "Outcomes",
-    "discounted_returns",
-    "estimate_advantages",
-    "generalized_advantages",
-]
-
 
 def discounted_returns(rewards: torch.Tensor, mask: torch.Tensor, *, gamma: float) -> torch.Tensor:
     """[B, R]: G_t = r_t + gamma * G_{t+1} over the True of `mask`, 0 elsewhere. `rewards` are [B, R]."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["AGGREGATIONS", "token_weights"]
-
 AGGREGATIONS = ("token_mean", "sequence_mean", "prompt_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm")
 
 

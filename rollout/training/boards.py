@@ -12,8 +12,6 @@ from typing import Any, Protocol
 
 from fairbox.errors import ConfigError, FairboxError
 
-__all__ = ["Board", "WandbSettings", "open_boards"]
-
 _WANDB_FINISH_S = 120
 """For sending what is left at the end of a run; what was not sent is in its folder, for `wandb sync`."""
 

@@ -25,8 +25,6 @@ import torch
 
 from fairbox.errors import FairboxError
 
-__all__ = ["Checkpoint", "CheckpointError", "CheckpointStore", "read_state"]
-
 _LOG = logging.getLogger("fairbox.training")
 _STATE, _CONFIG, _ROLLOUTS, _CHECKSUM = "state.pt", "config.json", "rollouts.json", "checksum.json"
 _PARTS = (_STATE, _CONFIG, _ROLLOUTS)

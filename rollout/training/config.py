@@ -17,8 +17,6 @@ from rollout.training.objective import ObjectiveSettings
 from rollout.training.policy import PolicySettings
 from rollout.training.update import UpdateSettings
 
-__all__ = ["TrainConfig", "TrainSampling", "changed_settings", "flat_settings", "plain"]
-
 _GROUPED = ("grpo", "rloo")
 _ENGINES = ("transformers", "sglang")
 """Those that take new weights while they run."""

@@ -38,19 +38,6 @@ from rollout.training.policy import Policy, TokenValues, row_lengths
 from rollout.training.sync import version_name
 from rollout.training.update import UpdateSettings, make_optimizer, make_schedule
 
-__all__ = [
-    "Diverged",
-    "Learner",
-    "LearnerSettings",
-    "StepFigures",
-    "agreement",
-    "batch_figures",
-    "of_version",
-    "plan_micro_batches",
-    "plan_rounds",
-    "split_rows",
-]
-
 _OF_TOKENS = ("clipped", "approx_kl", "importance")
 """Sums that are divided by the tokens; the others are terms of the loss, whose parts add up to an optimizer step's."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["kept", "masked_mean", "masked_sum", "whitened"]
-
 _WHITEN_EPS = 1e-8
 """Below the variance, as in verl's `masked_whiten`."""
 

@@ -17,8 +17,6 @@ from rich.console import Console
 from fairbox.errors import FairboxError
 from rollout.training.boards import Board, WandbSettings, open_boards
 
-__all__ = ["METRICS", "MetricLog"]
-
 METRICS = "metrics.jsonl"
 """Its name in the folder of a run."""
 

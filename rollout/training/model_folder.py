@@ -15,8 +15,6 @@ from safetensors import SafetensorError
 
 from fairbox.errors import FairboxError
 
-__all__ = ["PART_BYTES", "WritableModel", "export_model", "write_model"]
-
 PART_BYTES = 4 << 30
 """Of one file."""
 _TOKENIZER = ("tokenizer*", "*.jinja", "vocab*", "merges.txt", "special_tokens_map.json", "generation_config.json")

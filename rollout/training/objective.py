@@ -21,17 +21,6 @@ from rollout.training.aggregation import AGGREGATIONS
 from rollout.training.masked import kept, masked_mean, masked_sum
 from rollout.training.policy_losses import PolicyInputs, PolicyLossSettings, policy_loss
 
-__all__ = [
-    "CorrectionSettings",
-    "Objective",
-    "ObjectiveInputs",
-    "ObjectiveSettings",
-    "importance_weights",
-    "kl_penalty",
-    "objective",
-    "value_losses",
-]
-
 MAX_LOG_WEIGHT = 20.0
 """Of a sequence's sum of log ratios; far beyond any cap."""
 

@@ -12,8 +12,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-__all__ = ["ALONE", "Peers", "Ranks"]
-
 
 class Peers:
     """One process, which is alone; `Ranks` are several."""

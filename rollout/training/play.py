@@ -29,14 +29,6 @@ from rollout.tokens.segment import SegmentKind
 from rollout.training.config import TrainConfig
 from rollout.training.sync import is_version
 
-__all__ = [
-    "dump_into",
-    "make_runner",
-    "play",
-    "play_seed",
-    "stream_task",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class _RunLoop:

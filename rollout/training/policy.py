@@ -28,17 +28,6 @@ from rollout.training.peers import ALONE, Peers
 from rollout.training.sharding import part_of, put_together
 from rollout.training.token_model import TokenModel
 
-__all__ = [
-    "IDLE",
-    "Layout",
-    "Policy",
-    "PolicySettings",
-    "Split",
-    "TokenValues",
-    "load_token_model",
-    "row_lengths",
-]
-
 
 @dataclass(frozen=True)
 class PolicySettings:

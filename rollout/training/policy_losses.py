@@ -14,8 +14,6 @@ import torch
 from fairbox.config import setting
 from rollout.training.masked import kept, masked_mean
 
-__all__ = ["POLICY_LOSSES", "PolicyInputs", "PolicyLossSettings", "TokenLosses", "policy_loss"]
-
 MAX_LOG_RATIO = 20.0
 """Beyond it a ratio is a constant: exp(20) is far outside any clip, and float32 stays finite."""
 MAX_SEQUENCE_LOG_RATIO = 10.0

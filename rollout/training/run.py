@@ -45,15 +45,6 @@ from rollout.training.stream import RolloutStream
 from rollout.training.sync import WeightSync
 from rollout.training.trainer import AnyLearner, Evaluation, Trainer, TrainerPhase, TrainerStatistics
 
-__all__ = [
-    "TrainingRun",
-    "newest",
-    "only_run",
-    "open_learner",
-    "train",
-    "trainer_metrics",
-]
-
 _PREFIX = "fairbox_training_"
 
 

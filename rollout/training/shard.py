@@ -25,8 +25,6 @@ from rollout.training.peers import ALONE, Peers, Ranks
 from rollout.training.policy import Policy, PolicySettings, Split
 from rollout.training.sharding import split
 
-__all__ = ["LearnerPlan", "Shard"]
-
 
 @dataclass(frozen=True, slots=True)
 class LearnerPlan:

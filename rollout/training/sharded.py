@@ -21,8 +21,6 @@ from rollout.batch import RolloutBatch
 from rollout.ray.cluster import ray_cluster, ray_sentence
 from rollout.training.shard import LearnerPlan, Shard
 
-__all__ = ["ShardedLearner", "open_shards"]
-
 NUM_CPUS = 1.0
 """Processors that Ray keeps for a shard."""
 START_WITHIN_S = 900.0

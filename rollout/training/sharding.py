@@ -20,8 +20,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rollout.training.token_model import TokenModel
 
-__all__ = ["part_of", "put_together", "split"]
-
 
 def split(blank: TokenModel, filled: TokenModel | None, mesh: DeviceMesh, *, device: str, dtype: str) -> None:
     """Gives `blank`, which is on the device `meta`, the weights of the first process's `filled` and splits it.

@@ -26,8 +26,6 @@ from typing import Any
 
 from fairbox.errors import FairboxError
 
-__all__ = ["GroupEnd", "GroupLedger", "StalenessRules", "TakenGroup"]
-
 LOST_PLAYS = 3
 """Plays of a problem that the service fails, all trajectories of them, until it is left out of its pass: one that can't
 be played must not be played for ever."""

@@ -40,14 +40,6 @@ from rollout.training.play import dump_into, make_runner, stream_task
 from rollout.training.staleness import GroupEnd, GroupLedger, StalenessRules, TakenGroup
 from rollout.training.sync import WeightSync, steps_of
 
-__all__ = [
-    "RolloutStream",
-    "SourceStatistics",
-    "StepBatch",
-    "StreamFigures",
-    "token_lags",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class _Mark:

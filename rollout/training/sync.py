@@ -11,8 +11,6 @@ from rollout.engines.weights import DiskWeights, StateWeights, WeightedEngine
 from rollout.training.model_folder import WritableModel
 from rollout.training.policy import Policy
 
-__all__ = ["WeightSync", "is_version", "steps_of", "version_name"]
-
 _VERSION = re.compile(r"step-[0-9]+")
 
 

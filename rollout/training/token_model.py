@@ -10,12 +10,6 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-__all__ = [
-    "TokenModel",
-    "token_logprobs",
-]
-
-
 CHUNK_TOKENS = 512
 """Tokens whose logits are in memory at once."""
 

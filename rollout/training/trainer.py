@@ -32,8 +32,6 @@ from rollout.training.play import play
 from rollout.training.stream import RolloutStream, SourceStatistics
 from rollout.training.sync import WeightSync
 
-__all__ = ["AnyLearner", "Evaluation", "Trainer", "TrainerPhase", "TrainerStatistics"]
-
 _LOG = logging.getLogger("fairbox.training")
 
 

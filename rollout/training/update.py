@@ -11,8 +11,6 @@ import torch
 
 from fairbox.config import setting
 
-__all__ = ["UpdateSettings", "make_optimizer", "make_schedule"]
-
 _HEAD_FACTOR = 10
 """Critics of published PPO runs learn about so many times faster than their policies: 1e-5 and 1e-6 in verl."""
 _BETAS = (0.9, 0.95)

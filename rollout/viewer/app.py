@@ -24,8 +24,6 @@ from rollout.viewer.lookup import parse_query
 from rollout.viewer.screens.base import PromptScreen, Session, ViewerScreen
 from rollout.viewer.screens.lists import CompareScreen, GroupsScreen, SearchScreen, StepsScreen
 
-__all__ = ["RowsScreen", "ViewerApp"]
-
 POLL_S = 0.5
 """How often a file is looked at for new rows, and the folder for new steps."""
 

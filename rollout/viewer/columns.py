@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-__all__ = ["DIM", "PROBLEM", "Column", "Kind", "Value", "number_text", "signed_text", "sorted_by", "visible"]
-
 T = TypeVar("T")
 Value = float | str | None | tuple[str, ...]
 Kind = Literal["number", "text", "read", "extra"]

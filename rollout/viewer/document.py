@@ -14,8 +14,6 @@ from typing import Any
 from rollout.viewer.columns import number_text
 from rollout.viewer.facts import KNOWN_FIELDS
 
-__all__ = ["MAX_BODY_CHARS", "Block", "blocks_of"]
-
 MAX_BODY_CHARS = 200_000
 """Of one block; a longer one is cut and says so."""
 _FACTS = """

@@ -20,18 +20,6 @@ from typing import Any
 
 from rollout.viewer.columns import Column, Kind, Value
 
-__all__ = [
-    "FIELDS",
-    "KNOWN_FIELDS",
-    "RowFacts",
-    "extra_names",
-    "facts_of",
-    "field_named",
-    "parse_line",
-    "row_columns",
-    "row_texts",
-]
-
 MAX_EXTRAS = 24
 """Further fields that are kept of a row."""
 MAX_EXTRA_CHARS = 64

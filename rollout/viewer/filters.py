@@ -25,8 +25,6 @@ from rollout.viewer.columns import Column
 from rollout.viewer.facts import FIELDS, RowFacts, field_named, row_texts
 from rollout.viewer.index import StepFile, read_row
 
-__all__ = ["Filter", "FilterError", "RowView", "parse_filter", "text_matcher"]
-
 Read = Callable[[RowFacts], Mapping[str, Any] | str]
 Test = Callable[[RowFacts, Read], bool]
 Field = Column[RowFacts]

@@ -16,8 +16,6 @@ from functools import cached_property
 
 from rollout.viewer.facts import FIELDS, RowFacts
 
-__all__ = ["ADVANTAGE_EPSILON", "Change", "Group", "compare_steps", "group_rows", "scores_of"]
-
 ADVANTAGE_EPSILON = 1e-6
 """Added to the standard deviation, as verl's `compute_grpo_outcome_advantage` does."""
 

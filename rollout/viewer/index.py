@@ -21,8 +21,6 @@ from typing import Any, BinaryIO
 from fairbox.errors import ConfigError
 from rollout.viewer.facts import RowFacts, facts_of, parse_line
 
-__all__ = ["DumpFolder", "Line", "StepFile", "read_bytes", "read_lines", "read_row", "step_order"]
-
 MAX_LINE_BYTES = 64 << 20
 """A longer line is broken: 32k tokens with their texts take about one MiB."""
 SLICE_BYTES = 1 << 20

@@ -16,8 +16,6 @@ from rollout.viewer.facts import RowFacts, facts_of, parse_line, row_texts
 from rollout.viewer.filters import text_matcher
 from rollout.viewer.index import SLICE_BYTES, Line, read_lines
 
-__all__ = ["MAX_HITS", "QueryError", "SearchHit", "SearchProgress", "parse_query", "search"]
-
 MAX_HITS = 1000
 """Rows; a search that finds more says so and ends."""
 _AROUND = 30

@@ -17,18 +17,6 @@ from typing import Any
 from fairbox.errors import FairboxError
 from rollout.engines.model_store import BUILT_IN, cache_dir, find_model
 
-__all__ = [
-    "Decode",
-    "DecoderError",
-    "Piece",
-    "decoded_pieces",
-    "find_tokenizer",
-    "heat",
-    "load_decoder",
-    "row_pieces",
-    "token_lists",
-]
-
 Decode = Callable[[Sequence[int]], str]
 """Text of ids, special tokens included. Ids that are no whole character become U+FFFD."""
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from tests.k8s.manifests import FOLDER, find_kubectl
 
-__all__ = ["APPLIED", "CLIENT", "NAMESPACE", "Cluster", "Document", "until"]
-
 APPLIED = ("-k", folder) if (folder := os.environ.get("FAIRBOX_CLUSTER_FOLDER", "")) else ("-f", str(FOLDER))
 """Arguments of `kubectl apply`: k8s/, or the kustomization that FAIRBOX_CLUSTER_FOLDER names."""
 NAMESPACE = {"limiter": "fairbox", "executor": "fairbox-exec"}

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["SAMPLES", "Sample"]
-
 
 @dataclass(frozen=True)
 class Sample:

@@ -20,8 +20,6 @@ import pytest
 from executor_service.sandbox.inside import landlock
 from tests.executor.servers import ROOT, Server, running
 
-__all__ = ["ENV", "EXTREMES", "HOME", "LEVELS", "PREFIX", "PYTHON", "Level"]
-
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 TOO_LARGE = (
     "torch*",

@@ -10,8 +10,6 @@ import yaml
 
 from tests.k8s.manifests import ROOT, Document
 
-__all__ = ["ALERTS", "RULES", "rule_object"]
-
 ALERTS = ROOT / "deploy" / "monitoring" / "alerts.yaml"
 RULES = ROOT / "deploy" / "components" / "monitoring" / "rules.yaml"
 _HEAD = "# Made of deploy/monitoring/alerts.yaml by `python -m tests.k8s.alerts`.\n"

@@ -37,8 +37,6 @@ from tests.limiter.leadership.lease_server import LeaseServer
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub
 
-__all__ = ["TOKEN", "LeaseApi", "Pod", "leads", "lease_api", "pod", "until_leads"]
-
 TOKEN = "token-of-the-limiter"
 """Taken by the API server, and mounted into every pod."""
 

@@ -7,9 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Run", "most_at_once", "read"]
-
-
 SLEEP_S = 0.4
 """Of each program in `load`."""
 

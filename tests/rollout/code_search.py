@@ -11,8 +11,6 @@ from rollout.data.repos import RepoStore
 from rollout.envs.code_search import CodeSearchConfig, CodeSearchEnvironment, Repositories, read_search_rows
 from tests.rollout.real_tasks import RealTask, origin, real_rows, real_tasks
 
-__all__ = ["RealSearch", "real_search"]
-
 
 @dataclass(frozen=True, slots=True)
 class RealSearch:

@@ -16,8 +16,6 @@ from transformers import AddedToken
 
 from rollout.tokens import HubTokenizer
 
-__all__ = ["FAMILIES", "Family", "extended_tokenizer", "family_tokenizer"]
-
 FOLDER = Path(__file__).parents[1] / "data" / "templates"
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

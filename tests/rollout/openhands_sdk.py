@@ -9,8 +9,6 @@ import sys
 
 import pytest
 
-__all__ = ["find_openhands", "openhands_env"]
-
 
 def find_openhands() -> str:
     """The interpreter. Skips the test where there is none."""

@@ -25,8 +25,6 @@ import pytest
 from rollout.data.repos import Checkout, RepoError, RepoStore, Want, row_want
 from tests.executor import repositories
 
-__all__ = ["PACKAGES", "RealTask", "origin", "real_rows", "real_tasks"]
-
 PACKAGES = {
     "r1chardj0n3s__parse": "parse==1.20.2",
     "python-hyper__h11": "h11==0.14.0",

@@ -10,8 +10,6 @@ from fairbox.channels import open_channel
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.stack import LocalStack
 
-__all__ = ["executor_status", "limiter_status", "nothing_left"]
-
 
 async def limiter_status(stack: LocalStack) -> limiter_pb2.GetStatusResponse:
     async with open_channel(stack.ports.limiter_admin) as channel:

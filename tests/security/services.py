@@ -13,8 +13,6 @@ from limiter.config import LimiterConfig
 from limiter.server import LimiterServer
 from tests.security.authority import Authority, Files
 
-__all__ = ["TOKENS", "Secrets", "guarded_limiter"]
-
 ANYWHERE = "127.0.0.1:0"
 TOKENS = {role: role.value[0] * 24 for role in Role}
 TENANT_TOKEN = "tenant-token-0123456789"

@@ -7,8 +7,6 @@ import socket
 import struct
 from collections.abc import Iterator
 
-__all__ = ["PING", "PREFACE", "SETTINGS", "cut_off", "frame", "headers", "many", "pour", "reset"]
-
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING = 0, 1, 3, 4, 6
 _END_HEADERS = 4
 _TIMEOUT_S = 5.0

@@ -15,8 +15,6 @@ from pathlib import Path
 from fairbox.errors import FairboxError
 from fairbox.git import GitError, git_async
 
-__all__ = ["FailureKind", "Mirror", "RepoError"]
-
 _MARKS = "refs/fairbox/wants"
 _FULL = "refs/fairbox/full"
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")

@@ -32,16 +32,6 @@ from fairbox.errors import ConfigError, FieldError, FieldErrors
 from fairbox.git import GitError
 from rollout.data.repos.mirror import FailureKind, Mirror, RepoError
 
-__all__ = [
-    "Checkout",
-    "Progress",
-    "RepoStore",
-    "Want",
-    "check_template",
-    "fetch_all",
-    "row_want",
-]
-
 _REPO = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*){0,3}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _FIELD = re.compile(r"\{([^{}]*)\}")

@@ -13,8 +13,6 @@ from rollout.data.swe.targets import target_column
 from rollout.data.swe.trees import ApplyError, Clones, GitTree, TreeError
 from rollout.data.swe.truth import Dialect, FileChange, TruthError, truth
 
-__all__ = ["Built", "Left", "Why", "build"]
-
 
 class Why(StrEnum):
     """Why a row is no task."""

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from fairbox.errors import FairboxError
 
-__all__ = ["HubError", "fetch", "is_dataset"]
-
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _REVISION = "refs/convert/parquet"
 

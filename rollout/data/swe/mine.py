@@ -21,17 +21,6 @@ from rollout.data.swe.targets import target_column
 from rollout.data.swe.trees import GitTree, diff_text, run_git
 from rollout.data.swe.truth import Dialect, TruthError, truth
 
-__all__ = [
-    "Commit",
-    "Mined",
-    "Unfit",
-    "clean_message",
-    "is_test",
-    "mine",
-    "named_file",
-    "read_commits",
-]
-
 MAX_FILES = 5
 """Most `.py` files, tests not counted, that a commit may change."""
 MAX_LINES = 400

@@ -14,8 +14,6 @@ from unidiff.patch import PatchedFile, PatchSet
 
 from fairbox.errors import FairboxError
 
-__all__ = ["FilePatch", "Hunk", "Patch", "PatchError", "parse_patch"]
-
 _NOTHING = "/dev/null"
 _PREFIX = re.compile(r"^[abciow12]/")
 """What git puts before names: a/ and b/, or by `diff.mnemonicPrefix` c/, i/, o/ and w/, or 1/ and 2/."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from rollout.data.swe.truth import Changes, FileChange
 
-__all__ = ["SearchTask", "changes_column", "read_changes_column"]
-
 _PARTS = ("added_entities", "added_modules", "edited_entities", "edited_modules")
 
 

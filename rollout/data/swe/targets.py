@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rollout.data.swe.patch import Patch
 
-__all__ = ["hunk_targets", "target_column"]
-
 
 def hunk_targets(patch: Patch) -> list[tuple[str, list[int]]]:
     """(path, [old_start, old_count]) of each hunk, in the order of the patch. Files of all kinds, not Python alone.

@@ -15,8 +15,6 @@ from pathlib import Path
 from fairbox.errors import FairboxError
 from fairbox.git import GitError, git
 
-__all__ = ["ApplyError", "Clones", "GitTree", "TreeError", "diff_text", "run_git"]
-
 _MOST_BYTES = 16 << 20
 """Of one file; sources of Python have at most some hundred thousand."""
 _ELSEWHERE = re.compile(r"Hunk #\d+ succeeded at .*")

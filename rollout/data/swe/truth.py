@@ -31,18 +31,6 @@ from enum import StrEnum
 from fairbox.errors import FairboxError
 from rollout.data.swe.patch import FilePatch, Patch
 
-__all__ = [
-    "Changes",
-    "Dialect",
-    "FileChange",
-    "Outline",
-    "OutlineError",
-    "Owner",
-    "TruthError",
-    "outline",
-    "truth",
-]
-
 
 class OutlineError(FairboxError):
     """A file is no Python that this interpreter can parse."""

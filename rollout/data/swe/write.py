@@ -15,8 +15,6 @@ from rollout.data.swe.build import Left
 from rollout.data.swe.rows import SearchTask
 from rollout.data.whole import write_parquet
 
-__all__ = ["split", "write_left", "write_search_tasks"]
-
 T = TypeVar("T")
 
 

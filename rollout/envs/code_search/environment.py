@@ -33,15 +33,6 @@ from rollout.tools.base import NoSettings
 from rollout.tools.bash import BashConfig, BashTool
 from rollout.tools.registry import ToolSpec
 
-__all__ = [
-    "WORKING_DIR",
-    "CodeSearchConfig",
-    "CodeSearchEnvironment",
-    "Repositories",
-    "default_reward",
-    "open_code_search",
-]
-
 
 class Repositories:
     """The repositories in `folder`, which `fairbox data repos` filled with the same `source`. Raises ConfigError."""

@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 from rollout.tools.finish import FinishTool
 from rollout.tools.schema import ParameterSchema, ToolSchema
 
-__all__ = ["LocalizationFinish"]
-
 _ITEM = {
     "type": "object",
     "properties": {

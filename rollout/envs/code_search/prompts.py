@@ -24,8 +24,6 @@ import jinja2.sandbox
 from fairbox.errors import ConfigError
 from rollout.tokens.tokenizer import Message
 
-__all__ = ["HIDDEN_COLUMNS", "AnswerDialect", "PromptContext", "Prompts"]
-
 HIDDEN_COLUMNS = frozenset(
     ("patch", "test_patch", "target", "file_changes", "prompt", "FAIL_TO_PASS", "PASS_TO_PASS", "reward_model")
 )

@@ -15,8 +15,6 @@ from typing import Any
 
 from rollout.data.records import DataError, read_records
 
-__all__ = ["SearchRow", "read_search_rows"]
-
 LONGEST_STATEMENT = 200_000
 """Characters of a problem statement; a longer one is no report, and no context would hold it."""
 

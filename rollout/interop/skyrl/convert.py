@@ -19,8 +19,6 @@ from rollout.loop.results import TrajectoryResult
 from rollout.loop.rows import rows_of
 from rollout.metrics import RolloutMetrics
 
-__all__ = ["generator_output"]
-
 
 def generator_output(
     results: Sequence[TrajectoryResult],

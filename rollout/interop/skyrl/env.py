@@ -33,8 +33,6 @@ from rollout.tools.code_interpreter import CodeInterpreter
 with needs("skyrl-gym", "0.4.0", "pip install skyrl-gym==0.4.0"):
     from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-__all__ = ["FairboxEnv"]
-
 _LOG = logging.getLogger("fairbox.rollout")
 _STEP_TIMEOUT_S = 900.0
 """Longest wait for the answers of a turn, or its score."""

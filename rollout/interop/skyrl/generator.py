@@ -24,8 +24,6 @@ from rollout.interop.skyrl.convert import generator_output
 from rollout.loop.limits import Limits
 from rollout.loop.task import Task
 
-__all__ = ["FairboxGenerator", "GeneratorSettings"]
-
 _LENGTH_KEYS = {"vllm": "max_tokens", "sglang": "max_new_tokens"}
 
 

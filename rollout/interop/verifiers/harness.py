@@ -33,8 +33,6 @@ with needs("verifiers", "0.4.0", "pip install verifiers==0.4.0"):
     from verifiers.v1.dialects.chat import message_to_wire
     from verifiers.v1.harnesses.utils.compaction import is_context_overflow
 
-__all__ = ["FairboxHarness", "FairboxHarnessConfig"]
-
 OUTCOMES = "tool_outcomes"
 """Where `trace.info` has the outcome of each tool call, in order."""
 TRAJECTORY_HEADER = "x-fairbox-trajectory"

@@ -22,8 +22,6 @@ from rollout.rewards import Sample
 with needs("verifiers", "0.4.0", "pip install verifiers==0.4.0"):
     import verifiers.v1 as vf
 
-__all__ = ["FairboxData", "FairboxTask", "FairboxTaskConfig", "FairboxTaskset", "FairboxTasksetConfig"]
-
 SYSTEM = (
     "You solve word problems with Python code: you call code_interpreter with code that prints what you need. "
     "End your last answer with #### and the number, like this: #### 42"

@@ -38,8 +38,6 @@ from rollout.tools.code_interpreter import CodeInterpreter
 with needs("verl", "0.9.1", "pip install verl==0.9.1"):
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 
-__all__ = ["AgentLoopSettings", "FairboxAgentLoop", "InfraRows"]
-
 _LOG = logging.getLogger("fairbox.rollout")
 
 

@@ -22,8 +22,6 @@ with needs("verl", "0.9.1", "pip install verl==0.9.1"):
     from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
     from verl.protocol import DataProto
 
-__all__ = ["agent_loop_output", "data_proto"]
-
 
 def agent_loop_output(result: TrajectoryResult, *, pad_token_id: int) -> AgentLoopOutput:
     """What verl's `AgentLoopBase.run` returns for a trajectory.

@@ -14,8 +14,6 @@ from typing import Any
 from rollout.engines.base import GenerationRequest
 from rollout.interop.engine import ClientEngine, ClientTurn, sampling_fields
 
-__all__ = ["VerlEngine", "global_steps"]
-
 _ABORTED = ("aborted", "abort")
 """verl's words for a request that the server gave up, as before an update of the weights."""
 

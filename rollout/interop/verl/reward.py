@@ -24,8 +24,6 @@ from rollout.interop.portal import process_loop
 from rollout.interop.scores import RowScorer
 from rollout.rewards import NotScored, RewardFault, Sample
 
-__all__ = ["compute_score", "compute_score_sync", "sample_of"]
-
 _OF_VERL = ("reward_router_address", "reward_model_tokenizer")
 """What verl passes beside, where a reward model is configured."""
 _OF_OURS = ("reward", "executor", "attempts")

@@ -30,8 +30,6 @@ with needs("verl", "0.9.1", "pip install --no-deps verl==0.9.1"):
     from verl.tools.base_tool import BaseTool
     from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
-__all__ = ["INFRA_FIELD", "NOT_AVAILABLE", "CodeInterpreterTool"]
-
 _LOG = logging.getLogger("fairbox.rollout")
 INFRA_FIELD = "fairbox_infra"
 """Key of `agent_data.extra_fields` that is set when the service failed a call: a text."""

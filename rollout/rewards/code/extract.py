@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["CodeSource", "Extracted", "extract_code"]
-
 _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)")
 _THOUGHT = "</think>"
 _TAGS = {

@@ -25,20 +25,6 @@ from rollout.rewards.code.source import IMPORTS, after_future, defines, entry_of
 from rollout.rewards.code.truth import asserts_of, calls_of, document_of, programs_of, pytests_of, unusable
 from rollout.rewards.registry import reward
 
-__all__ = [
-    "Completion",
-    "LimitArguments",
-    "SampleArguments",
-    "TestArguments",
-    "code_asserts",
-    "code_function",
-    "code_pytest",
-    "code_stdio",
-    "code_tests",
-    "completion_of",
-    "humaneval",
-]
-
 _MARGIN = re.compile(r"\n(?=[^\s#)\]}])")
 """Where a completion of a function ends: something starts at the margin again."""
 

@@ -30,8 +30,6 @@ from executor_service import (
 from rollout.rewards.base import NotScored, Reward, RewardServices
 from rollout.rewards.code.extract import CodeSource, Extracted
 
-__all__ = ["Grading", "Unusable", "grade", "reward_of", "sampled"]
-
 T = TypeVar("T")
 
 PATIENCE_S = 120.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 
-__all__ = ["IMPORTS", "after_future", "defines", "entry_of", "parsed"]
-
 IMPORTS = """\
 import bisect, collections, copy, datetime, functools, heapq, itertools, json, math, operator, random, re, string, sys
 from bisect import bisect_left, bisect_right, insort

@@ -16,18 +16,6 @@ from typing import Any
 from executor_service import AssertCase, Cause, Checker, FunctionCase, InputFile, PytestCase, StdioCase
 from rollout.rewards.base import NotScored, Sample
 
-__all__ = [
-    "Asserts",
-    "Calls",
-    "Programs",
-    "Tests",
-    "asserts_of",
-    "calls_of",
-    "document_of",
-    "programs_of",
-    "pytests_of",
-]
-
 _PAIRS = (("input", "output"), ("stdin", "stdout"), ("input", "expected_output"))
 _DECODER = json.JSONDecoder()
 

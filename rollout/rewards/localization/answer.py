@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Answer", "LineSpan", "Location", "entity_id", "module_id"]
-
 MAX_LINE = 10**9
 """Lines beyond it are no lines of a file, and sums stay exact in a float."""
 

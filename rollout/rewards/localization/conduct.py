@@ -15,16 +15,6 @@ from rollout.rewards.localization.dialects import Generation
 from rollout.rewards.localization.said import final_message
 from rollout.rewards.registry import reward
 
-__all__ = [
-    "calls_by_turn",
-    "empty_answer_penalty",
-    "format_reward",
-    "multiturn_reward",
-    "tool_use_reward",
-    "turn_efficiency",
-    "turns_but_last",
-]
-
 _PENALTY = -5.0
 """For no tool call, and for an answer of another form."""
 

@@ -42,16 +42,6 @@ from rollout.rewards.localization.finish import finished_locations, parse_struct
 from rollout.rewards.localization.lines import parse_final_answer
 from rollout.rewards.localization.said import final_message, said
 
-__all__ = [
-    "CodeBlockQuirks",
-    "Dialect",
-    "Generation",
-    "ReadArguments",
-    "answer_of",
-    "parse_code_block",
-    "parse_files_tag",
-]
-
 _INIT = ".__init__"
 
 

@@ -11,8 +11,6 @@ from rollout.rewards.localization.scores import Overlap, line_iou, line_overlap,
 from rollout.rewards.localization.truth import changed_truth, target_files, target_lines
 from rollout.rewards.registry import reward
 
-__all__ = ["file_localization_f1_reward", "line_localization_reward", "multilevel_localization_f1_reward"]
-
 
 @reward("file_localization_f1_reward")
 def file_localization_f1_reward(

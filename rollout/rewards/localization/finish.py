@@ -20,8 +20,6 @@ from rollout.rewards.localization.said import last_turn
 from rollout.tools.calls import MalformedCall
 from rollout.tools.marked_calls import parse_tool_calls
 
-__all__ = ["FINISH_TOOL", "finish_problem", "finished_locations", "parse_structured", "read_locations"]
-
 FINISH_TOOL = "localization_finish"
 _AFTER = re.compile(r"\s*(?:</[\w:=-]{1,40}>\s*|<\|[\w:=-]{1,40}\|>\s*)*")
 """What may follow the text of a call: the marks that close it, in whatever format, and white space."""

@@ -14,8 +14,6 @@ import re
 
 from rollout.rewards.localization.answer import MAX_LINE, Answer, LineSpan, Problems, between, strip_dot_slash
 
-__all__ = ["parse_final_answer"]
-
 _SPAN = re.compile(r"L?(\d{1,10})(?:\s*-\s*L?(\d{1,10}))?")
 _SPANS = re.compile(r"L?\d")
 """How the text after a path's colon must begin to be meant as lines."""

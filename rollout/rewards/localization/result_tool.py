@@ -14,16 +14,6 @@ from rollout.rewards.localization.truth import target_files
 from rollout.rewards.registry import reward
 from rollout.tools.base import ToolOutcome
 
-__all__ = [
-    "file_localization_reward",
-    "result_tool_check",
-    "result_tool_f1",
-    "result_tool_precision",
-    "result_tool_recall",
-    "tool_call_count_per_turn",
-    "turns_with_tool_calls",
-]
-
 _TOOL = "result"
 
 

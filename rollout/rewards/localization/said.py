@@ -6,8 +6,6 @@ from rollout.loop.limits import StopReason
 from rollout.reasoning import split_reasoning
 from rollout.rewards.base import Sample
 
-__all__ = ["final_message", "last_turn", "said"]
-
 _FINISH = "finish"
 """OpenHands' tool that ends a conversation with a message."""
 _ASKED = (StopReason.TURNS, StopReason.TOOL_CALLS)

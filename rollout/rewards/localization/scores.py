@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from rollout.rewards.localization.answer import LineSpan
 
-__all__ = ["Overlap", "cosine", "line_iou", "line_overlap", "overlap"]
-
 
 @dataclass(frozen=True, slots=True)
 class Overlap:

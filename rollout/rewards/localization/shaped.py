@@ -12,8 +12,6 @@ from rollout.rewards.localization.f1 import file_localization_f1_reward, multile
 from rollout.rewards.localization.scores import cosine
 from rollout.rewards.registry import reward
 
-__all__ = ["cosine_reward", "main_cosine_reward", "scaled_f1_reward"]
-
 _OVER = -10.0
 """main: for more turns, or calls a turn, than the cosine's period."""
 

@@ -17,8 +17,6 @@ from rollout.data.swe import PatchError, hunk_targets, parse_patch
 from rollout.rewards.base import NotScored, Sample
 from rollout.rewards.localization.answer import MAX_LINE, LineSpan
 
-__all__ = ["Truth", "changed_truth", "target_files", "target_lines"]
-
 
 @dataclass(frozen=True, slots=True)
 class Truth:

@@ -26,8 +26,6 @@ from rollout.viewer.facts import RowFacts
 from rollout.viewer.index import DumpFolder, read_bytes
 from rollout.viewer.widgets.table import Table
 
-__all__ = ["PromptScreen", "Session", "ViewerScreen"]
-
 _SAME = {"j": "down", "k": "up", "h": "left", "l": "right", "g": "home", "G": "end"}
 _SAME |= {"ctrl+b": "pageup", "ctrl+f": "pagedown"}
 """Keys that do what others do."""

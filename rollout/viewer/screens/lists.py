@@ -21,8 +21,6 @@ from rollout.viewer.lookup import MAX_HITS, SearchHit, parse_query, search
 from rollout.viewer.screens.base import Session, ViewerScreen
 from rollout.viewer.widgets.table import Table
 
-__all__ = ["CompareScreen", "GroupsScreen", "SearchScreen", "StepsScreen"]
-
 _STEPS: tuple[Column[Path], ...] = (
     Column("step", 20, lambda step: step.stem),
     Column("bytes", 14, lambda step: _stat(step)[0]),

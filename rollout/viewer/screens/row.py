@@ -24,8 +24,6 @@ from rollout.viewer.screens.base import PromptScreen, Session, ViewerScreen
 from rollout.viewer.widgets.document import DocumentView
 from rollout.viewer.widgets.tokens import TokenView
 
-__all__ = ["RowScreen"]
-
 
 class RowScreen(ViewerScreen):
     """`rows` are those that n and p go through. `find` is looked for in each of them."""

@@ -15,8 +15,6 @@ from textual.widgets import Collapsible, Static
 from rollout.viewer.columns import DIM, visible
 from rollout.viewer.document import Block
 
-__all__ = ["DocumentView", "Part"]
-
 FOUND = "bold #000000 on #ffe45c"
 
 

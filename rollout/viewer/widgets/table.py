@@ -12,8 +12,6 @@ from textual.widgets import DataTable
 
 from rollout.viewer.columns import Column, sorted_by
 
-__all__ = ["SHOWN_ROWS", "Table"]
-
 T = TypeVar("T")
 
 SHOWN_ROWS = 20_000

@@ -20,8 +20,6 @@ from textual.strip import Strip
 from rollout.viewer.columns import visible
 from rollout.viewer.pieces import Piece, heat
 
-__all__ = ["TokenView", "piece_lines"]
-
 Run = tuple[int, str]
 """A token's position, and what of it is on one line."""
 

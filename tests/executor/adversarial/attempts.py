@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from executor_service import ExecutorClient, Outcome
 
-__all__ = ["MARKER", "SECRET", "possible", "printed", "table"]
-
 SECRET = "server-secret-7c2e"
 """In the environment of every server under attack."""
 MARKER = "98765.4321"

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from executor_service import InputFile
 
-__all__ = ["Case", "programs"]
-
 
 @dataclass(frozen=True, slots=True)
 class Case:

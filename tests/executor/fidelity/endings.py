@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tests.executor.fidelity.case import Case, programs
 
-__all__ = ["CASES"]
-
 _PROGRAMS = r"""
 === default_sigpipe
 import os, signal

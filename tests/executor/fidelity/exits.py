@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tests.executor.fidelity.case import programs
 
-__all__ = ["CASES"]
-
 CASES = programs(
     r"""
 === exit_0

@@ -5,8 +5,6 @@ from __future__ import annotations
 from executor_service import InputFile
 from tests.executor.fidelity.case import Case, programs
 
-__all__ = ["CASES"]
-
 _PROGRAMS = r"""
 === main_module
 print(__name__, __file__, __spec__, __package__, __doc__, __builtins__, type(__loader__))

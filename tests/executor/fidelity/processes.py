@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tests.executor.fidelity.case import Case, programs
 
-__all__ = ["CASES"]
-
 _PROGRAMS = r"""
 === multiprocessing_not_joined
 import multiprocessing as mp, time

@@ -9,8 +9,6 @@ from __future__ import annotations
 import subprocess
 from types import TracebackType
 
-__all__ = ["Bridge"]
-
 _LENGTH = 15
 """The kernel's limit for names of devices."""
 _WITHIN_S = 60.0

@@ -20,8 +20,6 @@ from tests.k8s.manifests import ROOT
 from tests.k8s.netns.bridge import Bridge
 from tests.k8s.runs import Run, read
 
-__all__ = ["DEADLINE_S", "LIMIT", "Tiers", "tiers", "unusable"]
-
 LIMIT = 3
 DEADLINE_S = 15.0
 """Of each wait for a lease, and of each call, of the client."""

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 from tests.limiter.chaos.history import Grant, History
 
-__all__ = ["problems"]
-
 _MS = 1e6
 
 

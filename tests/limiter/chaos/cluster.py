@@ -21,8 +21,6 @@ from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.chaos.proxy import Proxy
 from tests.limiter.servers import ONE_OF_MANY, ROOT, status_of
 
-__all__ = ["GRACE_S", "LIMIT", "TTL_S", "Cluster"]
-
 LIMIT = 6
 TTL_S = 3.0
 """Of executors' sessions: short, so that a run of seconds sees many of them end."""

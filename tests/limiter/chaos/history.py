@@ -14,8 +14,6 @@ from typing import Any
 
 from tests.limiter.chaos.journal import Steps
 
-__all__ = ["Grant", "History", "Request", "Run", "read_history"]
-
 
 @dataclass(frozen=True, slots=True)
 class Run:

@@ -13,8 +13,6 @@ import struct
 import time
 from pathlib import Path
 
-__all__ = ["Journal", "Steps"]
-
 _SLOTS = 1 << 16
 """Runs of one executor process; a soak makes some ten thousand."""
 _SLOT = struct.Struct("=q")

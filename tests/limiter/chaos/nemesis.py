@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable
 
 from tests.limiter.chaos.cluster import TTL_S, Cluster
 
-__all__ = ["KINDS", "Nemesis"]
-
 _PAUSE_S = 0.4
 """Mean time between the beginnings of two faults."""
 _AT_ONCE = 2

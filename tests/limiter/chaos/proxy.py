@@ -11,8 +11,6 @@ import socket
 import struct
 from types import TracebackType
 
-__all__ = ["Direction", "Proxy"]
-
 _CHUNK = 65536
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER that makes closing send RST."""

@@ -9,8 +9,6 @@ from limiter.client.transport import Connection
 from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.chaos.journal import Journal
 
-__all__ = ["RecordingTransport"]
-
 
 class RecordingTransport:
     """gRPC, and a journal."""

@@ -17,8 +17,6 @@ from tests.limiter.servers import unary_lease
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterServiceAsyncStub
 
-__all__ = ["STREAM", "UNARY", "Tally", "storm"]
-
 _PATIENCE_S = 0.03
 """Mean; about what a grant takes in the storm, so that many grants and cancels meet on the way."""
 _HOLD_S = 0.001

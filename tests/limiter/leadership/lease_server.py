@@ -16,8 +16,6 @@ from typing import Any
 
 from aiohttp import web
 
-__all__ = ["LeaseServer"]
-
 _MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _PATH = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 _MAX_INT32 = 2**31 - 1

@@ -17,8 +17,6 @@ from tests.limiter.sim.executor_node import ExecutorNode
 from tests.limiter.sim.limiter_node import LimiterNode
 from tests.limiter.sim.world import World
 
-__all__ = ["audit"]
-
 _EVERY_S = 1.0
 """What is different at two looks in a row has been for longer than any message takes."""
 

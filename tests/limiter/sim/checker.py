@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from tests.limiter.sim.loop import Process, SimLoop
 from tests.limiter.sim.trace import Trace
 
-__all__ = ["Checker", "Program"]
-
 _START_WITHIN_S = 30.0
 """Between the grant of a lease and the start of its program: `start_by`, the bind and the set-up of the sandbox."""
 _MOST_REPORTED = 5

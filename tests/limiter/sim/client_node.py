@@ -13,8 +13,6 @@ from tests.limiter.sim.loop import Process
 from tests.limiter.sim.transport import SimTransport
 from tests.limiter.sim.world import LIMITER, ProcessClock, World
 
-__all__ = ["ClientNode", "Execute", "execute"]
-
 _TASKS = 2
 _ANSWER_BACKSTOP_S = 10.0
 """What a client adds to a queue timeout before it takes the limiter for gone; see limiter.client.session."""

@@ -13,8 +13,6 @@ from typing import Any
 from tests.limiter.sim.loop import Process
 from tests.limiter.sim.network import Network
 
-__all__ = ["Broken", "End", "dial"]
-
 _WINDOW = 32
 """Messages on their way in one direction before a sender has to wait."""
 _PING_EVERY_S = 10.0

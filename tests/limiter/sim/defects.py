@@ -25,8 +25,6 @@ from limiter.core.waiting import WaitQueue
 from limiter.leadership.election import Election
 from tests.limiter.sim.scenario import Fault, Scenario, draw
 
-__all__ = ["DEFECTS", "Defect"]
-
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Makes the wrong method from the right one."""
 

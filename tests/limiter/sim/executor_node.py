@@ -17,8 +17,6 @@ from tests.limiter.sim.connection import Broken, End
 from tests.limiter.sim.transport import SimTransport
 from tests.limiter.sim.world import LIMITER, ProcessClock, World
 
-__all__ = ["ExecutorNode"]
-
 _START_WITHIN_S = 0.003
 _KILL_WITHIN_S = 0.08
 

@@ -10,8 +10,6 @@ from limiter.core.waiting import FairQueue
 from tests.limiter.sim.defects import Defect
 from tests.limiter.sim.scenario import EXTENDED_FROM, Fault
 
-__all__ = ["EXTENDED_DEFECTS"]
-
 
 def _forget_the_rate(_: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, count, now: None

@@ -14,8 +14,6 @@ from tests.limiter.sim.unary import serve_any
 from tests.limiter.sim.watch import watch
 from tests.limiter.sim.world import LIMITER, ProcessClock, World
 
-__all__ = ["LimiterNode"]
-
 _DRAIN_S = 1.0
 _FORGOTTEN_WITHIN_S = 1.0
 """A service routes to a process that is not ready any more for this long."""

@@ -18,8 +18,6 @@ from typing import Any, TypeVarTuple, Unpack
 
 from tests.limiter.sim.clock import MachineClock
 
-__all__ = ["Process", "SimLoop"]
-
 _Ts = TypeVarTuple("_Ts")
 _PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 _TICK_S = 1e-9

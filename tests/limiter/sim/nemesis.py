@@ -12,8 +12,6 @@ from tests.limiter.sim.loop import Process
 from tests.limiter.sim.scenario import Fault
 from tests.limiter.sim.world import STORE, World
 
-__all__ = ["LONGEST_HICCUP_S", "Nemesis"]
-
 LONGEST_HICCUP_S = 0.05
 """With the times of executor_node.py less than an executor's margin: 0.1 s, and 2 % of its ttl for clocks at 1 %."""
 _CLIENTS, _EXECUTORS, _LIMITERS = "client", "executor", "limiter"

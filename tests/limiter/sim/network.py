@@ -17,8 +17,6 @@ from tests.limiter.sim.trace import Trace
 if TYPE_CHECKING:
     from tests.limiter.sim.connection import End
 
-__all__ = ["Network"]
-
 Accept = Callable[["End"], None]
 
 

@@ -10,8 +10,6 @@ from limiter.core.events import Configure
 from tests.limiter.sim.limiter_node import LimiterNode
 from tests.limiter.sim.world import World
 
-__all__ = ["Operator"]
-
 _EVERY_S = 2.0
 """Mean time between changes."""
 

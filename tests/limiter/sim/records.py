@@ -11,8 +11,6 @@ from tests.limiter.sim.loop import Process
 from tests.limiter.sim.network import Network
 from tests.limiter.sim.world import STORE, World
 
-__all__ = ["SimRecords", "StoreNode"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Call:

@@ -13,8 +13,6 @@ from enum import StrEnum
 
 from limiter.core import BucketLimits, BucketOrder, Timing
 
-__all__ = ["EXTENDED_FROM", "Fault", "Scenario", "draw"]
-
 EXTENDED_FROM = 100_000
 """Seeds from here on have more in their world; those below stay what they are when that changes."""
 

@@ -23,8 +23,6 @@ from tests.limiter.sim.scenario import Scenario
 from tests.limiter.sim.unary_node import UNARY, UnaryNode
 from tests.limiter.sim.world import STORE, Node, World
 
-__all__ = ["Verdict", "simulate"]
-
 _RECONNECTED_WITHIN_S = 20.0
 """After the last fault every connection that looks alive is alive: dead ones are noticed within 14 s."""
 _WORKERS: tuple[type[Node], ...] = (ClientNode, UnaryNode, ExecutorNode)

@@ -8,8 +8,6 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-__all__ = ["Trace"]
-
 
 class Trace:
     """One history."""

@@ -12,8 +12,6 @@ from tests.limiter.sim.connection import Broken, End, dial
 from tests.limiter.sim.loop import Process
 from tests.limiter.sim.network import Network
 
-__all__ = ["SimTransport", "serve_session"]
-
 _HELLO_WITHIN_S = 10.0
 """As in limiter.server.service."""
 

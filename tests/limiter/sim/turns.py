@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Turns"]
-
 
 class Turns:
     """What has happened since each tenant that waits has begun to wait, or was granted last."""

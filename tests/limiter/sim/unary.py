@@ -12,8 +12,6 @@ from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.sim.connection import Broken, End
 from tests.limiter.sim.transport import serve_session
 
-__all__ = ["Answer", "serve_any"]
-
 _FIRST_WITHIN_S = 10.0
 
 

@@ -12,8 +12,6 @@ from tests.limiter.sim.connection import Broken, dial
 from tests.limiter.sim.unary import Answer
 from tests.limiter.sim.world import LIMITER, World
 
-__all__ = ["UNARY", "UnaryNode"]
-
 UNARY = "client-unary"
 """How their names begin."""
 _UNBOUND_TTL_S = 5.0

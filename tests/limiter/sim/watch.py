@@ -13,8 +13,6 @@ from tests.limiter.sim.pace import Pace
 from tests.limiter.sim.turns import Turns
 from tests.limiter.sim.world import World
 
-__all__ = ["watch"]
-
 _TINY_S = 1e-6
 
 

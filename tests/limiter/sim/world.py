@@ -15,8 +15,6 @@ from tests.limiter.sim.network import Network
 from tests.limiter.sim.scenario import Scenario
 from tests.limiter.sim.trace import Trace
 
-__all__ = ["LIMITER", "STORE", "Node", "ProcessClock", "World"]
-
 LIMITER = "limiter"
 """The service that clients and executors connect to."""
 STORE = "store"

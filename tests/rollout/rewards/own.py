@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rollout.rewards import Reward, RewardServices, Sample
 
-__all__ = ["brevity", "knows_services", "of_two_texts"]
-
 
 def brevity(sample: Sample, *, most: int = 10) -> float:
     return max(0.0, 1.0 - len(sample.text) / most)
