@@ -244,14 +244,11 @@ class Recorder:
             reason, where = BranchReason.FIRST, ""
         given = tuple(messages)
         plain = tuple(self._plain(message) for message in given)
-        before = Segment(SegmentKind.PROMPT, self._prompt_ids(plain, tools))
-        return Pending(None, given, plain, tools, before, before.ids, 0, reason, where)
-
-    def _prompt_ids(self, plain: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         try:
-            return self._chat.prompt_ids(plain, tools)
-        except Exception as error:  # the boundary to a model's template, which raises anything
-            raise _refused(error) from error
+            before = Segment(SegmentKind.PROMPT, self._chat.prompt_ids(plain, tools))
+        except ChatTemplateError as error:
+            raise bad_parameter("messages", f"can't be used: {error}") from None
+        return Pending(None, given, plain, tools, before, before.ids, 0, reason, where)
 
     def _boundary(
         self,
@@ -272,12 +269,7 @@ class Recorder:
             texts = [text for _, text in answers]
             return Segment(SegmentKind.TOOL, self._chat.between_turns(texts, ended=turn.ended, refs=refs))
         conversation = (*(turn.parent.conversation() if turn.parent else ()), *turn.plain)
-        try:
-            ids = self._chat.continuation(conversation, turn.text, plain, tools, ended=turn.ended)
-        except ChatTemplateError:
-            raise
-        except Exception as error:  # the same boundary
-            raise _refused(error) from error
+        ids = self._chat.continuation(conversation, turn.text, plain, tools, ended=turn.ended)
         return Segment(SegmentKind.TOOL, ids)
 
     def _plain(self, message: ChatMessage) -> Message:
@@ -318,7 +310,3 @@ def _segments(result: GenerationResult) -> tuple[Segment, ...]:
 def _too_long(message: str) -> ApiError:
     """400 with the code by which agents know that they have to shorten their history."""
     return ApiError(400, message, code="context_length_exceeded", param="messages")
-
-
-def _refused(error: Exception) -> ApiError:
-    return bad_parameter("messages", f"can't be used: the model's chat template refuses these messages: {error}")

@@ -44,7 +44,7 @@ def test_plugin_of_verifiers_says_so(module: str) -> None:
 
 
 def test_everything_else_loads_without_them() -> None:
-    modules = "verl.engine, skyrl.convert, skyrl.generator, loop, portal, scores, shared, settings"
+    modules = "verl.reward, skyrl.convert, skyrl.generator, loop, portal, scores, shared, settings"
     names = ", ".join(f"rollout.interop.{name}" for name in modules.split(", "))
     heavy = ("torch", "transformers", "verl", "skyrl_train", "skyrl_gym", "ray")
     program = f"import sys, {names}; print([name for name in {heavy} if name in sys.modules])"

@@ -7,6 +7,10 @@
 What it adds to `ToolAgentLoop`: malformed calls are answered with what is wrong; calls of a turn run in parallel and
 none is dropped; ids are append-only by construction, and a chat template that is not is refused; a call that the
 service failed is tried again, then the trajectory is, and then it is left out of training. It raises for no trajectory.
+
+Turns come from verl's own client (`LLMServerClient.generate`), which balances load and keeps a trajectory on one
+server. Logprobs are what that server returns: sglang's are of the distribution after temperature; vLLM's are what
+`rollout.logprobs_mode` says.
 """
 
 from __future__ import annotations
@@ -20,13 +24,13 @@ from typing import Any
 from executor_service import Cause
 from fairbox.config import setting
 from fairbox.errors import ConfigError
-from rollout.engines.base import SamplingParams
+from rollout.engines.base import GenerationRequest, SamplingParams
+from rollout.interop.engine import ClientEngine, ClientTurn, sampling_fields
 from rollout.interop.loop import TrainerLoop, TrainerLoopSettings
 from rollout.interop.needs import needs
 from rollout.interop.scores import RowScorer, ground_truth
 from rollout.interop.settings import from_mapping
 from rollout.interop.verl.convert import agent_loop_output
-from rollout.interop.verl.engine import VerlEngine
 from rollout.loop.limits import Limits, StopReason
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.state import RequestState
@@ -73,7 +77,7 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
         self._settings = from_mapping(AgentLoopSettings, settings, "settings of the agent loop fairbox")
         rollout = self.rollout_config
         room = rollout.prompt_length + rollout.response_length
-        engine = VerlEngine(
+        engine = _VerlEngine(
             self.server_manager,
             model_name=str(self.config.actor_rollout_ref.model.get("path", "verl")),
             vocab_size=len(self.tokenizer),
@@ -149,3 +153,31 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
             trainer = self.config.get("trainer", None)
             return bool(trainer is not None and trainer.get("use_v1", False))
         return self._settings.infra_rows == InfraRows.DROP
+
+
+class _VerlEngine(ClientEngine):
+    """`client` is the `server_manager` that verl gives an agent loop. Weight versions are verl's global steps, as text:
+    one, or `LOW..HIGH` where a turn was sampled across an update."""
+
+    who = "verl's server"
+
+    async def ask(self, request: GenerationRequest) -> ClientTurn:
+        """Reads verl's `TokenOutput`."""
+        sampling = sampling_fields(request.params) | {
+            "repetition_penalty": 1.0,
+            "logprobs": True,
+            "max_tokens": request.params.max_new_tokens,
+        }
+        # The trajectory's id: verl keeps requests of one id on one server, and makes ids of its own for it.
+        answer = await self.client.generate(
+            request_id=request.trajectory_id, prompt_ids=list(request.input_ids), sampling_params=sampling
+        )
+        aborted = answer.stop_reason in ("aborted", "abort")  # as before an update of the weights
+        return ClientTurn(answer.token_ids, answer.log_probs, aborted, _version(answer.extra_fields))
+
+
+def _version(fields: Mapping[str, Any]) -> str:
+    low, high = fields.get("min_global_steps"), fields.get("max_global_steps")
+    if high is None:
+        return "unknown"
+    return str(high) if low in (None, high) else f"{low}..{high}"

@@ -14,7 +14,6 @@ import numpy as np
 from fairbox.errors import FieldError, FieldErrors
 from rollout.batch import RolloutBatch
 from rollout.interop.needs import needs
-from rollout.interop.verl.engine import global_steps
 from rollout.loop.results import TrajectoryResult
 from rollout.tokens.segment import SegmentKind
 
@@ -85,8 +84,8 @@ def data_proto(batch: RolloutBatch, *, meta_info: dict[str, Any] | None = None) 
 def _extra_fields(result: TrajectoryResult) -> dict[str, Any]:
     segments = result.trajectory.segments
     versions = list(dict.fromkeys(s.weight_version for s in segments if s.weight_version is not None))
-    steps = [step for version in versions for step in global_steps(version)]
-    known = bool(steps) and all(global_steps(version) for version in versions)
+    steps = [step for version in versions for step in _global_steps(version)]
+    known = bool(steps) and all(_global_steps(version) for version in versions)
     return {
         "turn_scores": _turn_scores(result),
         "tool_rewards": list(result.tool_rewards.values()),
@@ -106,3 +105,9 @@ def _turn_scores(result: TrajectoryResult) -> list[float]:
     """What of the reward belongs to each turn; empty where it belongs to none."""
     turns = {} if result.masked or result.reward is None else result.reward.turns
     return [turns.get(turn, 0.0) for turn in range(1, result.turns + 1)] if turns else []
+
+
+def _global_steps(version: str) -> tuple[int, ...]:
+    """The steps that a weight version names: one, or the first and the last (`4..6`); none if it is not verl's."""
+    parts = version.split("..")
+    return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else ()

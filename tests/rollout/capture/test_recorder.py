@@ -15,7 +15,7 @@ from rollout.capture.messages import ChatMessage, WireMessage
 from rollout.capture.recorder import BranchReason, Pending, Recorder, Turn
 from rollout.capture.turns import parse_turn
 from rollout.engines import FinishReason, GenerationResult, SamplingParams, VersionSpan
-from rollout.tokens import ChatTemplate, HubTokenizer, Message
+from rollout.tokens import ChatTemplate, ChatTemplateError, HubTokenizer, Message
 from rollout.tools import FORMATS
 from rollout.tools.calls import MAX_CALLS
 
@@ -192,6 +192,16 @@ def test_template_that_rewrites_earlier_turns_starts_a_branch(tokenizer: HubToke
     # The new branch goes on as any other.
     history = [user("Hi."), first.message, answer(first, "2"), second.message, user("And?"), third.message]
     assert player.play([*history, user("Bye.")], "Four.").parent is third
+
+
+def test_messages_that_the_template_refuses_are_named(chat: ChatTemplate, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any) -> tuple[int, ...]:
+        raise ChatTemplateError("the chat template refuses a conversation of user: no")
+
+    monkeypatch.setattr(chat, "prompt_ids", refuse)
+    with pytest.raises(ApiError, match=r"^messages can't be used: the chat template refuses") as caught:
+        Player(chat).begin([user("Hi.")])
+    assert (caught.value.status, caught.value.param) == (400, "messages")
 
 
 def test_room_is_clamped_and_reserved(chat: ChatTemplate) -> None:
