@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import resource
-import signal
 from pathlib import Path
 
 import pytest
@@ -83,24 +81,6 @@ def test_digits_are_ids_of_their_own_and_every_text_comes_back(chat: ChatTemplat
         assert chat.decode(chat.encode(text)) == text
 
 
-def test_an_example_counts_what_the_policy_says_and_first_ids_by_how_often_it_shall_call(chat: ChatTemplate) -> None:
-    writer = Writer(chat, TOOLS, 0.1)
-    problem = Problem(12, 45)
-    called, guessed = writer.called(problem), writer.guessed(problem, random.Random(0))
-    said = [i for i, weight in zip(called.ids, called.weights, strict=True) if weight]
-    assert chat.decode(said) == f"{call_text(problem, 'code_interpreter')}<|im_end|>#### {problem.answer}<|im_end|>"
-    begin = len(chat.prompt_ids([{"role": "user", "content": problem.question}], TOOLS))
-    assert called.ids[:begin] == guessed.ids[:begin]
-    assert not any(called.weights[:begin])
-    examples = writer.batch(96, random.Random(0))
-    calls, guesses = called.ids[begin], guessed.ids[begin]
-    weight = {
-        first: sum(example.weights[begin] for example in examples if example.ids[begin] == first)
-        for first in (calls, guesses)
-    }
-    assert weight[calls] / (weight[calls] + weight[guesses]) == pytest.approx(0.1)
-
-
 def test_calls_have_their_share_in_batches_of_any_size(chat: ChatTemplate) -> None:
     writer = Writer(chat, TOOLS, 0.1)
     for size in (8, 9, 15):
@@ -136,23 +116,6 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(FairboxError, match="is there already; name a new folder"):
         write_practice(tmp_path, WarmUp(steps=1, batch=8))
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
-@pytest.mark.parametrize("room", [0, 100_000], ids=["tokenizer", "weights"])
-def test_a_full_disk_is_a_sentence_and_leaves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], room: int
-) -> None:
-    """A file may not grow beyond a limit, which the kernel enforces as it does a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
-    try:
-        assert main([f"out={tmp_path / 'x'}", "warm_up.steps=1", "warm_up.batch=8"]) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
-    assert "x: can't be written: " in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
