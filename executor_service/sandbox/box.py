@@ -20,6 +20,7 @@ from typing import Any
 
 from executor_service.sandbox.groups import NO_GROUPS, RunGroups
 from executor_service.sandbox.host import Host
+from executor_service.sandbox.lease_page import LeasePage
 from executor_service.sandbox.limits import DEFAULT_INODES
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.sandbox.template import Template, wait_readable
@@ -47,6 +48,7 @@ class Box:
         host: Host,
         template: Template,
         number: int,
+        leases: LeasePage,
         *,
         disk_bytes: int,
         memory_bytes: int,
@@ -55,6 +57,7 @@ class Box:
         on_gone: Callable[[Box], None],
     ) -> None:
         self.number = number
+        self.leases = leases
         self.profile = template.profile.name
         self.disk_bytes = disk_bytes
         self.groups: RunGroups | None = None
@@ -90,12 +93,13 @@ class Box:
         self.counts_processes = bool(groups["processes"])
         spec = {
             **self._host.root(self.number),
+            "number": self.number,
             "disk_bytes": self.disk_bytes,
             "inodes": DEFAULT_INODES,
             "groups": groups if self.groups.folders else NO_GROUPS,
         }
         try:
-            self._control = self._template.open_box(spec)
+            self._control = self._template.open_box(spec, self.leases.handle)
         except SandboxFailure:
             self.groups.remove()
             raise

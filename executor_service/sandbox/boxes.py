@@ -23,6 +23,7 @@ from executor_service.cleanup import to_the_end
 from executor_service.model import IsolationLevel, Limits
 from executor_service.sandbox.box import Box
 from executor_service.sandbox.host import Host
+from executor_service.sandbox.lease_page import LeasePage
 from executor_service.sandbox.report import Plan, SandboxFailure
 from executor_service.sandbox.template import Profile, Template
 from executor_service.sandbox.use import Sandbox
@@ -135,6 +136,8 @@ class Boxes:
             )
             for index, profile in enumerate(profiles)
         }
+        self.leases = LeasePage(most * len(profiles))
+        """Until when work under leases may run, and where there is some."""
         self._tasks = asyncio.TaskGroup()
         self._keepers: list[asyncio.Task[None]] = []
         self._closing = False
@@ -164,6 +167,7 @@ class Boxes:
         for task in self._keepers:
             task.cancel()  # the templates end with them
         await self._tasks.__aexit__(None, None, None)
+        self.leases.close()
 
     async def _close(self) -> None:
         for shelf in self._shelves.values():
@@ -280,6 +284,7 @@ class Boxes:
             self._host,
             template,
             shelf.free.pop(),
+            self.leases,
             disk_bytes=self._limits.disk_bytes,
             memory_bytes=self._limits.memory_bytes,
             processes=self._limits.processes,

@@ -96,14 +96,15 @@ class Template:
     ) -> None:
         await to_the_end(self._close())
 
-    def open_box(self, spec: Mapping[str, Any]) -> socket.socket:
-        """Asks for a box. Its init answers on the socket that is returned."""
+    def open_box(self, spec: Mapping[str, Any], leases: int) -> socket.socket:
+        """Asks for a box, whose init reads the page of leases by the descriptor `leases`, and answers on the socket
+        that is returned."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             ours.setblocking(False)
             assert self._control is not None
             try:
-                socket.send_fds(self._control, [json.dumps(spec).encode()], [theirs.fileno()])
+                socket.send_fds(self._control, [json.dumps(spec).encode()], [theirs.fileno(), leases])
             except OSError as error:
                 ours.close()
                 raise SandboxFailure("template", error.errno or 0, f"it has ended: {error}", started=False) from None

@@ -59,6 +59,7 @@ class Sandbox:
         self._streams: Streams | None = None
         self._channel: Channel | None = None
         self._killed = Killed.NOT
+        self._leases = 0
         self._deadline: asyncio.Timeout | None = None
         self._ended = self._dead = False
         self._unsent = b""
@@ -90,6 +91,20 @@ class Sandbox:
         except asyncio.CancelledError:
             await to_the_end(self._close())
             raise
+        finally:
+            while self._leases:
+                self.drop_lease()
+
+    def hold_lease(self) -> None:
+        """What is to run in it has a lease: once that has lapsed, its init kills everything in it, whatever the server
+        does. Until `drop_lease()`, or the end of the block."""
+        self._leases += 1
+        self._box.leases.hold(self._box.number)
+
+    def drop_lease(self) -> None:
+        """Something that ran under a lease is over."""
+        self._leases -= 1
+        self._box.leases.drop(self._box.number)
 
     async def run(self, observe: Callable[[Stream, bytes], None] | None = None) -> Report:
         """Starts the program and returns when it has ended and everything that it started is killed.

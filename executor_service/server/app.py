@@ -22,6 +22,7 @@ from executor_service.model import IsolationLevel
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.groups import find_groups
 from executor_service.sandbox.host import Host, inspect_host
+from executor_service.sandbox.lease_page import LeasePage
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.sandbox.seccomp import compile_filter
 from executor_service.server.access import ACCESS
@@ -94,7 +95,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         here, capabilities = await open_here(stack, config, clock, workspaces.store)
         copy_bytes = config.workspace_copy_bytes if here.host.bare else 0
         calls = WorkspaceCalls(workspaces, config.workspace_remotes, here.host.binds, name=name, copy_bytes=copy_bytes)
-        gate = await stack.enter_async_context(open_gate(config, name, limiter_security))
+        gate = await stack.enter_async_context(open_gate(config, name, limiter_security, here.boxes.leases))
         work, sessions, runs, verifier = await open_work(stack, config, here, calls.hold, gate, clock, name)
         policy, installed, profiles = config.policy(), capabilities.installed, here.boxes.profiles
         once = await stack.enter_async_context(sessions_once(sessions, clock, open_table()))
@@ -291,12 +292,16 @@ def open_table() -> DedupTable[Any, Any]:
 
 
 @contextlib.asynccontextmanager
-async def open_gate(config: ExecutorConfig, name: str, security: ClientSecurity) -> AsyncIterator[LeaseGate]:
-    """The gate that the configuration asks for; `security` is how the limiter is reached."""
+async def open_gate(
+    config: ExecutorConfig, name: str, security: ClientSecurity, leases: LeasePage
+) -> AsyncIterator[LeaseGate]:
+    """The gate that the configuration asks for; `security` is how the limiter is reached. The inits of boxes read in
+    `leases` until when it vouches for this server."""
     if config.limiter == "none":
         yield NoLimiter()
         return
-    async with ExecutorSession(config.limiter, executor_id=name, security=security) as session:
+    renewed = leases.allow_until
+    async with ExecutorSession(config.limiter, executor_id=name, on_renewed=renewed, security=security) as session:
         yield RemoteLimiter(
             session,
             bucket=_BUCKET,

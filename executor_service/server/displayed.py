@@ -83,6 +83,7 @@ class DisplayedPrograms:
                 await claim.confirmed()
                 claim.when_lost(lambda: family.kill(family.root, LAPSED))
                 claim.check()
+                family.hold_lease()
                 attempt.started = True
                 setup_s = self._clock.now() - admitted
                 facts = await cells(family)

@@ -26,7 +26,7 @@ from executor_service.sandbox.inside.workspace import BRANCHES
 from executor_service.sandbox.report import Killed, Plan, SandboxFailure
 from executor_service.sandbox.streams import Streams
 from executor_service.sandbox.use import Sandbox
-from executor_service.server.interpreter import Death, Interpreter
+from executor_service.server.interpreter import LAPSED, Death, Interpreter
 
 
 def new_ends(owner: int | None) -> tuple[list[int], list[int]]:
@@ -216,6 +216,15 @@ class Family:
         if members:
             await asyncio.wait([member.gone for member in members], timeout=_DEATH_WITHIN_S)
 
+    def hold_lease(self) -> None:
+        """A cell is to run under a lease: if that lapses, the init kills the whole family, should the server not do it.
+        Until `drop_lease()`, or the end of the family."""
+        self._box.hold_lease()
+
+    def drop_lease(self) -> None:
+        """A cell is over."""
+        self._box.drop_lease()
+
     @property
     def _box(self) -> Sandbox:
         assert self._sandbox is not None
@@ -335,6 +344,8 @@ class Family:
                 why = Ended(_BY_INIT.get(reason, "was ended with its family"), Cause.POLICY)
                 limit = Killed(reason) if reason in _BY_INIT else Killed.NOT
                 death = Death(why, limit, 0, signal.SIGKILL, ours=not limit, facts=event)
+                if reason == Killed.LAPSED:
+                    death = replace(LAPSED, facts=event)
                 for member in tuple(self._members):
                     self._gone(member, death)
             case "starved":

@@ -119,4 +119,5 @@ async def _allow(attempt: Attempt, sandbox: Sandbox) -> None:
     await claim.confirmed()
     claim.when_lost(lambda: sandbox.kill(Killed.LAPSED))
     claim.check()
+    sandbox.hold_lease()
     attempt.started = True

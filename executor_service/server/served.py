@@ -55,7 +55,8 @@ class Served:
         self._starved_s: float | None = None
 
     async def start(self) -> None:
-        """Lets it begin."""
+        """Lets it begin, under a lease."""
+        self._sandbox.hold_lease()
         self._sandbox.streams.on_flood = lambda: self.kill(Killed.OUTPUT)
         self._channel = await self._sandbox.serve(MAX_BYTES)
 

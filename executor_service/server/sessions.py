@@ -180,9 +180,13 @@ class Sessions:
         cell = session.cells
         attempt.started = True
         run = CellRun(family, member, attempt.request, limits, cell=cell, grace_s=self._grace_s, clock=self._clock)
-        async with run:
-            setup_s = self._clock.now() - admitted
-            end = await run.end(f"<cell {cell}>", attempt.observe)
+        family.hold_lease()
+        try:
+            async with run:
+                setup_s = self._clock.now() - admitted
+                end = await run.end(f"<cell {cell}>", attempt.observe)
+        finally:
+            family.drop_lease()
         if end.answer is not None:
             session.memory_bytes = end.answer.resident_bytes
         facts = facts_of(end, limits, kept=True)

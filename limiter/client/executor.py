@@ -43,19 +43,23 @@ class ExecutorSession:
         target: str,
         *,
         executor_id: str = "",
+        on_renewed: Callable[[float], None] | None = None,
         unavailable_after: float = 10.0,
         clock: Clock | None = None,
         transport: Transport | None = None,
         rng: random.Random | None = None,
         security: ClientSecurity | None = None,
     ) -> None:
-        """`security`: TLS and the token, of the role executor; None: those of the environment
+        """`on_renewed` is given `valid_until` with each frame of the limiter.
+
+        `security`: TLS and the token, of the role executor; None: those of the environment
         (`fairbox.security.client_security`). ConfigError where they can't be used."""
         self.target = target
         self.executor_id = executor_id or process_name()
         # A new id for each process: a restarted executor runs nothing of what its predecessor ran.
         self.session_id = uuid.uuid4().hex
         self._clock = clock or MonotonicClock()
+        self._on_renewed = on_renewed
         self._lost: dict[Lease, list[Callable[[], None]]] = {}
         self._disowned: set[Lease] = set()
         """Held here, but the limiter wants them back or does not know them: their work must end."""
@@ -175,6 +179,8 @@ class ExecutorSession:
     # Internal
 
     def _on_frame(self) -> None:
+        if self._on_renewed is not None:
+            self._on_renewed(self.valid_until)
         if self.valid and self._lapsed:
             _LOG.info("limiter %s vouches for this executor, in epoch %d", self.target, self.epoch)
             self._lapsed = False

@@ -12,6 +12,7 @@ import sys
 _CODE = """
 import json, os, select, socket, time
 from executor_service.sandbox.inside.ending import Pages
+from executor_service.sandbox.inside.lease import COUNTS_AT, LeaseDeadline
 from executor_service.sandbox.inside.meters import Meters
 from executor_service.sandbox.inside.use import Folders, Use
 
@@ -26,7 +27,11 @@ if worker == 0:
 os.waitid(os.P_PID, worker, os.WEXITED | os.WNOWAIT)
 os.write(wake, b"\\x11")
 meters = Meters({"attach": [], "oom": "", "processes": "", "cpu": "", "peak": ""})
-use = Use(init, meters, Pages(), worker, (poll, woken), number=2, folders=Folders("/", None))
+page = os.memfd_create("leases")
+os.ftruncate(page, COUNTS_AT + 4)
+use = Use(
+    init, meters, Pages(), worker, (poll, woken), number=2, folders=Folders("/", None), lease=LeaseDeadline(page, 0)
+)
 begin = {"type": "begin", "serves": True, "tasks": 0, "disk_bytes": 0, "workspace": None}
 for order in ({"type": "rest", "use": 1}, {"type": "end", "use": 1}, {**begin, "use": 2}):
     server.send(json.dumps(order).encode())

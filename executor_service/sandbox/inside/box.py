@@ -27,6 +27,7 @@ from executor_service.sandbox.inside import syscalls as sys_
 from executor_service.sandbox.inside.bare import BareBox
 from executor_service.sandbox.inside.confine import Confinement, prepare
 from executor_service.sandbox.inside.ending import Pages
+from executor_service.sandbox.inside.lease import LeaseDeadline
 from executor_service.sandbox.inside.meters import Meters
 from executor_service.sandbox.inside.private import PrivateFolders
 from executor_service.sandbox.inside.use import Folders, Use
@@ -53,8 +54,10 @@ _held: list[object] = []
 """Of the init, in a worker: taking it apart costs more than keeping it."""
 
 
-def serve(control: socket.socket, spec: BoxSpec, *, privileged: bool, bare: bool, seccomp: bytes) -> Program:
-    """Never returns in the init; returns in workers that are to be Python programs."""
+def serve(
+    control: socket.socket, leases: int, spec: BoxSpec, *, privileged: bool, bare: bool, seccomp: bytes
+) -> Program:
+    """Never returns in the init; returns in workers that are to be Python programs. `leases`: the page of leases."""
     stage = "namespaces"
     instead: BareBox | None = None
     try:
@@ -62,6 +65,7 @@ def serve(control: socket.socket, spec: BoxSpec, *, privileged: bool, bare: bool
         control.set_inheritable(False)
         stage = "descriptors"
         hold_low_numbers()
+        lease = LeaseDeadline(leases, spec["number"])
         stage = "control groups"
         meters = Meters(spec["groups"])
         join_for_good(spec["groups"], bare=bare)
@@ -84,7 +88,7 @@ def serve(control: socket.socket, spec: BoxSpec, *, privileged: bool, bare: bool
         oom_score = _open_or_none(_OOM_SCORE)  # now, while it is ours
         sys_.prctl(sys_.PR_SET_DUMPABLE, 0)
         confinement = Confinement(spec["uid"], privileged, seccomp, meters.attach, spec["nice"], bare=instead)
-        box = Box(control, spec, confinement, store, meters=meters, last_pid=last_pid, oom_score=oom_score)
+        box = Box(control, lease, spec, confinement, store, meters=meters, last_pid=last_pid, oom_score=oom_score)
         stage = "worker"
         while True:
             program = box.use_once()
@@ -112,6 +116,7 @@ class Box:
     def __init__(
         self,
         control: socket.socket,
+        lease: LeaseDeadline,
         spec: BoxSpec,
         confinement: Confinement,
         store: int,
@@ -121,6 +126,7 @@ class Box:
         oom_score: int | None,
     ) -> None:
         self._control = control
+        self._lease = lease
         self._spec = spec
         self._owner = spec["uid"] if confinement.privileged else 0
         self._confinement = confinement
@@ -172,7 +178,17 @@ class Box:
         folders = Folders(work, self._bare or self._workspaces)
         self._uses += 1
         waits = (self._poll, self._wakeup)
-        Use(self._control, self._meters, self._pages, pid, waits, number=self._uses, folders=folders).run()
+        use = Use(
+            self._control,
+            self._meters,
+            self._pages,
+            pid,
+            waits,
+            number=self._uses,
+            folders=folders,
+            lease=self._lease,
+        )
+        use.run()
         self._clear()
         return None
 

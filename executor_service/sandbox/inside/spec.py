@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     class BoxSpec(TypedDict):
         """What a box is made of; the same for all its uses."""
 
+        number: int
+        """Its place in the page of leases."""
         uid: int
         binds: list[str]
         links: list[tuple[str, str]]
@@ -99,7 +101,7 @@ if TYPE_CHECKING:
         type: Literal["ended"]
         code: int
         signal: int
-        reason: Literal["", "wall", "cpu", "memory", "processes", "asked"]
+        reason: Literal["", "wall", "cpu", "memory", "processes", "lapsed", "asked"]
         started: bool
         wall_s: float
         cpu_s: float

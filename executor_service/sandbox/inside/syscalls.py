@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import struct
 
@@ -10,6 +11,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # With types, arguments are converted without an object for each. Indexing makes a function object of its own.
 _prctl = _libc["prctl"]
 _prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
+_mmap = _libc["mmap"]
+_mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_mmap.restype = ctypes.c_void_p
+_PROT_READ, _MAP_SHARED, _MAP_FAILED = 1, 1, ctypes.c_void_p(-1).value
 _close_range = _libc["syscall"]
 _close_range.argtypes = (ctypes.c_long, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
 _statx = _libc["statx"]
@@ -251,6 +256,16 @@ def collapse(start: int, end: int) -> int:
         result = _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(HUGE), ctypes.c_int(_MADV_COLLAPSE))
         made += result == 0
     return made
+
+
+def map_for_oneself(handle: int, size: int) -> int:
+    """Address of a file's memory, to be read; children do not have it, and no descriptor is kept."""
+    address = _mmap(None, size, _PROT_READ, _MAP_SHARED, handle, 0)
+    if address == _MAP_FAILED:
+        raise OSError(ctypes.get_errno(), "mmap")
+    pages = ctypes.c_size_t(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+    _check(_libc.madvise(ctypes.c_void_p(address), pages, ctypes.c_int(mmap.MADV_DONTFORK)), "madvise")
+    return int(address)
 
 
 def trim_heap() -> None:

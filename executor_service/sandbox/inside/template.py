@@ -181,6 +181,7 @@ class _Template:
             init = os.fork()
         except OSError as error:
             os.close(handles[0])  # tells the server that there will be no box
+            os.close(handles[1])
             _say(f"a box can't be started: {error}")
             return None
         if init == 0:
@@ -188,8 +189,11 @@ class _Template:
             self._control.close()
             control = socket.socket(fileno=handles[0])
             spec: BoxSpec = head  # type: ignore[assignment]
-            return box.serve(control, spec, privileged=self._privileged, bare=self._bare, seccomp=self._seccomp)
+            return box.serve(
+                control, handles[1], spec, privileged=self._privileged, bare=self._bare, seccomp=self._seccomp
+            )
         # The pidfd of a pid namespace's init is readable when every process of the namespace is dead.
+        os.close(handles[1])
         self._inits.add(init)
         pidfd = os.pidfd_open(init)
         socket.send_fds(socket.socket(fileno=handles[0]), [b'{"type": "init"}'], [pidfd])

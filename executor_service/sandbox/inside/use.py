@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from executor_service.sandbox.inside.bare import BareBox
     from executor_service.sandbox.inside.ending import Pages
+    from executor_service.sandbox.inside.lease import LeaseDeadline
     from executor_service.sandbox.inside.meters import Meters
     from executor_service.sandbox.inside.spec import Begin, Ended, WorkspaceOrder
     from executor_service.sandbox.inside.workspace import Workspaces
@@ -55,6 +56,7 @@ class Use:
         *,
         number: int,
         folders: Folders,
+        lease: LeaseDeadline,
     ) -> None:
         """`pid` is the worker. `waits`: what waits for orders, changed children and denied forks, and the descriptor
         that can be read when a child of the init has changed its state."""
@@ -64,6 +66,7 @@ class Use:
         self._pid = pid
         self._poll, self._wakeup = waits
         self._number = number
+        self._lease = lease
         self._work = folders.work
         self._workspaces = folders.workspaces
         self._begin: Begin | None = None
@@ -95,6 +98,7 @@ class Use:
             timeout = self._watch.wait_s(time.monotonic())
         else:
             timeout = _IDLE_S if self._begin is None else _START_S
+        timeout = min(timeout, self._lease.left_s(time.monotonic(), begun=self._begun))
         ready = [handle for handle, _ in self._poll.poll(timeout * 1000 + 1)]
         if self._control.fileno() in ready:
             self._listen()
@@ -113,6 +117,13 @@ class Use:
             if self._watch.late(now):
                 reading.starved_s = self._meters.starved_s()
             self._reason = self._watch.observe(now, reading) or None
+        if self._reason is None and self._begun and self._lease.lapsed(time.monotonic()):
+            self._reason = "lapsed"
+
+    @property
+    def _begun(self) -> bool:
+        """Whether the server wants something of it, or its program has started before that was said."""
+        return self._begin is not None or self._started is not None
 
     @property
     def _serves(self) -> bool:
@@ -250,8 +261,7 @@ class Use:
         early = self._over and self._exit is None
         if not self._over:
             self._ended_at = time.monotonic()
-        unused = self._begin is None and self._started is None
-        if unused or self._reason == "failed":
+        if not self._begun or self._reason == "failed":
             _kill_all()
             self._reap(0)
         elif early and not self._collects and not self._serves:

@@ -1,0 +1,102 @@
+"""A server that hangs keeps the limit all the same: what runs under its leases is dead when the limiter frees them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+
+import pytest
+
+from executor_service import Cause, ExecutorClient, FunctionCase, Limits, Outcome, SessionNotFound
+from tests.executor.levels import EXTREMES, Level
+from tests.executor.servers import Server, processes_with, wait_for
+from tests.executor.test_leases import Limiter, limiter_running
+
+LIVES = "import subprocess\nsubprocess.run(['sleep', '{}'])\n"
+MINUTES = Limits(wall_time_s=120.0)
+
+
+@pytest.fixture(scope="module")
+def limiter() -> Iterator[Limiter]:
+    with limiter_running("buckets.code.max_in_flight=4", "executor_ttl_s=2") as started:
+        yield started
+
+
+@pytest.fixture(scope="module", params=EXTREMES)
+def server(limiter: Limiter, request: pytest.FixtureRequest) -> Iterator[Server]:
+    level: Level = request.param
+    with level.running(f"limiter={limiter.target}") as started:
+        wait_for(lambda: started.status().limiter.valid)
+        yield started
+
+
+@pytest.fixture
+def marker() -> str:
+    """Seconds to sleep, which nobody else sleeps: they tell a program from outside."""
+    return f"600.{uuid.uuid4().int % 10**9:09d}"
+
+
+async def stopped_until_freed(server: Server, limiter: Limiter, marker: str) -> None:
+    """Stops the server while something runs, until the limiter has given its leases up; then lets it go on."""
+    await asyncio.to_thread(wait_for, lambda: processes_with(marker) and limiter.bucket().bound)
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + 30
+        while limiter.bucket().held:
+            assert time.monotonic() < deadline, "the limiter waits for ever"
+            await asyncio.sleep(0.005)
+        assert not processes_with(marker), "a program runs whose token somebody else may have"
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+async def program(executor: ExecutorClient, code: str) -> None:
+    result = await executor.execute(code, limits=MINUTES)
+    assert (result.outcome, result.cause) == (Outcome.CANCELLED, Cause.INFRA), result
+    assert "no longer vouches for the lease" in result.message
+
+
+async def cell(executor: ExecutorClient, code: str) -> None:
+    async with executor.session() as session:
+        await session.run("x = 1")
+        result = await session.run(code, limits=MINUTES)
+        assert (result.outcome, result.cause) == (Outcome.CANCELLED, Cause.INFRA), result
+        with pytest.raises(SessionNotFound, match="no longer vouches for the lease"):
+            await session.run("x")
+
+
+async def graded(executor: ExecutorClient, code: str) -> None:
+    result = await executor.verify(
+        f"{code}\ndef f():\n    return 1\n", [FunctionCase((), 1)], entry_point="f", limits=MINUTES
+    )
+    assert [each.cause for each in result.cases] == [Cause.INFRA], result
+
+
+@pytest.mark.parametrize("running_something", [program, cell, graded])
+async def test_what_runs_is_dead_when_the_limiter_frees_its_token(
+    running_something: Callable[[ExecutorClient, str], Coroutine[None, None, None]],
+    server: Server,
+    limiter: Limiter,
+    marker: str,
+) -> None:
+    async with ExecutorClient(server.target) as executor:
+        running = asyncio.create_task(running_something(executor, LIVES.format(marker)))
+        await stopped_until_freed(server, limiter, marker)
+        await running
+        await asyncio.to_thread(wait_for, lambda: server.status().limiter.valid)
+        assert (await executor.execute("print(1)")).stdout.text == "1\n"
+    wait_for(limiter.idle)
+
+
+async def test_sessions_that_rest_outlive_a_server_that_hangs(server: Server, limiter: Limiter) -> None:
+    async with ExecutorClient(server.target) as executor, executor.session() as session:
+        await session.run("x = 41")
+        os.kill(server.pid, signal.SIGSTOP)
+        await asyncio.sleep(3.5)  # longer than the limiter hears nothing of an executor that works
+        os.kill(server.pid, signal.SIGCONT)
+        await asyncio.to_thread(wait_for, lambda: server.status().limiter.valid)
+        assert (await session.run("x + 1")).displays[0].text == "42"
