@@ -121,6 +121,7 @@ async def test_a_lease_that_was_released_is_refused(executor: ExecutorClient, li
     async with LimiterClient(limiter.target) as client:
         async with client.lease(bucket="code") as lease:
             pass
+        await asyncio.to_thread(wait_for, limiter.idle)  # the release is on its way when the block is left
         with pytest.raises(
             LeaseRefused, match="was released, has expired, was revoked, or was never granted"
         ) as caught:
@@ -154,6 +155,7 @@ async def test_a_refused_request_id_is_free_again(executor: ExecutorClient, limi
     async with LimiterClient(limiter.target) as client:
         async with client.lease(bucket="code") as lease:
             pass
+        await asyncio.to_thread(wait_for, limiter.idle)  # the release is on its way when the block is left
         with pytest.raises(LeaseRefused):
             await executor.execute("print(1)", lease=lease, request_id="refused-1")
         async with client.lease(bucket="code") as fresh:
