@@ -195,8 +195,10 @@ class Template:
             os.close(self._inner)
             self._inner = -1
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            # Not `kill()` of asyncio's: it reaps a process that has just ended, and asyncio then waits for it in vain.
+            if self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._process.pid, signal.SIGKILL)
             await self._process.wait()
             self._process = None
         if self._said >= 0:
