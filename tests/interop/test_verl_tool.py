@@ -135,14 +135,6 @@ async def test_verls_loop_calls_it(tmp_path: Path, stack: LocalStack) -> None:
     assert (await loop.call("{code"))[0].startswith("Invalid JSON in arguments")  # verl's own answer
 
 
-async def test_timeout_and_language_are_the_configurations(tmp_path: Path, stack: LocalStack) -> None:
-    loop = Loop(tools(tmp_path, default_timeout=1.0, **services(stack)))
-    text, _, metrics = await loop.call(
-        {"code": "import time; print(1, flush=True); time.sleep(60)", "timeout": 99, "language": "bash"}
-    )
-    assert (text.split("\n")[0], metrics["outcome"]) == ("1", "time_limit")
-
-
 async def test_a_session_lasts_over_the_calls_of_a_trajectory(tmp_path: Path, stack: LocalStack) -> None:
     loop, data = Loop(tools(tmp_path, mode="session", **services(stack))), trajectory("session")
     await loop.call({"code": "x = 6"}, data)

@@ -142,12 +142,6 @@ async def test_a_call_that_ends_cancelled_is_the_services_failure(make_loop: Mak
     assert tool.events[-1] == f"release {result.trajectory_id}"
 
 
-async def test_programs_own_failure_is_not_the_services(make_loop: MakeLoop) -> None:
-    loop, _, _ = make_loop([CALL, "sorry"], lambda _: "ZeroDivisionError")
-    result = await loop.run(TASK, index=0, seed=1)
-    assert (result.cause, result.masked) == (Cause.POLICY, False)
-
-
 async def test_response_length_holds_with_the_tools_answers(make_loop: MakeLoop) -> None:
     limits = Limits(60, None, None, None, None, None)
     loop, _, tool = make_loop([CALL, "never"], lambda _: "word " * 100, limits=limits)

@@ -40,8 +40,9 @@ def test_each_kind_is_made(folder: Path) -> None:
 
 
 def test_what_is_not_there_is_one_sentence(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(FieldErrors, match="url is 'a:1', must be like http://HOST:PORT"):
-        make_engine(EngineSettings(kind="sglang", urls=["a:1"]), folder)
+    for bad in ("a:1", "http://"):
+        with pytest.raises(FieldErrors, match=f"url is '{bad}', must be like http://HOST:PORT"):
+            make_engine(EngineSettings(kind="sglang", urls=[bad]), folder)
     with pytest.raises(ConfigError, match="api_key_file is '/absent', which can't be read"):
         make_engine(EngineSettings(kind="sglang", urls=["http://a:1"], api_key_file="/absent"), folder)
     (folder / "config.json").write_text("{}")

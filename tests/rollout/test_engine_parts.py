@@ -11,28 +11,8 @@ from hypothesis import strategies as st
 
 from rollout.engines import SamplingParams
 from rollout.engines.decoder import PrefixStore
-from rollout.engines.schedule import BatchSchedule, Moved, QueueFullError
+from rollout.engines.schedule import BatchSchedule
 from rollout.engines.worker import new_generator, sample
-
-
-def test_requests_start_in_order_and_fill_rows_without_gaps() -> None:
-    schedule = BatchSchedule(max_running=2, max_queued=4)
-    for name in "abcd":
-        schedule.submit(name, expires=10)
-    assert [schedule.admit(), schedule.admit(), schedule.admit()] == [("a", 0), ("b", 1), None]
-    assert schedule.remove("a") == Moved(source=1, target=0)
-    assert schedule.running == ("b",)
-    assert schedule.admit() == ("c", 1)
-    assert schedule.remove("c") == Moved(source=1, target=1)
-    assert schedule.remove("d") is None
-    assert (schedule.queued, schedule.admit()) == (0, None)
-
-
-def test_queue_is_bounded() -> None:
-    schedule = BatchSchedule(max_running=1, max_queued=1)
-    schedule.submit("a", expires=1)
-    with pytest.raises(QueueFullError):
-        schedule.submit("b", expires=1)
 
 
 def test_waiting_request_expires_and_running_one_does_not() -> None:
@@ -68,6 +48,7 @@ def test_rows_follow_the_moves_that_are_asked_for(steps: list[str]) -> None:
             assert schedule.remove(waiting.pop()) is None
         assert schedule.running == tuple(rows[row] for row in sorted(rows))
         assert schedule.queued == len(waiting)
+        assert len(rows) <= 3
 
 
 def test_longest_shared_prefix_is_found_but_never_the_whole_context() -> None:
@@ -122,10 +103,6 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
     just_two = float(probabilities[:2].sum()) - 1e-4
     assert {token for token, _ in draw(SamplingParams(top_p=just_two, seed=1), 200)} == {0, 1}
     assert {token for token, _ in draw(SamplingParams(top_p=1e-6, seed=1), 20)} == {0}
-
-
-def test_greedy_takes_the_most_probable_with_its_unscaled_logprob() -> None:
-    assert draw(SamplingParams(temperature=0, seed=1), 1) == [(0, float(torch.log_softmax(LOGITS, dim=-1)[0]))]
 
 
 def test_samples_follow_the_distribution() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,8 +117,3 @@ def test_settings_of_a_reward_that_the_run_replaces_are_refused() -> None:
     with pytest.raises(ConfigError, match="has no meaning with a reward of the run"):
         find_environment("gsm8k").make(Gsm8kConfig(method="flexible"), setup)
     assert find_environment("gsm8k").make(Gsm8kConfig(), setup).tasks()
-
-
-def test_an_environment_of_ones_own_is_imported_when_it_is_named() -> None:
-    assert find_environment(f"{One.__module__}:One").make is One
-    assert __name__ in sys.modules

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,6 @@ from rollout.testing import ScriptedEngine, ScriptedTool
 from rollout.tokens import ChatTemplate, HubTokenizer, SegmentKind
 from rollout.tools import InfraError, Toolbox, ToolOutcome, ToolResponse
 from rollout.tools.finish import FinishTool
-from rollout.tools.registry import load_tools
 
 NONE = Limits(None, None, None, None, None, None)
 TASK = Task("u", ({"role": "user", "content": "Where?"},), "6", "test", "here:1")
@@ -146,13 +144,6 @@ async def test_any_tool_may_end_a_trajectory_after_its_turn(tokenizer: HubTokeni
     played = Played(tokenizer, chat, ToolResponse("over", ToolOutcome.OK, final=True))
     result = await played.play([ECHO + ECHO, "never"])
     assert (result.stop_reason, result.turns, len(played.echo.calls)) == (StopReason.ANSWERED, 1, 2)
-
-
-def test_it_is_loaded_from_a_file_of_tools(tmp_path: Path) -> None:
-    path = tmp_path / "tools.yaml"
-    path.write_text("tools: [{class_name: rollout.tools.finish.FinishTool, config: {}}]")
-    (spec,) = load_tools(path)
-    assert spec.kind is FinishTool
 
 
 def machine(**limits: float) -> TrajectoryMachine:

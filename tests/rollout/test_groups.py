@@ -86,20 +86,6 @@ def test_a_full_group_ends_its_stragglers_and_starts_no_more_of_it() -> None:
     assert not world.scheduler.done
 
 
-def test_a_straggler_that_ends_before_it_is_cancelled_is_not_kept() -> None:
-    world = World(1, extra_samples=1)
-    world.end(1)
-    world.end(0)
-    assert (world.kept, world.scheduler.done) == ([1], True)
-
-
-def test_one_that_ended_before_it_could_be_told_to_is_not_told() -> None:
-    world = World(1, extra_samples=1)
-    world.end(1, poll=False)
-    world.end(0)
-    assert (world.kept, world.cancelled, world.scheduler.done) == ([1], [], True)
-
-
 def test_a_masked_one_is_kept_only_when_nothing_can_fill_its_place() -> None:
     world = World(1, samples_per_prompt=2, extra_samples=1)
     world.end(0, masked=True)
@@ -132,13 +118,6 @@ def test_failed_ones_are_run_again_first_and_later_each_time() -> None:
     world.end(0, masked=True, again=True)
     assert world.kept == [1, 0]
     assert (world.scheduler.retried, world.scheduler.done) == (2, True)
-
-
-def test_the_runs_budget_of_retries_is_shared() -> None:
-    world = World(4, retries=(3, 2))
-    for index in range(4):
-        world.end(index, masked=True, again=True)
-    assert world.kept == [2, 3]
 
 
 def test_the_run_ends_with_the_last_group_that_is_wanted() -> None:
@@ -186,10 +165,6 @@ def test_at_the_deadline_everything_ends() -> None:
     world.end_cancelled()
     assert world.scheduler.done
     assert world.scheduler.wake_at is None
-
-
-def test_no_tasks_no_work() -> None:
-    assert World(0).scheduler.done
 
 
 def test_bad_numbers_are_named() -> None:

@@ -21,9 +21,7 @@ from rollout.rewards import Reward
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import InfraError, Toolbox, ToolCall, ToolOutcome
-from rollout.tools.code_client import ToolServices
 from rollout.tools.gsm8k_reward import Gsm8kRewardConfig, Gsm8kRewardTool
-from rollout.tools.registry import load_tools
 
 ROW = Row("What is 6 * 7?", "42", "openai/gsm8k", "here:1", {"question": "What is 6 * 7?", "answer": "6 * 7\n#### 42"})
 
@@ -78,18 +76,6 @@ async def test_answers_of_another_type_are_refused_before_they_count() -> None:
 async def test_a_task_without_a_truth_fails_before_its_first_turn(options: dict[str, Any]) -> None:
     with pytest.raises(InfraError, match="ground_truth"):
         await Gsm8kRewardTool().create("t", **options)
-
-
-async def test_it_is_loaded_from_verls_file(tmp_path: Path) -> None:
-    path = tmp_path / "tools.yaml"
-    entry = "tools: [{class_name: rollout.tools.gsm8k_reward.Gsm8kRewardTool, config: {type: native, %s: -0.1}}]"
-    path.write_text(entry % "not_improved")
-    (spec,) = load_tools(path)
-    tool = spec.build(ToolServices(executor="127.0.0.1:1", limiter="127.0.0.1:1"))
-    assert tool.schema == Gsm8kRewardTool.default_schema
-    path.write_text(entry % "improvd")
-    with pytest.raises(ConfigError, match=r"tools\[0\]\.config\.improvd is not a setting; did you mean improved"):
-        load_tools(path)
 
 
 @pytest.mark.parametrize("turn_rewards", [True, False])

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rollout.tools import MalformedCall, ToolCall, parse_tool_calls
 
+TAGS, THOUGHT = "print('</tool_call><tool_call>')", "print('<think></think>')"
 CALL = '<tool_call>\n{"name": "f", "arguments": {"code": "print(1)"}}\n</tool_call>'
 
 
@@ -25,48 +22,24 @@ def test_text_without_calls_has_none() -> None:
     assert parse_tool_calls("</tool_call> tool_call <tool_calls>") == ()
 
 
-def test_call_is_found_between_other_text() -> None:
-    (call,) = parse_tool_calls(f"Let me see.\n{CALL}\nDone.")
-    assert call == ToolCall("f", {"code": "print(1)"}, '{"name": "f", "arguments": {"code": "print(1)"}}')
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        pytest.param(f"Let me see.\n{CALL}\nDone.", {"code": "print(1)"}, id="between_other_text"),
+        pytest.param('<tool_call>{"name":"f",\n "arguments":{}}   </tool_call>', {}, id="white_space_and_line_breaks"),
+        pytest.param(CALL.replace("print(1)", TAGS), {"code": TAGS}, id="closing_tag_inside_a_string"),
+        pytest.param(CALL.replace("print(1)", THOUGHT), {"code": THOUGHT}, id="thought_inside_a_call"),
+        pytest.param('<tool_call>{"name": "f"}</tool_call>', {}, id="missing_arguments"),
+    ],
+)
+def test_a_call_is_found(text: str, arguments: dict[str, str]) -> None:
+    raw = text.partition("<tool_call>")[2].rpartition("</tool_call>")[0].strip()
+    assert parse_tool_calls(text) == (ToolCall("f", arguments, raw),)
 
 
 def test_several_calls_keep_their_order() -> None:
     calls = parse_tool_calls(CALL + CALL.replace('"f"', '"g"') + "<tool_call>{}</tool_call>" + CALL)
     assert [call.name if isinstance(call, ToolCall) else None for call in calls] == ["f", "g", None, "f"]
-
-
-def test_white_space_and_line_breaks_do_not_matter() -> None:
-    (call,) = parse_tool_calls('<tool_call>{"name":"f",\n "arguments":{}}   </tool_call>')
-    assert call == ToolCall("f", {}, '{"name":"f",\n "arguments":{}}')
-
-
-def test_closing_tag_inside_a_string_belongs_to_the_string() -> None:
-    code = 'print("</tool_call><tool_call>")'
-    (call,) = parse_tool_calls(f"<tool_call>{json.dumps({'name': 'f', 'arguments': {'code': code}})}</tool_call>")
-    assert isinstance(call, ToolCall)
-    assert call.arguments == {"code": code}
-
-
-def test_calls_in_closed_thoughts_are_not_calls() -> None:
-    assert parse_tool_calls(f"<think>Shall I? {CALL}</think>No.") == ()
-    calls = parse_tool_calls(f"<think>{CALL}</think>{CALL.replace('f', 'g', 1)}")
-    assert len(calls) == 1
-
-
-def test_calls_after_an_unclosed_thought_count() -> None:
-    (call,) = parse_tool_calls(f"<think>I need the tool.\n{CALL}")
-    assert isinstance(call, ToolCall)
-
-
-def test_thought_inside_a_call_is_text() -> None:
-    code = "print('<think></think>')"
-    (call,) = parse_tool_calls(f"<tool_call>{json.dumps({'name': 'f', 'arguments': {'code': code}})}</tool_call>")
-    assert isinstance(call, ToolCall)
-    assert call.arguments["code"] == code
-
-
-def test_missing_arguments_are_none_given() -> None:
-    assert parse_tool_calls('<tool_call>{"name": "f"}</tool_call>') == (ToolCall("f", {}, '{"name": "f"}'),)
 
 
 @pytest.mark.parametrize(
@@ -121,48 +94,3 @@ def test_unclosed_call_ends_before_the_next_one() -> None:
 def test_error_text_is_bounded() -> None:
     assert len(problem("<tool_call>" + "x" * 100_000 + "</tool_call>")) < 300
     assert len(problem('<tool_call>{"name": "f"}' + "x" * 100_000 + "</tool_call>")) < 300
-
-
-PIECES = st.sampled_from(
-    [
-        "<tool_call>",
-        "</tool_call>",
-        "<think>",
-        "</think>",
-        '{"name": "f"',
-        '"arguments": {}',
-        "}",
-        "{",
-        '"',
-        "\\",
-        "\n",
-        "a",
-        ", ",
-    ]
-)
-
-
-@given(st.lists(PIECES, max_size=30).map("".join) | st.text(max_size=80))
-def test_no_text_breaks_the_parser(text: str) -> None:
-    calls = parse_tool_calls(text)
-    assert len(calls) <= text.count("<tool_call>")
-    for call in calls:
-        assert call.raw in text
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**12), 10**12) | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@given(
-    st.lists(
-        st.tuples(st.text(min_size=1, max_size=8), st.dictionaries(st.text(max_size=6), JSON, max_size=3)), max_size=4
-    )
-)
-def test_every_well_formed_call_is_read_back(wanted: list[tuple[str, dict[str, object]]]) -> None:
-    text = "".join(f"<tool_call>\n{json.dumps({'name': n, 'arguments': a})}\n</tool_call>\n" for n, a in wanted)
-    calls = parse_tool_calls(text)
-    assert [(call.name, call.arguments) for call in calls if isinstance(call, ToolCall)] == wanted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
@@ -16,7 +15,6 @@ from rollout.metrics import (
     first_hit,
     trajectory_metrics,
 )
-from rollout.rewards import Reward
 from rollout.tools import ToolOutcome
 from tests.interop.results import result, sampled, tool
 
@@ -141,27 +139,9 @@ def test_batch_has_means_of_what_was_scored_alone() -> None:
     assert all(type(value) is float for value in flat.values())
 
 
-def test_parts_of_rewards_are_means_of_those_that_have_them() -> None:
-    metrics = RolloutMetrics()
-    for parts in ({"file": 1.0}, {"file": 0.0, "other": 4.0}):
-        metrics.add(
-            two_turns()
-            if not parts
-            else result([1], sampled([2]), reward=None, infra=False)
-            if False
-            else scored(parts)
-        )
-    flat = metrics.flat()
-    assert (flat["reward/file"], flat["reward/other"]) == (0.5, 4)
-
-
-def scored(parts: dict[str, float]) -> TrajectoryResult:
-    return dataclasses.replace(two_turns(), reward=Reward(-1.0, parts))
-
-
 def test_negative_rewards_are_neither_zero_nor_above() -> None:
     metrics = RolloutMetrics()
-    metrics.add(scored({}))
+    metrics.add(two_turns(reward=-1.0))
     flat = metrics.flat()
     assert (flat["generate/avg_tokens_non_zero_rewards"], flat["generate/avg_tokens_zero_rewards"]) == (0, 0)
 

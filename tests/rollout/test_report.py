@@ -67,6 +67,7 @@ def test_parts_of_rewards_have_means_over_those_that_have_them() -> None:
         summary.add(dataclasses.replace(finished(), reward=reward))
     summary.add(dataclasses.replace(finished(), reward=None, unscored=True, cause=Cause.TASK))
     assert (summary.mean_parts, summary.scored, summary.unscored) == ({"a": 0.5, "b": 0.5}, 2, 1)
+    assert (summary.flat()["reward/a"], summary.flat()["reward/b"]) == (0.5, 0.5)
     text = shown(summary, EngineStatistics())
     assert "a 0.500, b 0.500" in text
     assert "1, 1 could not be scored, 0 rollouts were tried again" in text

@@ -87,7 +87,7 @@ async def test_tools_registration(tool: CodeInterpreter) -> None:
     assert toolbox.schemas == [SCHEMA]
     config = CodeInterpreterConfig()
     assert (config.rate_limit, config.default_timeout, config.default_language) == (10, 30.0, "python")
-    assert config.enable_global_rate_limit is True
+    assert (config.enable_global_rate_limit, config.sandbox_fusion_url) == (True, None)
 
 
 async def test_rollout_req_creation(chat: ChatTemplate, tokenizer: HubTokenizer, tool: CodeInterpreter) -> None:

@@ -6,8 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rollout.engines import EngineUnavailable, GenerationRequest, SamplingParams, VersionSpan
 from rollout.engines.http import EventSplitter
@@ -143,14 +141,3 @@ def test_answers_are_bounded() -> None:
     splitter = EventSplitter(100)
     with pytest.raises(EngineUnavailable, match="more than 100 bytes"):
         splitter.feed(b"data: " + b"x" * 200)
-
-
-@given(st.lists(st.binary(max_size=20).map(lambda data: data.replace(b"\n", b"")), max_size=5), st.data())
-def test_events_survive_any_cut(payloads: list[bytes], data: st.DataObject) -> None:
-    stream = b"".join(b"data: " + payload + b"\n\n" for payload in payloads)
-    splitter, found = EventSplitter(1000), []
-    while stream:
-        cut = data.draw(st.integers(1, len(stream)))
-        found += splitter.feed(stream[:cut])
-        stream = stream[cut:]
-    assert found == [payload.strip() for payload in payloads]

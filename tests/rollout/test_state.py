@@ -44,16 +44,6 @@ def test_a_trajectory_lives_from_pending_to_completed() -> None:
     assert life.usage == Usage(prompt_tokens=100, response_tokens=75, turns=2, tool_calls=2, charged_s=3)
 
 
-@pytest.mark.parametrize("calls", [0, 1])
-def test_failure_of_the_service_ends_it_as_failed(calls: int) -> None:
-    life = machine()
-    life.start()
-    if calls:
-        life.generated(tokens=1, finish=FinishReason.STOP, calls=calls, charged_s=0)
-    assert life.failed() == Finish(StopReason.INFRA)
-    assert life.state is RequestState.FAILED
-
-
 @pytest.mark.parametrize(
     ("limits", "budget"),
     [
@@ -134,19 +124,6 @@ def test_turn_that_was_cut_off_names_the_budget_that_cut_it(limits: Limits, toke
     life = machine(limits)
     life.start()
     assert life.generated(tokens=tokens, finish=FinishReason.LENGTH, calls=0, charged_s=0) == Finish(reason)
-
-
-def test_turn_that_was_cut_off_after_a_call_goes_on() -> None:
-    life = machine(only(max_turn_tokens=50))
-    life.start()
-    assert life.generated(tokens=50, finish=FinishReason.LENGTH, calls=1, charged_s=0) == CallTools(1, None)
-
-
-def test_aborted_turn_is_out_of_time_even_with_calls_in_it() -> None:
-    life = machine(only(max_wall_time_s=5))
-    life.start()
-    ended = life.generated(tokens=9, finish=FinishReason.ABORT, calls=1, charged_s=5.1)
-    assert ended == Finish(StopReason.WALL_TIME)
 
 
 @pytest.mark.parametrize(

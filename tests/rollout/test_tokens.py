@@ -75,17 +75,6 @@ def test_contradictory_tokens_are_refused() -> None:
         TokenBuilder((1,)).add_sampled(gap)
 
 
-def test_newline_after_the_end_of_turn_belongs_to_the_boundary(chat: ChatTemplate, tokenizer: HubTokenizer) -> None:
-    text = tokenizer.decode(chat.between_turns(["42"], ended=True))
-    assert text == "\n<|im_start|>tool\n42<|im_end|>\n<|im_start|>assistant\n"
-
-
-def test_turn_that_was_cut_off_gets_its_end_from_the_boundary(chat: ChatTemplate, tokenizer: HubTokenizer) -> None:
-    ids = chat.between_turns(["42"], ended=False)
-    assert ids[0] == chat.end_of_turn
-    assert tokenizer.decode(ids).startswith("<|im_end|>\n<|im_start|>tool\n42<|im_end|>")
-
-
 def test_tools_go_into_the_system_turn_where_the_template_has_no_place_for_them(chat: ChatTemplate) -> None:
     text = chat.prompt_text([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}], [TOOL])
     assert text.startswith("<|im_start|>system\nBe brief.\n\n# Tools\n")
@@ -135,25 +124,6 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ CONTENT }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-QWEN = """{%- if tools %}<|im_start|>system
-TOOLS{% for t in tools %}{{ t.function.name }}{% endfor %}<|im_end|>
-{% endif %}
-{%- for m in messages %}
-{%- if m.role == 'tool' %}
-{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{ '<|im_start|>user' }}{% endif %}
-{{- '\\n<tool_response>\\n' + m.content + '\\n</tool_response>' }}
-{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{ '<|im_end|>\\n' }}{% endif %}
-{%- else %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
-
-
-def test_template_that_groups_tool_answers_is_followed(model_dir: Path, tokenizer: HubTokenizer) -> None:
-    chat = ChatTemplate(HubTokenizer(model_dir, template=QWEN))
-    text = tokenizer.decode(chat.between_turns(["a", "b"], ended=True))
-    inside = "<tool_response>\na\n</tool_response>\n<tool_response>\nb\n</tool_response>"
-    assert text == f"\n<|im_start|>user\n{inside}<|im_end|>\n<|im_start|>assistant\n"
-    assert "TOOLScode_interpreter" in chat.prompt_text([{"role": "user", "content": "Hi"}], [TOOL])
 
 
 @pytest.mark.parametrize(

@@ -143,9 +143,12 @@ def test_closed_thoughts_hold_no_calls(name: str) -> None:
     assert parse(name, f"<think>I must. {call}") == [("f", {})]
 
 
-ARGUMENTS = st.dictionaries(
-    st.text(max_size=6), st.none() | st.booleans() | st.integers() | st.text(max_size=12), max_size=3
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
 )
+ARGUMENTS = st.dictionaries(st.text(max_size=6), VALUES, max_size=3)
 CALLS = st.lists(st.tuples(st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True), ARGUMENTS), min_size=1, max_size=3)
 
 

@@ -10,7 +10,7 @@ import pytest
 from executor_service import Cause, Compilation, Display, ExecutionResult, Outcome, Output
 from fairbox.errors import ConfigError
 from rollout.testing import ScriptedTool
-from rollout.tools import InfraError, MalformedCall, ParameterSchema, ToolCall, ToolOutcome, ToolResponse, ToolSchema
+from rollout.tools import MalformedCall, ParameterSchema, ToolCall, ToolOutcome, ToolResponse, ToolSchema
 from rollout.tools.program_text import describe
 from rollout.tools.text import cut_text
 from rollout.tools.toolbox import Toolbox
@@ -21,22 +21,6 @@ SCHEMA = ToolSchema(
     parameters={"code": ParameterSchema("string", "The code to execute.")},
     required=("code",),
 )
-
-
-def test_schema_is_openais() -> None:
-    assert SCHEMA.openai() == {
-        "type": "function",
-        "function": {
-            "name": "code_interpreter",
-            "description": "A tool for executing code.",
-            "parameters": {
-                "type": "object",
-                "properties": {"code": {"type": "string", "description": "The code to execute."}},
-                "required": ["code"],
-            },
-            "strict": False,
-        },
-    }
 
 
 @pytest.mark.parametrize(
@@ -190,21 +174,6 @@ async def test_every_wrong_call_is_answered_with_what_is_wrong() -> None:
         (ToolOutcome.OVER_BUDGET, "Error: not run, because no tool calls are left."),
     ]
     assert len(tool.calls) == 1
-
-
-async def test_failure_of_the_service_is_raised_and_never_text() -> None:
-    def answer(arguments: Any) -> str | Exception:
-        return InfraError("down") if arguments["text"] == "bad" else "ok"
-
-    box = Toolbox([ScriptedTool(answer)])
-    with pytest.raises(InfraError, match="down"):
-        await box.answer("t", [call("a"), call("bad"), call("b")], run=3, time_limit_s=None)
-
-
-async def test_rewards_of_tools_that_have_one_are_collected() -> None:
-    other = ToolSchema("other", "")
-    box = Toolbox([ScriptedTool(lambda _: "", reward=0.5), ScriptedTool(lambda _: "", schema=other)])
-    assert await box.rewards("t") == {"echo": 0.5}
 
 
 async def test_cancelled_turn_cancels_its_calls() -> None:

@@ -125,14 +125,6 @@ def test_a_patch_that_makes_the_defect_is_reversed(tmp_path: Path) -> None:
     assert found.made == 1
 
 
-def test_a_truth_that_differs_from_the_given_one_is_named(clones: Clones) -> None:
-    given = [{"file": "p/m.py", "changes": {"edited_entities": ["p/m.py:other"]}}]
-    found = built(row(base_commit=None, file_changes=given), clones=clones)
-    assert found.differs == ["i"]
-    assert found.tasks[0].file_changes == TRUTH
-    assert not built(row(base_commit=None, file_changes=changes_column(TRUTH)), clones=clones).differs
-
-
 def test_a_truth_that_is_needed_and_not_to_be_had_leaves_the_row_out(clones: Clones) -> None:
     rows = [row(base_commit=None), row(instance_id="j", repo="o/unknown"), row(instance_id="k", base_commit="0" * 40)]
     found = built(*rows, clones=clones, need_truth=True)

@@ -112,13 +112,6 @@ def test_a_function_with_the_name_of_a_method_is_missing_as_in_the_data() -> Non
     assert changes(old, old.replace("return 5", "return 6"), Dialect.LOCAGENT) == Changes()
 
 
-def test_the_truth_of_a_patch_that_makes_the_defect_is_that_of_its_reverse() -> None:
-    good, bad = OLD, OLD.replace("    def grow(self):\n        return 2\n", "")
-    patch = parse_patch(diff(good, bad)).reversed()
-    [change] = truth(patch, {"m.py": bad}.get, {"m.py": good}.get, Dialect.CODESCOUT)
-    assert change.changes == Changes(added_entities=named("Box.grow"), edited_modules=named("Box"))
-
-
 def test_files_are_named_as_in_the_searched_tree() -> None:
     renamed = "diff --git a/old.py b/new.py\nsimilarity index 90%\nrename from old.py\nrename to new.py\n"
     renamed += "--- a/old.py\n+++ b/new.py\n@@ -2 +2 @@ def f():\n-    return 1\n+    return 2\n"

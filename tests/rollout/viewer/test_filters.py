@@ -191,16 +191,6 @@ def test_rows_without_shared_uids_are_grouped_by_their_prompt(write: Callable[..
     assert [group.label for group in group_rows(file.rows)] == ["line 1", "line 3"]
 
 
-def test_steps_are_compared_by_task(played: Path) -> None:
-    before, after = (StepFile(played / f"{step}.jsonl") for step in (9, 10))
-    before.advance()
-    after.advance()
-    found = compare_steps(before.rows, after.rows)
-    assert [(change.before.index, change.after.index) for change in found][:3] == [(1, 1), (2, 2), (3, 3)]
-    assert [change.of("score") for change in found] == [1.0, 1.0, 1.0, 0.0, 0.0, None]
-    assert len(compare_steps(before.rows, after.rows[:2])) == 2
-
-
 def test_plain_dumps_are_compared_by_prompt(write: Callable[..., Path]) -> None:
     files = [
         StepFile(write(1, *(verl_row(number) for number in range(4)))),
