@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 ENV = {
@@ -27,12 +28,12 @@ def git(folder: Path, *words: str, stdin: bytes = b"") -> str:
     return done.stdout.decode().strip()
 
 
-def commit(folder: Path, message: str, files: dict[str, bytes]) -> str:
+def commit(folder: Path, message: str, files: Mapping[str, bytes | str]) -> str:
     """Writes files, commits everything and returns the hash."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
     git(folder, "add", "--all", "--force")
     git(folder, "commit", "--quiet", "--allow-empty", "--message", message)
     return git(folder, "rev-parse", "HEAD")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest
 import pytest_asyncio
 
-from rollout.engines import find_model
 from rollout.interop.shared import close_shared
 from rollout.stack import LocalStack
-from rollout.tokens import ChatTemplate, HubTokenizer
+from tests.rollout.conftest import chat, model_dir, tokenizer
+
+__all__ = ["chat", "model_dir", "stack", "tokenizer"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -20,19 +19,3 @@ async def stack() -> AsyncIterator[LocalStack]:
     async with LocalStack(limiter_args=["buckets.code.max_in_flight=3"]) as stack:
         yield stack
         await close_shared()
-
-
-@pytest.fixture(scope="session")
-def model_dir() -> Path:
-    """SmolLM2-135M-Instruct."""
-    return find_model("smollm2")
-
-
-@pytest.fixture(scope="session")
-def tokenizer(model_dir: Path) -> HubTokenizer:
-    return HubTokenizer(model_dir)
-
-
-@pytest.fixture(scope="session")
-def chat(tokenizer: HubTokenizer) -> ChatTemplate:
-    return ChatTemplate(tokenizer)

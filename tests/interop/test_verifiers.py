@@ -11,14 +11,12 @@ import signal
 import tomllib
 import warnings
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from fairbox.channels import open_channel
 from fairbox.errors import ConfigError
-from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.capture import CaptureGateway, CaptureSettings
 from rollout.interop.shared import close_shared
 from rollout.rewards import Sample
@@ -27,6 +25,7 @@ from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools.code_interpreter import CodeInterpreter
 from tests.pages import examples
+from tests.rollout.services import limiter_status
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -84,13 +83,6 @@ async def saying(
         yield Player(stack, gateway, engine)
 
 
-async def held(stack: LocalStack) -> tuple[int, int]:
-    async with open_channel(stack.ports.limiter_admin) as channel:
-        stub = cast("Any", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
-        bucket = (await stub.GetStatus(limiter_pb2.GetStatusRequest(), timeout=5)).buckets[0]
-        return bucket.held, bucket.queued
-
-
 async def test_verifiers_finds_both_under_one_id() -> None:
     assert vf.default_harness_id(ID) == ID
     assert vf.harness_config_type(ID) is FairboxHarnessConfig
@@ -110,7 +102,8 @@ async def test_a_rollout_calls_the_tool_and_is_scored_with_exact_tokens(
     second = player.engine.requests[1].input_ids
     assert (*captured.prompt_ids, *captured.response_ids)[: len(second)] == second
     assert 0 < sum(captured.response_mask) < len(captured.response_mask)
-    assert await held(stack) == (0, 0)
+    bucket = (await limiter_status(stack)).buckets[0]
+    assert (bucket.held, bucket.queued) == (0, 0)
 
 
 async def test_what_the_model_did_wrong_is_told_to_it(

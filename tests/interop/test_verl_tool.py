@@ -13,14 +13,13 @@ from typing import Any, cast
 
 import pytest
 
-from fairbox.channels import open_channel
 from fairbox.errors import ConfigError
-from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.interop.shared import close_shared
 from rollout.stack import LocalStack
 from rollout.tools import InfraError
 from rollout.tools.code_interpreter import CodeInterpreter
 from tests.pages import examples
+from tests.rollout.services import limiter_status
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -102,13 +101,6 @@ def services(stack: LocalStack) -> dict[str, Any]:
     return {"executor": stack.ports.executor, "limiter": stack.ports.limiter}
 
 
-async def held(stack: LocalStack) -> tuple[int, int]:
-    async with open_channel(stack.ports.limiter_admin) as channel:
-        stub = cast("Any", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
-        bucket = (await stub.GetStatus(limiter_pb2.GetStatusRequest(), timeout=5)).buckets[0]
-        return bucket.held, bucket.queued
-
-
 async def test_tools_registration(tmp_path: Path) -> None:
     (tool,) = tools(tmp_path, num_workers=4, rate_limit=4, default_timeout=5, enable_global_rate_limit=True)
     assert (tool.name, tool.tool_schema) == ("code_interpreter", SEED_SCHEMA)
@@ -180,7 +172,7 @@ async def test_many_trajectories_share_one_limit_and_leave_nothing(tmp_path: Pat
     calls = [loop.call({"code": f"print({n})"}) for n, loop in enumerate(loops * 5)]
     assert [text for text, _, _ in await asyncio.gather(*calls)] == [str(n) for n in range(20)]
     async with asyncio.timeout(30):
-        while await held(stack) != (0, 0):
+        while (bucket := (await limiter_status(stack)).buckets[0]).held or bucket.queued:
             await asyncio.sleep(0.02)
 
 

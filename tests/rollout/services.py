@@ -9,6 +9,15 @@ from executor_service.v1 import executor_pb2, executor_pb2_grpc
 from fairbox.channels import open_channel
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.stack import LocalStack
+from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+
+LAZY = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
+"""Settings of an executor of which nothing needs those packages, which take seconds to load."""
+
+
+def interpreter(stack: LocalStack, **settings: Any) -> CodeInterpreter:
+    config = CodeInterpreterConfig(**{"default_timeout": 20.0} | settings)
+    return CodeInterpreter(config, executor=stack.ports.executor, limiter=stack.ports.limiter)
 
 
 async def limiter_status(stack: LocalStack) -> limiter_pb2.GetStatusResponse:

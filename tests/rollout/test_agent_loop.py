@@ -22,14 +22,15 @@ from rollout.loop import (
     Task,
     TrajectoryResult,
 )
+from rollout.loop.scoring import Score
 from rollout.rewards import Reward
 from rollout.testing import LOGPROB, Script, ScriptedEngine, ScriptedTool
 from rollout.tokens import ChatTemplate, HubTokenizer, SegmentKind
 from rollout.tools import InfraError, Toolbox, ToolOutcome
+from tests.rollout.scripted import NO_LIMITS, tool_call
 
-CALL = '<tool_call>\n{"name": "echo", "arguments": {"text": "six"}}\n</tool_call>'
+CALL = tool_call("echo", text="six")
 TASK = Task("u", ({"role": "user", "content": "What?"},), "6", "test", "here:1")
-NO_LIMITS = Limits(None, None, None, None, None, None)
 
 MakeLoop = Callable[..., tuple[AgentLoop, ScriptedEngine, ScriptedTool]]
 
@@ -176,10 +177,17 @@ async def test_turns_have_seeds_of_their_own_that_are_the_same_in_every_run(make
 Sink = list[tuple[TrajectoryResult, Task]]
 
 
-def runner(loop: AgentLoop, sink: Sink, *, retries: RetryBudget | None = None, **options: Any) -> RolloutRunner:
+def runner(
+    loop: AgentLoop,
+    sink: Sink,
+    *,
+    retries: RetryBudget | None = None,
+    score: Score = lambda task, result: Reward(1.0),
+    **options: Any,
+) -> RolloutRunner:
     return RolloutRunner(
         loop,
-        lambda task, result: Reward(1.0),
+        score,
         lambda result, task: sink.append((result, task)),
         schedule=Schedule(**{"concurrency": 4} | options),
         retries=retries or RetryBudget(0, 0),
@@ -256,13 +264,7 @@ async def test_defect_of_a_tool_or_a_reward_masks_one_trajectory_and_is_logged(
 
     loop, _, _ = make_loop(["#### 6"])
     sink: Sink = []
-    await RolloutRunner(
-        loop,
-        score,
-        lambda result, task: sink.append((result, task)),
-        schedule=Schedule(concurrency=1),
-        retries=RetryBudget(0, 0),
-    ).run([TASK])
+    await runner(loop, sink, score=score).run([TASK])
     assert (sink[0][0].masked, sink[0][0].reward) == (True, None)
     assert "no rule" in str(sink[0][0].error)
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
@@ -326,13 +328,7 @@ async def test_stragglers_are_ended_when_their_group_is_full(make_loop: MakeLoop
     loop, engine, tool = make_loop(["#### 6"])
     tool.create = answer_late  # type: ignore[method-assign]
     sink: Sink = []
-    run = RolloutRunner(
-        loop,
-        lambda task, result: Reward(float(result.index)),
-        lambda result, task: sink.append((result, task)),
-        schedule=Schedule(concurrency=3, samples_per_prompt=2, extra_samples=1),
-        retries=RetryBudget(0, 0),
-    )
+    run = runner(loop, sink, concurrency=3, samples_per_prompt=2, extra_samples=1)
     await run.run([TASK])
     assert [result.index for result, _ in sink] == [1, 2]
     assert (run.statistics().dropped, run.statistics().groups, run.statistics().running) == (1, 1, 0)

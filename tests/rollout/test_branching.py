@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -20,14 +19,12 @@ from rollout.stack import LocalStack
 from rollout.testing import ScriptedEngine, ScriptedTool
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import BranchRefused, InfraError, Tool, Toolbox
-from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
-from tests.rollout.services import executor_status, nothing_left
+from tests.rollout.scripted import NO_LIMITS, tool_call
+from tests.rollout.services import LAZY, executor_status, interpreter, nothing_left
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TASK = Task("u", ({"role": "user", "content": "What?"},), "6", "test", "here:1")
-NO_LIMITS = Limits(None, None, None, None, None, None)
-LAZY = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
 
 
 class BranchingTool(ScriptedTool):
@@ -61,12 +58,8 @@ class Played:
         return branches
 
 
-def call(name: str, **arguments: str) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
 def code(text: str) -> str:
-    return call("code_interpreter", code=text)
+    return tool_call("code_interpreter", code=text)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -79,9 +72,8 @@ async def test_branches_of_a_session_go_on_for_themselves_with_the_same_tokens_b
     stack: LocalStack, tokenizer: HubTokenizer, chat: ChatTemplate
 ) -> None:
     async with AsyncExitStack() as open_runs:
-        config = CodeInterpreterConfig(mode="session")
-        interpreter = CodeInterpreter(config, executor=stack.ports.executor, limiter=stack.ports.limiter)
-        played = Played(tokenizer, chat, [await open_runs.enter_async_context(interpreter)], NO_LIMITS)
+        tool = await open_runs.enter_async_context(interpreter(stack, mode="session"))
+        played = Played(tokenizer, chat, [tool], NO_LIMITS)
         run = await played.open(open_runs, code("x = [1]\nx"), code("x"), "done")
         assert await run.turn()
         branches = await played.branch(
@@ -121,9 +113,9 @@ async def test_limits_go_on_from_what_the_parent_had_used(tokenizer: HubTokenize
     limits = Limits(None, None, 3, None, None, None)
     async with AsyncExitStack() as open_runs:
         played = Played(tokenizer, chat, [BranchingTool(lambda _: "6")], limits)
-        run = await played.open(open_runs, *[call("echo", text="a")] * 3)
+        run = await played.open(open_runs, *[tool_call("echo", text="a")] * 3)
         await run.turn()
-        (branch,) = await played.branch(open_runs, run, [call("echo", text="b")] * 3)
+        (branch,) = await played.branch(open_runs, run, [tool_call("echo", text="b")] * 3)
         (deeper,) = await played.branch(open_runs, branch, ["done"])
         for each in (run, branch, deeper):
             await each.play()
@@ -146,7 +138,7 @@ async def test_every_branch_is_released_for_itself(tokenizer: HubTokenizer, chat
 async def test_what_can_not_be_forked_refuses_with_its_reason(tokenizer: HubTokenizer, chat: ChatTemplate) -> None:
     async with AsyncExitStack() as open_runs:
         played = Played(tokenizer, chat, [ScriptedTool(lambda _: "6")], NO_LIMITS)
-        run = await played.open(open_runs, call("echo", text="a"), "done")
+        run = await played.open(open_runs, tool_call("echo", text="a"), "done")
         with pytest.raises(BranchRefused, match=r"the tool echo can't branch: ScriptedTool has no method branch\(\)"):
             await played.loop.branch(run, 2)
         with pytest.raises(FieldErrors, match="count is 0, must be at least 1"):
@@ -174,8 +166,8 @@ async def test_failure_of_a_branch_is_not_its_siblings(tokenizer: HubTokenizer, 
 
     async with AsyncExitStack() as open_runs:
         played = Played(tokenizer, chat, [BranchingTool(answer)], NO_LIMITS)
-        run = await played.open(open_runs, call("echo", text="a"))
+        run = await played.open(open_runs, tool_call("echo", text="a"))
         await run.turn()
-        branches = await played.branch(open_runs, run, [call("echo", text="bad")], ["done"])
+        branches = await played.branch(open_runs, run, [tool_call("echo", text="bad")], ["done"])
         await asyncio.gather(*(branch.play() for branch in branches))
         assert [branch.result().masked for branch in branches] == [True, False]

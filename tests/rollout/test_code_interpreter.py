@@ -18,7 +18,7 @@ from rollout.stack import LocalStack
 from rollout.tools import InfraError, ToolOutcome, ToolResponse
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
 from tests.limiter.servers import limiter_server
-from tests.rollout.services import executor_status, limiter_status
+from tests.rollout.services import executor_status, interpreter, limiter_status
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,11 +33,6 @@ async def stack() -> AsyncIterator[LocalStack]:
 async def tool(stack: LocalStack) -> AsyncIterator[CodeInterpreter]:
     async with interpreter(stack) as tool:
         yield tool
-
-
-def interpreter(stack: LocalStack, **settings: Any) -> CodeInterpreter:
-    config = CodeInterpreterConfig(**{"default_timeout": 20.0} | settings)
-    return CodeInterpreter(config, executor=stack.ports.executor, limiter=stack.ports.limiter)
 
 
 async def run(tool: CodeInterpreter, code: str, **arguments: Any) -> ToolResponse:

@@ -20,7 +20,7 @@ from rollout.dump import DumpWriter, read_dump, record_of
 from rollout.engines import GenerationRequest, SamplingParams
 from rollout.envs.code_search import CodeSearchEnvironment, default_reward
 from rollout.envs.code_search.prompts import AnswerDialect
-from rollout.loop import AgentLoop, Limits, RetryBudget, RolloutRunner, Schedule, StopReason, Task, ToolCallRecord
+from rollout.loop import AgentLoop, Limits, RetryBudget, StopReason, Task, ToolCallRecord
 from rollout.loop.results import TrajectoryResult
 from rollout.rewards import Sample
 from rollout.stack import LocalStack
@@ -31,14 +31,14 @@ from rollout.tools.code_client import ToolServices
 from rollout.tools.registry import open_tools
 from tests.rollout.code_search import RealSearch, real_search
 from tests.rollout.real_tasks import RealTask
-from tests.rollout.services import nothing_left
+from tests.rollout.scripted import roll_out, tool_call
+from tests.rollout.services import LAZY, nothing_left
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
 FEW, ALL = 3, 13
 """Tasks of different packages: in every run of the tests, and of the soak."""
-LAZY_PROFILES = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
 LIMITS = Limits(None, None, 6, None, 120.0, None)
 
 
@@ -51,16 +51,12 @@ async def search(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtu
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(search: RealSearch) -> AsyncIterator[LocalStack]:
     roots = f"workspace_roots={json.dumps([str(search.repos)])}"
-    async with LocalStack(executor_args=[*LAZY_PROFILES, roots]) as stack:
+    async with LocalStack(executor_args=[*LAZY, roots]) as stack:
         yield stack
 
 
-def call(name: str, **arguments: Any) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
 def bash(*commands: str) -> str:
-    return "\n".join(call("bash", command=command) for command in commands)
+    return "\n".join(tool_call("bash", command=command) for command in commands)
 
 
 def locations(task: RealTask) -> list[dict[str, str]]:
@@ -108,22 +104,14 @@ class Agents:
         def say(request: GenerationRequest, turn: int) -> str:
             return turns[turn](self._task(request))
 
-        done: list[tuple[Task, TrajectoryResult]] = []
         async with contextlib.AsyncExitStack() as stack:
             ports = self.stack.ports
             services = await stack.enter_async_context(ToolServices(executor=ports.executor, limiter=ports.limiter))
             tools = await stack.enter_async_context(open_tools(environment.tools(), services))
             engine = ScriptedEngine(self.tokenizer, say, vocab_size=49152, max_model_tokens=100_000)
             loop = AgentLoop(engine, self.chat, Toolbox(tools, max_parallel_calls=5), LIMITS, SamplingParams())
-            runner = RolloutRunner(
-                loop,
-                environment.score,
-                lambda result, task: done.append((task, result)),
-                schedule=Schedule(concurrency=6, samples_per_prompt=samples),
-                retries=RetryBudget(1, 2),
-            )
-            await runner.run(environment.tasks())
-        return done
+            schedule = {"concurrency": 6, "samples_per_prompt": samples}
+            return await roll_out(loop, environment.score, environment.tasks(), retries=RetryBudget(1, 2), **schedule)
 
 
 @pytest.fixture
@@ -168,7 +156,7 @@ async def perfect_and_lazy(agents: Agents, tmp_path: Path) -> None:
     environment = search.environment()
 
     def perfect(task: RealTask) -> str:
-        return call("localization_finish", locations=locations(task))
+        return tool_call("localization_finish", locations=locations(task))
 
     done = await agents.play(environment, [look, perfect], samples=2)
     assert len(done) == 2 * len(search.tasks)
@@ -193,7 +181,7 @@ async def perfect_and_lazy(agents: Agents, tmp_path: Path) -> None:
         assert (again.value, dict(again.parts)) == (record["score"], record["reward_parts"])
 
     def lazy(task: RealTask) -> str:
-        return call("localization_finish", locations=[])
+        return tool_call("localization_finish", locations=[])
 
     for answer in (lazy, lambda task: "I could not find it."):
         for _, result in await agents.play(environment, [answer]):

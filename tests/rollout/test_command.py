@@ -14,17 +14,6 @@ from rollout.cli import main
 ROOT = Path(__file__).parents[2]
 
 
-def fairbox(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "rollout.cli", *words],
-        cwd=ROOT,
-        env=os.environ | (env or {}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -60,18 +49,20 @@ def fairbox(*words: str, env: dict[str, str] | None = None) -> subprocess.Comple
         (["tools=x.yaml", "tool.num_workers=3"], "tools is 'x.yaml', whose entries have settings of their own"),
     ],
 )
-def test_every_mistake_is_one_sentence(words: list[str], sentence: str, model_dir: Path) -> None:
-    done = fairbox("rollout", *words)
-    assert done.returncode in (1, 2), done.stderr
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+def test_every_mistake_is_one_sentence(
+    words: list[str], sentence: str, model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rollout", *words]) in (1, 2)
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert "Traceback" not in said.err
+    assert said.out == ""
 
 
-def test_bad_row_is_named_before_anything_starts(tmp_path: Path) -> None:
+def test_bad_row_is_named_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rows.jsonl").write_text('{"question": "q", "answer": "#### 1"}\n{"question": "q", "answer": "1"}\n')
-    done = fairbox("rollout", f"data={tmp_path / 'rows.jsonl'}")
-    assert done.stderr == (
+    assert main(["rollout", f"data={tmp_path / 'rows.jsonl'}"]) in (1, 2)
+    assert capsys.readouterr().err == (
         f"fairbox rollout: {tmp_path / 'rows.jsonl'}:2: answer must have a number after ####, but ends with '1'\n"
     )
 

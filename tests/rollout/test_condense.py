@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,14 +26,10 @@ from rollout.testing import LOGPROB, ScriptedEngine, ScriptedTool
 from rollout.tokens import ChatTemplate, HubTokenizer, SegmentKind
 from rollout.tokens.conversation import Turn
 from rollout.tools import Toolbox, ToolCall
+from tests.rollout.scripted import NO_LIMITS, tool_call
 
-NONE = Limits(None, None, None, None, None, None)
 TASK = Task("u", ({"role": "user", "content": "Where?"},), "6", "test", "here:1")
 LONG = "word " * 300
-
-
-def call(text: str) -> str:
-    return f"<tool_call>\n{json.dumps({'name': 'echo', 'arguments': {'text': text}})}\n</tool_call>"
 
 
 class Forkable(ScriptedTool):
@@ -51,12 +46,12 @@ class Played:
         self._tokenizer, self._chat = tokenizer, chat
         self.engine = ScriptedEngine(tokenizer, [], vocab_size=49152)
 
-    def loop(self, turns: list[str], condense: Condensation, limits: Limits = NONE) -> AgentLoop:
+    def loop(self, turns: list[str], condense: Condensation, limits: Limits = NO_LIMITS) -> AgentLoop:
         self.engine = ScriptedEngine(self._tokenizer, turns, vocab_size=49152)
         tools = Toolbox([Forkable(lambda arguments: f"{arguments['text']} {LONG}")])
         return AgentLoop(self.engine, self._chat, tools, limits, SamplingParams(), condense=condense)
 
-    async def play(self, turns: list[str], condense: Condensation, limits: Limits = NONE) -> TrajectoryResult:
+    async def play(self, turns: list[str], condense: Condensation, limits: Limits = NO_LIMITS) -> TrajectoryResult:
         return await self.loop(turns, condense, limits).run(TASK, index=0, seed=1)
 
 
@@ -65,7 +60,7 @@ def played(tokenizer: HubTokenizer, chat: ChatTemplate) -> Played:
     return Played(tokenizer, chat)
 
 
-FOUR = [call("one"), call("two"), call("three"), "There."]
+FOUR = [*(tool_call("echo", text=text) for text in ("one", "two", "three")), "There."]
 
 
 async def test_it_is_off_unless_asked_for(played: Played) -> None:
@@ -149,7 +144,7 @@ async def test_branches_go_on_with_their_own_parts(played: Played) -> None:
 
 
 def machine(**limits: Any) -> TrajectoryMachine:
-    return TrajectoryMachine(Limits(**{**NONE.__dict__, **limits}), prompt_tokens=100, max_model_tokens=1000)
+    return TrajectoryMachine(Limits(**{**NO_LIMITS.__dict__, **limits}), prompt_tokens=100, max_model_tokens=1000)
 
 
 def test_budget_of_a_new_part_counts_its_own_prompt_and_the_response_of_all() -> None:

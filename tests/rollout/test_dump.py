@@ -12,11 +12,11 @@ import pytest
 
 from executor_service import Cause
 from rollout.dump import DumpError, DumpWriter, read_dump, record_of
-from rollout.engines import FinishReason, GenerationResult, SamplingParams, VersionSpan
-from rollout.loop import RequestState, StopReason, Task, ToolCallRecord, TrajectoryResult
-from rollout.rewards import Reward
-from rollout.tokens import ChatTemplate, TokenBuilder
+from rollout.engines import SamplingParams
+from rollout.loop import Task, ToolCallRecord, TrajectoryResult
+from rollout.tokens import ChatTemplate
 from rollout.tools import ToolOutcome
+from tests.interop.results import result, sampled, tool
 
 TASK = Task("u", ({"role": "user", "content": "What?"},), "6", "test", "here:1")
 VERL_FIELDS = {"input", "output", "gts", "score", "step", "request_id", "uid"}
@@ -28,26 +28,15 @@ def record(chat: ChatTemplate) -> dict[str, Any]:
 
 
 def finished(chat: ChatTemplate, *, cause: Cause = Cause.POLICY) -> TrajectoryResult:
-    builder = TokenBuilder(chat.prompt_ids(TASK.messages))
-    logprob = float.fromhex("-0x1.99999a0000000p-4")  # -0.1 in float32
-    ids = (504, 3575, 2)
-    builder.add_sampled(GenerationResult(ids, (logprob,) * 3, FinishReason.STOP, (VersionSpan("w", 0, 3),)))
-    builder.add_tool(chat.between_turns(["6 ☃"], ended=True))
-    builder.add_sampled(GenerationResult(ids, (logprob,) * 3, FinishReason.STOP, (VersionSpan("w", 0, 3),)))
-    infra = cause is Cause.INFRA
-    return TrajectoryResult(
-        trajectory_id="0" * 32,
-        uid="u",
-        index=0,
-        trajectory=builder.build(),
+    turn = sampled((504, 3575, 2), version="w", logprob=float.fromhex("-0x1.99999a0000000p-4"))  # -0.1 in float32
+    return result(
+        chat.prompt_ids(TASK.messages),
+        *(turn, tool(chat.between_turns(["6 ☃"], ended=True)), turn),
+        infra=cause is Cause.INFRA,
+        reward=None if cause is Cause.INFRA else 1.0,
         messages=(*TASK.messages, {"role": "assistant", "content": "#### 6 \ud800"}),
         tool_calls=(ToolCallRecord(1, "echo", {"text": "six ☃ \ud800"}, "{}", ToolOutcome.OK, "6"),),
-        state=RequestState.FAILED if infra else RequestState.COMPLETED,
-        stop_reason=StopReason.INFRA if infra else StopReason.ANSWERED,
-        cause=cause,
-        turns=2,
         sampling=SamplingParams(temperature=0.5, seed=1),
-        reward=None if infra else Reward(1.0, {"correct": 1.0}),
     )
 
 

@@ -19,7 +19,6 @@ from rollout.loop import (
     CallTools,
     Finish,
     Generate,
-    Limits,
     RequestState,
     StopReason,
     Task,
@@ -30,8 +29,8 @@ from rollout.testing import ScriptedEngine, ScriptedTool
 from rollout.tokens import ChatTemplate, HubTokenizer, SegmentKind
 from rollout.tools import InfraError, Toolbox, ToolOutcome, ToolResponse
 from rollout.tools.finish import FinishTool
+from tests.rollout.scripted import NO_LIMITS, tool_call
 
-NONE = Limits(None, None, None, None, None, None)
 TASK = Task("u", ({"role": "user", "content": "Where?"},), "6", "test", "here:1")
 
 
@@ -42,11 +41,11 @@ class Picky(FinishTool):
         return None if arguments["message"].endswith(".py") else 'the argument "message" must be a file'
 
 
-def call(name: str, **arguments: Any) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
-ECHO, RIGHT, WRONG = call("echo", text="a"), call("finish", message="a.py"), call("finish", message="a.txt")
+ECHO, RIGHT, WRONG = (
+    tool_call("echo", text="a"),
+    tool_call("finish", message="a.py"),
+    tool_call("finish", message="a.txt"),
+)
 
 
 class Played:
@@ -60,7 +59,7 @@ class Played:
     async def play(self, turns: Sequence[str], **limits: int) -> TrajectoryResult:
         self.engine = ScriptedEngine(self._tokenizer, turns, vocab_size=49152)
         tools = Toolbox([self.echo, Picky()])
-        bounds = dataclasses.replace(NONE, **limits)
+        bounds = dataclasses.replace(NO_LIMITS, **limits)
         loop = AgentLoop(self.engine, self._chat, tools, bounds, SamplingParams())
         return await loop.run(TASK, index=0, seed=1)
 
@@ -106,14 +105,14 @@ async def test_failing_service_beside_the_answer_does_not_mask_it(tokenizer: Hub
 
 
 async def test_two_answers_of_a_turn_are_both_recorded(played: Played) -> None:
-    result = await played.play([RIGHT + call("finish", message="b.py")])
+    result = await played.play([RIGHT + tool_call("finish", message="b.py")])
     said = [(record.arguments, record.outcome) for record in result.tool_calls]
     assert said == [({"message": "a.py"}, ToolOutcome.OK), ({"message": "b.py"}, ToolOutcome.OK)]
     assert result.stop_reason is StopReason.ANSWERED
 
 
 async def test_answer_that_is_wrong_in_form_is_said_to_be_and_may_be_mended(played: Played) -> None:
-    turns = [ECHO + WRONG, call("finish"), '<tool_call>{"name": "finish"</tool_call>', RIGHT]
+    turns = [ECHO + WRONG, tool_call("finish"), '<tool_call>{"name": "finish"</tool_call>', RIGHT]
     result = await played.play(turns)
     assert [record.outcome for record in result.tool_calls] == [
         ToolOutcome.OK,  # what stood beside a wrong answer is run: the trajectory goes on
@@ -147,7 +146,7 @@ async def test_any_tool_may_end_a_trajectory_after_its_turn(tokenizer: HubTokeni
 
 
 def machine(**limits: float) -> TrajectoryMachine:
-    return TrajectoryMachine(dataclasses.replace(NONE, **limits), prompt_tokens=10, max_model_tokens=1000)  # type: ignore[arg-type]
+    return TrajectoryMachine(dataclasses.replace(NO_LIMITS, **limits), prompt_tokens=10, max_model_tokens=1000)  # type: ignore[arg-type]
 
 
 def test_limits_are_looked_at_after_the_answer_but_for_the_time_that_cut_the_turn_off() -> None:

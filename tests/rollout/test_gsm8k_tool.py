@@ -16,23 +16,19 @@ from rollout.data import DataError, Row, read_rows
 from rollout.dump import record_of
 from rollout.engines import SamplingParams
 from rollout.envs import EnvironmentSetup, Gsm8kConfig, Gsm8kEnvironment, find_environment
-from rollout.loop import AgentLoop, Limits, RetryBudget, RolloutRunner, Schedule, Task, TrajectoryResult
+from rollout.loop import AgentLoop, Limits, Task
 from rollout.rewards import Reward
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import InfraError, Toolbox, ToolCall, ToolOutcome
 from rollout.tools.gsm8k_reward import Gsm8kRewardConfig, Gsm8kRewardTool
+from tests.rollout.scripted import roll_out, tool_call
 
 ROW = Row("What is 6 * 7?", "42", "openai/gsm8k", "here:1", {"question": "What is 6 * 7?", "answer": "6 * 7\n#### 42"})
 
 
 def main(words: list[str]) -> int:
     return data(["gsm8k", *words])
-
-
-def call(answer: Any) -> str:
-    named = {"name": "calc_gsm8k_reward", "arguments": {"answer": answer}}
-    return f"<tool_call>\n{json.dumps(named)}\n</tool_call>"
 
 
 async def submitted(tool: Gsm8kRewardTool, *answers: str) -> list[float | None]:
@@ -83,20 +79,11 @@ async def test_rewards_of_turns_and_of_the_answer_reach_the_batch_and_the_dump(
     tokenizer: HubTokenizer, chat: ChatTemplate, turn_rewards: bool
 ) -> None:
     environment = Gsm8kEnvironment([ROW], Gsm8kConfig(prompt="submit", turn_rewards=turn_rewards))
-    turns = [call("41"), call("42"), call("42"), "#### 42"]
+    turns = [*(tool_call("calc_gsm8k_reward", answer=answer) for answer in ("41", "42", "42")), "#### 42"]
     tool = Gsm8kRewardTool(Gsm8kRewardConfig(improved=0.25))
     engine = ScriptedEngine(tokenizer, turns, vocab_size=49152)
     loop = AgentLoop(engine, chat, Toolbox([tool]), Limits(max_turns=None), SamplingParams())
-    kept: list[tuple[TrajectoryResult, Task]] = []
-    runner = RolloutRunner(
-        loop,
-        environment.score,
-        lambda result, task: kept.append((result, task)),
-        schedule=Schedule(concurrency=1),
-        retries=RetryBudget(0, 0),
-    )
-    await runner.run(environment.tasks())
-    ((result, task),) = kept
+    ((task, result),) = await roll_out(loop, environment.score, environment.tasks(), concurrency=1)
     assert [each.reward for each in result.tool_calls] == [-0.05, 0.25, -0.05]
     assert result.tool_rewards == {"calc_gsm8k_reward": 1.0}
     record = record_of(result, task, step=1, model="m", decode=chat.decode_plain)

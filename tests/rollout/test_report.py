@@ -9,35 +9,19 @@ from pathlib import Path
 from rich.console import Console
 
 from executor_service import Cause
-from rollout.engines import EngineStatistics, FinishReason, GenerationResult, SamplingParams, VersionSpan
+from rollout.engines import EngineStatistics
 from rollout.loop import PhaseTimes, RequestState, StopReason, ToolCallRecord, TrajectoryResult
 from rollout.metrics import RolloutMetrics
 from rollout.report import closing_table
 from rollout.rewards import Reward
-from rollout.tokens import TokenBuilder
 from rollout.tools import ToolOutcome
+from tests.interop.results import result, sampled, tool
 
 
 def finished(code: str = "print(1)", outcome: ToolOutcome = ToolOutcome.OK) -> TrajectoryResult:
-    builder = TokenBuilder((1, 2, 3))
-    builder.add_sampled(GenerationResult((4, 5), (-0.1, -0.1), FinishReason.STOP, (VersionSpan("w", 0, 2),)))
-    builder.add_tool((6,))
-    builder.add_sampled(GenerationResult((7,), (-0.1,), FinishReason.STOP, (VersionSpan("w", 0, 1),)))
-    return TrajectoryResult(
-        trajectory_id="0" * 32,
-        uid="u",
-        index=0,
-        trajectory=builder.build(),
-        messages=(),
-        tool_calls=(ToolCallRecord(1, "code_interpreter", {"code": code}, "{}", outcome, "1"),),
-        state=RequestState.COMPLETED,
-        stop_reason=StopReason.ANSWERED,
-        cause=Cause.POLICY,
-        turns=2,
-        sampling=SamplingParams(),
-        times=PhaseTimes(1.0, 2.0, 3.0, 4.0, 10.0),
-        reward=Reward(1.0),
-    )
+    call = ToolCallRecord(1, "code_interpreter", {"code": code}, "{}", outcome, "1")
+    times = PhaseTimes(1.0, 2.0, 3.0, 4.0, 10.0)
+    return result([1, 2, 3], sampled([4, 5]), tool([6]), sampled([7]), tool_calls=(call,), times=times, reward=1.0)
 
 
 def masked() -> TrajectoryResult:
@@ -84,8 +68,8 @@ def test_only_code_of_their_own_that_ran_counts() -> None:
 
 def test_table_shows_the_sums() -> None:
     summary = RolloutMetrics()
-    for result in (finished(), finished(outcome=ToolOutcome.MALFORMED), masked()):
-        summary.add(result)
+    for each in (finished(), finished(outcome=ToolOutcome.MALFORMED), masked()):
+        summary.add(each)
     engine = EngineStatistics(prompt_tokens=100, cached_tokens=40, sampled_tokens=30, busy_s=2.0)
     text = shown(summary, engine)
     for part in (

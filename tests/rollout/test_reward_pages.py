@@ -14,12 +14,13 @@ from fairbox.errors import ConfigError
 from rollout.config import RolloutConfig
 from rollout.engines import SamplingParams
 from rollout.envs import EnvironmentSetup, load_run
-from rollout.loop import AgentLoop, Limits, RetryBudget, RolloutRunner, Schedule, TrajectoryResult
+from rollout.loop import AgentLoop, Limits
 from rollout.rewards import NotScored, RewardServices, Sample, load_reward
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
 from tests.pages import examples
+from tests.rollout.scripted import roll_out
 
 
 @pytest.fixture
@@ -59,16 +60,9 @@ async def test_the_environment_of_the_page_plays(folder: Path, tokenizer: HubTok
     environment: Any = kind.make(settings, EnvironmentSetup())
     environment.use(RewardServices())
     engine = ScriptedEngine(tokenizer, lambda request, turn: "#### 20", vocab_size=49152)
-    results: list[TrajectoryResult] = []
-    runner = RolloutRunner(
-        AgentLoop(engine, chat, Toolbox([]), Limits(), SamplingParams()),
-        environment.score,
-        lambda result, task: results.append(result),
-        schedule=Schedule(concurrency=4),
-        retries=RetryBudget(0, 0),
-    )
-    await runner.run(environment.tasks())
-    assert {result.uid: result.reward.value for result in results if result.reward} == {
+    loop = AgentLoop(engine, chat, Toolbox([]), Limits(), SamplingParams())
+    results = await roll_out(loop, environment.score, environment.tasks(), concurrency=4)
+    assert {result.uid: result.reward.value for _, result in results if result.reward} == {
         "sum-0": 0.0,
         "sum-1": 1.0,
         "sum-2": 0.0,

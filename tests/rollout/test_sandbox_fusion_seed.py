@@ -8,23 +8,18 @@ limiter's, in tests/limiter/ray/test_ray.py.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import pytest_asyncio
 
 from executor_service import Cause
-from fairbox.channels import open_channel
-from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.engines import SamplingParams
 from rollout.loop import (
     AgentLoop,
     Generate,
     Limits,
     RequestState,
-    RetryBudget,
-    RolloutRunner,
-    Schedule,
     StopReason,
     Task,
     TrajectoryMachine,
@@ -36,6 +31,8 @@ from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer, SegmentKind
 from rollout.tools import Toolbox
 from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from tests.rollout.scripted import roll_out
+from tests.rollout.services import limiter_status
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -139,22 +136,17 @@ async def test_tool_call_basic_case(make_loop: MakeLoop) -> None:
 
 async def test_tool_call_batch_case(make_loop: MakeLoop, stack: LocalStack) -> None:
     loop, engine = make_loop(TURNS)
-    results: list[TrajectoryResult] = []
-    runner = RolloutRunner(
+    done = await roll_out(
         loop,
         lambda task, result: gsm8k_reward(result.final_text, task.ground_truth),
-        lambda result, _: results.append(result),
-        schedule=Schedule(concurrency=100, samples_per_prompt=100),
-        retries=RetryBudget(0, 0),
-        seed=1,
+        [TASK],
+        concurrency=100,
+        samples_per_prompt=100,
     )
-    await runner.run([TASK])
+    results = [result for _, result in done]
     assert len(results) == 100
     for result in results:
         check_basic_case(result)
     assert {result.reward.value for result in results if result.reward is not None} == {1.0}
     assert (len(engine.requests), len({result.trajectory_id for result in results})) == (300, 100)
-    async with open_channel(stack.ports.limiter_admin) as channel:
-        stub = cast("Any", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
-        bucket = (await stub.GetStatus(limiter_pb2.GetStatusRequest(), timeout=5)).buckets[0]
-    assert bucket.granted_total >= 200
+    assert (await limiter_status(stack)).buckets[0].granted_total >= 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +16,23 @@ from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
 
-Play = Callable[..., RolloutRunner]
+
+class Player:
+    """Makes runners whose model answers at once, and keeps what they hand over."""
+
+    def __init__(self, loop: AgentLoop) -> None:
+        self.loop = loop
+        self.results: list[TrajectoryResult] = []
+
+    def __call__(self, score: Score, *, retries: int = 0, timeout_s: float = 60.0, **options: Any) -> RolloutRunner:
+        return RolloutRunner(
+            self.loop,
+            score,
+            lambda result, task: self.results.append(result),
+            schedule=Schedule(**{"concurrency": 8} | options),
+            retries=RetryBudget(retries, 100),
+            score_timeout_s=timeout_s,
+        )
 
 
 def tasks(count: int) -> list[Task]:
@@ -25,29 +40,12 @@ def tasks(count: int) -> list[Task]:
 
 
 @pytest.fixture
-def results() -> list[TrajectoryResult]:
-    return []
+def runner(tokenizer: HubTokenizer, chat: ChatTemplate) -> Player:
+    engine = ScriptedEngine(tokenizer, lambda request, turn: "#### 6", vocab_size=49152)
+    return Player(AgentLoop(engine, chat, Toolbox([]), Limits(), SamplingParams()))
 
 
-@pytest.fixture
-def runner(tokenizer: HubTokenizer, chat: ChatTemplate, results: list[TrajectoryResult]) -> Play:
-    def make(score: Score, *, retries: int = 0, timeout_s: float = 60.0, **options: Any) -> RolloutRunner:
-        engine = ScriptedEngine(tokenizer, lambda request, turn: "#### 6", vocab_size=49152)
-        return RolloutRunner(
-            AgentLoop(engine, chat, Toolbox([]), Limits(), SamplingParams()),
-            score,
-            lambda result, task: results.append(result),
-            schedule=Schedule(**{"concurrency": 8} | options),
-            retries=RetryBudget(retries, 100),
-            score_timeout_s=timeout_s,
-        )
-
-    return make
-
-
-async def test_trajectories_are_scored_at_once_and_hand_their_rewards_over(
-    runner: Play, results: list[TrajectoryResult]
-) -> None:
+async def test_trajectories_are_scored_at_once_and_hand_their_rewards_over(runner: Player) -> None:
     all_there = asyncio.Event()
 
     async def score(task: Task, result: TrajectoryResult) -> Reward:
@@ -58,29 +56,25 @@ async def test_trajectories_are_scored_at_once_and_hand_their_rewards_over(
 
     playing = runner(score)
     await playing.run(tasks(4))
-    assert sorted(result.reward.value for result in results if result.reward) == [0.0, 1.0, 2.0, 3.0]
+    assert sorted(result.reward.value for result in runner.results if result.reward) == [0.0, 1.0, 2.0, 3.0]
     assert (playing.statistics().scoring, playing.statistics().masked) == (0, 0)
-    assert all(result.times.score_s >= 0 for result in results)
+    assert all(result.times.score_s >= 0 for result in runner.results)
 
 
 @pytest.mark.parametrize("cause", [Cause.INFRA, Cause.TASK])
-async def test_what_is_not_scored_is_masked_with_its_cause(
-    runner: Play, results: list[TrajectoryResult], cause: Cause
-) -> None:
+async def test_what_is_not_scored_is_masked_with_its_cause(runner: Player, cause: Cause) -> None:
     async def score(task: Task, result: TrajectoryResult) -> Reward:
         raise NotScored(cause, "no tests")
 
     playing = runner(score)
     await playing.run(tasks(1))
-    (result,) = results
+    (result,) = runner.results
     assert (result.masked, result.unscored, result.reward, result.cause) == (True, True, None, cause)
     assert result.error == "scoring: no tests"
     assert playing.statistics().masked == 1
 
 
-async def test_a_services_failure_is_scored_again_and_the_trajectory_is_not_played_again(
-    runner: Play, results: list[TrajectoryResult]
-) -> None:
+async def test_a_services_failure_is_scored_again_and_the_trajectory_is_not_played_again(runner: Player) -> None:
     seen: list[str] = []
 
     async def score(task: Task, result: TrajectoryResult) -> Reward:
@@ -91,7 +85,7 @@ async def test_a_services_failure_is_scored_again_and_the_trajectory_is_not_play
 
     playing = runner(score, retries=1)
     await playing.run(tasks(1))
-    assert (results[0].reward, results[0].attempts) == (Reward(1.0), 1)
+    assert (runner.results[0].reward, runner.results[0].attempts) == (Reward(1.0), 1)
     assert len(set(seen)) == 1
     assert (playing.statistics().scored_again, playing.statistics().retried) == (1, 0)
 
@@ -99,9 +93,7 @@ async def test_a_services_failure_is_scored_again_and_the_trajectory_is_not_play
 @pytest.mark.parametrize(
     "problem", [NotScored(Cause.TASK, "no tests"), RewardFault("gave nan"), KeyError("a defect")], ids=repr
 )
-async def test_what_would_fail_again_is_not_scored_again(
-    runner: Play, results: list[TrajectoryResult], problem: Exception
-) -> None:
+async def test_what_would_fail_again_is_not_scored_again(runner: Player, problem: Exception) -> None:
     calls = []
 
     def score(task: Task, result: TrajectoryResult) -> Reward:
@@ -110,36 +102,32 @@ async def test_what_would_fail_again_is_not_scored_again(
 
     await runner(score, retries=3).run(tasks(1))
     assert len(calls) == 1
-    assert results[0].masked
-    assert results[0].cause is (problem.cause if isinstance(problem, NotScored) else Cause.INFRA)
+    assert runner.results[0].masked
+    assert runner.results[0].cause is (problem.cause if isinstance(problem, NotScored) else Cause.INFRA)
 
 
-async def test_a_grader_that_hangs_costs_its_own_trajectory_and_its_time(
-    runner: Play, results: list[TrajectoryResult]
-) -> None:
+async def test_a_grader_that_hangs_costs_its_own_trajectory_and_its_time(runner: Player) -> None:
     async def score(task: Task, result: TrajectoryResult) -> Reward:
         if task.uid == "0":
             await asyncio.Event().wait()
         return Reward(1.0)
 
     await runner(score, retries=3, timeout_s=0.2).run(tasks(3))
-    hung, *others = sorted(results, key=lambda result: result.uid)
+    hung, *others = sorted(runner.results, key=lambda result: result.uid)
     assert (hung.cause, hung.error) == (Cause.INFRA, "scoring: no reward within 0.2 s")
     assert [result.reward for result in others] == [Reward(1.0)] * 2
 
 
-async def test_a_grader_whose_own_work_was_cancelled_is_a_fault_and_ends_nothing_else(
-    runner: Play, results: list[TrajectoryResult]
-) -> None:
+async def test_a_grader_whose_own_work_was_cancelled_is_a_fault_and_ends_nothing_else(runner: Player) -> None:
     async def score(task: Task, result: TrajectoryResult) -> Reward:
         raise asyncio.CancelledError
 
     async with asyncio.timeout(30):
         await runner(score).run(tasks(2))
-    assert [result.error for result in results] == ["scoring: something that it waited for was cancelled"] * 2
+    assert [result.error for result in runner.results] == ["scoring: something that it waited for was cancelled"] * 2
 
 
-async def test_cancelling_a_run_cancels_its_scoring(runner: Play) -> None:
+async def test_cancelling_a_run_cancels_its_scoring(runner: Player) -> None:
     entered, left = asyncio.Event(), asyncio.Event()
 
     async def score(task: Task, result: TrajectoryResult) -> Reward:
@@ -160,7 +148,7 @@ async def test_cancelling_a_run_cancels_its_scoring(runner: Play) -> None:
     assert playing.statistics().scoring == 0
 
 
-async def test_a_straggler_is_ended_while_it_is_scored(runner: Play, results: list[TrajectoryResult]) -> None:
+async def test_a_straggler_is_ended_while_it_is_scored(runner: Player) -> None:
     cancelled = []
 
     async def score(task: Task, result: TrajectoryResult) -> Reward:
@@ -176,17 +164,17 @@ async def test_a_straggler_is_ended_while_it_is_scored(runner: Play, results: li
     playing = runner(score, extra_samples=2)
     async with asyncio.timeout(30):
         await playing.run(tasks(1))
-    assert [result.index for result in results] == [0]
+    assert [result.index for result in runner.results] == [0]
     assert (sorted(cancelled), playing.statistics().dropped) == ([1, 2], 2)
 
 
-async def test_scoring_is_no_part_of_a_trajectorys_time(runner: Play, results: list[TrajectoryResult]) -> None:
+async def test_scoring_is_no_part_of_a_trajectorys_time(runner: Player) -> None:
     async def score(task: Task, result: TrajectoryResult) -> Reward:
         await asyncio.sleep(0.3)
         return Reward(result.times.total_s)
 
     await runner(score).run(tasks(1))
-    (result,) = results
+    (result,) = runner.results
     assert result.reward is not None
     assert result.times.total_s == result.reward.value  # as it was before scoring
     assert result.times.score_s >= 0.29

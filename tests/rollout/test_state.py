@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 from fairbox.errors import ConfigError
 from rollout.engines import FinishReason
 from rollout.loop import CallTools, Finish, Generate, Limits, RequestState, StopReason, TrajectoryMachine, Usage
+from tests.rollout.scripted import NO_LIMITS
 
-NONE = Limits(None, None, None, None, None, None)
 
-
-def machine(limits: Limits = NONE, *, prompt: int = 100, model: int = 10_000) -> TrajectoryMachine:
+def machine(limits: Limits = NO_LIMITS, *, prompt: int = 100, model: int = 10_000) -> TrajectoryMachine:
     return TrajectoryMachine(limits, prompt_tokens=prompt, max_model_tokens=model)
 
 
 def only(**limits: float) -> Limits:
-    return dataclasses.replace(NONE, **limits)  # type: ignore[arg-type]
+    return dataclasses.replace(NO_LIMITS, **limits)  # type: ignore[arg-type]
 
 
 def test_a_trajectory_lives_from_pending_to_completed() -> None:
@@ -91,7 +90,7 @@ def test_limits_are_checked_in_the_documented_order() -> None:
 
 @pytest.mark.parametrize(("name", "reason"), list(zip(ORDER, REASONS, strict=True)))
 def test_each_limit_stops_a_turn_with_calls_before_they_are_run(name: str, reason: StopReason) -> None:
-    life = machine(dataclasses.replace(NONE, **{name: getattr(ALL, name)}))
+    life = machine(dataclasses.replace(NO_LIMITS, **{name: getattr(ALL, name)}))
     life.start()
     used = life.generated(tokens=10, finish=FinishReason.STOP, calls=1, charged_s=1.0)
     if name == "max_tool_calls":  # the first call is within the limit; the next turn's is not

@@ -17,14 +17,12 @@ from executor_service import ExecutorClient
 from rollout.stack import LocalStack
 from rollout.tools import BranchRefused, InfraError, Toolbox, ToolCall, ToolOutcome, ToolResponse, sessions
 from rollout.tools.bash import BashConfig, BashTool
-from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.code_interpreter import CodeInterpreter
 from tests.executor.repositories import project
-from tests.rollout.services import executor_status, limiter_status, nothing_left
+from tests.rollout import services
+from tests.rollout.services import LAZY, executor_status, limiter_status, nothing_left
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-LAZY = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
-"""Nothing here needs their packages, which take seconds to load."""
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +45,7 @@ async def tool(stack: LocalStack) -> AsyncIterator[CodeInterpreter]:
 
 
 def interpreter(stack: LocalStack, **settings: Any) -> CodeInterpreter:
-    given: dict[str, Any] = {"default_timeout": 20.0, "mode": "session"} | settings
-    config = CodeInterpreterConfig(**given)
-    return CodeInterpreter(config, executor=stack.ports.executor, limiter=stack.ports.limiter)
+    return services.interpreter(stack, **{"mode": "session"} | settings)
 
 
 def shell(stack: LocalStack, **settings: Any) -> BashTool:

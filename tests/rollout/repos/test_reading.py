@@ -22,12 +22,10 @@ from rollout.tools.toolbox import Toolbox
 from tests.executor import repositories
 from tests.executor.repositories import SECRET
 from tests.rollout.real_tasks import RealTask, real_tasks
-from tests.rollout.services import executor_status, nothing_left
+from tests.rollout.services import LAZY, executor_status, nothing_left
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-LAZY = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
-"""Nothing here needs their packages, which take seconds to load."""
 AT_ONCE = 2
 """Preparations that an executor does at once."""
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout.data.swe.trees import ApplyError, GitTree
-from tests.rollout.swe.repositories import commit, make_repository
+from tests.executor.repositories import commit, new
 
 Tree = dict[str, str]
 MODIFY = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -2,3 +2,3 @@\n a\n-b\n+c\n d\n"
@@ -31,7 +31,7 @@ def write_tree(folder: Path, tree: Tree) -> str:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_repository(tmp_path_factory.mktemp("repositories") / "one")
+    return new(tmp_path_factory.mktemp("repositories") / "one")
 
 
 lines = st.lists(st.sampled_from(["a", "b", "c\r", "", "+", "-- x", "\\ No", "\x0c", "é\udcff"]), max_size=12)
@@ -59,14 +59,14 @@ def test_diffs_of_git_lead_from_tree_to_tree(repository: Path, old: Tree, new: T
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, content: str | None, problem: str) -> None:
-    repository = make_repository(tmp_path / "o")
+    repository = new(tmp_path / "o")
     name = commit(repository, "one", {"other": ""} if content is None else {"x": content})
     with pytest.raises(ApplyError, match=problem), GitTree(repository, name).patched(MODIFY):
         pass
 
 
 def test_applying_leaves_no_trace_in_the_repository(tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "o")
+    repository = new(tmp_path / "o")
     name = commit(repository, "one", {"x": "0\na\nb\nd\n"})
     before = sorted(repository.rglob("*"))
     with GitTree(repository, name).patched(MODIFY.removesuffix("\n")) as patched:

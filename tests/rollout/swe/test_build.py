@@ -15,7 +15,7 @@ from rollout.data.swe.build import Built, Why, build
 from rollout.data.swe.rows import changes_column, read_changes_column
 from rollout.data.swe.trees import Clones
 from rollout.data.swe.write import split, write_search_tasks
-from tests.rollout.swe.repositories import commit, git, make_repository
+from tests.executor.repositories import commit, git, new
 
 OLD, NEW = "def f():\n    return 1\n", "def f():\n    return 2\n"
 PATCH = "diff --git a/p/m.py b/p/m.py\n--- a/p/m.py\n+++ b/p/m.py\n"
@@ -35,7 +35,7 @@ def built(*rows: Any, clones: Clones | None = None, **options: Any) -> Built:
 @pytest.fixture
 def clones(tmp_path: Path) -> Clones:
     """One repository o/proj, whose p/m.py is OLD."""
-    commit(make_repository(tmp_path / "clones" / "o__proj"), "old", {"p/m.py": OLD})
+    commit(new(tmp_path / "clones" / "o__proj"), "old", {"p/m.py": OLD})
     return Clones(tmp_path / "clones")
 
 
@@ -99,7 +99,7 @@ def test_rows_that_are_no_objects_or_come_twice_are_left_out() -> None:
 
 
 def test_truth_is_made_of_the_commit_in_a_clone(tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "o__proj")
+    repository = new(tmp_path / "o__proj")
     base = commit(repository, "base", {"p/m.py": OLD})
     commit(repository, "later", {"p/m.py": NEW})
     other = row(instance_id="j", base_commit="HEAD")
@@ -116,7 +116,7 @@ def test_a_patch_that_makes_the_defect_is_reversed(tmp_path: Path) -> None:
     good = OLD + "\n\ndef g():\n    return 3\n"
     patch = "diff --git a/p/m.py b/p/m.py\nindex 1234567..1234567 100644\n--- a/p/m.py\n+++ b/p/m.py\n"
     patch += "@@ -1,6 +1,2 @@\n def f():\n     return 1\n-\n-\n-def g():\n-    return 3\n"
-    commit(make_repository(tmp_path / "swesmith" / "o__proj.1234abcd"), "good", {"p/m.py": good})
+    commit(new(tmp_path / "swesmith" / "o__proj.1234abcd"), "good", {"p/m.py": good})
     bug = row(repo="swesmith/o__proj.1234abcd", base_commit=None, use_patch=True, patch=patch)
     found = built(bug, clones=Clones(tmp_path))
     changes = Changes(added_entities=("p/m.py:g",), added_modules=("p/m.py:g",))
@@ -133,7 +133,7 @@ def test_a_truth_that_is_needed_and_not_to_be_had_leaves_the_row_out(clones: Clo
 
 
 def test_a_file_that_is_no_python_is_named(tmp_path: Path) -> None:
-    commit(make_repository(tmp_path / "o" / "proj"), "old", {"p/m.py": OLD + "print 'x'\n"})
+    commit(new(tmp_path / "o" / "proj"), "old", {"p/m.py": OLD + "print 'x'\n"})
     patch = PATCH.replace("@@ -1,2 +1,2 @@", "@@ -1,3 +1,3 @@") + " print 'x'\n"
     found = built(row(base_commit=None, patch=patch), clones=Clones(tmp_path))
     assert [left.why for left in found.left] == [Why.NOT_PARSED]
@@ -171,7 +171,7 @@ def test_equal_tasks_are_equal_bytes_and_are_read_the_same(tmp_path: Path) -> No
 def test_the_dialect_is_that_of_the_truth(tmp_path: Path, dialect: Dialect) -> None:
     source = "class C:\n    a = 1\n"
     patch = "--- a/p/m.py\n+++ b/p/m.py\n@@ -1,2 +1,2 @@\n class C:\n-    a = 1\n+    a = 2\n"
-    commit(make_repository(tmp_path / "o__proj"), "base", {"p/m.py": source})
+    commit(new(tmp_path / "o__proj"), "base", {"p/m.py": source})
     [task] = built(row(base_commit=None, patch=patch), clones=Clones(tmp_path), dialect=dialect).tasks
     assert task.file_changes is not None
     assert task.file_changes[0].changes.edited_modules == (("p/m.py:C",) if dialect is Dialect.CODESCOUT else ())

@@ -17,7 +17,7 @@ from pyarrow import parquet
 from rollout.cli import main
 from rollout.data.swe.build import build
 from rollout.data.swe.write import write_search_tasks
-from tests.rollout.swe.repositories import commit, make_repository
+from tests.executor.repositories import commit, new
 from tests.rollout.swe.test_build import OLD, PATCH, row
 
 
@@ -74,7 +74,7 @@ def test_what_is_wrong_is_one_sentence(
 
 
 def test_mine_and_swebench_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    repository = make_repository(tmp_path / "local__proj")
+    repository = new(tmp_path / "local__proj")
     commit(repository, "first", {"p/m.py": OLD})
     for number in range(2, 7):
         message = f"The function must give {number}, and nothing else"

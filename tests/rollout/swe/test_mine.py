@@ -10,14 +10,14 @@ from rollout.data.swe import mine as mining
 from rollout.data.swe import parse_patch
 from rollout.data.swe.mine import Unfit, clean_message, is_test, mine, named_file
 from rollout.data.swe.trees import TreeError
-from tests.rollout.swe.repositories import commit, git, make_repository
+from tests.executor.repositories import commit, git, new
 
 SOURCE = "def f():\n    return 1\n\n\ndef g():\n    return 1\n"
 
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_repository(tmp_path_factory.mktemp("mine") / "proj")
+    folder = new(tmp_path_factory.mktemp("mine") / "proj")
     commit(folder, "first commit of a whole project", {"p/m.py": SOURCE, "p/n.py": SOURCE})
     message = "The first number is wrong\n\nIt must be two.\n\nSigned-off-by: a <a@b>\n(cherry picked from commit 12)"
     fixed = {"p/m.py": SOURCE.replace("1", "2", 1), "tests/test_m.py": "assert 1\n", "CHANGES": "fixed\n"}
@@ -104,7 +104,7 @@ def test_what_is_no_repository_or_has_no_commit_is_named(tmp_path: Path) -> None
     with pytest.raises(TreeError, match="not a git repository"):
         mine(tmp_path, "o/proj")
     with pytest.raises(TreeError, match=r"empty: git log: .*HEAD"):
-        mine(make_repository(tmp_path / "empty"), "o/proj")
+        mine(new(tmp_path / "empty"), "o/proj")
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from rollout.data import read_rows
 from rollout.dump import DumpWriter, record_of
 from rollout.engines import EngineUnavailable, GenerationRequest, SamplingParams
 from rollout.envs import Gsm8kEnvironment
-from rollout.loop import AgentLoop, Limits, RetryBudget, RolloutRunner, Schedule, Task, TrajectoryResult
+from rollout.loop import AgentLoop, Limits
 from rollout.testing import ScriptedEngine, ScriptedTool
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox, ToolOutcome, ToolResponse
+from tests.rollout.scripted import roll_out
 
 CALL = '<tool_call>\n{{"name": "echo", "arguments": {{"text": "{}"}}}}\n</tool_call>'
 
@@ -47,20 +48,10 @@ def play(chat: ChatTemplate, tokenizer: HubTokenizer, folder: Path, step: int, *
     async def run() -> Path:
         engine = ScriptedEngine(tokenizer, say, vocab_size=49152)
         loop = AgentLoop(engine, chat, Toolbox([ScriptedTool(answer)]), Limits(), SamplingParams(temperature=1.0))
+        done = await roll_out(loop, environment.score, environment.tasks(), concurrency=1, samples_per_prompt=2)
         with DumpWriter(folder, step) as dump:
-
-            def sink(result: TrajectoryResult, task: Task) -> None:
-                record = record_of(result, task, step=step, model="SmolLM2-135M-Instruct", decode=chat.decode_plain)
-                dump.write(record)
-
-            runner = RolloutRunner(
-                loop,
-                environment.score,
-                sink,
-                schedule=Schedule(concurrency=1, samples_per_prompt=2),
-                retries=RetryBudget(0, 0),
-            )
-            await runner.run(environment.tasks())
+            for task, result in done:
+                dump.write(record_of(result, task, step=step, model="SmolLM2-135M-Instruct", decode=chat.decode_plain))
         return dump.path
 
     return asyncio.run(run())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -91,16 +93,15 @@ def test_no_row_breaks_the_view(value: object) -> None:
             decoded_pieces(record, lambda ids: "x" * len(ids))
 
 
+def row_of(prompt: Sequence[int], ids: Sequence[int], mask: list[int]) -> dict[str, Any]:
+    tokens = {"prompt_ids": list(prompt), "response_ids": list(ids), "response_mask": mask}
+    return tokens | {"logprobs": [-0.1] * len(ids)}
+
+
 @given(st.lists(st.integers(0, 49151), max_size=40))
 def test_pieces_of_any_ids_are_the_ids(tokenizer: HubTokenizer, ids: list[int]) -> None:
     mask = [position % 2 for position in range(len(ids))]
-    record = {
-        "prompt_ids": [],
-        "response_ids": ids,
-        "response_mask": mask,
-        "logprobs": [-0.1] * len(ids),
-    }
-    pieces = decoded_pieces(record, tokenizer.decode)
+    pieces = decoded_pieces(row_of([], ids, mask), tokenizer.decode)
     assert [piece.id for piece in pieces] == ids
     assert [piece.logprob for piece in pieces] == [-0.1 if bit else None for bit in mask]
 
@@ -108,13 +109,7 @@ def test_pieces_of_any_ids_are_the_ids(tokenizer: HubTokenizer, ids: list[int]) 
 @given(st.text(max_size=30))
 def test_pieces_of_a_text_are_the_text(tokenizer: HubTokenizer, text: str) -> None:
     ids = tokenizer.encode(text.encode("utf-8", "replace").decode())
-    record = {
-        "prompt_ids": list(ids),
-        "response_ids": list(ids),
-        "response_mask": [1] * len(ids),
-        "logprobs": [0.0] * len(ids),
-    }
-    whole = decoded_pieces(record, tokenizer.decode)
+    whole = decoded_pieces(row_of(ids, ids, [1] * len(ids)), tokenizer.decode)
     assert "".join(piece.text for piece in whole) == tokenizer.decode(ids + ids)
     assert [piece.id for piece in whole] == list(ids + ids)
 
