@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.executor.fidelity.case import Case, programs
 
 _PROGRAMS = r"""
@@ -65,54 +67,65 @@ try: print(os.waitpid(-1, os.WNOHANG))
 except ChildProcessError as e: print(e)
 """
 
-_SPECIAL = (
-    Case(
-        "multiprocessing_fork",
-        """
+_SHARED_MEMORY = r"""
+=== multiprocessing_manager
+import multiprocessing as mp
+if __name__ == '__main__':
+    with mp.Manager() as m:
+        d = m.dict(a=1); l = m.list([1]); d['b'] = 2; l.append(d['b']); print(dict(d), list(l))
+=== multiprocessing_primitives
+import multiprocessing as mp
+if __name__ == '__main__':
+    v = mp.Value('i', 1)
+    a = mp.Array('d', 2)
+    l = mp.Lock()
+    r, w = mp.Pipe()
+    w.send(1)
+    print(v.value, a[:], r.recv())
+=== shared_memory
+from multiprocessing import shared_memory as s
+m = s.SharedMemory(create=True, size=8)
+n = s.SharedMemory(m.name)
+m.buf[0] = 9
+print(n.buf[0])
+n.close()
+m.close()
+m.unlink()
+=== process_pool
+from concurrent.futures import ProcessPoolExecutor
+import os
+def f(x): return x + 1
+if __name__ == '__main__':
+    with ProcessPoolExecutor(2) as p:
+        print(list(p.map(f, range(4))), p.submit(os.getpid).result() != os.getpid())
+=== process_pool_broken
+from concurrent.futures import ProcessPoolExecutor
+import os
+if __name__ == '__main__':
+    with ProcessPoolExecutor(1) as p:
+        try: p.submit(os._exit, 1).result()
+        except Exception as e: print(type(e))
+"""
+_METHOD = """
 import multiprocessing as mp, sys
 def work(x): return x * x
 class Thing:
     def __init__(self, x): self.x = x
 def send(queue): queue.put(Thing(3))
 if __name__ == "__main__":
-    context = mp.get_context("fork")
+    context = mp.get_context("METHOD")
     with context.Pool(2) as pool: print(pool.map(work, range(5)))
     queue = context.Queue(); child = context.Process(target=send, args=(queue,)); child.start()
     print(queue.get().x); child.join(); print(child.exitcode)
-""",
-        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
-    ),
-    Case(
-        "multiprocessing_spawn",
-        """
-import multiprocessing as mp, sys
-def work(x): return x * x
-class Thing:
-    def __init__(self, x): self.x = x
-def send(queue): queue.put(Thing(3))
-if __name__ == "__main__":
-    context = mp.get_context("spawn")
-    with context.Pool(2) as pool: print(pool.map(work, range(5)))
-    queue = context.Queue(); child = context.Process(target=send, args=(queue,)); child.start()
-    print(queue.get().x); child.join(); print(child.exitcode)
-""",
-        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
-    ),
-    Case(
-        "multiprocessing_forkserver",
-        """
-import multiprocessing as mp, sys
-def work(x): return x * x
-class Thing:
-    def __init__(self, x): self.x = x
-def send(queue): queue.put(Thing(3))
-if __name__ == "__main__":
-    context = mp.get_context("forkserver")
-    with context.Pool(2) as pool: print(pool.map(work, range(5)))
-    queue = context.Queue(); child = context.Process(target=send, args=(queue,)); child.start()
-    print(queue.get().x); child.join(); print(child.exitcode)
-""",
-        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
+"""
+_CLOSED = "/dev/shm is closed, and with it locks and shared memory"
+
+CASES = (
+    *programs(_PROGRAMS),
+    *(replace(case, unlike_landlock=_CLOSED) for case in programs(_SHARED_MEMORY)),
+    *(
+        Case(f"multiprocessing_{method}", _METHOD.replace("METHOD", method), unlike_landlock=_CLOSED)
+        for method in ("fork", "spawn", "forkserver")
     ),
     Case(
         "unix_sockets",
@@ -128,68 +141,4 @@ print('ok')
 """,
         unlike_landlock="only pairs of connected sockets can be made",
     ),
-    Case(
-        "multiprocessing_manager",
-        r"""
-import multiprocessing as mp
-if __name__ == '__main__':
-    with mp.Manager() as m:
-        d = m.dict(a=1); l = m.list([1]); d['b'] = 2; l.append(d['b']); print(dict(d), list(l))
-""",
-        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
-    ),
-    Case(
-        "multiprocessing_primitives",
-        r"""
-import multiprocessing as mp
-if __name__ == '__main__':
-    v = mp.Value('i', 1)
-    a = mp.Array('d', 2)
-    l = mp.Lock()
-    r, w = mp.Pipe()
-    w.send(1)
-    print(v.value, a[:], r.recv())
-""",
-        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
-    ),
-    Case(
-        "shared_memory",
-        r"""
-from multiprocessing import shared_memory as s
-m = s.SharedMemory(create=True, size=8)
-n = s.SharedMemory(m.name)
-m.buf[0] = 9
-print(n.buf[0])
-n.close()
-m.close()
-m.unlink()
-""",
-        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
-    ),
-    Case(
-        "process_pool",
-        r"""
-from concurrent.futures import ProcessPoolExecutor
-import os
-def f(x): return x + 1
-if __name__ == '__main__':
-    with ProcessPoolExecutor(2) as p:
-        print(list(p.map(f, range(4))), p.submit(os.getpid).result() != os.getpid())
-""",
-        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
-    ),
-    Case(
-        "process_pool_broken",
-        r"""
-from concurrent.futures import ProcessPoolExecutor
-import os
-if __name__ == '__main__':
-    with ProcessPoolExecutor(1) as p:
-        try: p.submit(os._exit, 1).result()
-        except Exception as e: print(type(e))
-""",
-        unlike_landlock="/dev/shm is closed, and with it locks and shared memory",
-    ),
 )
-
-CASES = (*programs(_PROGRAMS), *_SPECIAL)
