@@ -36,13 +36,6 @@ def test_equals_are_drawn_equally() -> None:
     assert all(800 < counts[each] < 1200 for each in "abc"), counts
 
 
-def test_the_less_loaded_of_two_takes_the_call() -> None:
-    made = balance("busy", "idle")
-    answer(made, "busy", 0.0, Load(running=8, queued=3, capacity=8))
-    answer(made, "idle", 0.0, Load(running=1, queued=0, capacity=8))
-    assert picks(made, 1.0) == {"idle": 400}
-
-
 def test_the_most_loaded_of_many_takes_none() -> None:
     made = balance("a", "b", "c")
     for running, address in enumerate("abc"):

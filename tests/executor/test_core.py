@@ -15,33 +15,12 @@ from executor_service.model import Cause, Limits, Outcome, Output
 from executor_service.sandbox.inside import wire
 from executor_service.sandbox.inside.watch import SAMPLE_S, TICK_S, Reading, Watch
 from executor_service.sandbox.report import Killed, Report
-from executor_service.sandbox.streams import FLOOD_MINIMUM, Capture
 
 Table = DedupTable[str, str]
 
 
 def started(*places: Place) -> list[bool]:
     return [place.started.is_set() for place in places]
-
-
-def test_slots_are_given_first_in_first_out() -> None:
-    admission = Admission(max_running=2, max_queued=10)
-    a, b, c, d = (admission.enter(0, eligible=True) for _ in range(4))
-    assert started(a, b, c, d) == [True, True, False, False]
-    admission.leave(a, 1)
-    assert started(c, d) == [True, False]
-    admission.leave(c, 1)
-    assert started(d) == [True]
-
-
-def test_who_is_not_eligible_is_passed_and_keeps_its_place() -> None:
-    admission = Admission(max_running=1, max_queued=10)
-    a, b, c = (admission.enter(0, eligible=eligible) for eligible in (False, True, True))
-    assert started(a, b, c) == [False, True, False]
-    admission.eligible(a, 1)
-    assert started(a, c) == [False, False]
-    admission.leave(b, 2)
-    assert started(a, c) == [True, False]
 
 
 def test_a_full_queue_refuses_with_advice_and_changes_nothing() -> None:
@@ -110,13 +89,6 @@ def test_an_id_goes_from_new_to_joined_to_done_to_forgotten() -> None:
     assert known.statistics() == {"running": 0, "ended": 0, "bytes": 0}
 
 
-def test_an_abandoned_id_is_new_again() -> None:
-    known = table()
-    known.begin("id", b"f", "run")
-    known.abandon("id")
-    assert known.look_up("id", b"g", 0) == (None, None)
-
-
 @pytest.mark.parametrize("ended", [False, True])
 def test_an_id_with_another_request_is_refused(ended: bool) -> None:
     known = table()
@@ -180,10 +152,6 @@ def test_what_the_code_can_cause_is_policy(facts: Report, outcome: Outcome) -> N
     assert judge(facts, LIMITS)[:2] == (outcome, Cause.POLICY)
 
 
-def test_a_lost_lease_is_infrastructure() -> None:
-    assert judge(report(Killed.LAPSED, signal=9), LIMITS)[:2] == (Outcome.CANCELLED, Cause.INFRA)
-
-
 def watch(**changes: object) -> Watch:
     settings = {"wall_s": 10.0, "cpu_s": 4.0, "memory_bytes": 1000, "sample_memory": True, "processors": 2} | changes
     return Watch(100.0, **settings)  # type: ignore[arg-type]
@@ -231,24 +199,9 @@ def test_the_next_look_is_never_after_a_limit_could_be_met() -> None:
     assert nearly.wait_s(101.0) == pytest.approx(0.02)
 
 
-def test_a_capture_keeps_the_first_bytes_and_counts_all() -> None:
-    capture = Capture(5)
-    for data in (b"abc", b"defg", b""):
-        capture.feed(data)
-    assert capture.output() == Output(b"abcde", 7, truncated=True)
-    assert not capture.flooded
-    capture.feed(bytes(FLOOD_MINIMUM))
-    assert capture.flooded
-
-
 @given(st.lists(st.tuples(st.dictionaries(st.text(), st.integers()), st.binary(max_size=40))), st.integers(1, 30))
 def test_frames_survive_any_cut(frames: list[tuple[dict[str, int], bytes]], step: int) -> None:
     data = b"".join(wire.encode(head, len(blob)) + blob for head, blob in frames)
     decoder = wire.Decoder()
     found = [frame for start in range(0, len(data), step) for frame in decoder.feed(data[start : start + step])]
     assert found == frames
-
-
-def test_a_frame_beyond_the_bounds_is_refused() -> None:
-    with pytest.raises(ValueError, match="beyond the bounds"):
-        wire.Decoder().feed(wire.encode({}, wire.MAX_BLOB + 1))

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from executor_service import ExecutionResult, ExecutorClient, InvalidRequest, Outcome, Overloaded, Program
-from tests.executor.servers import Server, processes_with, running, wait_for
+from executor_service import ExecutionResult, ExecutorClient, InvalidRequest, Outcome, Program
+from tests.executor.servers import Server, processes_with, wait_for
 
 
 def outcomes(items: Sequence[object]) -> list[Outcome]:
@@ -49,25 +49,6 @@ async def test_a_program_that_can_not_be_run_is_an_error_of_its_item(executor: E
     assert outcomes([second]) == [Outcome.FINISHED]
     assert isinstance(third, InvalidRequest)
     assert [field.field for field in third.fields] == ["code"]
-
-
-async def test_a_full_queue_is_an_error_of_its_item() -> None:
-    with running("max_concurrent=1", "max_queued=0") as server:
-        async with ExecutorClient(server.target) as executor:
-            other = asyncio.create_task(executor.execute("import time; time.sleep(600)"))
-            await asyncio.to_thread(wait_for, lambda: server.status().running == 1)
-            items = await executor.execute_all(["1", "2"])
-            assert [type(item) for item in items] == [Overloaded, Overloaded]
-            other.cancel()
-
-
-async def test_a_repeated_id_gives_the_stored_result(executor: ExecutorClient) -> None:
-    program = Program(code="import uuid; print(uuid.uuid4())", request_id=f"batch-{uuid.uuid4()}")
-    [first] = await executor.execute_all([program])
-    [again] = await executor.execute_all([program])
-    assert isinstance(first, ExecutionResult)
-    assert isinstance(again, ExecutionResult)
-    assert (again.stdout, again.deduplicated) == (first.stdout, True)
 
 
 async def test_leaving_kills_all_of_it(executor: ExecutorClient, server: Server) -> None:

@@ -37,7 +37,7 @@ async def test_status_and_health_answer_while_the_queue_is_full() -> None:
             for _ in range(20):
                 with pytest.raises(Overloaded, match="max_queued") as caught:
                     await executor.execute("1")
-                assert caught.value.retry_after_s > 0
+                assert 0 < caught.value.retry_after_s <= 30
                 status = await asyncio.to_thread(server.status)  # has a deadline of its own
                 assert (status.running, status.queued, status.max_queued) == (4, 6, 6)
                 assert await asyncio.to_thread(server.readiness) == 1

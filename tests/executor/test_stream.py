@@ -74,18 +74,6 @@ def test_a_reader_gets_every_byte_once_and_in_order(steps: list[tuple[Stream, by
     assert {stream: reader.taken(stream) for stream in Stream} == {stream: len(data) for stream, data in got.items()}
 
 
-def test_a_reader_that_comes_late_begins_at_the_first_byte() -> None:
-    log = OutputLog()
-    log.append(Stream.STDOUT, b"early")
-    late = OutputReader(log)
-    log.append(Stream.STDERR, b"late")
-    assert [late.take(100), late.take(100), late.take(100)] == [
-        (Stream.STDOUT, b"early"),
-        (Stream.STDERR, b"late"),
-        None,
-    ]
-
-
 async def test_output_arrives_while_the_program_runs(executor: ExecutorClient, server: Server) -> None:
     code = "import time; print('first', flush=True); time.sleep(600)"
     marker = f"marker-{uuid.uuid4().hex}"
