@@ -7,7 +7,7 @@ import json
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,10 +20,8 @@ from executor_service import (
     Limits,
     NotFound,
     Outcome,
-    Overloaded,
     Program,
     StdioCase,
-    Verdict,
 )
 from fairbox.ports import free_port
 from tests.executor.repositories import SECRET, commit, git, kept, new, project
@@ -55,12 +53,6 @@ def repository(roots: Path) -> tuple[Path, str]:
 def server(roots: Path) -> Iterator[Server]:
     with running("max_concurrent=4", f"workspace_roots=[{roots}]") as started:
         yield started
-
-
-@pytest.fixture
-async def executor(server: Server) -> AsyncIterator[ExecutorClient]:
-    async with ExecutorClient(server.target) as client:
-        yield client
 
 
 async def output(executor: ExecutorClient, workspace_id: str, *lines: str) -> str:
@@ -107,25 +99,6 @@ async def test_there_is_no_history_and_no_answer(executor: ExecutorClient, repos
     assert lines[2].endswith("refs/heads/main")
     assert lines[3:5] == ["0", "0"]
     assert lines[-1] == "unknown"
-
-
-async def test_git_works_as_agents_use_it(executor: ExecutorClient, repository: tuple[Path, str]) -> None:
-    folder, base = repository
-    workspace = await executor.prepare_workspace(local_path=str(folder), commit=base)
-    found = await output(
-        executor,
-        workspace.workspace_id,
-        "sed -i 's/a - b/a + b/' src/add.py && echo new > new.txt && rm data.bin && chmod 644 run.sh",
-        "git status --short",
-        "git diff -- src",
-        "git stash --quiet && git status --short && git stash pop --quiet",
-        "git add --all && git commit --quiet --message done && git log --format=%s",
-        "touch -d 2020-01-01 link src/add.py && git checkout --quiet HEAD~1 && cat src/add.py",
-    )
-    assert found.startswith(" D data.bin\n M run.sh\n M src/add.py\n?? new.txt\n")
-    assert "-    return a - b\n+    return a + b\n" in found
-    assert "done\nworkspace\n" in found
-    assert found.endswith(BUGGY.decode())
 
 
 async def test_each_run_has_its_own_copy(executor: ExecutorClient, repository: tuple[Path, str]) -> None:
@@ -259,37 +232,6 @@ async def test_an_unused_workspace_goes_after_its_time_and_a_used_one_stays(root
             assert (again.workspace_id, again.cached) == (name, False)
 
 
-async def test_the_least_recently_used_goes_for_a_new_one(roots: Path, tmp_path: Path) -> None:
-    folder = new(roots / "large")
-    bases = [commit(folder, f"{i}", {"big": bytes([i]) * (5 << 19)}) for i in range(5)]  # 2.5 MiB each
-    with running(
-        "max_concurrent=2", f"workspace_roots=[{roots}]", f"workspace_bytes={8 << 20}", f"workspace_dir={tmp_path}"
-    ) as server:
-        async with ExecutorClient(server.target) as executor:
-            names = [
-                (await executor.prepare_workspace(local_path=str(folder), commit=base)).workspace_id
-                for base in bases[:3]
-            ]
-            held = asyncio.create_task(executor.execute("import time; time.sleep(600)", workspace_id=names[0]))
-            await asyncio.to_thread(wait_for, lambda: server.status().running == 1)
-            names.append((await executor.prepare_workspace(local_path=str(folder), commit=bases[3])).workspace_id)
-            assert not held.done()
-            with pytest.raises(NotFound):
-                await executor.execute("1", workspace_id=names[1])
-            for name in (names[2], names[3]):
-                assert (await executor.execute("1", workspace_id=name)).ok
-            also = [
-                asyncio.create_task(executor.execute("import time; time.sleep(600)", workspace_id=name))
-                for name in names[2:]
-            ]
-            await asyncio.to_thread(wait_for, lambda: server.status().running + server.status().queued == 3)
-            with pytest.raises(Overloaded, match="workspace_bytes"):
-                await executor.prepare_workspace(local_path=str(folder), commit=bases[4])
-            for call in (held, *also):
-                call.cancel()
-        await asyncio.to_thread(wait_for, lambda: len(list((kept(tmp_path) / "ready").iterdir())) == 3)
-
-
 async def test_a_restart_finds_what_was_finished_and_removes_what_was_not(roots: Path, tmp_path: Path) -> None:
     folder, base = project(roots / "restart")
     settings = ("max_concurrent=1", f"workspace_roots=[{roots}]", f"workspace_dir={tmp_path}")
@@ -366,14 +308,3 @@ async def test_a_remote_is_fetched_where_it_is_allowed(roots: Path, tmp_path: Pa
     finally:
         daemon.terminate()
         await daemon.wait()
-
-
-async def test_a_candidate_is_graded_in_a_workspace(executor: ExecutorClient, repository: tuple[Path, str]) -> None:
-    folder, base = repository
-    name = (await executor.prepare_workspace(local_path=str(folder), commit=base)).workspace_id
-    code = "import sys; sys.path.insert(0, '/testbed/src'); from add import add; print(add(3, int(input())))"
-    cases = [StdioCase(stdin=b"1", expected_stdout=b"2"), StdioCase(stdin=b"2", expected_stdout=b"5")]
-    found = await executor.verify(code, cases, workspace_id=name)
-    assert [case.verdict for case in found.cases] == [Verdict.PASSED, Verdict.WRONG_ANSWER]
-    with pytest.raises(NotFound):
-        await executor.verify(code, cases, workspace_id="ws-unknown")

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import stat
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -56,12 +56,6 @@ def server(level: Level, folder: Path) -> Iterator[Server]:
 @pytest.fixture
 def store(folder: Path, level: Level) -> Path:
     return kept(folder / str(level))
-
-
-@pytest.fixture
-async def executor(server: Server) -> AsyncIterator[ExecutorClient]:
-    async with ExecutorClient(server.target) as client:
-        yield client
 
 
 async def prepared(executor: ExecutorClient, path: Path, files: dict[str, bytes]) -> str:

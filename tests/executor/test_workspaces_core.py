@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from executor_service.core.workspaces import StoreFull, WorkspaceTable
 from executor_service.server.workspace_request import check_prepare
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.workspaces.spec import workspace_id
 from fairbox.errors import FieldErrors
 
 MOST = 100
@@ -97,13 +96,6 @@ def test_the_longer_idle_time_holds() -> None:
     table.asked_again("w", 5, 0)
     assert table.expire(29) == []
     assert table.expire(30) == ["w"]
-
-
-def test_an_id_depends_on_commit_and_mount_path_alone() -> None:
-    first = workspace_id("a" * 40, "/testbed")
-    assert first == workspace_id("a" * 40, "/testbed")
-    assert first.startswith("ws-")
-    assert len({first, workspace_id("a" * 40, "/repo"), workspace_id("b" * 40, "/testbed")}) == 3
 
 
 LOCAL = {"local_path": "/srv/repo", "commit": "main"}

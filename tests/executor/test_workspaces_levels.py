@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -20,6 +20,7 @@ from executor_service import (
     Outcome,
     PytestCase,
     Session,
+    StdioCase,
     Verdict,
     Workspace,
 )
@@ -43,12 +44,6 @@ def level(request: pytest.FixtureRequest) -> Level:
 def server(level: Level) -> Iterator[Server]:
     with level.running("max_concurrent=4") as started:
         yield started
-
-
-@pytest.fixture
-async def executor(server: Server) -> AsyncIterator[ExecutorClient]:
-    async with ExecutorClient(server.target) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -111,12 +106,13 @@ async def test_git_works_as_agents_use_it(executor: ExecutorClient, workspace: W
         "git add --all && git commit --quiet --message done && git log --format=%s",
         f"git log --all --format=%B | grep -c {SECRET}",
         "readlink link",
+        "touch -d 2020-01-01 link src/add.py && git checkout --quiet HEAD~1 && cat src/add.py",
     )
     result = await executor.execute(code, workspace_id=workspace.workspace_id)
     found = result.stdout.text
     assert found.startswith(" D data.bin\n M run.sh\n M src/add.py\n?? new.txt\n")
     assert "-    return a - b\n+    return a + b\n" in found
-    assert found.endswith("done\nworkspace\n0\nsrc/add.py\n")
+    assert found.endswith(f"done\nworkspace\n0\nsrc/add.py\n{BUGGY}")
     assert (await executor.execute(READ, workspace_id=workspace.workspace_id)).stdout.text == BUGGY
 
 
@@ -365,6 +361,9 @@ async def test_every_style_of_verification_gives_it_to_the_candidate_alone(
         "def add(a, b): return there(a, b) + 2 * b\ndef has(): return os.path.exists(folder)\n"
     )
     seen = "import os\nassert os.environ.get('FAIRBOX_WORKSPACE') is None and not os.path.exists('/testbed')\n"
+    outputs = [StdioCase(b"", BUGGY.encode()), StdioCase(b"", b"else")]
+    found = await executor.verify(READ, outputs, workspace_id=name)
+    assert [case.verdict for case in found.cases] == [Verdict.PASSED, Verdict.WRONG_ANSWER], found.cases
     found = await executor.verify(code, [FunctionCase((1, 2), 3)], entry_point="add", workspace_id=name)
     assert [case.verdict for case in found.cases] == [Verdict.PASSED], found.cases
     cases = [AssertCase("assert add(1, 2) == 3 and has()"), AssertCase("assert add(1, 2) == 4")]

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,12 +40,6 @@ def server(roots: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
     with running("max_concurrent=2", *settings) as started:
         yield started
         assert not list((kept(store) / "making").iterdir()), "a preparation left something behind"
-
-
-@pytest.fixture
-async def executor(server: Server) -> AsyncIterator[ExecutorClient]:
-    async with ExecutorClient(server.target) as client:
-        yield client
 
 
 def trap(folder: Path) -> tuple[str, Path]:

@@ -50,7 +50,7 @@ async def test_status_tells_of_workspaces(tmp_path: Path) -> None:
                 assert counts(server, "entries", "in_use", "evicted_total", "expired_total") == (3, 1, 1, 0)
                 assert counts(server, "bytes")[0] <= MOST
                 async with executor.session(workspace_id=names[2]), executor.session(workspace_id=last):
-                    with pytest.raises(Overloaded):
+                    with pytest.raises(Overloaded, match="workspace_bytes"):
                         await prepare(bases[1])
                     assert counts(server, "in_use", "preparing", "prepared_total") == (3, 0, 4)
             await asyncio.to_thread(wait_for, lambda: counts(server, "in_use") == (0,))
