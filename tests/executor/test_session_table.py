@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from executor_service.core.sessions import Ended, SessionBusy, SessionNotFound, TooManySessions
 from executor_service.model import Cause, Limits, SessionInfo
-from executor_service.server.session_table import KEPT_ENDED, MAX_WAITING, LiveSession, SessionTable
+from executor_service.server.session_table import KEPT_ENDED, LiveSession, SessionTable
 from fairbox.testing import ManualClock
 
 
@@ -21,12 +21,10 @@ def add(table: SessionTable, info: SessionInfo) -> LiveSession:
     return table.add(info, Limits(), nothing, nothing)
 
 
-def table_of(
-    *session_ids: str, most: int = 100, ttl_s: float = 10.0, clock: ManualClock | None = None, name: str = "here"
-) -> SessionTable:
-    table = SessionTable(name, clock or ManualClock(), most=most)
+def table_of(*session_ids: str, most: int = 100) -> SessionTable:
+    table = SessionTable("here", ManualClock(), most=most)
     for session_id in session_ids:
-        add(table, SessionInfo(session_id, idle_ttl_s=ttl_s))
+        add(table, SessionInfo(session_id))
     return table
 
 
@@ -69,15 +67,6 @@ async def test_one_that_gives_up_waiting_is_passed_over() -> None:
     assert not session.busy
 
 
-async def test_waiting_cells_are_bounded() -> None:
-    session = table_of("s").find("s")
-    cells = await arrive(session, MAX_WAITING + 1)
-    with pytest.raises(SessionBusy, match=str(MAX_WAITING)):
-        await session.enter()
-    for cell in cells:
-        cell.cancel()
-
-
 async def test_what_can_not_wait_is_refused_while_a_cell_runs() -> None:
     session = table_of("s").find("s")
     await session.enter()
@@ -97,23 +86,6 @@ def test_room_is_taken_while_sessions_are_being_made() -> None:
         table.reserve(2)
     table.release(2)
     table.reserve(3)
-
-
-def test_idle_sessions_expire_and_busy_ones_do_not() -> None:
-    clock = ManualClock()
-    table = table_of("idle", "busy", ttl_s=10.0, clock=clock)
-
-    def expired(now: float) -> list[str]:
-        clock.advance(now - clock.now())
-        return [session.info.session_id for session in table.expired()]
-
-    table.find("busy").enter_at_once()
-    assert expired(9.9) == []
-    assert expired(10.0) == ["idle"]
-    clock.advance(10.0)
-    table.find("busy").leave()
-    assert expired(29.9) == ["idle"]
-    assert expired(30.0) == ["idle", "busy"]
 
 
 async def test_an_ended_session_says_why_and_who_could_have_caused_it() -> None:
@@ -138,13 +110,6 @@ def test_reasons_of_ended_sessions_are_bounded() -> None:
         table.end(f"here~{number}", Ended("was deleted"))
     assert "is not known" in str(table.not_found("here~0"))
     assert "was deleted" in str(table.not_found(f"here~{KEPT_ENDED}"))
-
-
-def test_an_id_of_another_server_is_said_to_be_so() -> None:
-    table = table_of(name="here:1")
-    assert "belongs to server 'there:2'" in str(table.not_found("there:2~abc"))
-    assert "is not known here" in str(table.not_found(table.session_id("abc")))
-    assert "is not known here" in str(table.not_found("nonsense"))
 
 
 @given(st.integers(1, 7), st.integers(0, 40), st.sampled_from(["", "a", "b"]))

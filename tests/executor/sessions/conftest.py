@@ -1,4 +1,4 @@
-"""One server for each level; a client of it for each test."""
+"""One server for each level; a client of it, and a session there, for each test."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from executor_service import ExecutorClient
+from executor_service import ExecutorClient, Outcome, Session
 from tests.executor.levels import EXTREMES, Level
 from tests.executor.servers import Server, children
 
@@ -16,6 +16,13 @@ def quiet(server: Server, level: Level) -> bool:
     profiles = server.status().profiles
     templates = sum(1 if level.landlock else 2 for profile in profiles if profile.ready)
     return len(children(server.pid)) == templates + 2 * sum(profile.ready for profile in profiles)
+
+
+async def value(session: Session, code: str) -> str:
+    """What an expression is in a session."""
+    result = await session.run(code)
+    assert result.outcome is Outcome.FINISHED, result
+    return result.displays[-1].text
 
 
 @pytest.fixture(scope="session", params=EXTREMES)
@@ -31,6 +38,6 @@ def server(level: Level) -> Iterator[Server]:
 
 
 @pytest.fixture
-async def executor(server: Server) -> AsyncIterator[ExecutorClient]:
-    async with ExecutorClient(server.target) as client:
-        yield client
+async def session(executor: ExecutorClient) -> AsyncIterator[Session]:
+    async with executor.session(owner="test") as made:
+        yield made

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -18,11 +17,9 @@ from executor_service import (
     OutputChunk,
     Program,
     Session,
-    SessionBusy,
     SessionNotFound,
     Stream,
 )
-from executor_service.server.session_table import MAX_WAITING
 from tests.executor.servers import processes_with, running, wait_for
 from tests.executor.test_leases import limiter_running
 
@@ -32,12 +29,6 @@ code = "import os, time\\nn = 0\\nwhile True:\\n    os.write(1, b'%d\\\\n' % n);
 process = subprocess.Popen([sys.executable, "-c", code])
 """
 """Leaves a process that writes numbers."""
-
-
-@pytest.fixture
-async def session(executor: ExecutorClient) -> AsyncIterator[Session]:
-    async with executor.session(owner="test") as made:
-        yield made
 
 
 async def streamed(executor: ExecutorClient, program: Program) -> tuple[dict[Stream, bytes], ExecutionResult, int]:
@@ -135,21 +126,6 @@ async def test_errors_of_sessions_among_many_are_what_a_call_would_raise(
     assert "was deleted" in str(first)
     assert "exited with code 3" in str(second)
     assert "belongs to server 'other-server'" in str(third)
-
-
-async def test_a_session_with_too_many_waiting_cells_is_busy_among_many_too(
-    executor: ExecutorClient, session: Session
-) -> None:
-    blocking = asyncio.create_task(session.run("import time; time.sleep(600)"))
-    while not (await executor.list_sessions(owner="test"))[0].busy:
-        await asyncio.sleep(0.02)
-    waiting = [asyncio.create_task(session.run("1")) for _ in range(MAX_WAITING + 1)]
-    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    assert [type(call.exception()) for call in done] == [SessionBusy]
-    [item] = await executor.execute_all([Program(code="1", session_id=session.session_id)])
-    assert isinstance(item, SessionBusy)
-    blocking.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def test_a_lease_that_lapses_while_a_cell_runs_ends_its_session() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -21,12 +20,6 @@ from executor_service import (
 from executor_service.sandbox.inside.display import MAX_DISPLAYS, MAX_FORM, MAX_TEXT
 from tests.executor.levels import Level
 from tests.executor.servers import running
-
-
-@pytest.fixture
-async def session(executor: ExecutorClient) -> AsyncIterator[Session]:
-    async with executor.session(owner="test") as made:
-        yield made
 
 
 def shown(result: ExecutionResult) -> list[str]:

@@ -26,7 +26,7 @@ from executor_service import (
 from executor_service.sandbox.inside import landlock
 from tests.executor.levels import Level
 from tests.executor.servers import Server, descriptors, processes_with, running, wait_for
-from tests.executor.sessions.conftest import quiet
+from tests.executor.sessions.conftest import quiet, value
 
 MIB = 1 << 20
 
@@ -46,13 +46,6 @@ async def branched(session: Session, count: int = 1) -> AsyncIterator[list[Sessi
         yield branches
     finally:
         await asyncio.gather(*(branch.delete() for branch in branches))
-
-
-async def value(session: Session, code: str) -> str:
-    """What an expression is in a session."""
-    result = await session.run(code)
-    assert result.outcome is Outcome.FINISHED, result
-    return result.displays[-1].text
 
 
 async def test_branches_go_on_from_one_state_and_do_not_see_each_others(session: Session) -> None:
@@ -284,16 +277,6 @@ async def test_branches_that_were_made_in_vain_are_gone_when_it_is_answered(
                 await session.branch(8)
             # Its init, itself, and perhaps the one that found no room, which ends by itself.
             assert int(await value(session, "sum(name.isdigit() for name in os.listdir('/proc'))")) <= 3
-
-
-async def test_a_work_folder_without_room_for_a_copy_can_not_branch(executor: ExecutorClient, level: Level) -> None:
-    if level.landlock:
-        pytest.skip("no bound for folders at this level")
-    async with executor.session(limits=Limits(disk_bytes=8 * MIB)) as session:
-        await session.run(f"open('big', 'wb').write(bytes({5 * MIB}))")
-        with pytest.raises(CannotBranch, match="No space left"):
-            await session.branch()
-        assert await value(session, "1") == "1"
 
 
 async def test_the_memory_limit_is_for_the_family(executor: ExecutorClient) -> None:

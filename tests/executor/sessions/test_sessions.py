@@ -25,7 +25,7 @@ from executor_service import (
 from executor_service.server.session_table import MAX_WAITING
 from tests.executor.levels import Level
 from tests.executor.servers import Server, children, running, wait_for
-from tests.executor.sessions.conftest import quiet
+from tests.executor.sessions.conftest import quiet, value
 
 MIB = 1 << 20
 SOON = Limits(wall_time_s=0.5)
@@ -36,13 +36,6 @@ async def session(executor: ExecutorClient) -> AsyncIterator[Session]:
     async with executor.session(owner="test") as made:
         await made.run("x = 'kept'")
         yield made
-
-
-async def value(session: Session, code: str) -> str:
-    """What an expression is in a session."""
-    result = await session.run(code)
-    assert result.outcome is Outcome.FINISHED, result
-    return result.displays[-1].text
 
 
 async def busy(session: Session, executor: ExecutorClient) -> None:
