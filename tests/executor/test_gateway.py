@@ -55,10 +55,6 @@ def test_a_program_that_prints_is_a_success(server: GatewayServer) -> None:
     assert reply["executor_pod_name"] == server.server.status().served_by
 
 
-def test_without_a_language_it_is_python(server: GatewayServer) -> None:
-    assert server.post("/run_code", {"code": "print(1)"}).json()["run_result"]["stdout"] == "1\n"
-
-
 @pytest.mark.parametrize(
     ("language", "code", "fields", "status", "stdout"),
     [
@@ -142,10 +138,15 @@ open("a.txt", "w").write("secret")
 os.symlink("/etc/passwd", "link"); os.mkfifo("pipe"); os.mkdir("folder")
 with open("giant", "wb") as f: f.truncate(1 << 26)"""
     asked = ["a.txt", "./a.txt", "link", "pipe", "folder", "missing", "giant", "/etc/passwd", "../../etc/passwd"]
+    asked.append("/sandbox/a.txt")
     reply = server.run(code, fetch_files=asked, run_timeout=30)
     assert reply["status"] == "Success"
-    assert reply["files"] == {"a.txt": b64("secret"), "./a.txt": b64("secret")}
-    assert set(reply["files_left_out"]) == set(asked) - {"a.txt", "./a.txt"}
+    assert reply["files"] == dict.fromkeys(("a.txt", "./a.txt", "/sandbox/a.txt"), b64("secret"))
+    assert set(reply["files_left_out"]) == set(asked) - reply["files"].keys()
+    assert [reply["files_left_out"][name] for name in ("giant", "../../etc/passwd")] == [
+        "TOO_LARGE",
+        "not in the work folder",
+    ]
 
 
 def test_no_file_is_written_outside_the_work_folder(server: GatewayServer, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 from executor_service.gateway.errors import Unacceptable, details_of, encode
 from executor_service.gateway.extraction import all_blocks, best_code
 from executor_service.gateway.replies import run_code_reply, run_result
-from executor_service.gateway.requests import budget_of, execution_of, fetched, input_files
+from executor_service.gateway.requests import budget_of, execution_of, input_files
 from executor_service.gateway.schemas import RunCodeRequest, checked
 from executor_service.gateway.submissions import same_output, shortened
-from executor_service.model import Cause, ExecutionResult, FileStatus, Outcome, Output, OutputFile
+from executor_service.model import Cause, ExecutionResult, Outcome, Output
 
 pydantic = pytest.importorskip("pydantic")
 LANGUAGES = {"python", "bash"}
@@ -95,33 +95,9 @@ def test_every_outcome_has_a_status_that_clients_know(
     assert (reply["outcome"], reply["cause"]) == (outcome.value, "POLICY")
 
 
-def test_output_that_is_not_utf8_is_replaced_and_not_lost() -> None:
-    run = run_result(result(Outcome.FINISHED, stdout=Output(b"a\xffb", 3)))
-    assert run["stdout"] == "a\ufffdb"
-
-
 def test_the_reason_of_a_limit_is_a_line_of_its_own() -> None:
     run = run_result(result(Outcome.MEMORY_LIMIT, stderr=Output(b"half a line", 11), message="Killed."))
     assert run["stderr"] == "half a line\nKilled.\n"
-
-
-def test_files_are_returned_under_the_names_that_were_asked_for() -> None:
-    asked = ["./a", "/sandbox/b", "/etc/passwd", "../x", "c", "big"]
-    assert fetched(asked)[0] == ["a", "b", "c", "big"]
-    found = (
-        OutputFile("a", FileStatus.RETURNED, b"A", 1),
-        OutputFile("b", FileStatus.RETURNED, b"B", 1),
-        OutputFile("c", FileStatus.MISSING),
-        OutputFile("big", FileStatus.TOO_LARGE, b"", 1 << 40),
-    )
-    reply = run_code_reply(result(Outcome.FINISHED, files=found), asked)
-    assert reply["files"] == {"./a": "QQ==", "/sandbox/b": "Qg=="}
-    assert reply["files_left_out"] == {
-        "/etc/passwd": "not in the work folder",
-        "../x": "not in the work folder",
-        "c": "MISSING",
-        "big": "TOO_LARGE",
-    }
 
 
 def test_input_files_are_decoded_leniently_and_placeholders_skipped() -> None:
@@ -141,10 +117,6 @@ def test_limits_are_those_of_the_request_or_the_servers() -> None:
     asked = execution_of(request(run_timeout=3, memory_limit_MB=64)).limits
     assert (asked.wall_time_s, asked.memory_bytes, asked.compile_time_s) == (3.0, 64 << 20, 0.0)
     assert execution_of(request(memory_limit_MB=-1)).limits.memory_bytes == 0
-
-
-def test_an_empty_program_is_a_program() -> None:
-    assert execution_of(request(code="")).code == "\n"
 
 
 @pytest.mark.parametrize(("compile_s", "run_s"), [(10, 10), (0, 30), (30, 0.5), (-1, -1), (300, 600)])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -102,19 +100,6 @@ def test_a_cell_may_await_and_pickle_what_it_defines(server: GatewayServer) -> N
     )
     shown = [cell["display"][0]["text/plain"] for cell in reply["cells"][1:]]
     assert shown == ["42", "True", "'__main__'"]
-
-
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
-def test_figures_are_pictures() -> None:
-    cells = ["import matplotlib.pyplot as plt", "plt.plot([1, 2], [3, 4])\nplt.show()", "plt.get_fignums()"]
-    with gateway(f"python={sys.executable}") as server:
-        drawn = run(server, *cells, total_timeout=100)
-    assert drawn["status"] == "Success"
-    (figure,) = drawn["cells"][1]["display"]
-    assert base64.b64decode(figure["image/png"]).startswith(b"\x89PNG")
-    assert figure["text/plain"].startswith("<Figure size")
-    assert drawn["cells"][1]["stderr"] == ""
-    assert drawn["cells"][2]["display"] == [{"text/plain": "[]"}]
 
 
 def test_files_go_in_and_come_out(server: GatewayServer) -> None:
