@@ -75,12 +75,6 @@ def test_exact_is_what_python_says(expected: Any, actual: Any) -> None:
     assert value(expected, actual) == (expected == actual)
 
 
-@given(plain)
-def test_exact_includes_a_rebuilt_value(expected: Any) -> None:
-    again = json.loads(encode(expected))
-    assert same_value(parse(encode(expected)), again, EXACT)
-
-
 @pytest.mark.parametrize(
     ("expected", "actual", "comparison", "same"),
     [

@@ -46,19 +46,10 @@ async def test_a_checker_decides(executor: ExecutorClient, checker: Checker, out
     assert case.execution.stdout.text.strip() == output
 
 
-@pytest.mark.parametrize(
-    ("output", "verdict", "cause"),
-    [
-        # It raises for this output, and would not for the right one.
-        ("no numbers", Verdict.WRONG_ANSWER, Cause.POLICY),
-        ("1 2 3", Verdict.PASSED, Cause.POLICY),
-    ],
-)
-async def test_who_breaks_a_checker_is_wrong(
-    executor: ExecutorClient, output: str, verdict: Verdict, cause: Cause
-) -> None:
-    result = await executor.verify(f"print({output!r})", [CASE], checker=ANY_ORDER)
-    assert [(case.verdict, case.cause) for case in result.cases] == [(verdict, cause)], result.cases[0].message
+async def test_who_breaks_a_checker_is_wrong(executor: ExecutorClient) -> None:
+    """It raises for this output, and would not for the right one."""
+    result = await executor.verify("print('no numbers')", [CASE], checker=ANY_ORDER)
+    assert [(case.verdict, case.cause) for case in result.cases] == [(Verdict.WRONG_ANSWER, Cause.POLICY)]
 
 
 @pytest.mark.parametrize(
