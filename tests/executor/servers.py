@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,6 +163,12 @@ def processes_with(marker: str) -> list[int]:
                 if marker.encode() in Path(entry.path, "cmdline").read_bytes():
                     found.append(int(entry.name))
     return found
+
+
+def marked() -> tuple[str, list[str]]:
+    """A marker, and arguments that put it into a program's command line."""
+    marker = f"marker-{uuid.uuid4().hex}"
+    return marker, [marker]
 
 
 def descriptors(pid: int) -> list[str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from executor_service import Cause, ExecutionResult, ExecutorClient, InputFile, InvalidRequest, Limits, Outcome
 from executor_service.languages import LANGUAGES
 from tests.executor.language_samples import SAMPLES, Sample
-from tests.executor.servers import ROOT, Server, command, running
+from tests.executor.servers import ROOT, Server, running
 
 GENEROUS = Limits(wall_time_s=100, compile_time_s=100)
 VERL = Limits(wall_time_s=100, compile_time_s=100, memory_bytes=1024 << 20)
@@ -24,18 +23,12 @@ pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="module")
-def toolchains() -> Iterator[Server]:
+def server() -> Iterator[Server]:
     """A server that offers all that is installed here."""
     folder = ROOT / ".toolchains"
     settings = [f"toolchains={folder}"] if folder.is_dir() else []
-    with running("max_concurrent=2", "languages=", *settings) as server:
-        yield server
-
-
-@pytest.fixture
-async def client(toolchains: Server) -> AsyncIterator[ExecutorClient]:
-    async with ExecutorClient(toolchains.target) as executor:
-        yield executor
+    with running("max_concurrent=2", "languages=", *settings) as started:
+        yield started
 
 
 def skip_unless_installed(server: Server, language: str) -> None:
@@ -62,9 +55,9 @@ def test_every_language_has_samples_and_a_line_in_the_manual() -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.language)
-async def test_a_program_reads_its_input_and_prints(client: ExecutorClient, toolchains: Server, sample: Sample) -> None:
-    skip_unless_installed(toolchains, sample.language)
-    result = await client.execute(sample.hello, language=sample.language, stdin=b"world\n", limits=VERL)
+async def test_a_program_reads_its_input_and_prints(executor: ExecutorClient, server: Server, sample: Sample) -> None:
+    skip_unless_installed(server, sample.language)
+    result = await executor.execute(sample.hello, language=sample.language, stdin=b"world\n", limits=VERL)
     assert (result.outcome, result.cause, result.exit_code) == (Outcome.FINISHED, Cause.POLICY, 0), said(result)
     if sample.language not in SUITES:
         assert "hello world" in result.stdout.text + result.stderr.text
@@ -72,9 +65,9 @@ async def test_a_program_reads_its_input_and_prints(client: ExecutorClient, tool
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.language)
-async def test_what_is_wrong_with_a_program_is_said(client: ExecutorClient, toolchains: Server, sample: Sample) -> None:
-    skip_unless_installed(toolchains, sample.language)
-    result = await client.execute(sample.broken, language=sample.language, limits=GENEROUS)
+async def test_what_is_wrong_with_a_program_is_said(executor: ExecutorClient, server: Server, sample: Sample) -> None:
+    skip_unless_installed(server, sample.language)
+    result = await executor.execute(sample.broken, language=sample.language, limits=GENEROUS)
     expected = Outcome.COMPILE_ERROR if LANGUAGES[sample.language].compile else Outcome.NONZERO_EXIT
     assert (result.outcome, result.cause) == (expected, Cause.POLICY), said(result)
     assert sample.said in said(result)
@@ -85,26 +78,24 @@ async def test_what_is_wrong_with_a_program_is_said(client: ExecutorClient, tool
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.language)
-async def test_a_program_that_does_not_end_is_killed(
-    client: ExecutorClient, toolchains: Server, sample: Sample
-) -> None:
-    skip_unless_installed(toolchains, sample.language)
+async def test_a_program_that_does_not_end_is_killed(executor: ExecutorClient, server: Server, sample: Sample) -> None:
+    skip_unless_installed(server, sample.language)
     limits = Limits(wall_time_s=1.5, compile_time_s=100)
-    result = await client.execute(sample.endless, language=sample.language, limits=limits)
+    result = await executor.execute(sample.endless, language=sample.language, limits=limits)
     assert (result.outcome, result.cause, result.exit_code) == (Outcome.TIME_LIMIT, Cause.POLICY, 137), said(result)
     if result.compilation is not None:
         assert result.compilation.outcome is Outcome.FINISHED
 
 
-async def test_a_language_without_its_toolchain_is_refused_by_name(toolchains: Server) -> None:
+async def test_a_language_without_its_toolchain_is_refused_by_name() -> None:
     with running("languages=python") as server:
         facts = {facts.name: facts for facts in server.status().languages}
         assert [name for name, each in facts.items() if each.installed] == ["python"]
         assert facts["bash"].reason == "the setting `languages` leaves it out"
         assert facts.keys() == LANGUAGES.keys()
-        async with ExecutorClient(server.target) as client:
+        async with ExecutorClient(server.target) as executor:
             with pytest.raises(InvalidRequest, match="which this server does not have") as caught:
-                await client.execute("echo", language="bash")
+                await executor.execute("echo", language="bash")
             assert [error.field for error in caught.value.fields] == ["language"]
 
 
@@ -137,14 +128,6 @@ def test_a_tool_outside_what_programs_see_is_found_by_its_folder(outside: Path) 
     assert versions["lua"] == "lua 0.1"
 
 
-@pytest.mark.parametrize("folder", ["relative", "/", "/nowhere", "/tmp", "/dev/shm"])
-def test_a_toolchain_folder_that_can_not_be_shown_is_refused(folder: str) -> None:
-    words, _, _ = command("languages=lua", f"toolchains=/usr:{folder}:")
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert f"toolchains has {folder!r}, must be" in done.stderr
-
-
 @pytest.fixture
 def greeting(outside: Path) -> Path:
     """A toolchain folder with a library for node."""
@@ -157,34 +140,32 @@ def greeting(outside: Path) -> Path:
 async def test_libraries_of_a_toolchain_folder_can_be_imported(greeting: Path) -> None:
     with running("languages=nodejs", f"toolchains={greeting}") as server:
         skip_unless_installed(server, "nodejs")
-        async with ExecutorClient(server.target) as client:
-            result = await client.execute("console.log(require('greeting'))", language="nodejs", limits=GENEROUS)
+        async with ExecutorClient(server.target) as executor:
+            result = await executor.execute("console.log(require('greeting'))", language="nodejs", limits=GENEROUS)
     assert result.stdout.text == "good day\n", said(result)
 
 
-async def test_a_php_source_with_and_without_its_tag(client: ExecutorClient, toolchains: Server) -> None:
-    skip_unless_installed(toolchains, "php")
+async def test_a_php_source_with_and_without_its_tag(executor: ExecutorClient, server: Server) -> None:
+    skip_unless_installed(server, "php")
     for source in ("echo $argv[1];", "<?php echo $argv[1];"):
-        result = await client.execute(source, language="php", args=["-x"], limits=GENEROUS)
+        result = await executor.execute(source, language="php", args=["-x"], limits=GENEROUS)
         assert "-x" in result.stdout.text, said(result)
 
 
 async def test_a_csharp_program_prints_what_it_prints_and_imports_what_dotnet_does(
-    client: ExecutorClient, toolchains: Server
+    executor: ExecutorClient, server: Server
 ) -> None:
     """Mono says on standard output what it can't do to its threads."""
-    skip_unless_installed(toolchains, "csharp")
+    skip_unless_installed(server, "csharp")
     main = "class P { static void Main() { Console.WriteLine(new List<int> { 1, 2 }.Sum()); } }"
     explicit = "#define WITH\nusing System; using System.Linq; using System.Collections.Generic;\n"
     for before in ("", explicit, "using System;\n"):
-        result = await client.execute(before + main, language="csharp", limits=GENEROUS)
+        result = await executor.execute(before + main, language="csharp", limits=GENEROUS)
         assert (result.stdout.text, result.stderr.text) == ("3\n", ""), said(result)
 
 
-async def test_a_csharp_assertion_that_does_not_hold_ends_the_program(
-    client: ExecutorClient, toolchains: Server
-) -> None:
-    skip_unless_installed(toolchains, "csharp")
+async def test_a_csharp_assertion_that_does_not_hold_ends_the_program(executor: ExecutorClient, server: Server) -> None:
+    skip_unless_installed(server, "csharp")
     code = """
 using System.Diagnostics;
 class P { static void Main() {
@@ -193,29 +174,29 @@ class P { static void Main() {
     try { Debug.Assert(1 == 2, "it does not hold"); } catch (Exception) {}
     Console.Write("after");
 } }"""
-    result = await client.execute(code, language="csharp", limits=GENEROUS)
+    result = await executor.execute(code, language="csharp", limits=GENEROUS)
     assert (result.outcome, result.exit_code) == (Outcome.NONZERO_EXIT, 134), said(result)
     assert result.stdout.text == "before"
     assert "Assertion failed.\nit does not hold\n" in result.stderr.text
 
 
-async def test_what_a_language_adds_to_a_source_is_not_charged(client: ExecutorClient, toolchains: Server) -> None:
-    skip_unless_installed(toolchains, "php")
+async def test_what_a_language_adds_to_a_source_is_not_charged(executor: ExecutorClient, server: Server) -> None:
+    skip_unless_installed(server, "php")
     source = "echo 'here';".ljust(4096)
     limits = Limits(wall_time_s=100, disk_bytes=4096)
-    result = await client.execute(source, language="php", limits=limits)
+    result = await executor.execute(source, language="php", limits=limits)
     assert result.stdout.text.strip() == "here", said(result)
 
 
-async def test_a_class_name_that_no_file_can_have_does_not_compile(client: ExecutorClient, toolchains: Server) -> None:
-    skip_unless_installed(toolchains, "junit")
+async def test_a_class_name_that_no_file_can_have_does_not_compile(executor: ExecutorClient, server: Server) -> None:
+    skip_unless_installed(server, "junit")
     for name in ("X" * 300, "é" * 200):
-        result = await client.execute(f"public class {name} {{}}", language="junit", limits=GENEROUS)
+        result = await executor.execute(f"public class {name} {{}}", language="junit", limits=GENEROUS)
         assert (result.outcome, result.cause) == (Outcome.COMPILE_ERROR, Cause.POLICY), said(result)
 
 
-async def test_a_java_program_of_several_files(client: ExecutorClient, toolchains: Server) -> None:
-    skip_unless_installed(toolchains, "java")
+async def test_a_java_program_of_several_files(executor: ExecutorClient, server: Server) -> None:
+    skip_unless_installed(server, "java")
     helper = InputFile("Helper.java", b"class Helper { static int f() { return 41; } }")
     data = InputFile("data.txt", b"1")
     code = """
@@ -223,24 +204,24 @@ import java.nio.file.*;
 public class Main { public static void main(String[] a) throws Exception {
     System.out.println(Helper.f() + Integer.parseInt(Files.readString(Path.of("data.txt"))) + a[0]);
 } }"""
-    result = await client.execute(code, language="java", files=[helper, data], args=["!"], limits=GENEROUS)
+    result = await executor.execute(code, language="java", files=[helper, data], args=["!"], limits=GENEROUS)
     assert result.stdout.text == "42!\n", said(result)
 
 
-async def test_the_java_heap_follows_the_memory_limit(client: ExecutorClient, toolchains: Server) -> None:
-    skip_unless_installed(toolchains, "java")
+async def test_the_java_heap_follows_the_memory_limit(executor: ExecutorClient, server: Server) -> None:
+    skip_unless_installed(server, "java")
     code = """
 public class Main { public static void main(String[] a) {
     System.out.println(Runtime.getRuntime().maxMemory() >> 20);
 } }"""
     for mib in (256, 1024):
         limits = Limits(wall_time_s=100, compile_time_s=100, memory_bytes=mib << 20)
-        result = await client.execute(code, language="java", limits=limits)
+        result = await executor.execute(code, language="java", limits=limits)
         assert mib // 2 < int(result.stdout.text) < mib, said(result)
 
 
-async def test_a_go_program_with_modules_and_goroutines(client: ExecutorClient, toolchains: Server) -> None:
-    skip_unless_installed(toolchains, "go")
+async def test_a_go_program_with_modules_and_goroutines(executor: ExecutorClient, server: Server) -> None:
+    skip_unless_installed(server, "go")
     files = [
         InputFile("go.mod", b"module example.org/sum\n\ngo 1.19\n"),
         InputFile("adder/adder.go", b"package adder\nfunc Add(a, b int) int { return a + b }\n"),
@@ -253,25 +234,25 @@ func main() {
     wait.Wait()
     fmt.Println(adder.Add(40, 2))
 }"""
-    result = await client.execute(code, language="go", files=files, limits=VERL)
+    result = await executor.execute(code, language="go", files=files, limits=VERL)
     assert result.stdout.text == "42\n", said(result)
 
 
-async def test_a_rust_program_panics_on_overflow(client: ExecutorClient, toolchains: Server) -> None:
-    skip_unless_installed(toolchains, "rust")
+async def test_a_rust_program_panics_on_overflow(executor: ExecutorClient, server: Server) -> None:
+    skip_unless_installed(server, "rust")
     code = 'fn main() { let x: u8 = std::env::args().count() as u8; println!("{}", x - 2); }'
-    result = await client.execute(code, language="rust", limits=GENEROUS)
+    result = await executor.execute(code, language="rust", limits=GENEROUS)
     assert (result.outcome, result.exit_code) == (Outcome.NONZERO_EXIT, 101), said(result)
     assert "attempt to subtract with overflow" in result.stderr.text
 
 
-async def test_a_junit_test_that_fails_is_a_nonzero_exit(client: ExecutorClient, toolchains: Server) -> None:
-    skip_unless_installed(toolchains, "junit")
+async def test_a_junit_test_that_fails_is_a_nonzero_exit(executor: ExecutorClient, server: Server) -> None:
+    skip_unless_installed(server, "junit")
     code = """
 import org.junit.jupiter.api.Test;
 import static org.junit.jupiter.api.Assertions.*;
 class SumTest { @Test void sums() { assertEquals(3, 1 + 1); } @Test void holds() { assertTrue(true); } }"""
-    result = await client.execute(code, language="junit", limits=GENEROUS)
+    result = await executor.execute(code, language="junit", limits=GENEROUS)
     assert (result.outcome, result.exit_code) == (Outcome.NONZERO_EXIT, 1), said(result)
     assert "1 tests successful" in result.stdout.text
     assert "1 tests failed" in result.stdout.text

@@ -6,7 +6,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from executor_service import Cause, ExecutorClient, ExecutorUnavailable, LeaseRe
 from fairbox.ports import free_port
 from limiter import Lease, LimiterClient
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
-from tests.executor.servers import ROOT, Server, command, processes_with, running, wait_for
+from tests.executor.servers import ROOT, Server, command, marked, processes_with, running, wait_for
 
 LIMIT = 2
 SLEEP = "import time; print('started', flush=True); time.sleep(600)"
@@ -85,11 +84,6 @@ def _nothing_leaks(limiter: Limiter, server: Server) -> Iterator[None]:
     yield
     wait_for(limiter.idle)
     wait_for(lambda: server.status().running == server.status().queued == server.status().limiter.bound == 0)
-
-
-def marked() -> tuple[str, list[str]]:
-    marker = f"marker-{uuid.uuid4().hex}"
-    return marker, [marker]
 
 
 async def test_a_program_runs_under_the_lease_of_its_request(

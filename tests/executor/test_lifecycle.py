@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import uuid
 
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -23,6 +22,7 @@ from tests.executor.servers import (
     exists,
     groups_left,
     idle,
+    marked,
     parent,
     processes_with,
     running,
@@ -33,12 +33,8 @@ from tests.executor.servers import (
 
 SLEEP = "import time; print('started', flush=True); time.sleep(600)"
 ONCE = "import uuid; print(uuid.uuid4())"
-
-
-def marked() -> tuple[str, list[str]]:
-    """A marker, and arguments that put it into a program's command line."""
-    marker = f"marker-{uuid.uuid4().hex}"
-    return marker, [marker]
+UNSEEN = ("relative", "/", "/nowhere", "/tmp", "/dev/shm")
+"""Toolchain folders that can't be shown to programs."""
 
 
 async def test_a_repeated_request_id_returns_the_stored_result(executor: ExecutorClient, server: Server) -> None:
@@ -107,19 +103,6 @@ async def test_a_waiting_request_is_gone_when_its_call_is_cancelled() -> None:
             first.cancel()
             # It never started, so its id is free.
             assert not (await executor.execute(ONCE, request_id="waiting")).deduplicated
-
-
-async def test_a_full_queue_says_when_to_come_back() -> None:
-    with running("max_concurrent=1", "max_queued=1") as server:
-        async with ExecutorClient(server.target) as executor:
-            calls = [asyncio.create_task(executor.execute(SLEEP)) for _ in range(2)]
-            await asyncio.to_thread(wait_for, lambda: server.status().queued == 1)
-            with pytest.raises(Overloaded, match="max_queued") as caught:
-                await executor.execute("1")
-            assert 0 < caught.value.retry_after_s <= 30
-            assert server.readiness() == 1
-            for call in calls:
-                call.cancel()
 
 
 async def test_waiting_has_an_end() -> None:
@@ -268,10 +251,17 @@ async def test_an_unreachable_server_is_infrastructure() -> None:
             "limts.wall_time_s=7",
             "limts.wall_time_s (limts.wall_time_s) is not a setting; did you mean limits.wall_time_s?",
         ),
+        ("isolation=landlock", "isolation is 'landlock', must be at least min_isolation (namespaces)"),
+        ("isolation=docker", "isolation is 'docker', must be one of: auto, namespaces, landlock"),
+        ("scratch=/no/such/folder", "scratch is '/no/such/folder', which can't be used"),
+        ("profiles.python-base.lean=true", "profiles.python-base.lean is true, which python-base and one with"),
+        ("profiles.x.lean=true profiles.x.packages=[numpy]", "profiles.x.lean is true, which python-base and one with"),
+        ("profiles.python-base.modules=[numpy]", "profiles.python_base.modules"),
+        *((f"toolchains=/usr:{folder}:", f"toolchains has {folder!r}, must be") for folder in UNSEEN),
     ],
 )
 def test_a_bad_setting_is_one_sentence(setting: str, sentence: str) -> None:
-    words, _, _ = command(setting)
+    words, _, _ = command(*setting.split())
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONWARNINGS": ""})
     assert done.returncode in (1, 2)
     assert sentence in done.stderr
