@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -35,19 +35,13 @@ FOR_EVER = '#if __INCLUDE_LEVEL__ < 150\n#include "main.c"\n#include "main.c"\n#
 
 
 @pytest.fixture(scope="module")
-def compiling() -> Iterator[Server]:
+def server() -> Iterator[Server]:
     with running("max_concurrent=4", "languages=bash,c,python") as server:
         yield server
 
 
-@pytest.fixture
-async def client(compiling: Server) -> AsyncIterator[ExecutorClient]:
-    async with ExecutorClient(compiling.target) as executor:
-        yield executor
-
-
-async def run(client: ExecutorClient, code: str, *, limits: Limits = GENEROUS, **request: object) -> ExecutionResult:
-    return await client.execute(code, language="c", limits=limits, **request)  # type: ignore[arg-type]
+async def run(executor: ExecutorClient, code: str, *, limits: Limits = GENEROUS, **request: object) -> ExecutionResult:
+    return await executor.execute(code, language="c", limits=limits, **request)  # type: ignore[arg-type]
 
 
 def cached(result: ExecutionResult) -> bool:
@@ -55,8 +49,8 @@ def cached(result: ExecutionResult) -> bool:
     return result.compilation.cached
 
 
-async def test_the_same_source_on_several_inputs_is_compiled_once(client: ExecutorClient) -> None:
-    results = [await run(client, DOUBLE, stdin=str(x).encode()) for x in range(3)]
+async def test_the_same_source_on_several_inputs_is_compiled_once(executor: ExecutorClient) -> None:
+    results = [await run(executor, DOUBLE, stdin=str(x).encode()) for x in range(3)]
     assert [result.stdout.text for result in results] == ["0\n", "2\n", "4\n"]
     assert [cached(result) for result in results] == [False, True, True]
     first, second, _ = (result.compilation for result in results)
@@ -65,28 +59,28 @@ async def test_the_same_source_on_several_inputs_is_compiled_once(client: Execut
     assert first.wall_time_s == second.wall_time_s > 0
 
 
-async def test_runs_at_the_same_time_wait_for_one_compiler(client: ExecutorClient, compiling: Server) -> None:
-    before = compiling.status().compile_cache
+async def test_runs_at_the_same_time_wait_for_one_compiler(executor: ExecutorClient, server: Server) -> None:
+    before = server.status().compile_cache
     code = DOUBLE + "/* at the same time */"
-    results = await asyncio.gather(*(run(client, code, stdin=str(x).encode()) for x in range(12)))
+    results = await asyncio.gather(*(run(executor, code, stdin=str(x).encode()) for x in range(12)))
     assert [result.stdout.text for result in results] == [f"{2 * x}\n" for x in range(12)]
     assert [cached(result) for result in results].count(False) == 1
-    status = compiling.status().compile_cache
+    status = server.status().compile_cache
     assert (status.building, status.waiting, status.built_total - before.built_total) == (0, 0, 1)
     assert (status.entries - before.entries, status.hits_total - before.hits_total) == (1, 11)
     assert status.bytes > before.bytes
 
 
-async def test_another_source_file_or_header_is_another_compilation(client: ExecutorClient) -> None:
+async def test_another_source_file_or_header_is_another_compilation(executor: ExecutorClient) -> None:
     code = '#include "value.h"\n#include <stdio.h>\nint main(void) { printf("%d", VALUE); }'
     one, two = ([InputFile("value.h", f"#define VALUE {x}".encode())] for x in (1, 2))
-    results = [await run(client, code, files=files) for files in (one, two, one)]
+    results = [await run(executor, code, files=files) for files in (one, two, one)]
     assert [result.stdout.text for result in results] == ["1", "2", "1"]
     assert [cached(result) for result in results] == [False, False, True]
 
 
-async def test_a_source_that_does_not_compile_is_not_compiled_again(client: ExecutorClient) -> None:
-    results = [await run(client, "int main(void) { return nothing; }", request_id=f"broken-{n}") for n in range(2)]
+async def test_a_source_that_does_not_compile_is_not_compiled_again(executor: ExecutorClient) -> None:
+    results = [await run(executor, "int main(void) { return nothing; }", request_id=f"broken-{n}") for n in range(2)]
     for result in results:
         assert (result.outcome, result.cause) == (Outcome.COMPILE_ERROR, Cause.POLICY)
         assert result.message == "Not run: compiling failed. The compiler ended with exit code 1."
@@ -95,48 +89,48 @@ async def test_a_source_that_does_not_compile_is_not_compiled_again(client: Exec
         assert "nothing" in result.compilation.stderr.text
         assert (result.stdout.total_bytes, result.wall_time_s, result.exit_code) == (0, 0, 0)
     assert [cached(result) for result in results] == [False, True]
-    again = await run(client, "int main(void) { return nothing; }", request_id="broken-1")
+    again = await run(executor, "int main(void) { return nothing; }", request_id="broken-1")
     assert again.deduplicated
 
 
-async def test_a_compiler_has_its_own_time_limit(client: ExecutorClient) -> None:
-    result = await run(client, FOR_EVER, limits=Limits(wall_time_s=100, compile_time_s=1))
+async def test_a_compiler_has_its_own_time_limit(executor: ExecutorClient) -> None:
+    result = await run(executor, FOR_EVER, limits=Limits(wall_time_s=100, compile_time_s=1))
     assert (result.outcome, result.cause) == (Outcome.COMPILE_ERROR, Cause.POLICY)
     assert result.message == "Not run: compiling failed. Killed: the compiler ran for longer than 1 s."
     assert result.compilation is not None
     assert (result.compilation.outcome, result.compilation.exit_code) == (Outcome.TIME_LIMIT, 137)
 
 
-async def test_the_limits_of_a_run_do_not_bind_its_compiler(client: ExecutorClient) -> None:
+async def test_the_limits_of_a_run_do_not_bind_its_compiler(executor: ExecutorClient) -> None:
     small = Limits(
         wall_time_s=100, compile_time_s=100, memory_bytes=16 << 20, processes=1, disk_bytes=8192, file_bytes=4096
     )
     code = '#include <stdio.h>\nint main(void) { FILE *f = fopen("x", "w"); fputs("y", f); return fclose(f); }'
-    result = await run(client, code, limits=small, return_paths=["x"])
+    result = await run(executor, code, limits=small, return_paths=["x"])
     assert result.outcome is Outcome.FINISHED, result
     assert [file.content for file in result.files] == [b"y"]
 
 
 async def test_an_end_by_a_limit_is_shared_by_those_who_wait_and_not_kept(
-    client: ExecutorClient, compiling: Server
+    executor: ExecutorClient, server: Server
 ) -> None:
     limits = Limits(wall_time_s=100, compile_time_s=4)
     code = FOR_EVER + "/* shared */"
-    tasks = [asyncio.create_task(run(client, code, limits=limits)) for _ in range(3)]
+    tasks = [asyncio.create_task(run(executor, code, limits=limits)) for _ in range(3)]
     results = await asyncio.gather(*tasks)
     assert [result.outcome for result in results] == [Outcome.COMPILE_ERROR] * 3
     assert [cached(result) for result in results].count(False) == 1
-    again = await run(client, code, limits=Limits(wall_time_s=100, compile_time_s=4))
+    again = await run(executor, code, limits=Limits(wall_time_s=100, compile_time_s=4))
     assert not cached(again)
 
 
-async def test_cancelling_one_who_compiles_leaves_those_who_wait(client: ExecutorClient, compiling: Server) -> None:
+async def test_cancelling_one_who_compiles_leaves_those_who_wait(executor: ExecutorClient, server: Server) -> None:
     limits = Limits(wall_time_s=100, compile_time_s=6)
     code = FOR_EVER + "/* cancelled */"
-    first = asyncio.create_task(run(client, code, limits=limits))
-    await until(lambda: compiling.status().running == 1)
-    second = asyncio.create_task(run(client, code, limits=limits))
-    await until(lambda: compiling.status().running == 2)
+    first = asyncio.create_task(run(executor, code, limits=limits))
+    await until(lambda: server.status().running == 1)
+    second = asyncio.create_task(run(executor, code, limits=limits))
+    await until(lambda: server.status().running == 2)
     first.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await first
@@ -146,39 +140,39 @@ async def test_cancelling_one_who_compiles_leaves_those_who_wait(client: Executo
     assert result.compilation.outcome is Outcome.TIME_LIMIT
 
 
-async def test_cancelling_one_who_waits_leaves_the_compiler(client: ExecutorClient, compiling: Server) -> None:
+async def test_cancelling_one_who_waits_leaves_the_compiler(executor: ExecutorClient, server: Server) -> None:
     limits = Limits(wall_time_s=100, compile_time_s=6)
     code = FOR_EVER + "/* waits */"
-    first = asyncio.create_task(run(client, code, limits=limits))
-    await until(lambda: compiling.status().running == 1)
-    second = asyncio.create_task(run(client, code, limits=limits))
-    await until(lambda: compiling.status().running == 2)
+    first = asyncio.create_task(run(executor, code, limits=limits))
+    await until(lambda: server.status().running == 1)
+    second = asyncio.create_task(run(executor, code, limits=limits))
+    await until(lambda: server.status().running == 2)
     second.cancel()
-    await until(lambda: compiling.status().running == 1)
+    await until(lambda: server.status().running == 1)
     result = await first
     assert result.compilation is not None
     assert (result.compilation.outcome, cached(result)) == (Outcome.TIME_LIMIT, False)
 
 
-async def test_a_compiler_sees_nothing_of_the_host(client: ExecutorClient) -> None:
+async def test_a_compiler_sees_nothing_of_the_host(executor: ExecutorClient) -> None:
     for path in ("/etc/shadow", "/proc/1/environ"):
-        result = await run(client, f'#include "{path}"\nint main(void) {{}}')
+        result = await run(executor, f'#include "{path}"\nint main(void) {{}}')
         assert result.compilation is not None
         assert result.outcome is Outcome.COMPILE_ERROR
         assert "No such file" in result.compilation.stderr.text or "Permission denied" in result.compilation.stderr.text
 
 
-async def test_a_program_that_is_too_large_is_refused(client: ExecutorClient) -> None:
-    result = await run(client, "char filler[100 << 20] = {1};\nint main(void) { return filler[0]; }")
+async def test_a_program_that_is_too_large_is_refused(executor: ExecutorClient) -> None:
+    result = await run(executor, "char filler[100 << 20] = {1};\nint main(void) { return filler[0]; }")
     assert result.outcome is Outcome.COMPILE_ERROR
     assert result.message == (
         "Not run: compiling failed. The compiler made something of more than 67108864 bytes as 'main'."
     )
 
 
-async def test_a_flood_of_errors_is_cut(client: ExecutorClient) -> None:
+async def test_a_flood_of_errors_is_cut(executor: ExecutorClient) -> None:
     limits = Limits(wall_time_s=100, compile_time_s=100, output_bytes=1000)
-    result = await run(client, "int main(void) { return 0; }\n" + "x;\n" * 5000, limits=limits)
+    result = await run(executor, "int main(void) { return 0; }\n" + "x;\n" * 5000, limits=limits)
     assert result.outcome is Outcome.FINISHED
     assert result.compilation is not None
     said = result.compilation.stderr
@@ -186,46 +180,42 @@ async def test_a_flood_of_errors_is_cut(client: ExecutorClient) -> None:
     assert said.total_bytes > 100_000
 
 
-async def test_variables_of_a_request_are_for_the_program_alone(client: ExecutorClient) -> None:
+async def test_variables_of_a_request_are_for_the_program_alone(executor: ExecutorClient) -> None:
     code = '#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv("CPATH")); }'
-    results = [await run(client, code, env={"CPATH": path}) for path in ("/one", "/two")]
+    results = [await run(executor, code, env={"CPATH": path}) for path in ("/one", "/two")]
     assert [result.stdout.text for result in results] == ["/one\n", "/two\n"]
     assert [cached(result) for result in results] == [False, True]
 
 
-async def test_a_file_that_the_compiler_makes_can_not_be_brought(client: ExecutorClient) -> None:
+async def test_a_file_that_the_compiler_makes_can_not_be_brought(executor: ExecutorClient) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        await run(client, DOUBLE, files=[InputFile("main", b"")])
+        await run(executor, DOUBLE, files=[InputFile("main", b"")])
     assert [(error.field, error.problem) for error in caught.value.fields] == [
         ("files[0].path", "is 'main', which the compiler makes")
     ]
-    assert (await client.execute("print(1)", files=[InputFile("main", b"")])).ok
+    assert (await executor.execute("print(1)", files=[InputFile("main", b"")])).ok
 
 
-async def test_the_source_and_the_files_are_beside_the_program(client: ExecutorClient) -> None:
+async def test_the_source_and_the_files_are_beside_the_program(executor: ExecutorClient) -> None:
     code = '#include <stdio.h>\nint main(void) { rename("in.txt", "out.txt"); }'
-    result = await run(client, code, files=[InputFile("in.txt", b"data")], return_paths=["main.c", "out.txt"])
+    result = await run(executor, code, files=[InputFile("in.txt", b"data")], return_paths=["main.c", "out.txt"])
     source, moved = result.files
     assert (source.content, moved.content) == (code.encode(), b"data")
     assert isinstance(source, OutputFile)
 
 
-async def test_a_language_that_does_not_compile_has_no_compilation(client: ExecutorClient) -> None:
-    assert (await client.execute("print(1)")).compilation is None
-
-
 async def test_without_room_every_run_compiles() -> None:
     with running("languages=c", "compile_cache_bytes=0") as server:
-        async with ExecutorClient(server.target) as client:
-            results = [await run(client, DOUBLE, stdin=b"1") for _ in range(2)]
+        async with ExecutorClient(server.target) as executor:
+            results = [await run(executor, DOUBLE, stdin=b"1") for _ in range(2)]
     assert [cached(result) for result in results] == [False, False]
 
 
 async def test_a_compiler_is_killed_with_the_lease_that_it_ran_under() -> None:
     with limiter_running() as limiter, running("languages=c", f"limiter={limiter.target}") as server:
         wait_for(lambda: server.status().limiter.valid)
-        async with ExecutorClient(server.target) as client:
-            call = asyncio.create_task(run(client, FOR_EVER, limits=Limits(wall_time_s=100, compile_time_s=200)))
+        async with ExecutorClient(server.target) as executor:
+            call = asyncio.create_task(run(executor, FOR_EVER, limits=Limits(wall_time_s=100, compile_time_s=200)))
             await until(lambda: server.status().compile_cache.building == 1 and server.status().limiter.bound == 1)
             await until(lambda: compilers(server))
             limiter.process.send_signal(signal.SIGSTOP)

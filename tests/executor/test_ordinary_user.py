@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,18 +21,12 @@ pytestmark = pytest.mark.skipif(PYTHON is None, reason="no interpreter that an o
 
 
 @pytest.fixture(scope="module")
-def plain() -> Iterator[Server]:
+def server() -> Iterator[Server]:
     """A server without privileges."""
     assert PYTHON is not None
     with running("cgroups=none", "max_concurrent=4", prefix=PREFIX, python=PYTHON, env=ENV, cwd=HOME) as server:
         assert owner(server.pid) != 0
         yield server
-
-
-@pytest.fixture
-async def executor(plain: Server) -> AsyncIterator[ExecutorClient]:
-    async with ExecutorClient(plain.target) as client:
-        yield client
 
 
 async def test_programs_run_without_any_capability(executor: ExecutorClient) -> None:
@@ -88,11 +82,11 @@ async def test_cpu_time_of_the_tree_is_counted(executor: ExecutorClient) -> None
     assert (result.outcome, result.cause) == (Outcome.CPU_LIMIT, Cause.POLICY)
 
 
-async def test_a_fork_bomb_is_contained(executor: ExecutorClient, plain: Server) -> None:
+async def test_a_fork_bomb_is_contained(executor: ExecutorClient, server: Server) -> None:
     code = "import os\nn = 0\nwhile True:\n    try: os.fork()\n    except OSError: break\nimport time; time.sleep(60)"
     result = await executor.execute(code, limits=Limits(processes=32, wall_time_s=1))
     assert (result.outcome, result.cause) == (Outcome.TIME_LIMIT, Cause.POLICY)
-    wait_for(lambda: idle(plain))
+    wait_for(lambda: idle(server))
 
 
 async def test_the_process_limit_is_each_runs_own(executor: ExecutorClient) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,15 +24,9 @@ CASES = [StdioCase(b"%d" % x, b"%d" % (2 * x)) for x in range(6)]
 
 
 @pytest.fixture(scope="module")
-def compiling() -> Iterator[Server]:
+def server() -> Iterator[Server]:
     with running("max_concurrent=4", "languages=cpp,python") as server:
         yield server
-
-
-@pytest.fixture
-async def client(compiling: Server) -> AsyncIterator[ExecutorClient]:
-    async with ExecutorClient(compiling.target) as executor:
-        yield executor
 
 
 def compilations(result: VerifyResult) -> list[Compilation]:
@@ -42,8 +36,8 @@ def compilations(result: VerifyResult) -> list[Compilation]:
     return found
 
 
-async def test_what_the_compiler_said_is_there_once(client: ExecutorClient) -> None:
-    result = await client.verify(DOUBLE, CASES, language="cpp", limits=LIMITS)
+async def test_what_the_compiler_said_is_there_once(executor: ExecutorClient) -> None:
+    result = await executor.verify(DOUBLE, CASES, language="cpp", limits=LIMITS)
     assert result.all_passed
     said = result.compilation
     assert said is not None
@@ -55,8 +49,8 @@ async def test_what_the_compiler_said_is_there_once(client: ExecutorClient) -> N
         assert each.stderr.total_bytes == said.stderr.total_bytes
 
 
-async def test_a_compile_error_fails_every_case_and_is_shown(client: ExecutorClient) -> None:
-    result = await client.verify("int main() { return nothing; }", CASES, language="cpp", limits=LIMITS)
+async def test_a_compile_error_fails_every_case_and_is_shown(executor: ExecutorClient) -> None:
+    result = await executor.verify("int main() { return nothing; }", CASES, language="cpp", limits=LIMITS)
     assert (result.passed, result.cause) == (0, Cause.POLICY)
     assert {case.verdict for case in result.cases} == {Verdict.FAILED}
     assert "compiling failed" in result.cases[-1].message
@@ -66,24 +60,24 @@ async def test_a_compile_error_fails_every_case_and_is_shown(client: ExecutorCli
     assert {each.outcome for each in compilations(result)} == {Outcome.NONZERO_EXIT}
 
 
-async def test_a_repeated_request_has_it_too(client: ExecutorClient) -> None:
+async def test_a_repeated_request_has_it_too(executor: ExecutorClient) -> None:
     code = DOUBLE + "// again"
     request_id = "compiled-again"
-    first = await client.verify(code, CASES[:1], language="cpp", limits=LIMITS, request_id=request_id)
-    again = await client.verify(code, CASES[:1], language="cpp", limits=LIMITS, request_id=request_id)
+    first = await executor.verify(code, CASES[:1], language="cpp", limits=LIMITS, request_id=request_id)
+    again = await executor.verify(code, CASES[:1], language="cpp", limits=LIMITS, request_id=request_id)
     assert (first.deduplicated, again.deduplicated) == (False, True)
     assert first.compilation == again.compilation is not None
 
 
-async def test_cases_compiled_before_say_so(client: ExecutorClient) -> None:
+async def test_cases_compiled_before_say_so(executor: ExecutorClient) -> None:
     code = DOUBLE + "// twice"
-    results = await asyncio.gather(*(client.verify(code, CASES[:2], language="cpp", limits=LIMITS) for _ in range(2)))
-    later = await client.verify(code, CASES[:2], language="cpp", limits=LIMITS)
+    results = await asyncio.gather(*(executor.verify(code, CASES[:2], language="cpp", limits=LIMITS) for _ in range(2)))
+    later = await executor.verify(code, CASES[:2], language="cpp", limits=LIMITS)
     said = [result.compilation.cached for result in (*results, later) if result.compilation]
     assert sorted(said[:2]) == [False, True]
     assert said[2] is True
 
 
-async def test_a_language_that_is_not_compiled_has_none(client: ExecutorClient) -> None:
-    result = await client.verify("print(2 * int(input()))", CASES[:1])
+async def test_a_language_that_is_not_compiled_has_none(executor: ExecutorClient) -> None:
+    result = await executor.verify("print(2 * int(input()))", CASES[:1])
     assert (result.all_passed, result.compilation) == (True, None)

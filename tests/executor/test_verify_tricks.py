@@ -5,7 +5,7 @@ On a real server, with what programs really run in. `tricks` holds the candidate
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from executor_service import Cause, ExecutorClient, Limits, Verdict, VerifyResult
 from executor_service.grading import Case
 from tests.executor import tricks
-from tests.executor.servers import Server, processes_with, running, wait_for
+from tests.executor.servers import Server, processes_with, wait_for
 
 LIMITS = Limits(wall_time_s=4, memory_bytes=512 << 20, processes=16)
 STYLES: dict[str, tuple[Sequence[Case], dict[str, Any]]] = {
@@ -26,23 +26,11 @@ SLOW = ("never returns", "stops itself", "forks and answers twice", "recurses", 
 """Are ended by a limit in each case: one case of each style is enough."""
 
 
-@pytest.fixture(scope="module")
-def grading_server() -> Iterator[Server]:
-    with running("max_concurrent=4") as started:
-        yield started
-
-
-@pytest.fixture
-async def grader(grading_server: Server) -> AsyncIterator[ExecutorClient]:
-    async with ExecutorClient(grading_server.target) as client:
-        yield client
-
-
 async def grade(
-    grader: ExecutorClient, style: str, code: str, *, some: bool = False, limits: Limits = LIMITS
+    executor: ExecutorClient, style: str, code: str, *, some: bool = False, limits: Limits = LIMITS
 ) -> VerifyResult:
     cases, more = STYLES[style]
-    result = await grader.verify(code, cases[:1] if some else cases, limits=limits, **more)
+    result = await executor.verify(code, cases[:1] if some else cases, limits=limits, **more)
     if any("pytest can't be imported" in case.message for case in result.cases):
         pytest.skip("pytest is not installed for the interpreter of programs")
     return result
@@ -54,54 +42,54 @@ def said(result: VerifyResult) -> list[tuple[str, str, str, str]]:
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", tricks.HONEST)
-async def test_an_honest_solution_passes_every_case(grader: ExecutorClient, style: str, name: str) -> None:
-    result = await grade(grader, style, tricks.HONEST[name], limits=replace(LIMITS, wall_time_s=30))
+async def test_an_honest_solution_passes_every_case(executor: ExecutorClient, style: str, name: str) -> None:
+    result = await grade(executor, style, tricks.HONEST[name], limits=replace(LIMITS, wall_time_s=30))
     assert [each for each in said(result) if each[1] != Verdict.PASSED] == []
     assert result.all_passed
 
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", [*tricks.MODULES, *tricks.VALUES])
-async def test_a_trick_passes_no_case_and_is_scored(grader: ExecutorClient, style: str, name: str) -> None:
+async def test_a_trick_passes_no_case_and_is_scored(executor: ExecutorClient, style: str, name: str) -> None:
     code = (tricks.MODULES | tricks.VALUES)[name]
-    result = await grade(grader, style, code, some=name in SLOW)
+    result = await grade(executor, style, code, some=name in SLOW)
     assert result.passed == 0, said(result)
     assert {case.verdict for case in result.cases} <= {Verdict.WRONG_ANSWER, Verdict.FAILED}, said(result)
     assert result.cause is Cause.POLICY, said(result)
 
 
 @pytest.mark.parametrize("name", tricks.HONEST_STDIO)
-async def test_an_honest_program_passes_every_case(grader: ExecutorClient, name: str) -> None:
-    result = await grader.verify(tricks.HONEST_STDIO[name], tricks.STDIO, limits=LIMITS)
+async def test_an_honest_program_passes_every_case(executor: ExecutorClient, name: str) -> None:
+    result = await executor.verify(tricks.HONEST_STDIO[name], tricks.STDIO, limits=LIMITS)
     assert result.all_passed, said(result)
 
 
 @pytest.mark.parametrize("name", tricks.PROGRAMS)
-async def test_a_trick_of_a_program_passes_no_case(grader: ExecutorClient, name: str) -> None:
-    result = await grader.verify(tricks.PROGRAMS[name], tricks.STDIO[-1:], limits=LIMITS)
+async def test_a_trick_of_a_program_passes_no_case(executor: ExecutorClient, name: str) -> None:
+    result = await executor.verify(tricks.PROGRAMS[name], tricks.STDIO[-1:], limits=LIMITS)
     assert result.passed == 0, said(result)
     assert result.cause is Cause.POLICY, said(result)
 
 
 @pytest.mark.parametrize("style", STYLES)
-async def test_tests_and_expected_values_are_nowhere_near_the_candidate(grader: ExecutorClient, style: str) -> None:
+async def test_tests_and_expected_values_are_nowhere_near_the_candidate(executor: ExecutorClient, style: str) -> None:
     code = tricks.SEARCH + "def add(a, b):\n    search()\n    return 0\n"
-    result = await grade(grader, style, code)
+    result = await grade(executor, style, code)
     outputs = [case.execution.stdout.text for case in result.cases if case.execution is not None]
     searched = [line for output in outputs for line in output.splitlines() if line.startswith("found")]
     assert searched
     assert set(searched) == {"found []"}
 
 
-async def test_what_is_searched_for_is_found_where_it_is(grader: ExecutorClient) -> None:
+async def test_what_is_searched_for_is_found_where_it_is(executor: ExecutorClient) -> None:
     code = tricks.SEARCH + "def add(a, b):\n    search()\n    return 0\n"
     cases, _ = STYLES["FUNCTION"]
-    result = await grader.verify(code, cases[:1], files=[tricks.TEST_FILE], entry_point="add", limits=LIMITS)
+    result = await executor.verify(code, cases[:1], files=[tricks.TEST_FILE], entry_point="add", limits=LIMITS)
     assert result.cases[0].execution is not None
     assert "test_add.py" in result.cases[0].execution.stdout.text
 
 
-async def test_a_conftest_of_the_candidate_is_not_seen_by_the_tests(grader: ExecutorClient) -> None:
+async def test_a_conftest_of_the_candidate_is_not_seen_by_the_tests(executor: ExecutorClient) -> None:
     from executor_service import InputFile
 
     cases, more = STYLES["PYTEST"]
@@ -110,11 +98,11 @@ async def test_a_conftest_of_the_candidate_is_not_seen_by_the_tests(grader: Exec
     )
     conftest += "    outcome.get_result().outcome = 'passed'\n"
     files = [InputFile("conftest.py", conftest.encode()), InputFile("pytest.ini", b"[pytest]\naddopts = --co\n")]
-    result = await grader.verify("def add(a, b):\n    return 0\n", cases, files=files, limits=LIMITS, **more)
+    result = await executor.verify("def add(a, b):\n    return 0\n", cases, files=files, limits=LIMITS, **more)
     assert result.passed == 0, said(result)
 
 
-async def test_nothing_of_a_candidate_is_left(grader: ExecutorClient, grading_server: Server) -> None:
+async def test_nothing_of_a_candidate_is_left(executor: ExecutorClient, server: Server) -> None:
     code = (
         "import os, subprocess, sys\n"
         "def add(a, b):\n"
@@ -122,6 +110,6 @@ async def test_nothing_of_a_candidate_is_left(grader: ExecutorClient, grading_se
         "    return a + b\n"
     )
     for style in STYLES:
-        assert (await grade(grader, style, code)).all_passed
+        assert (await grade(executor, style, code)).all_passed
     wait_for(lambda: not processes_with("sleep(9731)"))
-    wait_for(lambda: grading_server.status().running == 0)
+    wait_for(lambda: server.status().running == 0)
