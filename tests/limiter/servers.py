@@ -73,9 +73,11 @@ async def unary_stub(
 
 
 @asynccontextmanager
-async def admin_stub(server: LimiterServer | LimiterProcess) -> AsyncIterator[LimiterAdminServiceAsyncStub]:
+async def admin_stub(
+    server: LimiterServer | LimiterProcess, security: ClientSecurity = PLAINTEXT
+) -> AsyncIterator[LimiterAdminServiceAsyncStub]:
     """The operators' stub on a channel of its own."""
-    async with open_channel(server.admin_address) as channel:
+    async with open_channel(server.admin_address, security=security) as channel:
         yield cast("LimiterAdminServiceAsyncStub", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, cast
 
 import grpc
 import grpc.aio
@@ -17,25 +16,18 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from fairbox.channels import open_channel
 from fairbox.errors import ConfigError
 from fairbox.security import PLAINTEXT, ClientSecurity, Role
-from fairbox.v1 import common_pb2
 from limiter import ExecutorSession, LimiterClient
 from limiter.client import LeaseRefused, LimiterUnavailable
 from limiter.config import LimiterConfig
 from limiter.server import LimiterServer
 from limiter.v1 import limiter_pb2 as pb
-from limiter.v1 import limiter_pb2_grpc
-from tests.limiter.servers import unary_lease, unary_stub
+from tests.limiter.servers import admin_stub, lease_message, unary_lease, unary_stub
 from tests.security.authority import Authority
 from tests.security.services import TOKENS, Secrets, guarded_limiter
 
-if TYPE_CHECKING:
-    from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub as Admin
-    from limiter.v1.limiter_pb2_grpc import LimiterServiceAsyncStub as Service
-
 
 async def status(server: LimiterServer, security: ClientSecurity) -> pb.GetStatusResponse:
-    async with open_channel(server.admin_address, security=security) as channel:
-        stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+    async with admin_stub(server, security) as stub:
         return await stub.GetStatus(pb.GetStatusRequest(), timeout=10)
 
 
@@ -85,11 +77,7 @@ async def test_health_is_plain_and_asks_for_nothing(secrets: Secrets) -> None:
     ],
 )
 async def test_only_clients_acquire(secrets: Secrets, who: str, code: grpc.StatusCode, text: str) -> None:
-    async with (
-        guarded_limiter(secrets) as server,
-        open_channel(server.address, security=secrets.security(who)) as channel,
-    ):
-        stub = cast("Service", limiter_pb2_grpc.LimiterServiceStub(channel))
+    async with guarded_limiter(secrets) as server, unary_stub(server, secrets.security(who)) as stub:
         found = await ended(stub.AcquireToken(pb.AcquireTokenRequest(), timeout=10))
         assert found[0] is code
         assert text in found[1]
@@ -105,8 +93,7 @@ async def test_only_operators_see_and_change_buckets(secrets: Secrets) -> None:
             ("client", grpc.StatusCode.PERMISSION_DENIED),
             ("executor", grpc.StatusCode.PERMISSION_DENIED),
         ):
-            async with open_channel(server.admin_address, security=secrets.security(who)) as channel:
-                stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
+            async with admin_stub(server, secrets.security(who)) as stub:
                 change = pb.ConfigureBucketRequest(config=pb.BucketConfig(name="code", max_in_flight=99))
                 assert (await ended(stub.ConfigureBucket(change, timeout=10)))[0] is code
                 assert (await ended(stub.RevokeLease(pb.RevokeLeaseRequest(), timeout=10)))[0] is code
@@ -123,22 +110,19 @@ async def test_a_client_can_not_pass_for_an_executor(secrets: Secrets) -> None:
             ("team", pb.SESSION_KIND_EXECUTOR, "hello.kind is executor, which needs a token of the role executor"),
             ("executor", pb.SESSION_KIND_CLIENT, "hello.kind is client, which needs a token of the role client"),
         ):
-            async with open_channel(server.address, security=secrets.security(who)) as channel:
-                stream = cast("Service", limiter_pb2_grpc.LimiterServiceStub(channel)).Session(timeout=10)
+            async with unary_stub(server, secrets.security(who)) as stub:
+                stream = stub.Session(timeout=10)
                 await stream.write(pb.SessionRequest(hello=pb.Hello(session_id="s", kind=kind, name="n")))
                 assert await ended(stream.read()) == (grpc.StatusCode.PERMISSION_DENIED, problem)
         # A session that is a client's binds nothing.
         async with (
             LimiterClient(server.address, security=secrets.security()) as client,
             client.lease() as lease,
-            open_channel(server.address, security=secrets.security()) as channel,
+            unary_stub(server, secrets.security()) as stub,
         ):
-            stream = cast("Service", limiter_pb2_grpc.LimiterServiceStub(channel)).Session(timeout=10)
+            stream = stub.Session(timeout=10)
             await stream.write(pb.SessionRequest(hello=pb.Hello(session_id="s", kind=pb.SESSION_KIND_CLIENT)))
-            message = common_pb2.Lease(
-                bucket="code", epoch=lease.epoch, seq=lease.seq, client_session_id=client.session_id
-            )
-            await stream.write(pb.SessionRequest(binds=[pb.Bind(lease=message)]))
+            await stream.write(pb.SessionRequest(binds=[pb.Bind(lease=lease_message(lease))]))
             await stream.read()  # the welcome
             code, text = await ended(stream.read())
             assert code is grpc.StatusCode.INVALID_ARGUMENT
@@ -149,12 +133,10 @@ async def test_a_client_can_not_pass_for_an_executor(secrets: Secrets) -> None:
 async def test_a_tenants_token_is_for_that_tenant(secrets: Secrets) -> None:
     async with (
         guarded_limiter(secrets) as server,
-        open_channel(server.address, security=secrets.security("team")) as channel,
+        unary_stub(server, secrets.security("team")) as stub,
         LimiterClient(server.address, security=secrets.security("team")) as client,
-        open_channel(server.admin_address, security=secrets.security("admin")) as admin_channel,
+        admin_stub(server, secrets.security("admin")) as admin,
     ):
-        stub = cast("Service", limiter_pb2_grpc.LimiterServiceStub(channel))
-        admin = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(admin_channel))
         wrong = "tenant is 'other', must be empty or 'team', which the token is for"
         call = stub.AcquireToken(pb.AcquireTokenRequest(tenant="other"), timeout=10)
         assert await ended(call) == (grpc.StatusCode.PERMISSION_DENIED, wrong)
@@ -329,12 +311,10 @@ async def test_leases_outlive_the_rotation_of_an_executors_token(secrets: Secret
 async def test_client_ids_of_tenants_are_apart(secrets: Secrets) -> None:
     async with (
         guarded_limiter(secrets) as server,
-        open_channel(server.address, security=secrets.security()) as ours,
-        open_channel(server.address, security=secrets.security("team")) as theirs,
+        unary_stub(server, secrets.security()) as service,
+        unary_stub(server, secrets.security("team")) as other,
     ):
-        service = cast("Service", limiter_pb2_grpc.LimiterServiceStub(ours))
         mine = await service.AcquireToken(pb.AcquireTokenRequest(client_id="me", request_id="1"), timeout=10)
-        other = cast("Service", limiter_pb2_grpc.LimiterServiceStub(theirs))
         own = await other.AcquireToken(pb.AcquireTokenRequest(client_id="me", request_id="1"), timeout=10)
         assert own.lease.seq != mine.lease.seq  # it does not join the other's request
         by_name = pb.ReleaseTokenRequest(client_id="me", request_id="1")

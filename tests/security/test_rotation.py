@@ -9,23 +9,20 @@ import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import grpc.aio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairbox.channels import open_channel
 from fairbox.security import ClientSecurity
+from fairbox.v1 import common_pb2
 from limiter import LimiterClient
+from limiter.server import LimiterServer
 from limiter.v1 import limiter_pb2 as pb
-from limiter.v1 import limiter_pb2_grpc
+from tests.limiter.servers import admin_stub, unary_stub
 from tests.security.authority import Authority, Files
 from tests.security.services import Secrets, guarded_limiter
-
-if TYPE_CHECKING:
-    from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub as Admin
-    from limiter.v1.limiter_pb2_grpc import LimiterServiceAsyncStub as Service
 
 _LOOK_S = 1.1
 """After so long files are looked at again."""
@@ -51,10 +48,9 @@ async def name(address: str, secrets: Secrets) -> str:
     return await asyncio.to_thread(shown_to_strangers, address, secrets)
 
 
-async def problems(address: str, security: ClientSecurity) -> list[str]:
-    async with open_channel(address, security=security) as channel:
-        stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
-        return list((await stub.GetStatus(pb.GetStatusRequest(), timeout=10)).security.problems)
+async def told(server: LimiterServer, security: ClientSecurity) -> common_pb2.SecurityStatus:
+    async with admin_stub(server, security) as stub:
+        return (await stub.GetStatus(pb.GetStatusRequest(), timeout=10)).security
 
 
 async def test_new_connections_see_the_new_certificate_and_old_ones_go_on(secrets: Secrets) -> None:
@@ -62,9 +58,8 @@ async def test_new_connections_see_the_new_certificate_and_old_ones_go_on(secret
     async with (
         guarded_limiter(secrets) as server,
         LimiterClient(server.address, security=secrets.security()) as old,
-        open_channel(server.admin_address, security=admin) as channel,
+        admin_stub(server, admin) as stub,
     ):
-        stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
         await stub.GetStatus(pb.GetStatusRequest(), timeout=10)
         async with old.lease():
             assert await name(server.address, secrets) == "server"
@@ -99,7 +94,7 @@ async def test_a_bad_file_keeps_the_old_certificate_and_is_told(
             secrets.server.key.unlink()
         await asyncio.sleep(_LOOK_S)
         assert await name(server.address, secrets) == "server"
-        found = await problems(server.admin_address, admin)
+        found = (await told(server, admin)).problems
         assert len(found) == 1
         assert found[0].startswith("tls_")
         assert caplog.text.count("the certificate stays as it was") == 1
@@ -108,7 +103,7 @@ async def test_a_bad_file_keeps_the_old_certificate_and_is_told(
         server_ca.write_bytes(kept_ca)
         await asyncio.sleep(_LOOK_S)
         assert await name(server.address, secrets) == ("second" if spoiled == "half a certificate" else "server")
-        assert await problems(server.admin_address, admin) == []
+        assert not (await told(server, admin)).problems
 
 
 async def test_prometheus_sees_the_end_of_the_certificate_denied_calls_and_bad_files(secrets: Secrets) -> None:
@@ -121,16 +116,14 @@ async def test_prometheus_sees_the_end_of_the_certificate_denied_calls_and_bad_f
             samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
             return {"".join([one.name, *one.labels.values()]): one.value for one in samples}
 
-        async with open_channel(server.admin_address, security=admin) as channel:
-            stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
-            told = (await stub.GetStatus(pb.GetStatusRequest(), timeout=10)).security.certificate_expires_at_s
+        expires = (await told(server, admin)).certificate_expires_at_s
         with pytest.raises(grpc.aio.AioRpcError, match="PERMISSION_DENIED"):
-            await problems(server.admin_address, secrets.security("client"))
+            await told(server, secrets.security("client"))
         before = await asyncio.to_thread(scraped)
         secrets.server.key.unlink()
         await asyncio.sleep(_LOOK_S)
         after = await asyncio.to_thread(scraped)
-    assert before["fairbox_limiter_certificate_expires_timestamp_seconds"] == told > time.time()
+    assert before["fairbox_limiter_certificate_expires_timestamp_seconds"] == expires > time.time()
     assert before["fairbox_limiter_calls_denied_totalpermission_denied"] == 1
     assert before["fairbox_limiter_calls_denied_totalunauthenticated"] == 0
     assert (before["fairbox_limiter_security_problems"], after["fairbox_limiter_security_problems"]) == (0, 1)
@@ -149,11 +142,10 @@ async def test_a_clients_certificate_and_authorities_are_rotated_too(secrets: Se
     security = replace(secrets.security("admin"), tls_ca=str(client_trusts))
     async with (
         guarded_limiter(secrets, tls_client_ca=str(server_trusts)) as server,
-        open_channel(server.admin_address, security=security) as channel,
-        open_channel(server.address, security=replace(secrets.security(), tls_ca=str(client_trusts))) as clients,
+        admin_stub(server, security) as stub,
+        unary_stub(server, replace(secrets.security(), tls_ca=str(client_trusts))) as clients,
     ):
-        stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
-        in_flight = cast("Service", limiter_pb2_grpc.LimiterServiceStub(clients)).Session()
+        in_flight = clients.Session()
         await in_flight.write(pb.SessionRequest(hello=pb.Hello(session_id="s", kind=pb.SESSION_KIND_CLIENT)))
         assert isinstance(await in_flight.read(), pb.SessionResponse)
         new = Authority(tmp_path, "new")
@@ -182,9 +174,8 @@ async def test_a_client_goes_on_with_what_it_has_when_a_file_turns_bad(
 ) -> None:
     async with (
         guarded_limiter(secrets) as server,
-        open_channel(server.admin_address, security=secrets.security("admin")) as channel,
+        admin_stub(server, secrets.security("admin")) as stub,
     ):
-        stub = cast("Admin", limiter_pb2_grpc.LimiterAdminServiceStub(channel))
         await stub.GetStatus(pb.GetStatusRequest(), timeout=10)
         secrets.client.cert.write_text("half")
         (secrets.folder / "admin.token").unlink()
