@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
-import textwrap
 
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fairbox.channels import open_channel
-from fairbox.errors import ConfigError, FairboxError
+from fairbox.errors import ConfigError
 from fairbox.serving import HealthServer, check_address
-
-PROGRAM = textwrap.dedent(
-    """
-    import sys
-    from fairbox.errors import FairboxError
-    from fairbox.serving import run_service
-    async def main(stop):
-        print("up", flush=True)
-        if sys.argv[1] == "fail":
-            raise FairboxError("the reason is this")
-        await stop.wait()
-    sys.exit(run_service(main, name="program"))
-    """
-)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:65535", "localhost:0"])
@@ -47,13 +29,6 @@ def test_listening_beyond_loopback_needs_insecure(address: str) -> None:
 def test_malformed_addresses_are_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         check_address(address, insecure=True)
-
-
-async def test_a_port_in_use_is_one_sentence() -> None:
-    async with HealthServer("127.0.0.1:0") as first:
-        with pytest.raises(FairboxError, match=f"can't listen on {first.address}: Address already in use"):
-            async with HealthServer(first.address):
-                pass
 
 
 @pytest.mark.parametrize(("listen", "warned"), [("0.0.0.0:0", True), ("127.0.0.1:0", False)])
@@ -93,17 +68,3 @@ async def test_whoever_watches_health_takes_little() -> None:
         for watch in watches:
             watch.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_signals_end_a_service_with_their_code(number: signal.Signals, code: int) -> None:
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, "wait"], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        process.send_signal(number)
-        assert process.wait(timeout=20) == code
-
-
-def test_an_error_of_ours_is_one_sentence() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, "fail"], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (1, "program: the reason is this\n")

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -14,7 +13,6 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from fairbox.channels import open_channel
 from fairbox.errors import ConfigError
-from fairbox.ports import free_port
 from limiter.config import BucketConfig, LimiterConfig
 from tests.limiter.servers import ROOT, limiter_server
 
@@ -50,19 +48,6 @@ async def test_health_and_reflection_answer() -> None:
             (server.admin_address, "limiter.v1.LimiterAdminService"),
         ):
             assert name in await _listed(address)
-
-
-def test_grpcurl_acquires_and_releases(started: str) -> None:
-    grpcurl = Path(sys.executable).with_name("grpcurl")
-    if not grpcurl.exists():
-        pytest.skip("grpcurl is not installed beside this Python")
-
-    def call(method: str, body: str) -> str:
-        command = [str(grpcurl), "-plaintext", "-d", body, started, f"limiter.v1.LimiterService/{method}"]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
-
-    assert '"bucket": "code"' in call("AcquireToken", '{"client_id": "me", "request_id": "1"}')
-    assert '"released": true' in call("ReleaseToken", '{"client_id": "me", "request_id": "1"}')
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
@@ -114,14 +99,6 @@ def test_configuration_is_checked_by_path() -> None:
     ):
         with pytest.raises(ConfigError, match=r"buckets\.code\." + sentence):
             LimiterConfig(buckets={"code": bucket}).validate()
-
-
-@pytest.fixture
-def started() -> object:
-    """Address of a limiter in a process of its own."""
-    port = free_port()
-    with _process(f"listen=127.0.0.1:{port}"):
-        yield f"127.0.0.1:{port}"
 
 
 async def _listed(address: str) -> list[str]:

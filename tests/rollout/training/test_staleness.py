@@ -43,30 +43,6 @@ def test_the_capacity_is_that_of_skyrls_trainer() -> None:
     assert found.capacity == 4
 
 
-def test_a_step_takes_the_groups_that_ended_first() -> None:
-    found = ledger(per_step=2, workers=4)
-    submitted(found)
-    found.ended(3, scored=2)
-    assert found.take() is None
-    found.ended(0, scored=1)
-    found.ended(1, scored=1)
-    assert found.take() == (TakenGroup(3, 0), TakenGroup(0, 0))
-    found.trained()
-    found.ended(2, scored=1)
-    assert found.take() == (TakenGroup(1, 1), TakenGroup(2, 1))
-
-
-def test_without_staleness_nothing_runs_ahead() -> None:
-    found = ledger(per_step=2, workers=2, max_staleness=0)
-    for step in range(3):
-        assert submitted(found) == [2 * step, 2 * step + 1]
-        for number in (2 * step, 2 * step + 1):
-            found.ended(number, scored=1)
-        assert found.take() is not None
-        assert found.capacity <= 0
-        found.trained()
-
-
 def test_what_the_service_failed_is_begun_again_and_given_up_in_the_end() -> None:
     found = ledger(per_step=1, workers=1)
     for play in range(1, LOST_PLAYS + 1):
