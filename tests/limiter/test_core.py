@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from limiter.core import BindStatus, BucketLimits, LeaseId, RejectReason, SessionKind, Ticket
+from limiter.core import BindStatus, LeaseId, RejectReason, SessionKind, Ticket
 from limiter.core.deadlines import NEVER, Deadlines
 from limiter.core.effects import (
     BindAnswered,
-    Configured,
-    Queued,
     Rejected,
     Released,
     Revoked,
@@ -18,8 +16,6 @@ from limiter.core.events import (
     Acquire,
     Bind,
     Cancel,
-    Configure,
-    Disconnect,
     Event,
     Hello,
     Release,
@@ -35,49 +31,6 @@ def test_ids_sort_by_epoch_first_and_survive_their_text_form() -> None:
     for bad in ("", "12", "1.x", "-1.2", "1.2.3", "١.٢"):
         with pytest.raises(ValueError, match=r"EPOCH\.SEQ"):
             LeaseId.parse(bad)
-
-
-def test_waiters_are_granted_in_the_order_of_their_tickets() -> None:
-    core = make_core(1)
-    lease = lease_of(acquire(core, "c", "r0"))
-    for number in range(1, 5):
-        queued = only(Queued, acquire(core, "cd"[number % 2], f"r{number}"))
-        assert queued.position == number - 1
-    order: list[str] = []
-    while True:
-        effects = core.handle(Release("c" if not order else "cd"[int(order[-1][1]) % 2], lease), 1.0)
-        if not granted(effects):
-            break
-        order += granted(effects)
-        lease = lease_of(effects)
-    assert order == ["r1", "r2", "r3", "r4"]
-    assert core.statistics(1.0).held == 0
-
-
-def test_a_light_request_does_not_pass_a_heavy_head() -> None:
-    core = make_core(3)
-    first = lease_of(core.handle(Acquire("c", "a", tokens=2), 0.0))
-    assert granted(core.handle(Acquire("c", "heavy", tokens=3), 0.0)) == []
-    assert granted(core.handle(Acquire("c", "light", tokens=1), 0.0)) == []
-    assert granted(core.handle(Release("c", first), 0.0)) == ["heavy"]
-
-
-def test_cancelling_a_heavy_head_lets_the_next_ones_through() -> None:
-    core = make_core(3)
-    core.handle(Acquire("c", "a", tokens=2), 0.0)
-    core.handle(Acquire("c", "heavy", tokens=3), 0.0)
-    core.handle(Acquire("c", "light", tokens=1), 0.0)
-    assert granted(core.handle(Cancel("c", "heavy"), 0.0)) == ["light"]
-
-
-def test_repeated_acquire_is_answered_with_the_same_ticket_or_grant() -> None:
-    core = make_core(1)
-    lease = lease_of(acquire(core, "c", "a"))
-    assert lease_of(acquire(core, "c", "a")) == lease
-    ticket = only(Queued, acquire(core, "c", "b")).ticket
-    assert only(Queued, acquire(core, "c", "b")).ticket == ticket
-    assert core.statistics(0.0).queued == 1
-    assert core.statistics(0.0).held == 1
 
 
 def test_late_cancel_does_not_hit_a_later_attempt() -> None:
@@ -112,17 +65,6 @@ def test_queue_bounds_answer_with_a_retry_delay() -> None:
     assert everybody.reason is RejectReason.QUEUE_FULL
     assert "12 requests wait" in everybody.message
     assert core.statistics(0.0).queued == 12
-
-
-def test_queue_timeout_is_answered_by_the_limiter() -> None:
-    core = make_core(1)
-    lease = lease_of(acquire(core, "c", "a"))
-    core.handle(Bind("x", lease, "c"), 0.0)
-    core.handle(Acquire("c", "b", queue_timeout=2.0), 0.0)
-    assert core.next_deadline() == 2.0
-    rejected = only(Rejected, core.handle(Tick(), 2.0))
-    assert (rejected.request_id, rejected.reason) == ("b", RejectReason.QUEUE_TIMEOUT)
-    assert core.statistics(2.0).queued == 0
 
 
 def test_unbound_grant_ends_at_start_by_and_its_client_is_told() -> None:
@@ -167,37 +109,6 @@ def test_bind_is_idempotent_and_refuses_everybody_else() -> None:
     elsewhere = only(BindAnswered, core.handle(Bind("y", lease, "c"), 0.0))
     assert (elsewhere.status, elsewhere.owner) == (BindStatus.BOUND_ELSEWHERE, "executor")
     assert core.statistics(0.0).bound == 1
-
-
-def test_client_does_not_free_a_bound_lease() -> None:
-    core = make_core(1)
-    lease = lease_of(acquire(core, "c", "a"))
-    core.handle(Bind("x", lease, "c"), 0.0)
-    assert only(Released, core.handle(Release("c", lease), 0.0)) == Released("c", False, True)
-    assert only(Released, core.handle(Cancel("c", "a"), 0.0)) == Released("c", False, True)
-    core.handle(Disconnect("c"), 0.0)
-    core.handle(Tick(), 3.0)
-    assert core.statistics(3.0).bound == 1
-    assert only(Released, core.handle(Release("x", lease), 3.0)).released is True
-    assert core.statistics(3.0).held == 0
-
-
-def test_lowering_the_limit_revokes_nothing_and_grants_nothing_until_it_fits() -> None:
-    core = make_core(3)
-    leases = [lease_of(acquire(core, "c", name)) for name in "abc"]
-    acquire(core, "d", "waits")
-    changed = only(Configured, core.handle(Configure(BucketLimits("code", 1), 1), 0.0))
-    assert (changed.version, changed.changed) == (2, True)
-    assert only(Configured, core.handle(Configure(BucketLimits("code", 5), 1), 0.0)).changed is False
-    assert [granted(core.handle(Release("c", lease), 0.0)) for lease in leases] == [[], [], ["waits"]]
-
-
-def test_lowering_the_limit_rejects_waiters_that_could_never_fit() -> None:
-    core = make_core(3)
-    core.handle(Acquire("c", "a", tokens=3), 0.0)
-    core.handle(Acquire("c", "heavy", tokens=3), 0.0)
-    effects = core.handle(Configure(BucketLimits("code", 2), 1), 0.0)
-    assert only(Rejected, effects).request_id == "heavy"
 
 
 def test_events_of_one_instant_are_answered_as_one_by_one() -> None:

@@ -47,17 +47,6 @@ def test_overload_of_one_generation_decreases_once() -> None:
     assert limit_of(core) == 1, "the floor holds"
 
 
-def test_nothing_is_granted_above_the_lowered_limit() -> None:
-    core = make_core(8, **ADAPTIVE)
-    leases = hold(core, 8)
-    end(core, leases[0], ReleaseOutcome.OVERLOADED)
-    assert [type(each).__name__ for each in core.handle(Acquire("c", "next"), 0.0)] == ["Queued"]
-    end(core, leases[1], ReleaseOutcome.ERROR)
-    assert core.statistics(0.0).queued == 1
-    end(core, leases[2], ReleaseOutcome.ERROR)
-    assert (core.statistics(0.0).queued, core.statistics(0.0).held) == (0, 6)
-
-
 def test_good_work_raises_the_limit_by_about_one_per_window_and_never_above_the_cap() -> None:
     limit = AimdLimit(10)
     limit.overloaded(LeaseId(1, 1), LeaseId(1, 1))

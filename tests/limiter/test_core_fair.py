@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from limiter.core import BucketLimits, BucketOrder, LeaseId, LimiterCore, SessionKind, Ticket
+from limiter.core import BucketOrder, LeaseId, LimiterCore, SessionKind, Ticket
 from limiter.core.effects import Effect, Granted, Queued
-from limiter.core.events import Acquire, Cancel, Configure, Disconnect, HeldLease, Hello, Release
+from limiter.core.events import Acquire, Disconnect, HeldLease, Hello, Release
 from tests.limiter.cores import listed, make_core, only
 
 FAIR: dict[str, Any] = {"order": BucketOrder.FAIR_BY_TENANT}
@@ -36,36 +36,6 @@ def test_tenants_take_turns_and_positions_tell_the_order() -> None:
     assert listed(core) == ["a1", "b1", "c1", "a2", "b2", "a3"]
     assert only(Queued, ask(core, "b2")).position == 4, "a repeat tells the position of now"
     assert drain(core, lease) == ["a1", "b1", "c1", "a2", "b2", "a3"]
-
-
-def test_a_heavy_head_keeps_its_turn() -> None:
-    core = make_core(3, **FAIR)
-    first = only(Granted, ask(core, "x", 2)).lease
-    assert [type(each) for each in ask(core, "a-heavy", 3) + ask(core, "b1")] == [Queued, Queued]
-    grants = [each.request_id for each in core.handle(Release("c", first), 0.0) if isinstance(each, Granted)]
-    assert grants == ["a-heavy"]
-
-
-def test_a_cancelled_head_leaves_the_turn_with_its_tenant() -> None:
-    core = make_core(1, **FAIR)
-    lease = only(Granted, ask(core, "x")).lease
-    for name in ("a1", "a2", "b1", "c1"):
-        ask(core, name)
-    core.handle(Cancel("c", "a1"), 0.0)
-    assert listed(core) == ["a2", "b1", "c1"]
-    core.handle(Cancel("c", "a2"), 0.0)
-    assert drain(core, lease) == ["b1", "c1"]
-
-
-def test_a_tenant_that_comes_back_joins_at_the_end_of_the_round() -> None:
-    core = make_core(1, **FAIR)
-    lease = only(Granted, ask(core, "x")).lease
-    for name in ("a1", "b1", "c1"):
-        ask(core, name)
-    (grant,) = [each for each in core.handle(Release("c", lease), 0.0) if isinstance(each, Granted)]
-    assert grant.request_id == "a1"
-    ask(core, "a2")
-    assert drain(core, grant.lease) == ["b1", "c1", "a2"]
 
 
 def test_requests_of_a_lost_stream_are_skipped_and_return_by_their_tickets() -> None:
@@ -99,14 +69,3 @@ def test_a_restarted_limiter_serves_each_tenant_in_its_old_order() -> None:
     queued = tuple(Acquire("c", name, tenant=name[0], ticket=Ticket(5, seq)) for name, seq in old)
     core.handle(Hello("c", SessionKind.CLIENT, queued=queued), 0.0)
     assert drain(core, LeaseId(5, 1), "x") == ["a1", "b1", "a2"]
-
-
-def test_the_order_can_change_while_requests_wait() -> None:
-    core = make_core(1)
-    lease = only(Granted, ask(core, "x")).lease
-    for name in ("a1", "a2", "b1"):
-        ask(core, name)
-    core.handle(Configure(BucketLimits("code", 1, order=BucketOrder.FAIR_BY_TENANT), 1), 0.0)
-    assert listed(core) == ["a1", "b1", "a2"]
-    core.handle(Configure(BucketLimits("code", 1), 2), 0.0)
-    assert drain(core, lease) == ["a1", "a2", "b1"]

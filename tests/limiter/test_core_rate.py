@@ -6,8 +6,8 @@ import pytest
 
 from limiter.core import BucketLimits, LimiterCore, RejectReason, SessionKind
 from limiter.core.bucket import RateBucket
-from limiter.core.effects import Granted, Queued, Rejected
-from limiter.core.events import Acquire, Cancel, Configure, Hello, Release, Tick
+from limiter.core.effects import Queued, Rejected
+from limiter.core.events import Acquire, Cancel, Hello, Release, Tick
 from tests.limiter.cores import acquire, granted, lease_of, make_core, only
 
 
@@ -46,15 +46,6 @@ def test_a_burst_is_saved_up_and_no_more() -> None:
     assert granted(core.handle(Tick(), 101.0)) == ["3"]
 
 
-def test_the_head_waits_for_the_rate_and_nothing_passes_it() -> None:
-    core = make_core(10, rate_per_s=1.0, burst=4)
-    assert granted(core.handle(Acquire("c", "heavy", tokens=3), 0.5)) == []
-    assert granted(core.handle(Acquire("c", "one"), 0.5)) == []
-    assert granted(core.handle(Tick(), 0.9)) == []
-    assert granted(core.handle(Tick(), 1.0)) == ["heavy"]
-    assert granted(core.handle(Tick(), 2.0)) == ["one"]
-
-
 def test_concurrency_holds_beside_the_rate() -> None:
     core = make_core(1, rate_per_s=10.0)
     lease = lease_of(core.handle(Acquire("c", "a"), 5.0))
@@ -69,16 +60,6 @@ def test_retry_after_follows_the_rate() -> None:
         only(Queued, acquire(core, "c", f"r{number}"))
     rejected = only(Rejected, acquire(core, "c", "more"))
     assert (rejected.reason, rejected.retry_after) == (RejectReason.QUEUE_FULL, 8.0)
-
-
-def test_a_changed_rate_keeps_what_was_saved_up_to_the_new_burst() -> None:
-    core = make_core(10, rate_per_s=1.0, burst=4)
-    core.handle(Configure(BucketLimits("code", 10, rate_per_s=10.0, burst=2), 1), 4.0)
-    effects = core.handle(Acquire("c", "a"), 4.0) + core.handle(Acquire("c", "b"), 4.0)
-    assert granted(effects + core.handle(Acquire("c", "d"), 4.0)) == ["a", "b"]
-    effects = core.handle(Configure(BucketLimits("code", 10), 2), 4.0)
-    assert granted(effects) == ["d"]
-    assert isinstance(core.handle(Acquire("c", "e"), 4.0)[0], Granted)
 
 
 def test_a_rate_bucket_is_never_negative() -> None:

@@ -26,31 +26,6 @@ from limiter.core.events import (
 from tests.limiter.cores import acquire, granted, lease_of, listed, make_core, only
 
 
-def test_disconnected_waiter_is_skipped_and_keeps_its_place_for_the_grace() -> None:
-    core = make_core(1)
-    lease = lease_of(acquire(core, "d", "a"))
-    ticket = only(Queued, acquire(core, "c", "b")).ticket
-    acquire(core, "d", "later")
-    acquire(core, "d", "last")
-    core.handle(Disconnect("c"), 0.0)
-    effects = core.handle(Release("d", lease), 1.0)
-    assert granted(effects) == ["later"]
-    core.handle(Hello("c", SessionKind.CLIENT, queued=(Acquire("c", "b", ticket=ticket),)), 1.4)
-    assert granted(core.handle(Release("d", lease_of(effects)), 1.5)) == ["b"]
-
-
-def test_client_gone_for_longer_than_the_grace_loses_its_place_and_its_unbound_lease() -> None:
-    core = make_core(1)
-    acquire(core, "c", "a")
-    acquire(core, "c", "b")
-    acquire(core, "d", "other")
-    core.handle(Disconnect("c"), 1.0)
-    assert core.next_deadline() == 2.5
-    assert granted(core.handle(Tick(), 2.5)) == ["other"]
-    assert core.statistics(2.5).queued == 0
-    assert [session.session_id for session in core.sessions(10)] == ["x", "d"]
-
-
 def test_late_hello_of_a_connection_that_was_given_up_changes_nothing() -> None:
     core = make_core(1)
     core.handle(Hello("x", SessionKind.EXECUTOR, connection=2), 0.0)
@@ -97,16 +72,6 @@ def test_client_hello_may_list_a_lease_that_an_executor_has_bound() -> None:
     hello = Hello("c", SessionKind.CLIENT, held=(HeldLease(lease, "code", "c"),))
     assert only(Welcomed, core.handle(hello, 0.0)).unknown == ()
     assert core.statistics(0.0).bound == 1
-
-
-def test_executor_hello_frees_the_bound_lease_that_it_omits() -> None:
-    core = make_core(2)
-    leases = [lease_of(acquire(core, "c", name)) for name in "ab"]
-    for lease in leases:
-        core.handle(Bind("x", lease, "c"), 0.0)
-    core.handle(Disconnect("x"), 0.0)
-    core.handle(Hello("x", SessionKind.EXECUTOR, held=(HeldLease(leases[0], "code", "c"),)), 1.0)
-    assert [lease.lease_id for lease in core.leases()] == [leases[0]]
 
 
 def test_silent_executor_is_counted_until_its_work_has_provably_ended() -> None:

@@ -13,10 +13,10 @@ from limiter import ExecutorSession, LeaseRefused, LimiterClient, ReleaseOutcome
 from limiter.config import BucketConfig, LimiterConfig
 from limiter.core import BucketLimits, LeaseId, LimiterCore, SessionKind
 from limiter.core.effects import Granted, Rejected, Released, Revoked
-from limiter.core.events import Acquire, Bind, Cancel, Configure, Disconnect, HeldLease, Hello, Release, Revoke, Tick
+from limiter.core.events import Acquire, Bind, Cancel, Disconnect, HeldLease, Hello, Release, Revoke, Tick
 from limiter.server import LimiterServer
 from limiter.v1 import limiter_pb2 as pb
-from tests.limiter.cores import acquire, granted, lease_of, make_core, only
+from tests.limiter.cores import granted, lease_of, make_core, only
 from tests.limiter.servers import ANYWHERE, code_of, unary_lease, unary_stub, until
 
 
@@ -26,28 +26,6 @@ def soft_core(limit: int = 1) -> LimiterCore:
 
 def hold(core: LimiterCore, seconds: float = 30.0, session: str = "c") -> LeaseId:
     return lease_of(core.handle(Acquire(session, "soft", hold=seconds), 0.0))
-
-
-def test_it_outlives_start_by_and_ends_after_its_hold_time() -> None:
-    core = soft_core()
-    lease = hold(core)
-    core.handle(Tick(), 29.9)
-    assert core.statistics(29.9).held == 1
-    revoked = only(Revoked, core.handle(Tick(), 30.0))
-    assert (revoked.lease, revoked.reason) == (lease, "its hold time has passed")
-    assert core.statistics(30.0).held == 0
-
-
-def test_it_outlives_its_client_and_takes_the_session_with_it() -> None:
-    core = soft_core()
-    hold(core)
-    core.handle(Acquire("c", "waits"), 0.0)
-    core.handle(Disconnect("c"), 1.0)
-    assert core.handle(Tick(), 20.0) != []
-    statistics = core.statistics(20.0)
-    assert (statistics.held, statistics.queued, statistics.sessions) == (1, 0, 2)
-    core.handle(Tick(), 30.0)
-    assert (core.statistics(30.0).held, core.statistics(30.0).sessions) == (0, 1)
 
 
 def test_a_client_that_returns_late_finds_it_and_releases_it() -> None:
@@ -100,13 +78,6 @@ def test_it_is_refused_where_it_is_not_offered() -> None:
     assert rejected.message == "hold_s is 61, must be at most 60, the max_hold_s of code"
     rejected = only(Rejected, soft_core().handle(Acquire("x", "a", hold=1.0), 0.0))
     assert rejected.message == "hold_s is 1, must be 0 on an executor's session, which binds"
-
-
-def test_a_bucket_that_no_longer_offers_it_refuses_those_that_wait() -> None:
-    core = soft_core()
-    acquire(core, "c", "held")
-    core.handle(Acquire("d", "soft", hold=5.0), 0.0)
-    assert only(Rejected, core.handle(Configure(BucketLimits("code", 1), 1), 0.0)).request_id == "soft"
 
 
 def test_a_grant_that_its_client_no_longer_wants_is_given_back() -> None:
