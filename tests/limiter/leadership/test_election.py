@@ -65,13 +65,6 @@ def test_a_released_record_and_one_of_its_own_identity_are_taken_at_once(holder:
     assert write_of(election, 0.0) == Write(Record("me", 5, 6.0, "5.1", ROSTER), "v1")
 
 
-def test_winning_gives_the_term_with_the_roster_that_was_in_the_record() -> None:
-    election = leader(10.0, replace(OTHER, holder=""))
-    assert election.term is not None
-    assert (election.term.epoch, election.term.roster) == (5, ROSTER)
-    assert election.lead_until == pytest.approx(15.88)
-
-
 def test_a_leader_renews_each_quarter_and_counts_from_the_sending() -> None:
     election = leader()
     assert election.decide(1.0) == Rest(1.5)
@@ -123,15 +116,6 @@ def test_a_record_that_is_not_its_own_any_more_ends_the_term(found: Record | Non
         election.decide(1.7)
     with pytest.raises(LeadershipLost, match=why):
         election.keep(())
-
-
-def test_a_leader_that_can_not_renew_in_time_has_lost() -> None:
-    election = leader()
-    election.failed(5.0)
-    assert election.role is Role.LEADING
-    election.failed(5.88, "no route to host")
-    with pytest.raises(LeadershipLost, match="could not renew in time: no route to host"):
-        election.decide(5.88)
 
 
 def test_a_leader_that_slept_past_its_time_looks_first() -> None:

@@ -242,32 +242,19 @@ def test_what_is_written_after_a_damaged_checkpoint_is_the_newest(tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"steps": 0}, "steps is 0, must be at least 1"),
         ({"samples_per_prompt": 1}, "samples_per_prompt is 1, must be at least 2 with advantage.estimator=grpo"),
         ({"ray": True}, "ray is set, which training does not support"),
-        ({"policy": PolicySettings(dtype="half")}, "policy.dtype is 'half', must be one of: float32, bfloat16"),
-        ({"policy": PolicySettings(lora_rank=-1)}, "policy.lora_rank is -1, must be at least 0"),
         ({"policy": PolicySettings(device="abacus")}, "policy.device is 'abacus', which is no device of torch"),
         ({"policy": PolicySettings(lora_targets=[])}, "policy.lora_targets is empty"),
         (
             {"advantage": AdvantageSettings("ppo")},
             "estimator is 'ppo', must be one of: grpo, rloo, reinforce[+]{2}, gae",
         ),
-        ({"advantage": AdvantageSettings(gamma=1.5)}, "advantage.gamma is 1.5, must be from 0 to 1"),
-        ({"loss": ObjectiveSettings(aggregation="mean")}, "loss.aggregation is 'mean', must be one of: token_mean"),
-        ({"loss": ObjectiveSettings(kl_coef=-1.0)}, "loss.kl_coef is -1.0, must be at least 0"),
         ({"loss": ObjectiveSettings(PolicyLossSettings("trpo"))}, "loss.policy.kind is 'trpo', must be one of: ppo"),
-        ({"loss": ObjectiveSettings(PolicyLossSettings(clip_low=0.0))}, "loss.policy.clip_low is 0.0, must be above 0"),
-        (
-            {"loss": ObjectiveSettings(correction=CorrectionSettings("word"))},
-            "loss.correction.level is 'word', must be",
-        ),
         (
             {"loss": ObjectiveSettings(anchor="rollout", correction=CorrectionSettings("token"))},
             "with loss.anchor=rollout the ratio corrects already",
         ),
-        ({"update": UpdateSettings(lr=0.0)}, "update.lr is 0.0, must be positive"),
-        ({"eval_temperature": -1.0}, "eval_temperature is -1.0, must be from 0 to 10"),
     ],
 )
 def test_bad_settings_are_named(changes: dict[str, Any], problem: str) -> None:
