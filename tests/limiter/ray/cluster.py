@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
+from tests.limiter.servers import ROOT
+
 _STORE_BYTES = 80 * 1024 * 1024
 """A little more than the least that Ray accepts."""
 
@@ -31,7 +35,8 @@ class RayCluster:
 
 @contextmanager
 def ray_cluster() -> Iterator[RayCluster]:
-    """Starts a cluster of one node, which soon notices when another one is lost, and connects this process to it."""
+    """Starts a cluster of one node, which soon notices when another one is lost, and connects this process to it. Its
+    workers can import what lies in this checkout."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise Ray warns about its own future
     import ray
@@ -45,10 +50,12 @@ def ray_cluster() -> Iterator[RayCluster]:
         "object_store_memory": _STORE_BYTES,
         "_system_config": {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500},
     }
-    inner = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        ray.init(address=inner.address, configure_logging=False, log_to_driver=False)
-        yield RayCluster(inner)
-    finally:
-        ray.shutdown()
-        inner.shutdown()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        inner = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            ray.init(address=inner.address, configure_logging=False, log_to_driver=False)
+            yield RayCluster(inner)
+        finally:
+            ray.shutdown()
+            inner.shutdown()

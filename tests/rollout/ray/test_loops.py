@@ -53,13 +53,8 @@ async def scripted(model_dir: Path, folder: str, delay_s: float) -> AsyncIterato
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    path = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, [path])])
-    try:
-        with ray_cluster():
-            yield
-    finally:
-        os.environ["PYTHONPATH"] = path
+    with ray_cluster():
+        yield
 
 
 def loops(chat: ChatTemplate, folder: Path, *, delay_s: float = 0.01, spread: RaySpread = SPREAD) -> RayLoops:

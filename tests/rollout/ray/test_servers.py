@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,13 +18,8 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    path = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, [path])])
-    try:
-        with ray_cluster():
-            yield
-    finally:
-        os.environ["PYTHONPATH"] = path
+    with ray_cluster():
+        yield
 
 
 async def test_servers_answer_until_they_are_left(stand_in: Path, tmp_path: Path) -> None:

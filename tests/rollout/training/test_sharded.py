@@ -47,13 +47,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    path = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, [path])])
-    try:
-        with ray_cluster():
-            yield
-    finally:
-        os.environ["PYTHONPATH"] = path
+    with ray_cluster():
+        yield
 
 
 def plan(
