@@ -24,7 +24,9 @@ class FakeBox:
 
     alive: set[int]
 
-    def __init__(self, host: Any, template: Any, number: int, leases: Any, *, on_ready: Any, on_gone: Any, **_: Any) -> None:
+    def __init__(
+        self, host: Any, template: Any, number: int, leases: Any, *, on_ready: Any, on_gone: Any, **_: Any
+    ) -> None:
         assert number not in self.alive
         self.alive.add(number)
         self.number, self.profile = number, NAME
