@@ -67,9 +67,6 @@ class Notebook:
     async def perform(self, attempt: Attempt) -> ExecutionResult:
         return await self._boxed.perform_cells(attempt, lambda family: self._run(attempt, family))
 
-    def result(self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str) -> ExecutionResult:
-        return self._boxed.result(attempt, outcome, cause, message)
-
     async def _run(self, attempt: Attempt, family: Family) -> dict[str, Any]:
         """Fields of the result: those of the end of the interpreter, or of a program that ended well."""
         whole = attempt.request.limits
@@ -89,7 +86,7 @@ class Notebook:
             if number:
                 self._keep(end, self._late(end.answer.raised) if end.timed_out else end.answer.raised)
         family.rest(family.root)
-        facts = {"outcome": Outcome.FINISHED, "cause": Cause.POLICY, "wall_time_s": wall_s}
+        facts = {"outcome": Outcome.FINISHED, "cause": Cause.POLICY, "message": "", "wall_time_s": wall_s}
         return {**facts, "cpu_time_s": cpu_s, "peak_memory_bytes": peak_bytes}
 
     async def _cell(
@@ -131,6 +128,10 @@ class Notebook:
         self.cells.append({**cell, "truncated": truncated})
 
 
+_MOST_JSON = 64 << 10
+"""Bytes of one displayed form that are read as JSON: they are a program's, and reading them holds the event loop."""
+
+
 def _size(displays: Sequence[Display]) -> int:
     return sum(len(data) for display in displays for data in display.data.values())
 
@@ -142,7 +143,7 @@ def _bundle(display: Display) -> Json:
 
 
 def _content(kind: str, data: bytes) -> Any:
-    """Text, base64 for pictures and what is no text, plain data for JSON."""
+    """Text, base64 for pictures and what is no text, plain data for JSON, which stays text if it is long."""
     try:
         text = "" if kind in _IN_BASE64 else data.decode("utf-8", "replace" if kind.startswith("text/") else "strict")
     except UnicodeDecodeError:
@@ -150,7 +151,8 @@ def _content(kind: str, data: bytes) -> Any:
     if not text:
         return base64.b64encode(data).decode()
     try:
-        return json.loads(text, parse_constant=_refused) if kind.endswith("json") else text
+        is_json = kind.endswith("json") and len(data) <= _MOST_JSON
+        return json.loads(text, parse_constant=_refused) if is_json else text
     except (ValueError, RecursionError):  # it is not what its type says
         return text
 

@@ -263,7 +263,7 @@ async def open_work(
     sessions = await stack.enter_async_context(
         Sessions(boxes, planner, hold, clock, table=table, grace_s=_INTERRUPT_S, name=name)
     )
-    displayed = DisplayedPrograms(boxes, planner, hold, clock, name=name, level=host.level)
+    displayed = DisplayedPrograms(boxes, planner, hold, clock)
     work = Router(Programs(boxes, planner, compiler, hold, clock), displayed, sessions)
     runs = await stack.enter_async_context(
         Runs(

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outcome
+from executor_service.model import Cause, ExecutionResult, Outcome
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.report import Plan, SandboxFailure
 from executor_service.server.cell_run import CellRun, facts_of
@@ -48,15 +48,11 @@ Cells = Callable[[Family], Awaitable[dict[str, Any]]]
 class DisplayedPrograms:
     """The `Work` for requests without a session that want values displayed."""
 
-    def __init__(
-        self, boxes: Boxes, planner: Planner, hold: Hold, clock: Clock, *, name: str, level: IsolationLevel
-    ) -> None:
+    def __init__(self, boxes: Boxes, planner: Planner, hold: Hold, clock: Clock) -> None:
         self._boxes = boxes
         self._planner = planner
         self._hold = hold
         self._clock = clock
-        self._name = name
-        self._level = level
 
     async def perform(self, attempt: Attempt) -> ExecutionResult:
         request = attempt.request
@@ -92,17 +88,6 @@ class DisplayedPrograms:
         except SandboxFailure as failure:
             attempt.started = failure.started
             _log.error("run %d: %s", attempt.number, failure)
-            return self.result(attempt, Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.")
-        return self._result(attempt, setup_time_s=setup_s, profile=plan.profile, **facts)
-
-    def result(self, attempt: Attempt, outcome: Outcome, cause: Cause, message: str) -> ExecutionResult:
-        return self._result(attempt, outcome=outcome, cause=cause, message=message)
-
-    def _result(self, attempt: Attempt, **facts: object) -> ExecutionResult:
-        return ExecutionResult(
-            queue_time_s=attempt.queue_s,
-            isolation_level=self._level,
-            served_by=self._name,
-            request_id=attempt.request.request_id,
-            **facts,  # type: ignore[arg-type]
-        )
+            return attempt.result(Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.")
+        attempt.profile = plan.profile
+        return attempt.result(setup_time_s=setup_s, **facts)

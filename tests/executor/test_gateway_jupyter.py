@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from executor_service.gateway.jupyter import _content
 from tests.executor.gateways import GatewayServer, gateway
 
 sandbox_fusion = pytest.importorskip("sandbox_fusion")
@@ -176,3 +177,9 @@ async def test_the_client_from_pypi(server: GatewayServer) -> None:
         assert reply.status == sandbox_fusion.RunStatus.Success
         assert (reply.cells[1].display, reply.cells[2].stdout) == ([{"text/plain": "123"}], "123\n")
         assert reply.cells[3].error[0]["ename"] == "RuntimeError"
+
+
+def test_a_long_displayed_form_is_not_read_as_json() -> None:
+    short, long = b'{"a": [1]}', b"[" + b"1," * 40_000 + b"1]"
+    assert _content("application/json", short) == {"a": [1]}
+    assert _content("application/json", long) == long.decode()
