@@ -76,15 +76,16 @@ class MarkedFormat:
 
     def _calls(self, text: str, start: int) -> tuple[Iterable[ToolCall | MalformedCall], int]:
         """The calls whose opening mark ends at `start`, and where to go on."""
-        stop = self._stop(text, start)
         head = None if self.head is None else self.head.match(text, skip_space(text, start))
         if head is None and self.headless:
+            stop = self._stop(text, start)
             return [MalformedCall(self.headless, text[start:stop].strip())], stop
         said = {} if head is None else {key: group.strip() for key, group in head.groupdict().items() if group}
         name = said.get("fenced", said.get("name", ""))
         begin = skip_space(text, start if head is None else head.end())
         value, end, error = read_json(text, begin)
         if error is not None:
+            stop = self._stop(text, start)
             cut_off = text.find(self.closing or self.opening, start) < 0
             problem = json_problem(error, text, begin, stop, cut_off=cut_off)
             return [MalformedCall(problem, text[start:stop].strip(), name)], stop
