@@ -6,8 +6,10 @@ sentence in `detail`. No body holds a traceback, and none echoes more than a few
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain, repeat
 from typing import Any, ClassVar
 
 from pydantic import ValidationError
@@ -16,6 +18,10 @@ from fairbox.errors import FieldErrors
 
 _MAX_ECHO = 400
 """Characters of a bad input that an answer repeats."""
+_AT_ONCE = 256 << 10
+"""Characters of JSON that are made without a pause: some milliseconds where all are escaped."""
+_NESTED = 5
+"""How deep texts of programs lie in a reply: those of a notebook's cells' displays."""
 
 
 class Refused(Exception):  # noqa: N818 - a fact about the request
@@ -51,6 +57,39 @@ class BadRequest(Refused):
 def encode(value: object) -> bytes:
     """`value` as JSON in UTF-8. Lone surrogates, which only an echo can have, become escapes."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+
+async def encode_large(value: object) -> bytearray:
+    """The same, and others have their turn in between: texts of programs hold many MiB."""
+    made, since = bytearray(), 0
+    for piece in _pieces(value, _NESTED):
+        made += piece
+        since += len(piece)
+        if since > _AT_ONCE:
+            since = 0
+            await asyncio.sleep(0)
+    return made
+
+
+def _pieces(value: object, depth: int) -> Iterator[bytes]:
+    match value:
+        case str() if len(value) > _AT_ONCE:
+            yield b'"'
+            for start in range(0, len(value), _AT_ONCE):
+                yield encode(value[start : start + _AT_ONCE])[1:-1]
+            yield b'"'
+        case dict() if value and depth:
+            for sign, (name, each) in zip(chain(b"{", repeat(b","[0])), value.items(), strict=False):
+                yield bytes([sign]) + encode(name) + b":"
+                yield from _pieces(each, depth - 1)
+            yield b"}"
+        case list() if value and depth:
+            for sign, each in zip(chain(b"[", repeat(b","[0])), value, strict=False):
+                yield bytes([sign])
+                yield from _pieces(each, depth - 1)
+            yield b"]"
+        case _:
+            yield encode(value)
 
 
 def details_of(error: ValidationError) -> list[dict[str, Any]]:

@@ -30,6 +30,8 @@ _INTERRUPT_S = 5.0
 """A cell that is interrupted has so long to end before the interpreter is killed."""
 _ALL_BYTES = 12 << 20
 """Kept of all cells together; what comes then is cut and marked `truncated`."""
+_JSON_BYTES = 256 << 10
+"""Displayed by all cells together that is read as JSON: it is a program's, and reading it holds the event loop."""
 _PRELUDE = "__import__('sys').stdout.reconfigure(line_buffering=True)"
 """Cell 0, which is in no reply: what was printed is there when the interpreter is killed in the middle of a cell."""
 _IN_BASE64 = ("image/png", "image/jpeg", "application/pdf")
@@ -62,6 +64,7 @@ class Notebook:
         self._boxed = boxed
         self._request = request
         self._left = _ALL_BYTES
+        self._json_left = _JSON_BYTES
         self.cells: list[Json] = []
 
     async def perform(self, attempt: Attempt) -> ExecutionResult:
@@ -118,7 +121,7 @@ class Notebook:
             ("error", len(str(raised)) if raised else 0, lambda: [raised] if raised else []),
             ("stdout", len(end.stdout.data), lambda: end.stdout.text),
             ("stderr", len(end.stderr.data), lambda: end.stderr.text),
-            ("display", _size(displays), lambda: [_bundle(display) for display in displays]),
+            ("display", _size(displays), lambda: [self._bundle(display) for display in displays]),
         ):
             if size <= self._left:
                 self._left -= size
@@ -127,34 +130,34 @@ class Notebook:
                 truncated = True
         self.cells.append({**cell, "truncated": truncated})
 
+    def _bundle(self, display: Display) -> Json:
+        """MIME type -> content; plain text comes last."""
+        kinds = sorted(display.data, key=lambda kind: kind == "text/plain")
+        return {kind: self._content(kind, display.data[kind]) for kind in kinds}
 
-_MOST_JSON = 64 << 10
-"""Bytes of one displayed form that are read as JSON: they are a program's, and reading them holds the event loop."""
+    def _content(self, kind: str, data: bytes) -> Any:
+        """Text, base64 for pictures and what is no text, plain data for JSON, as far as there is not too much of it."""
+        if not (text := _text(kind, data)):
+            return base64.b64encode(data).decode()
+        if not kind.endswith("json") or len(data) > self._json_left:
+            return text
+        self._json_left -= len(data)
+        try:
+            return json.loads(text, parse_constant=_refused)
+        except (ValueError, RecursionError):  # it is not what its type says
+            return text
 
 
 def _size(displays: Sequence[Display]) -> int:
     return sum(len(data) for display in displays for data in display.data.values())
 
 
-def _bundle(display: Display) -> Json:
-    """MIME type -> content; plain text comes last."""
-    kinds = sorted(display.data, key=lambda kind: kind == "text/plain")
-    return {kind: _content(kind, display.data[kind]) for kind in kinds}
-
-
-def _content(kind: str, data: bytes) -> Any:
-    """Text, base64 for pictures and what is no text, plain data for JSON, which stays text if it is long."""
+def _text(kind: str, data: bytes) -> str:
+    """Text; empty for pictures and for what is none."""
     try:
-        text = "" if kind in _IN_BASE64 else data.decode("utf-8", "replace" if kind.startswith("text/") else "strict")
+        return "" if kind in _IN_BASE64 else data.decode("utf-8", "replace" if kind.startswith("text/") else "strict")
     except UnicodeDecodeError:
-        text = ""
-    if not text:
-        return base64.b64encode(data).decode()
-    try:
-        is_json = kind.endswith("json") and len(data) <= _MOST_JSON
-        return json.loads(text, parse_constant=_refused) if is_json else text
-    except (ValueError, RecursionError):  # it is not what its type says
-        return text
+        return ""
 
 
 def _refused(constant: str) -> None:

@@ -14,7 +14,7 @@ from types import TracebackType
 
 from aiohttp import web
 
-from executor_service.gateway.errors import Refused, Unavailable, encode
+from executor_service.gateway.errors import Refused, Unavailable, encode, encode_large
 from fairbox import tracing
 from fairbox.http_server import HttpServer
 from fairbox.serving import check_address
@@ -121,7 +121,9 @@ def _answered(handler: Callable[[web.Request], Awaitable[object]], name: str) ->
         else:
             with tracing.call_span(name, request.headers.get("traceparent", "")):
                 body = await handler(request)
-        return body if isinstance(body, web.StreamResponse) else json_response(body)
+        if isinstance(body, web.StreamResponse):
+            return body
+        return web.Response(body=await encode_large(body), content_type="application/json")
 
     return answer
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from executor_service.gateway.jupyter import _content
 from tests.executor.gateways import GatewayServer, gateway
 
 sandbox_fusion = pytest.importorskip("sandbox_fusion")
@@ -179,7 +179,11 @@ async def test_the_client_from_pypi(server: GatewayServer) -> None:
         assert reply.cells[3].error[0]["ename"] == "RuntimeError"
 
 
-def test_a_long_displayed_form_is_not_read_as_json() -> None:
-    short, long = b'{"a": [1]}', b"[" + b"1," * 40_000 + b"1]"
-    assert _content("application/json", short) == {"a": [1]}
-    assert _content("application/json", long) == long.decode()
+def test_what_is_displayed_is_read_as_json_up_to_a_bound(server: GatewayServer) -> None:
+    """All of it would hold the server's event loop for as long as a program likes."""
+    code = "class J:\n    def _repr_json_(self): return [0] * 20_000\ndisplay(*[J()] * 256)"
+    reply = run(server, code)
+    forms = [display["application/json"] for display in reply["cells"][0]["display"] if len(display) > 1]
+    read = [form for form in forms if isinstance(form, list)]
+    assert (len(read), len(forms) > 100) == ((256 << 10) // 60_000, True)
+    assert {json.dumps(form) for form in read} == {form for form in forms if isinstance(form, str)}
