@@ -6,23 +6,20 @@ something, and a claim that makes no sense ends the session.
 
 from __future__ import annotations
 
-import math
+import json
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from executor_service.model import Cause, Display, FileStatus, Limits, Outcome, OutputFile
+from executor_service.sandbox.inside.display import MAX_DISPLAYS, MAX_FORMS, MAX_KIND
+from executor_service.sandbox.inside.wire import MAX_TABLE
 
-MAX_DISPLAYS = 256
-MAX_DISPLAY_BYTES = 16 << 20
-MAX_FORMS = 64
-"""MIME types of one displayed value."""
-MAX_KIND = 256
-"""Characters of a MIME type, and of the name of an exception."""
-_MAX_MESSAGE = 1000
 _MAX_RAISED = 100_000
-"""Characters of the text of an exception, and lines of its traceback."""
+"""Characters of the text of an exception, and of its traceback."""
+_MAX_LINES = 10_000
+"""Lines of the traceback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +45,25 @@ class CellAnswer:
 def read_answer(
     head: Mapping[str, Any], blob: bytes, *, cell: int, paths: Sequence[str], return_bytes: int
 ) -> CellAnswer:
-    """ValueError for what is no answer to this cell."""
+    """ValueError for what is no answer to this cell. `head` is flat: of text, finite numbers and 64-bit integers."""
     if head.get("type") != "done" or head.get("cell") != cell:
         raise ValueError(f"{head.get('type')!r} for cell {head.get('cell')!r} in place of the answer to cell {cell}")
+    parts = _Parts(blob)
     try:
-        displays, offset = _displays(head["displays"], blob)
-        files, offset = _files(head["files"], blob, offset, paths, return_bytes)
-        if offset != len(blob):
-            raise ValueError(f"{len(blob)} bytes, of which {offset} are accounted for")
+        size = _count(head["table"])
+        if size > MAX_TABLE:
+            raise ValueError(f"a table of {size} bytes")
+        table = json.loads(parts.take(size) or b"{}")
+        raised = _raised(parts, table["raised"]) if table.get("raised") else None
+        displays = _displays(parts, table.get("displays", []))
+        files = _files(parts, table.get("files", []), paths, return_bytes)
+        if parts.left:
+            raise ValueError(f"{parts.left} bytes more than it accounts for")
         return CellAnswer(
             exit_code=_count(head["exit_code"]) & 0xFF if not head.get("problem") else 1,
             exited=head.get("exited") is True,
             error=_text(head.get("error", "")),
-            raised=_raised(head["raised"]) if "raised" in head else None,
+            raised=raised,
             problem=_text(head.get("problem", "")),
             displays=displays,
             files=files,
@@ -68,8 +71,27 @@ def read_answer(
             peak_bytes=_count(head["peak_bytes"]),
             resident_bytes=_count(head["resident_bytes"]),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"an answer that is not one: {type(error).__name__}: {error}") from None
+
+
+class _Parts:
+    """The bytes of an answer, from the first to the last."""
+
+    def __init__(self, blob: bytes) -> None:
+        self._blob = blob
+        self._taken = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._blob) - self._taken
+
+    def take(self, size: Any) -> bytes:
+        """The next `size` bytes."""
+        if _count(size) > self.left:
+            raise ValueError("a size beyond what came")
+        self._taken += size
+        return self._blob[self._taken - size : self._taken]
 
 
 def judge_cell(answer: CellAnswer, limits: Limits, *, timed_out: bool) -> tuple[Outcome, Cause, int, int, str]:
@@ -84,71 +106,52 @@ def judge_cell(answer: CellAnswer, limits: Limits, *, timed_out: bool) -> tuple[
     return outcome, Cause.POLICY, answer.exit_code, 0, message
 
 
-def _displays(heads: Sequence[Mapping[str, Any]], blob: bytes) -> tuple[tuple[Display, ...], int]:
-    if not isinstance(heads, list) or len(heads) > MAX_DISPLAYS:
+def _displays(parts: _Parts, told: Sequence[Any]) -> tuple[Display, ...]:
+    if not isinstance(told, list) or len(told) > MAX_DISPLAYS:
         raise ValueError("too many displays")
-    displays, offset = [], 0
-    for head in heads:
-        if len(head["sizes"]) > MAX_FORMS:
+    displays = []
+    for sizes, cut in told:
+        if len(sizes) > MAX_FORMS:
             raise ValueError("a display of too many forms")
-        data = {}
-        for kind, size in head["sizes"].items():
-            data[_utf8(kind, MAX_KIND)] = _part(blob, offset, size)
-            offset += size
-        displays.append(Display(data, head["truncated"] is True))
-    if offset > MAX_DISPLAY_BYTES:
-        raise ValueError(f"{offset} bytes of displays")
-    return tuple(displays), offset
+        data = {_utf8(kind, MAX_KIND): parts.take(size) for kind, size in sizes.items()}
+        displays.append(Display(data, cut is True))
+    return tuple(displays)
 
 
-def _files(
-    heads: Sequence[Mapping[str, Any]], blob: bytes, offset: int, paths: Sequence[str], most: int
-) -> tuple[tuple[OutputFile, ...], int]:
-    if [head["path"] for head in heads] != list(paths):
+def _files(parts: _Parts, told: Sequence[Any], paths: Sequence[str], most: int) -> tuple[OutputFile, ...]:
+    if len(told) != len(paths):
         raise ValueError("other files than were asked for")
-    start = offset
     files = []
-    for head in heads:
-        status = FileStatus(head["status"].upper())
-        size = _count(head["size"])
-        content = b""
-        if status is FileStatus.RETURNED:
-            content = _part(blob, offset, size)
-            offset += size
-        files.append(OutputFile(head["path"], status, content, size))
-    if offset - start > most:
-        raise ValueError(f"{offset - start} bytes of files")
-    return tuple(files), offset
+    for path, (word, size) in zip(paths, told, strict=True):
+        status = FileStatus(word.upper())
+        content = parts.take(size) if status is FileStatus.RETURNED else b""
+        files.append(OutputFile(path, status, content, _count(size)))
+    if (size := sum(len(file.content) for file in files)) > most:
+        raise ValueError(f"{size} bytes of files")
+    return tuple(files)
 
 
-def _raised(told: Any) -> dict[str, Any]:
-    lines = told["traceback"]
-    if not isinstance(lines, list) or len(lines) > _MAX_RAISED:
-        raise ValueError("a traceback that is none, or too long")
-    kind, text = _utf8(told["ename"], MAX_KIND), _utf8(told["evalue"], _MAX_RAISED)
-    return {"ename": kind, "evalue": text, "traceback": [_utf8(line, _MAX_RAISED) for line in lines]}
-
-
-def _part(blob: bytes, offset: int, size: Any) -> bytes:
-    if _count(size) > len(blob) - offset:
-        raise ValueError("a size beyond what came")
-    return blob[offset : offset + size]
+def _raised(parts: _Parts, sizes: Sequence[Any]) -> dict[str, Any]:
+    name, text, trace = (parts.take(size).decode("utf-8", "replace")[:_MAX_RAISED] for size in sizes)
+    return {"ename": name[:MAX_KIND], "evalue": text, "traceback": trace.splitlines()[:_MAX_LINES]}
 
 
 def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
-        raise ValueError(f"{value!r} is not a count")
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"a count that is a {type(value).__name__} beyond its range")
     return value
 
 
 def _seconds(value: Any) -> float:
-    if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{value!r} is not a duration")
+    if type(value) not in (int, float) or value < 0:
+        raise ValueError("a duration that is none")
     return float(value)
 
 
 def _text(value: Any) -> str:
-    return _utf8(value, 4 * _MAX_MESSAGE)[:_MAX_MESSAGE]
+    if not isinstance(value, str):
+        raise ValueError("a sentence that is no text")
+    return value
 
 
 def _utf8(value: Any, most: int) -> str:

@@ -1,13 +1,17 @@
 """Frames between the server and something that serves in a sandbox, as `inside.wire` writes them.
 
-Invariants: what comes from inside is untrusted: sizes are bounded, and a frame that is no frame ends the channel.
+Invariants: what comes from inside is untrusted. A frame is bounded by its first bytes; its head is one flat object of
+valid text, finite numbers and 64-bit integers; one frame is parsed for each that is wanted; a frame that is none of
+that ends the channel. Nothing is kept of a channel that is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import socket
-from collections import deque
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,21 +19,37 @@ from executor_service.sandbox.inside import wire
 
 _AT_ONCE = 256 << 10
 _HANDLES = b"H"
+_CREDENTIALS = struct.Struct("=3i")
+"""pid, uid and gid of a sender, as the kernel tells them."""
+_INT64 = 1 << 63
+Frame = tuple[dict[str, Any], bytes]
 
 
 class Channel:
     """Owns `control`. One task may send, and one receive or listen, at a time. `most` bounds the bytes of a frame from
-    inside. What comes while nobody waits for it is not read."""
+    inside, `most_head` those of its head. What comes while nobody waits for it is not read.
 
-    def __init__(self, control: socket.socket, most: int = wire.MAX_BLOB) -> None:
+    `asks_sender`: the kernel is asked who sends the first frame, of which nothing may have been sent before.
+    """
+
+    def __init__(
+        self, control: socket.socket, most: int, most_head: int = wire.MAX_HEAD, *, asks_sender: bool = False
+    ) -> None:
         control.setblocking(False)
         self._control = control
-        self._decoder = wire.Decoder(most)
-        self._frames: deque[tuple[dict[str, Any], bytes]] = deque()
+        self._most, self._most_head = most, most_head
+        self._came = bytearray()
+        """What is no frame yet, or comes behind `_next`."""
+        self._next: Frame | None = None
         self._ended = False
         self._told: Callable[[], object] | None = None
         self._reading: asyncio.AbstractEventLoop | None = None
         """It stays registered from frame to frame, as they follow each other closely."""
+        self._asks_sender = asks_sender
+        self.sender = 0
+        """The process that sent the first frame, by its number in the pid namespace of the server; 0: not known."""
+        if asks_sender:
+            control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
     async def send(
         self, head: dict[str, Any], blob: bytes = b"", handles: Sequence[int] = (), *, within_s: float | None = None
@@ -58,11 +78,15 @@ class Channel:
     @property
     def ready(self) -> bool:
         """Whether `take()` has something to say: a frame, or that none will come."""
-        return bool(self._frames) or self._ended
+        if self._next is None and self._came and not self._ended:
+            self._parse()
+        return self._next is not None or self._ended
 
-    def take(self) -> tuple[dict[str, Any], bytes] | None:
+    def take(self) -> Frame | None:
         """The next frame that is there."""
-        return self._frames.popleft() if self._frames else None
+        taken = self._next if self.ready else None
+        self._next = None
+        return taken
 
     def listen(self, told: Callable[[], object]) -> None:
         """Calls `told` in the event loop when it is ready; to be asked for while it is not."""
@@ -75,7 +99,7 @@ class Channel:
         """Nobody is told any more. Idempotent."""
         self._told = None
 
-    async def receive(self) -> tuple[dict[str, Any], bytes] | None:
+    async def receive(self) -> Frame | None:
         """The next frame; None when the other side is gone, or does not speak as it should."""
         if not self.ready:
             here = asyncio.Event()
@@ -88,8 +112,8 @@ class Channel:
 
     def close(self) -> None:
         """Idempotent."""
-        self._ended = True
-        self._pause()
+        self._end()
+        self._next = None
         self._control.close()
 
     def _read(self) -> None:
@@ -97,20 +121,81 @@ class Channel:
             self._pause()  # nobody waits: what comes fills the socket, and no memory here
             return
         try:
-            data = self._control.recv(_AT_ONCE)
-            self._frames.extend(self._decoder.feed(data))
+            data = self._receive()
         except (BlockingIOError, InterruptedError):
             return
-        except (OSError, ValueError, RecursionError):
+        except OSError:
             data = b""
-        self._ended = not data
+        self._came += data
+        if not data:
+            self._end()
         if self.ready:
             told, self._told = self._told, None
             told()
-        if self._ended:
-            self._pause()
+
+    def _receive(self) -> bytes:
+        if not self._asks_sender:
+            return self._control.recv(_AT_ONCE)
+        data, said, _, _ = self._control.recvmsg(_AT_ONCE, socket.CMSG_SPACE(_CREDENTIALS.size))
+        for _, kind, facts in said:
+            if kind == socket.SCM_CREDENTIALS:
+                self.sender = _CREDENTIALS.unpack(facts)[0]
+        return data
+
+    def _parse(self) -> None:
+        """Makes `_next` of what came, if that holds a whole frame."""
+        try:
+            self._next = self._frame()
+        except (ValueError, RecursionError):
+            self._end()
+
+    def _frame(self) -> Frame | None:
+        """ValueError and RecursionError for what is none."""
+        if len(self._came) < wire.HEADER.size:
+            return None
+        length, size = wire.HEADER.unpack_from(self._came)
+        if length > self._most_head or size > self._most:
+            raise ValueError(f"a frame of {length} and {size} bytes is beyond the bounds")
+        start = wire.HEADER.size + length
+        if len(self._came) < start + size:
+            return None
+        with memoryview(self._came) as view:
+            head = _flat(json.loads(str(view[wire.HEADER.size : start], "utf-8")))
+            blob = bytes(view[start : start + size])
+        if len(self._came) == start + size:
+            self._came = bytearray()
+        else:
+            del self._came[: start + size]
+        if self._asks_sender:
+            self._asks_sender = False
+            self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        return head, blob
+
+    def _end(self) -> None:
+        self._ended = True
+        self._came = bytearray()
+        self._pause()
 
     def _pause(self) -> None:
         if self._reading is not None:
             self._reading.remove_reader(self._control)
             self._reading = None
+
+
+def _flat(head: Any) -> dict[str, Any]:
+    """A head whose values cost nobody anything, whatever is done with them. ValueError for another."""
+    if type(head) is not dict:
+        raise ValueError("a frame whose head is no object")
+    for name, value in head.items():
+        match value:
+            case str():
+                head[name] = value if value.isascii() else value.encode("utf-8", "replace").decode()
+            case None | bool():
+                pass
+            case int() if -_INT64 <= value < _INT64:
+                pass
+            case float() if math.isfinite(value):
+                pass
+            case _:
+                raise ValueError("a value of a head that is no text, no finite number and no 64-bit integer")
+    return head

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -147,14 +148,14 @@ class Sandbox:
         assert self._streams is not None
         return self._streams
 
-    async def serve(self, most: int = wire.MAX_BLOB) -> Channel:
+    async def serve(self, most: int, most_head: int = wire.MAX_HEAD, *, asks_sender: bool = False) -> Channel:
         """SERVE: lets the worker begin, and returns the channel to what serves in it. Closed with the block.
 
-        A frame from inside of more than `most` bytes ends the channel.
+        A frame from inside of more than `most` bytes, or a head of more than `most_head`, ends the channel.
         """
         assert self._data is not None
+        self._channel = Channel(self._data.dup(), most, most_head, asks_sender=asks_sender)
         await self._go()
-        self._channel = Channel(self._data.dup(), most)
         return self._channel
 
     async def event(self) -> dict[str, Any] | None:
@@ -321,26 +322,23 @@ class Sandbox:
     async def _files(self, handles: list[int]) -> tuple[OutputFile, ...]:
         """Asks the child of the init that reads the returned files. Everything else in the box is dead."""
         plan = self._plan
-        with socket.socket(fileno=handles[0]) as reader:
-            reader.setblocking(False)
-            loop = asyncio.get_running_loop()
-            head = {"type": "collect", "paths": list(plan.return_paths), "budget": plan.limits.return_bytes}
-            await loop.sock_sendall(reader, wire.encode(head))
-            decoder = wire.Decoder()
-            frames: list[tuple[dict[str, Any], bytes]] = []
+        order = {"type": "collect", "paths": list(plan.return_paths), "budget": plan.limits.return_bytes}
+        reader = Channel(socket.socket(fileno=handles[0]), plan.limits.return_bytes + wire.MAX_TABLE)
+        try:
             async with asyncio.timeout(_SETUP_TIMEOUT_S):
-                while not frames:
-                    data = await loop.sock_recv(reader, 1 << 20)
-                    if not data:
-                        raise SandboxFailure("files", 0, "their reader ended without a word", started=True)
-                    frames = decoder.feed(data)
-        answer, blob = frames[0]
-        files, offset = [], 0
-        for each in answer["files"]:
-            status = FileStatus(each["status"].upper())
-            size = each["size"] if status is FileStatus.RETURNED else 0
-            files.append(OutputFile(each["path"], status, blob[offset : offset + size], each["size"]))
-            offset += size
+                await reader.send(order)
+                frame = await reader.receive()
+        finally:
+            reader.close()
+        if frame is None:
+            raise SandboxFailure("files", 0, "their reader ended without a word", started=True)
+        head, blob = frame
+        files, offset = [], head["table"]
+        for path, (answer, size) in zip(plan.return_paths, json.loads(blob[:offset]), strict=True):
+            status = FileStatus(answer.upper())
+            end = offset + (size if status is FileStatus.RETURNED else 0)
+            files.append(OutputFile(path, status, blob[offset:end], size))
+            offset = end
         return tuple(files)
 
     def _report(self, head: dict[str, Any], files: tuple[OutputFile, ...]) -> Report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import socket
@@ -62,6 +63,10 @@ _BOXES_EACH = 2
 """For each program: a case of a verification runs candidate and checker apart."""
 _SPARE_BOXES = 4
 """Beyond those: some are being cleared or made while others run."""
+_M_MMAP_THRESHOLD = -3
+_OF_ITS_OWN = 1 << 20
+"""Bytes from which memory is given back to the system when it is freed: what programs send comes in such pieces. The
+default grows with what is freed, to 32 MiB, and one small object above keeps all of that."""
 _GARBAGE = 10_000
 """Objects between two collections: a run makes some hundred, and nearly all of them go by themselves."""
 _LIMITER_WITHIN_S = 15.0
@@ -133,6 +138,8 @@ def settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GARBAGE, *gc.get_threshold()[1:])
+    with contextlib.suppress(AttributeError):  # not every libc has it
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _OF_ITS_OWN)
 
 
 async def reached(gate: LeaseGate, stop: asyncio.Event) -> None:

@@ -20,16 +20,18 @@ from executor_service.core.wall_time import WallTime
 from executor_service.model import Cause, Limits, Outcome, Output, RunRequest
 from executor_service.sandbox.report import Killed, Report
 from executor_service.server.family import Family
-from executor_service.server.interpreter import Death, Interpreter
+from executor_service.server.interpreter import MAX_REASON, Death, Interpreter
 from executor_service.server.work import Observer
 from fairbox.clock import Clock
 
 _SEND_WITHIN_S = 30.0
 """An interpreter that waits takes a cell in at once; a large one with many files in a moment."""
-_DEATH_WITHIN_S = 12.0
+_DEATH_WITHIN_S = 22.0
 """What is to be killed is dead in milliseconds; `Family.kill` sees to it that it is dead by then."""
 _EXIT_WITHIN_S = 2.0
 """Between the end of a channel and that of its process."""
+_BETWEEN_CELLS = 1 << 20
+"""Bytes kept of each stream of a session that rests, of which a server may have many."""
 _ALONE = 0.5
 """Share of the grace in which the interpreter alone is interrupted; then its whole process group."""
 
@@ -165,7 +167,8 @@ class CellRun:
         try:
             return read_answer(*frame, cell=self._cell, paths=paths, return_bytes=most)
         except ValueError as error:
-            self._kill(Ended(f"was killed: its interpreter answered with {error}", Cause.POLICY), Killed.NOT)
+            why = f"was killed: its interpreter answered with {error}"[:MAX_REASON]
+            self._kill(Ended(why, Cause.POLICY), Killed.NOT)
             return None
 
     def _kill(self, why: Ended, killed: Killed) -> None:
@@ -186,7 +189,7 @@ class CellRun:
         """What it has written. What comes from here on belongs to the next cell, and is shown to nobody before that."""
         self._output_taken = True
         taken = self._member.streams.take()
-        self._member.streams.limit(self._limits.output_bytes, None)
+        self._member.streams.limit(min(self._limits.output_bytes, _BETWEEN_CELLS), None)
         return taken
 
     async def _leave(self) -> None:
@@ -214,7 +217,9 @@ def facts_of(end: CellEnd, limits: Limits, *, kept: bool) -> dict[str, Any]:
         answer = end.answer
         outcome, cause, code, number, message = judge_cell(answer, limits, timed_out=end.timed_out)
         facts |= {"displays": answer.displays, "files": answer.files}
-        facts |= {"cpu_time_s": answer.cpu_s, "peak_memory_bytes": answer.peak_bytes}
+        # It has not used more, as it would have been killed: a claim beyond would spoil the figures of all.
+        cpu_s = min(answer.cpu_s, limits.cpu_time_s)
+        facts |= {"cpu_time_s": cpu_s, "peak_memory_bytes": answer.peak_bytes}
     else:
         assert end.death is not None
         outcome, cause, code, number, message = _judge_death(end, end.death, limits, kept=kept)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
 
 from executor_service.core.wall_time import WallTime
 from executor_service.sandbox.report import Killed
@@ -18,7 +17,7 @@ from fairbox.clock import Clock
 Frame = tuple[Head, bytes]
 _MAX_TESTS = 10_000
 """Tests of one pytest case."""
-MAX_MESSAGE, _MAX_NODE_ID = 2000, 500
+_MAX_MESSAGE, _MAX_NODE_ID = 2000, 500
 """Characters that are kept of what a checker says."""
 
 
@@ -47,7 +46,7 @@ class Speaker:
             raise Ended from None
         finally:
             self.used_s += self._clock.now() - began
-        if frame is None or not isinstance(frame[0], dict):  # whatever JSON the candidate sends is a frame
+        if frame is None:
             raise Ended
         return frame
 
@@ -70,7 +69,7 @@ class Speaker:
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """What the checker says of one test."""
+    """What the checker says of one test, or of all: then without an id."""
 
     node_id: str
     status: str
@@ -90,15 +89,15 @@ class Dialogue:
     tests: list[tuple[Test, int, bool]] = field(default_factory=list)
     """Each with `asked` and `gone` at its end."""
 
-    async def check(self, blob: bytes) -> Head:
-        """The checker's verdict frame. Raises Ended where the checker comes to none."""
+    async def check(self, blob: bytes) -> Test:
+        """The checker's verdict. Raises Ended where the checker comes to none."""
         head, blob = await self.checker.say({"type": "check"}, blob)
         while True:
             match head.get("type"):
                 case "verdict":
-                    return head
+                    return _test(head, blob)
                 case "test" if len(self.tests) < _MAX_TESTS:
-                    self.tests.append((_test(head), self.asked, self.gone))
+                    self.tests.append((_test(head, blob), self.asked, self.gone))
                     head, blob = await self.checker.say({"type": "on"})
                 case "ask" | "answer":
                     head, blob = await self.checker.say(*await self._ask(head, blob))
@@ -127,6 +126,13 @@ def _passed_on(head: Head) -> Head:
     return {name: value for name, value in head.items() if name in kinds and type(value) is kinds[name]}
 
 
-def _test(head: dict[str, Any]) -> Test:
-    node_id, message = str(head.get("node_id", "")), str(head.get("message", ""))
-    return Test(node_id[:_MAX_NODE_ID], str(head.get("status", "")), message[:MAX_MESSAGE])
+def _test(head: Head, blob: bytes) -> Test:
+    size = head.get("name")
+    name = size if type(size) is int and size >= 0 else 0
+    node_id, message = blob[:name], blob[name:]
+    return Test(_text(node_id, _MAX_NODE_ID), str(head.get("status")), _text(message, _MAX_MESSAGE))
+
+
+def _text(data: bytes, most: int) -> str:
+    """Its first `most` characters."""
+    return data[: 4 * most].decode("utf-8", "replace")[:most]

@@ -22,40 +22,24 @@ from executor_service.model import Cause, Limits, OutputFile
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.channel import Channel
 from executor_service.sandbox.inside.branch import COPY
+from executor_service.sandbox.inside.wire import MAX_ANSWER
 from executor_service.sandbox.inside.workspace import BRANCHES
 from executor_service.sandbox.report import Killed, Plan, SandboxFailure
 from executor_service.sandbox.streams import Streams
 from executor_service.sandbox.use import Sandbox
-from executor_service.server.interpreter import LAPSED, Death, Interpreter
-
-
-def new_ends(owner: int | None) -> tuple[list[int], list[int]]:
-    """Descriptors of socket, stdout and stderr: ours, and those for the process. The caller closes them.
-
-    `owner`: uid that shall be able to open the pipes by their names.
-    """
-    data, data_end = socket.socketpair()
-    ours, theirs = [data.detach()], [data_end.detach()]
-    for _ in range(2):
-        reader, writer = os.pipe2(os.O_CLOEXEC)
-        if owner is not None:
-            os.fchown(writer, owner, owner)
-        ours.append(reader)
-        theirs.append(writer)
-    return ours, theirs
-
+from executor_service.server.interpreter import LAPSED, MAX_REASON, Death, Interpreter, new_ends, place_of
 
 _ANSWER_WITHIN_S = 30.0
 """Being ready, or forked, takes milliseconds; beyond, the machine is overloaded, or the code does not play along."""
-_DEATH_WITHIN_S = 5.0
-"""Between a SIGKILL that the init is asked for and its effect; beyond, the whole box is ended."""
+_DEATH_WITHIN_S = 10.0
+"""Between a SIGKILL that the init is asked for and its effect, seconds on a machine that has far too much to do;
+beyond, the whole box is ended."""
 _SHORT_S = 0.003
 """A cell that is over sooner has used no CPU time that mattered."""
 _REST_AFTER_S = 0.05
 """Cells often follow each other closely; the init need not hear of each pause."""
 _VERDICT_WITHIN_S = 0.5
 """Between the death of a process and the finding that it was killed for memory: the init looks every 0.1 s."""
-_MAX_REASON = 500
 _BY_INIT = {
     "memory": "was killed for its memory limit",
     "cpu": "was killed for the CPU time limit of a cell",
@@ -93,6 +77,8 @@ class Family:
         self._deadline: asyncio.Timeout | None = None
         self._asked: dict[int, asyncio.Future[float]] = {}
         """Who was asked about, by number inside -> the answer."""
+        self._init = 0
+        """By its number here; 0: not known."""
         self.root: Interpreter
 
     async def __aenter__(self) -> Family:
@@ -136,11 +122,11 @@ class Family:
         if member in self._cells and self._sandbox is not None:
             self._counting = True
             limits = replace(self._plan.limits, cpu_time_s=sum(self._cells.values()))
-            self._sandbox.allow(limits, member.number)
+            self._sandbox.allow(limits, member.pid)
 
     async def starved_s(self, member: Interpreter, within_s: float) -> float:
         """How long its cell has waited for a processor so far; 0 where the init does not say it within that time."""
-        number = member.number
+        number = member.pid
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
             self._box.ask_starved(number)
@@ -171,9 +157,7 @@ class Family:
 
     def interrupt(self, member: Interpreter, *, group: bool) -> None:
         """As Ctrl-C: to the interpreter alone, or to its process group, with the programs that it waits for."""
-        self._box.signal(
-            signal.SIGINT, 0 if member.is_root and not group else member.pid, "group" if group else "process"
-        )
+        self._box.signal(signal.SIGINT, member.pid, "group" if group else "process")
 
     def kill(self, member: Interpreter, death: Death) -> None:
         """Ends an interpreter and the processes below it; the first reason stays. `gone` says when."""
@@ -183,7 +167,7 @@ class Family:
         if all(each.doom is not None for each in self._members):
             self.end()
             return
-        self._box.signal(signal.SIGKILL, member.number, "tree")
+        self._box.signal(signal.SIGKILL, member.pid, "tree")
         asyncio.get_running_loop().call_later(_DEATH_WITHIN_S, self._end_if_alive, member)
 
     def end(self) -> None:
@@ -232,15 +216,17 @@ class Family:
 
     async def _open(self) -> None:
         self._sandbox = await self._stack.enter_async_context(self._boxes.take(self._plan))
-        channel = await self._sandbox.serve()
+        channel = await self._sandbox.serve(MAX_ANSWER, asks_sender=True)
         gone: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
         self.root = self._member(Interpreter(self._session_id, channel, self._sandbox.streams, True, gone))
         self._events = asyncio.create_task(self._follow(), name=f"session {self._session_id}")
         frame = await self.root.expect(_ANSWER_WITHIN_S)
-        if frame is None or not self._is_ready(self.root, frame[0]):
+        if frame is None or frame[0].get("type") != "ready":
             death = self.root.gone.result() if self.root.gone.done() else None
             reason = f"its interpreter did not start: it {death.why.reason}" if death else "its interpreter is silent"
             raise SandboxFailure("session", 0, reason, started=False)
+        self.root.process = channel.sender
+        self._init = place_of(channel.sender)[0]
         self._box.rest()
 
     def _member(self, member: Interpreter) -> Interpreter:
@@ -251,11 +237,14 @@ class Family:
         return member
 
     def _is_ready(self, member: Interpreter, head: dict[str, Any]) -> bool:
-        pid = head.get("pid")
-        known = {each.pid for each in self._members if each is not member}
-        if head.get("type") != "ready" or not isinstance(pid, int) or pid <= 1 or pid in known:
+        """Whether a branch has begun: a process that lives, is nobody else's interpreter, and whose end the init will
+        tell. Which one it is says the kernel, not the code: signals that are meant for it must reach nobody else."""
+        process = member.channel.sender
+        parent, pid = place_of(process)
+        known = {each.process for each in self._members}
+        if head.get("type") != "ready" or not parent or parent != self._init or process in known:
             return False
-        member.pid = pid
+        member.process, member.pid = process, pid
         return True
 
     async def _workspace(self, parent: Interpreter) -> tuple[int, str]:
@@ -283,7 +272,8 @@ class Family:
         (data, out, err), theirs = new_ends(self._box.owner)
         gone: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
         streams = Streams(out, err, self._plan.limits.output_bytes, lambda: None)
-        member = Interpreter(session_id, Channel(socket.socket(fileno=data)), streams, False, gone, layer=layer)
+        channel = Channel(socket.socket(fileno=data), MAX_ANSWER, asks_sender=True)
+        member = Interpreter(session_id, channel, streams, False, gone, layer=layer)
         self._branches.append(member)
         try:
             order = {"type": "branch", "workspace": workspace}
@@ -311,7 +301,7 @@ class Family:
                 return "the branch ended as it began"
             if self._is_ready(member, frame[0]):
                 return ""
-        return str(frame[0].get("reason") or "it says no reason")[:_MAX_REASON]
+        return str(frame[0].get("reason") or "it says no reason")[:MAX_REASON]
 
     async def _follow(self) -> None:
         """Takes in what happens in the box until everything in it is dead."""
@@ -333,7 +323,7 @@ class Family:
         match event["type"]:
             case "exited":
                 for member in tuple(self._members):
-                    if member.is_root if event["main"] else not member.is_root and member.pid == event["pid"]:
+                    if member.is_root if event["main"] else member.pid == event["pid"]:
                         self._exited(member, event["code"], event["signal"])
             case "layered":
                 made = self._layers.get(event["number"])

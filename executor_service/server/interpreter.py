@@ -7,8 +7,11 @@ deadline.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import socket
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from executor_service.core.sessions import Ended
@@ -34,6 +37,8 @@ class Death:
     """What the init counted, where it ended everything."""
 
 
+MAX_REASON = 500
+"""Characters of what is remembered of a session that has ended."""
 LAPSED = Death(
     Ended("was killed: the limiter no longer vouches for the lease that its cell ran under"),
     Killed.LAPSED,
@@ -52,8 +57,10 @@ class Interpreter:
     streams: Streams
     is_root: bool
     gone: asyncio.Future[Death]
+    process: int = 0
+    """Its number here."""
     pid: int = 0
-    """Its number inside, as it says."""
+    """Its number inside, as the kernel says; 0: the worker."""
     layer: int = 0
     """Number of the writable layer of its workspace."""
     doom: Death | None = None
@@ -85,7 +92,28 @@ class Interpreter:
         await self.heard(within_s)
         return self.channel.take()
 
-    @property
-    def number(self) -> int:
-        """What the init knows it by: as it says itself; 0: the worker."""
-        return 0 if self.is_root else self.pid
+
+def new_ends(owner: int | None) -> tuple[list[int], list[int]]:
+    """Descriptors of socket, stdout and stderr: ours, and those for the process. The caller closes them.
+
+    `owner`: uid that shall be able to open the pipes by their names.
+    """
+    data, data_end = socket.socketpair()
+    ours, theirs = [data.detach()], [data_end.detach()]
+    for _ in range(2):
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        if owner is not None:
+            os.fchown(writer, owner, owner)
+        ours.append(reader)
+        theirs.append(writer)
+    return ours, theirs
+
+
+def place_of(process: int) -> tuple[int, int]:
+    """The parent of a process, and its own number in the innermost namespace that it is in; zeros: it is gone."""
+    try:
+        text = Path(f"/proc/{process}/status").read_text(errors="replace")
+    except OSError:
+        return 0, 0
+    facts = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    return int(facts["PPid"]), int(facts.get("NSpid", facts["Pid"]).split()[-1])

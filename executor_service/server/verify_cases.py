@@ -20,7 +20,7 @@ from executor_service.grading.request import FunctionCall, VerifyRequest
 from executor_service.grading.rules import Finding, Status, judge_check, judge_value, unanswered
 from executor_service.model import Cause, ExecutionResult, InputFile, Limits, Outcome
 from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
-from executor_service.server.dialogue import MAX_MESSAGE, Dialogue, Ended, Speaker
+from executor_service.server.dialogue import Dialogue, Ended, Speaker, Test
 from executor_service.server.plans import mounted
 from executor_service.server.served import BoxWorkers, Head, Served
 from executor_service.server.work import Attempt
@@ -219,7 +219,7 @@ class CheckWork(CaseWork):
             return await self._not_loaded(attempt, candidate, head, setup_s)
         dialogue = Dialogue(speaker, self._speaker(checker, limit_s + CHECKER_EXTRA_S))
         try:
-            verdict: Head | None = await dialogue.check(self._question())
+            verdict: Test | None = await dialogue.check(self._question())
         except Ended:
             verdict = None
         checked = await checker.end()
@@ -251,7 +251,7 @@ class CheckWork(CaseWork):
         }
         return json.dumps(question).encode()
 
-    def _find(self, dialogue: Dialogue, verdict: Head | None, result: ExecutionResult, checked: Report) -> None:
+    def _find(self, dialogue: Dialogue, verdict: Test | None, result: ExecutionResult, checked: Report) -> None:
         """Sets the finding of the case, and of each test."""
         if result.cause is Cause.INFRA:
             self.finding = unanswered(result)
@@ -271,11 +271,11 @@ class CheckWork(CaseWork):
             said = f"The check ended without a verdict ({outcome}). {message}".strip()
             self.finding = judge_check(Status.FAILED, said, asked=asked, gone=gone)
             return
-        status, message = str(verdict.get("status")), str(verdict.get("message"))[:MAX_MESSAGE]
         # A test of pytest may be about something else; an assertion that is not is a mistake, such as a function
         # that nothing calls.
         must_ask = isinstance(self._case, AssertCase)
-        self.finding = judge_check(status, message, asked=dialogue.asked, gone=gone, must_ask=must_ask)
+        said = verdict.message
+        self.finding = judge_check(verdict.status, said, asked=dialogue.asked, gone=gone, must_ask=must_ask)
 
 
 async def _load(speaker: Speaker, *, tests: bool) -> Head:

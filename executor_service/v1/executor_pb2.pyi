@@ -372,7 +372,7 @@ class Limits(google.protobuf.message.Message):
     disk_bytes: builtins.int
     """Bytes in its private folders together, where the isolation level can tell."""
     return_bytes: builtins.int
-    """Bytes of all returned files together."""
+    """Bytes of all returned files together. Those of a cell are at most 16 MiB with what it displays."""
     compile_time_s: builtins.float
     """Wall time for compiling, apart from the program's."""
     def __init__(

@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from executor_service.core.cells import MAX_DISPLAY_BYTES, MAX_DISPLAYS, CellAnswer, judge_cell, read_answer
+from executor_service.core.cells import CellAnswer, judge_cell, read_answer
 from executor_service.model import Cause, FileStatus, Limits, Outcome
+from executor_service.sandbox.inside.display import MAX_DISPLAYS
+from executor_service.sandbox.inside.wire import MAX_TABLE
 
 GOOD: dict[str, Any] = {
     "type": "done",
     "cell": 3,
     "exit_code": 0,
-    "displays": [{"sizes": {"text/plain": 2, "text/html": 3}, "truncated": False}],
-    "files": [{"path": "a", "status": "returned", "size": 4}, {"path": "b", "status": "too_large", "size": 1 << 40}],
     "cpu_s": 0.5,
     "peak_bytes": 1,
     "resident_bytes": 2,
 }
-BLOB = b"42<b>file"
+TABLE: dict[str, Any] = {
+    "raised": [1, 2, 3],
+    "displays": [[{"text/plain": 2, "text/html": 3}, False]],
+    "files": [["returned", 4], ["too_large", 1 << 40]],
+}
+BYTES = b"Eno1\n2" + b"42<b>" + b"file"
+DEEP = b"[" * 900 + b"]" * 900
 
 
-def read(head: dict[str, Any], blob: bytes = BLOB, return_bytes: int = 100) -> CellAnswer:
-    return read_answer(head, blob, cell=3, paths=["a", "b"], return_bytes=return_bytes)
+def read(head: dict[str, Any], table: object = TABLE, rest: bytes = BYTES, return_bytes: int = 100) -> CellAnswer:
+    text = table if isinstance(table, bytes) else json.dumps(table).encode()
+    head = {"table": len(text), **head}
+    return read_answer(head, text + rest, cell=3, paths=["a", "b"], return_bytes=return_bytes)
 
 
 def test_an_answer_is_taken_apart() -> None:
     answer = read(GOOD)
     assert dict(answer.displays[0].data) == {"text/plain": b"42", "text/html": b"<b>"}
-    assert [(file.status, file.content) for file in answer.files] == [
-        (FileStatus.RETURNED, b"file"),
-        (FileStatus.TOO_LARGE, b""),
+    assert [(file.path, file.status, file.content, file.size_bytes) for file in answer.files] == [
+        ("a", FileStatus.RETURNED, b"file", 4),
+        ("b", FileStatus.TOO_LARGE, b"", 1 << 40),
     ]
-    assert answer.files[1].size_bytes == 1 << 40
+    assert answer.raised == {"ename": "E", "evalue": "no", "traceback": ["1", "2"]}
 
 
 @pytest.mark.parametrize(
@@ -45,24 +54,13 @@ def test_an_answer_is_taken_apart() -> None:
         {"cell": 2},
         {"exit_code": "0"},
         {"exit_code": True},
-        {"displays": [{"sizes": {"text/plain": 200}, "truncated": False}]},
-        {"displays": [{"sizes": {"text/plain": -1}, "truncated": False}]},
-        {"displays": [{"sizes": {}, "truncated": False}] * (MAX_DISPLAYS + 1)},
-        {"displays": [{"sizes": {f"k{i}": 0 for i in range(100)}, "truncated": False}]},
-        {"displays": [{"sizes": {"x" * 1000: 0}, "truncated": False}]},
-        {"displays": None},
-        {"displays": []},
-        {"files": []},
-        {"files": [{"path": "../a", "status": "returned", "size": 4}, {"path": "b", "status": "missing", "size": 0}]},
-        {"files": [{"path": "a", "status": "fine", "size": 4}, {"path": "b", "status": "missing", "size": 0}]},
-        {"cpu_s": float("nan")},
         {"cpu_s": -1},
-        {"peak_bytes": 1 << 70},
-        {"error": ["no text"]},
-        {"raised": {"ename": "E", "evalue": "x"}},
-        {"raised": {"ename": "E", "evalue": "x", "traceback": "text"}},
-        {"raised": {"ename": "E" * 300, "evalue": "x", "traceback": []}},
-        {"raised": {"ename": "E", "evalue": "x", "traceback": [1]}},
+        {"cpu_s": "1"},
+        {"peak_bytes": -1},
+        {"error": 1},
+        {"table": -1},
+        {"table": 1 << 62},
+        {"table": None},
     ],
     ids=str,
 )
@@ -71,24 +69,47 @@ def test_a_claim_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
         read({**GOOD, **change})
 
 
-def test_more_bytes_than_are_accounted_for_are_refused() -> None:
-    with pytest.raises(ValueError, match="accounted"):
-        read(GOOD, BLOB + b"x")
+@pytest.mark.parametrize(
+    "table",
+    [
+        DEEP,
+        b'{"displays":' + DEEP + b"}",
+        b'{"files":[["returned",' + DEEP + b"],[]]}",
+        b"[" * 30_000,
+        b"9" * 60_000,
+        b"no JSON",
+        b"[1]",
+        json.dumps({**TABLE, "x": "x" * MAX_TABLE}).encode(),
+        {**TABLE, "displays": [[{"text/plain": 200}, False]]},
+        {**TABLE, "displays": [[{"text/plain": -1}, False]]},
+        {**TABLE, "displays": [[{"text/plain": 1e400}, False]]},
+        {**TABLE, "displays": [[{}, False]] * (MAX_DISPLAYS + 1)},
+        {**TABLE, "displays": [[{f"k{i}": 0 for i in range(100)}, False]]},
+        {**TABLE, "displays": [[{"x" * 1000: 0}, False]]},
+        {**TABLE, "displays": None},
+        {**TABLE, "displays": []},
+        {**TABLE, "files": []},
+        {**TABLE, "files": [["fine", 4], ["missing", 0]]},
+        {**TABLE, "files": [["returned", 10**400], ["missing", 0]]},
+        {**TABLE, "raised": [1]},
+        {**TABLE, "raised": "abc"},
+    ],
+    ids=lambda table: str(table)[:40],
+)
+def test_a_table_that_makes_no_sense_is_refused(table: object) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        read(GOOD, table)
 
 
-def test_more_bytes_of_files_than_the_limit_are_refused() -> None:
+def test_bytes_that_nobody_accounts_for_or_wants_are_refused() -> None:
+    with pytest.raises(ValueError, match="accounts"):
+        read(GOOD, rest=BYTES + b"x")
     with pytest.raises(ValueError, match="bytes of files"):
         read(GOOD, return_bytes=3)
 
 
-def test_more_bytes_of_displays_than_the_bound_are_refused() -> None:
-    size = MAX_DISPLAY_BYTES + 1
-    head = {**GOOD, "displays": [{"sizes": {"image/png": size}, "truncated": False}], "files": []}
-    with pytest.raises(ValueError, match="displays"):
-        read_answer(head, bytes(size), cell=3, paths=[], return_bytes=0)
-
-
 TEXT = st.text(st.characters(), max_size=5)
+SCALAR = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.text(max_size=5)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
@@ -97,15 +118,17 @@ JSON = st.recursive(
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.dictionaries(st.sampled_from([*GOOD, "raised"]), JSON))
-def test_whatever_comes_is_an_answer_or_a_value_error(change: dict[str, Any]) -> None:
+@given(
+    st.dictionaries(st.sampled_from([*GOOD, "table", "error"]), SCALAR),
+    st.dictionaries(st.sampled_from([*TABLE]), JSON),
+)
+def test_whatever_comes_is_an_answer_or_a_value_error(change: dict[str, Any], table: dict[str, Any]) -> None:
     try:
-        answer = read({**GOOD, **change})
+        answer = read({**GOOD, **change}, {**TABLE, **table})
     except ValueError:
         return
     # What is taken can be sent: gRPC refuses text that is not valid Unicode.
-    kinds = [kind for display in answer.displays for kind in display.data]
-    "".join([answer.error, answer.problem, *kinds]).encode()
+    "".join(kind for display in answer.displays for kind in display.data).encode()
 
 
 def test_a_cell_is_judged_by_what_it_did_and_never_masked() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
+import sys
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -19,11 +22,15 @@ SOON_S = 5.0
 @pytest.fixture
 def pair() -> Iterator[tuple[Channel, socket.socket]]:
     ours, theirs = socket.socketpair()
-    channel = Channel(ours, most=1 << 20)
+    channel = Channel(ours, most=1 << 20, asks_sender=True)
     yield channel, theirs
     with contextlib.suppress(RuntimeError):
         channel.close()
     theirs.close()
+
+
+def headed(head: bytes) -> bytes:
+    return len(head).to_bytes(4, "little") + bytes(8) + head
 
 
 async def frame(channel: Channel) -> tuple[dict[str, object], bytes] | None:
@@ -77,10 +84,16 @@ async def test_a_wait_that_is_given_up_loses_nothing(pair: tuple[Channel, socket
         b"",
         b"\xff" * 64,
         wire.encode({"n": 1}, (1 << 20) + 1),
-        (2).to_bytes(4, "little") + bytes(8) + b"[]",
-        (200_000).to_bytes(4, "little") + bytes(8) + b"[" * 200_000,
+        headed(b"[]"),
+        headed(b"[" * 500),
+        headed(json.dumps({"n": "x" * 1024}).encode()),
+        headed(b'{"n":1e999}'),
+        headed(b'{"n":NaN}'),
+        headed(b'{"n":%d}' % 10**400),
+        headed(b'{"n":%s}' % (b"[" * 490 + b"]" * 490)),
+        headed(b'{"n":{}}'),
     ],
-    ids=["end", "noise", "too large", "no object", "too deep"],
+    ids=["end", "noise", "too large", "list", "too deep", "long", "infinite", "NaN", "huge", "deep", "object"],
 )
 async def test_what_is_no_frame_ends_it(pair: tuple[Channel, socket.socket], data: bytes) -> None:
     channel, theirs = pair
@@ -95,6 +108,44 @@ async def test_what_is_no_frame_ends_it(pair: tuple[Channel, socket.socket], dat
     assert await waiting is None
     assert channel.ready
     assert await frame(channel) is None
+
+
+async def test_a_frame_is_parsed_when_it_is_wanted_and_not_before(pair: tuple[Channel, socket.socket]) -> None:
+    """Thousands fit into what is read at once."""
+    channel, theirs = pair
+    theirs.sendall(headed(b'{"n":0}') + headed(b'{"n":"\\ud800"}') + headed(b"no frame"))
+    assert await frame(channel) == ({"n": 0}, b"")
+    assert await frame(channel) == ({"n": "?"}, b"")  # text that a message can carry
+    assert await frame(channel) is None
+
+
+async def test_the_kernel_says_who_sent_the_first_frame(pair: tuple[Channel, socket.socket]) -> None:
+    channel, theirs = pair
+    said = "import os, sys; os.write(int(sys.argv[1]), bytes.fromhex(sys.argv[2]))"
+    words = [sys.executable, "-c", said, str(theirs.fileno()), headed(b'{"n":0}').hex()]
+    sender = await asyncio.create_subprocess_exec(*words, pass_fds=[theirs.fileno()])
+    assert await frame(channel) == ({"n": 0}, b"")
+    wire.send(theirs, {"n": 1})
+    assert await frame(channel) == ({"n": 1}, b"")
+    assert channel.sender == sender.pid
+    assert await sender.wait() == 0
+
+
+async def test_nothing_is_kept_of_a_channel_that_is_closed() -> None:
+    """Not even while something still refers to it: the server looks for circles of what lives long seldom."""
+    ours, theirs = socket.socketpair()
+    most = 16 << 20
+    channel = Channel(ours, most)
+    waiting = asyncio.create_task(channel.receive())
+    tracemalloc.start()
+    with theirs:
+        await asyncio.to_thread(theirs.sendall, wire.HEADER.pack(2, most) + b"{}" + bytes(most - 1))
+        held = tracemalloc.get_traced_memory()[0]
+        waiting.cancel()
+        channel.close()
+        freed = held - tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert freed > most - (2 << 20), (held, freed)  # what the socket holds was not read yet
 
 
 async def test_who_does_not_take_a_frame_in_time(pair: tuple[Channel, socket.socket]) -> None:

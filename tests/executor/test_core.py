@@ -12,7 +12,6 @@ from executor_service.core.admission import Admission, Place, QueueFull
 from executor_service.core.dedup import DedupTable, IdReused, ResultGone
 from executor_service.core.verdict import judge
 from executor_service.model import Cause, Limits, Outcome, Output
-from executor_service.sandbox.inside import wire
 from executor_service.sandbox.inside.watch import SAMPLE_S, TICK_S, Reading, Watch
 from executor_service.sandbox.report import Killed, Report
 
@@ -197,11 +196,3 @@ def test_the_next_look_is_never_after_a_limit_could_be_met() -> None:
     nearly = watch(sample_memory=False)
     nearly.observe(101.0, Reading(3.96))
     assert nearly.wait_s(101.0) == pytest.approx(0.02)
-
-
-@given(st.lists(st.tuples(st.dictionaries(st.text(), st.integers()), st.binary(max_size=40))), st.integers(1, 30))
-def test_frames_survive_any_cut(frames: list[tuple[dict[str, int], bytes]], step: int) -> None:
-    data = b"".join(wire.encode(head, len(blob)) + blob for head, blob in frames)
-    decoder = wire.Decoder()
-    found = [frame for start in range(0, len(data), step) for frame in decoder.feed(data[start : start + step])]
-    assert found == frames

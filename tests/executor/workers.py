@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from executor_service.model import InputFile, Output
-from executor_service.sandbox.inside import wire
+from executor_service.sandbox.channel import Channel
+from executor_service.sandbox.inside.values import MAX_BYTES
 from executor_service.sandbox.report import Killed, Plan, Report
 
 ROOT = Path(__file__).parents[2]
@@ -48,8 +49,6 @@ class Worker:
         self._plan = plan
         self._folder = folder
         self._killed = Killed.NOT
-        self._frames: list[tuple[dict[str, Any], bytes]] = []
-        self._decoder = wire.Decoder()
         self.killed_for: Killed | None = None
 
     def write(self, files: tuple[InputFile, ...]) -> None:
@@ -64,8 +63,8 @@ class Worker:
     def open(self) -> None:
         self._folder.mkdir(parents=True)
         self.write(self._plan.files)
-        self._ours, theirs = socket.socketpair()
-        self._ours.setblocking(False)
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(ours, MAX_BYTES)
         with theirs, (self._folder / ".out").open("wb") as out, (self._folder / ".err").open("wb") as err:
             words = [sys.executable, "-c", _SERVE, str(theirs.fileno()), self._plan.entry, str(ROOT)]
             self.process = subprocess.Popen(
@@ -74,21 +73,10 @@ class Worker:
 
     async def send(self, head: dict[str, Any], blob: bytes = b"") -> None:
         with contextlib.suppress(ConnectionError):
-            await asyncio.get_running_loop().sock_sendall(self._ours, wire.encode(head, len(blob)) + blob)
+            await self.channel.send(head, blob)
 
     async def receive(self) -> tuple[dict[str, Any], bytes] | None:
-        while not self._frames:
-            try:
-                data = await asyncio.get_running_loop().sock_recv(self._ours, 1 << 20)
-            except ConnectionError:
-                return None
-            if not data:
-                return None
-            try:
-                self._frames += self._decoder.feed(data)
-            except ValueError:
-                return None
-        return self._frames.pop(0)
+        return await self.channel.receive()
 
     async def starved_s(self, within_s: float) -> float:
         return 0.0
@@ -127,7 +115,7 @@ class Workers:
         finally:
             worker.process.kill()
             await asyncio.to_thread(worker.process.wait)
-            worker._ours.close()
+            worker.channel.close()
 
     def alive(self) -> list[Worker]:
         return [worker for worker in self.taken if worker.process.poll() is None]

@@ -14,6 +14,7 @@ import traceback
 import types
 
 from executor_service.sandbox.inside.peer import Gone, Peer, summary
+from executor_service.sandbox.inside.wire import short
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _tell(channel: Channel, error: BaseException) -> None:
     """As an interpreter would: the traceback on stderr, and its last line to the server."""
     traceback.print_exception(error)
     flush()
-    channel.send({"type": "raised", "error": summary(error)})
+    channel.send({"type": "raised", "error": short(summary(error))})
 
 
 def flush() -> None:

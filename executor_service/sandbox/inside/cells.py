@@ -1,7 +1,9 @@
 """Serves a session: runs one cell after the other in this interpreter, whose `__main__` keeps what they leave.
 
 Frames in: `cell` (code, then standard input, then files), `branch`. Frames out: `ready` once, from a branch too;
-`done` for each cell, after its output was flushed; `forked` or `refused` for each branch.
+`done` for each cell, after its output was flushed; `forked` or `refused` for each branch. The bytes of `done` are a
+table in JSON that says how the others are divided (nothing where there are none), then the texts of an exception that
+is to be told, then what was displayed, then files.
 
 Invariants: nothing that a cell raises ends the session, SystemExit included; a signal to interrupt has an effect during
 a cell alone; tracebacks begin in the cell and show its lines. This runs in the interpreter of the code, which can
@@ -13,13 +15,14 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # what `signal` wraps: its enums cost each cell more than the calls
 import builtins
 import importlib.machinery
+import json
 import os
 import resource
 import sys
 import time
 import traceback
 
-from executor_service.sandbox.inside import branch
+from executor_service.sandbox.inside import branch, wire
 from executor_service.sandbox.inside.display import Displays
 from executor_service.sandbox.inside.evaluate import Evaluator
 from executor_service.sandbox.inside.files import read_files
@@ -32,8 +35,6 @@ if TYPE_CHECKING:
     from executor_service.sandbox.inside.spec import FileAnswer, FileEntry
     from executor_service.sandbox.inside.wire import Channel, Head
 
-_MAX_SUMMARY = 1000
-"""Characters of the one line about an exception."""
 _MAX_RAISED = 100_000
 """Characters of its text, and of its traceback, where they are told in the answer."""
 _MAX_KIND = 256
@@ -84,7 +85,7 @@ class Session:
                 self._branch(head["workspace"])
 
     def _tell_ready(self) -> None:
-        self._channel.send({"type": "ready", "pid": os.getpid()})
+        self._channel.send({"type": "ready"})
 
     def _run(self, head: Head, blob: memoryview) -> None:
         code_end = head["code_size"]
@@ -95,7 +96,7 @@ class Session:
             self._set_stdin(bytes(blob[code_end:stdin_end]))
             _write_files(self._work, head["files"], blob[stdin_end:])
         except OSError as error:
-            self._answer(head, cpu, {"problem": f"the cell's files could not be written: {error}"})
+            self._answer(head, cpu, {"problem": wire.short(f"the cell's files could not be written: {error}")})
             return
         name = head["name"] or self._program
         raised = self._guarded(lambda: self._evaluator.run(source, name, display=head["display"]))
@@ -139,18 +140,23 @@ class Session:
 
     def _answer(self, head: Head, cpu_before: float, ending: Head) -> None:
         branch.flush()
+        raised = [text.encode("utf-8", "replace") for text in ending.pop("raised", ())]
         displays, shown = self._displays.take()
-        files, contents = _read_files(self._work, head["return_paths"], head["return_bytes"])
+        room = wire.MAX_ANSWER - wire.MAX_TABLE - len(shown) - sum(map(len, raised))
+        files, contents = _read_files(self._work, head["return_paths"], min(head["return_bytes"], room))
+        table = b""
+        if raised or displays or files:
+            sizes = {"raised": [len(text) for text in raised], "displays": displays, "files": files}
+            table = json.dumps(sizes).encode()
         facts = {
             "type": "done",
             "cell": head["cell"],
-            "displays": displays,
-            "files": files,
+            "table": len(table),
             "cpu_s": _cpu_s() - cpu_before,
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
             "resident_bytes": _resident_bytes(),
         }
-        self._channel.send({**facts, **ending}, shown + contents)
+        self._channel.send({**facts, **ending}, b"".join([table, *raised, shown, contents]))
 
     def _set_stdin(self, data: bytes) -> None:
         """Standard input of the coming cell; without any it is at its end."""
@@ -191,7 +197,7 @@ class Session:
             return
         for handle in handles:
             os.close(handle)
-        self._channel.send({"type": "refused", "reason": reason} if reason else {"type": "forked"})
+        self._channel.send({"type": "refused", "reason": wire.short(reason)} if reason else {"type": "forked"})
 
     def _become(self, handles: list[int], workspace: str) -> None:
         """In the branch: goes on as a session of its own."""
@@ -202,7 +208,8 @@ class Session:
             folders = branch.Folders(self._work, self._workspace, self._temporary)
             self._work, self._workspace = branch.settle(self._channel.fileno(), handles, folders, workspace)
         except OSError as error:
-            self._channel.send({"type": "refused", "reason": f"its folders can't be copied: {error}"})
+            reason = wire.short(f"its folders can't be copied: {error}")
+            self._channel.send({"type": "refused", "reason": reason})
             os._exit(0)
         self._tell_ready()
 
@@ -225,7 +232,7 @@ def _read_files(work: str, paths: list[str], most: int) -> tuple[list[FileAnswer
     try:
         folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:  # the code has removed it
-        return [{"path": path, "status": "missing", "size": 0} for path in paths], b""
+        return [("missing", 0)] * len(paths), b""
     try:
         return read_files(folder, paths, most)
     finally:
@@ -246,17 +253,17 @@ def _from_cell(trace: Any, name: str) -> Any:
 
 def _summary(error: BaseException) -> str:
     lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
-    return lines[-1][:_MAX_SUMMARY] if lines else type(error).__name__
+    return wire.short(lines[-1] if lines else type(error).__name__)
 
 
-def _described(error: BaseException) -> dict[str, Any]:
-    """An exception as notebooks describe it."""
+def _described(error: BaseException) -> tuple[str, str, str]:
+    """An exception as notebooks describe it: name, text and traceback."""
     kind = type(error).__name__[:_MAX_KIND]
     try:
         text, lines = str(error), "".join(traceback.format_exception(error))
     except BaseException:  # it can't be shown
         text, lines = "", kind
-    return {"ename": kind, "evalue": text[:_MAX_RAISED], "traceback": lines[:_MAX_RAISED].splitlines()}
+    return kind, text[:_MAX_RAISED], lines[:_MAX_RAISED]
 
 
 def _exit_code(error: SystemExit) -> int:

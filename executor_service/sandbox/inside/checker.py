@@ -2,7 +2,8 @@
 
 A `check` frame says what to do (its bytes are JSON: `style`, `setup`, `source`, `node_id`). While it is
 done, `ask` frames go out and `answer` frames come in. The end is a `verdict` frame: `status` (passed, wrong, failed,
-foreign, unavailable) and `message`; for pytest a `test` frame for each test before it, answered by `on`.
+foreign, unavailable), and a message as its bytes; for pytest a `test` frame for each test before it, answered by `on`:
+its bytes are the id of the test, of `name` bytes, and a message.
 Invariants: no code of the candidate runs here, and its values are plain data, so nothing
 that it does can change how the test decides.
 """
@@ -49,7 +50,7 @@ def serve(channel: Channel) -> None:
         status, message = run_pytest(channel, asked["node_id"])
     else:
         status, message = run_assertions(peer, asked["setup"], asked["source"])
-    channel.send({"type": "verdict", "status": status, "message": message[:MAX_MESSAGE]})
+    channel.send({"type": "verdict", "status": status}, _bytes(message[:MAX_MESSAGE]))
 
 
 def _perform(op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -200,9 +201,14 @@ class Recorder:
         self.ended += 1
         if status != "passed" and self.worst is None:
             self.worst = status, message
-        self._channel.send({"type": "test", "node_id": nodeid, "status": status, "message": message[:MAX_MESSAGE]})
+        name = _bytes(nodeid)
+        self._channel.send({"type": "test", "status": status, "name": len(name)}, name + _bytes(message[:MAX_MESSAGE]))
         if self._channel.receive() is None:  # the server has taken note
             raise Gone("the server is gone")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
 
 
 def _last_line(report: Any) -> str:

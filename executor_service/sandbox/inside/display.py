@@ -26,8 +26,15 @@ MAX_FORM = 4 << 20
 """Bytes of one form: a large figure."""
 MAX_TEXT = 1 << 20
 """Bytes of plain text."""
-MAX_ALL = 16 << 20
+MAX_ALL = 8 << 20
 """Bytes of all that a cell displays."""
+MAX_FORMS = 64
+"""Of one value."""
+MAX_KIND = 256
+"""Characters of a MIME type."""
+MAX_NAMES = 40 << 10
+"""Bytes that name all forms of a cell and their sizes: most of `wire.MAX_TABLE`."""
+_OF_A_SIZE = 20
 
 _PLAIN = "text/plain"
 _METHODS = {
@@ -52,7 +59,7 @@ class Displays:
 
     def __init__(self) -> None:
         self._bundles: list[tuple[Bundle, bool]] = []
-        self._size = 0
+        self._size = self._names = 0
         self._shown: set[int] = set()
         """Figures that were displayed by name, by the identity of a living object."""
 
@@ -73,14 +80,12 @@ class Displays:
                 self._keep(bundle_of(figure))
         pyplot.close("all")
 
-    def take(self) -> tuple[list[dict[str, Any]], bytes]:
-        """What was displayed: for each the size of every form, in order, and all the bytes. Starts anew."""
-        heads = [
-            {"sizes": {kind: len(data) for kind, data in bundle.items()}, "truncated": cut}
-            for bundle, cut in self._bundles
-        ]
+    def take(self) -> tuple[list[tuple[dict[str, int], bool]], bytes]:
+        """What was displayed: for each the size of every form, in order, and whether some of it was left out; and all
+        the bytes. Starts anew."""
+        heads = [({kind: len(data) for kind, data in bundle.items()}, cut) for bundle, cut in self._bundles]
         blob = b"".join(data for bundle, _ in self._bundles for data in bundle.values())
-        self._bundles, self._size = [], 0
+        self._bundles, self._size, self._names = [], 0, 0
         self._shown.clear()
         return heads, blob
 
@@ -93,6 +98,10 @@ class Displays:
         # Plain text first: it is what every reader understands.
         for kind in sorted(bundle, key=lambda kind: kind != _PLAIN):
             data = bundle[kind]
+            named = len(json.dumps(kind)) + _OF_A_SIZE
+            if len(kept) >= MAX_FORMS or len(kind) > MAX_KIND or self._names + named > MAX_NAMES:
+                cut = True
+                continue
             room = min(MAX_TEXT if kind == _PLAIN else MAX_FORM, MAX_ALL - self._size)
             if len(data) > room:
                 cut = True
@@ -101,6 +110,7 @@ class Displays:
                 data = data[:room]
             kept[kind] = data
             self._size += len(data)
+            self._names += named
         self._bundles.append((kept, cut))
 
 

@@ -61,24 +61,24 @@ def _read(work: int, path: str, room: int) -> tuple[FileAnswer, bytes]:
     except OSError as error:
         # ELOOP: a link; ENOTDIR: a link or a file on the way; ENXIO: a socket.
         if error.errno in (errno.ELOOP, errno.ENXIO):
-            return {"path": path, "status": "not_regular", "size": 0}, b""
+            return ("not_regular", 0), b""
         missing = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-        return {"path": path, "status": "missing" if missing else "unreadable", "size": 0}, b""
+        return ("missing" if missing else "unreadable", 0), b""
     try:
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode):
-            return {"path": path, "status": "not_regular", "size": 0}, b""
+            return ("not_regular", 0), b""
         if facts.st_size > room:
-            return {"path": path, "status": "too_large", "size": facts.st_size}, b""
+            return ("too_large", facts.st_size), b""
         data = bytearray()
         while len(data) < facts.st_size:
             chunk = os.read(handle, facts.st_size - len(data))
             if not chunk:
                 break
             data += chunk
-        return {"path": path, "status": "returned", "size": len(data)}, bytes(data)
+        return ("returned", len(data)), bytes(data)
     except OSError:
-        return {"path": path, "status": "unreadable", "size": 0}, b""
+        return ("unreadable", 0), b""
     finally:
         os.close(handle)
 

@@ -16,6 +16,7 @@ import json
 import threading
 
 from executor_service.sandbox.inside.values import Foreign, NotPlain, decode, encode
+from executor_service.sandbox.inside.wire import short
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Peer:
         except Gone:
             raise
         except BaseException as error:  # whatever the code raises is its answer
-            said, text = {"ok": False, "error": summary(error)}, self._describe(error)
+            said, text = {"ok": False, "error": short(summary(error))}, self._describe(error)
         self._channel.send({"type": "answer", "id": head.get("id"), **said}, text)
 
     def _take(self, ok: bool, blob: bytes, args: list[Any]) -> Any:

@@ -33,8 +33,8 @@ def send_signal(pid: int, number: int, whom: Whom) -> None:
 def _kill(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass  # it is gone, or belongs to somebody else
+    except (OSError, OverflowError):
+        pass  # it is gone, belongs to somebody else, or can't be
 
 
 def members(pid: int, whom: Whom) -> set[int]:

@@ -90,10 +90,8 @@ if TYPE_CHECKING:
         stdin_size: int
         files: list[FileEntry]
 
-    class FileAnswer(TypedDict):
-        path: str
-        status: Literal["returned", "missing", "not_regular", "too_large", "unreadable"]
-        size: int
+    FileAnswer = tuple[Literal["returned", "missing", "not_regular", "too_large", "unreadable"], int]
+    """What became of a file that was asked for, and its size."""
 
     class Ended(TypedDict):
         """The init's answer to a use that does not serve."""

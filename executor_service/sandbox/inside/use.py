@@ -335,7 +335,8 @@ def _return_files(channel: socket.socket, work: str) -> None:
         return  # nobody wants them any more
     folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     files, contents = read_files(folder, head["paths"], head["budget"])
-    wire.send(channel, {"type": "files", "files": files}, contents)
+    table = json.dumps(files).encode()
+    wire.send(channel, {"type": "files", "table": len(table)}, table + contents)
 
 
 def _ways(status: int) -> dict[str, int]:

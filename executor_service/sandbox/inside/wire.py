@@ -16,20 +16,34 @@ if TYPE_CHECKING:
 
     Head = dict[str, Any]
 
-_HEADER = struct.Struct("<IQ")
+HEADER = struct.Struct("<IQ")
 _AT_ONCE = 256 << 10
 _decode = json.JSONDecoder().decode
 """`json.loads` without its search for an encoding."""
-MAX_HEAD = 4 << 20
-"""Largest object: the paths and arguments of the largest request are far below."""
-MAX_BLOB = 160 << 20
-"""Most bytes of one frame: 64 MiB of files, the standard input and the code of a request are below."""
+MAX_HEAD = 1 << 10
+"""Bytes of a head that code of a program can write: numbers, names and one sentence. What is longer goes with the
+bytes of its frame."""
+MAX_SENTENCE = 768
+"""Bytes of the sentence."""
+MAX_TABLE = 64 << 10
+"""Bytes of what says how the bytes of an answer are divided: up to 256 files, up to 256 displays of some forms each.
+It is JSON that is parsed in the server's event loop, where this much takes a millisecond."""
+MAX_ANSWER = 16 << 20
+"""Bytes that come with an answer of an interpreter of a session: all that the server ever holds for it."""
 
 
 def encode(head: Head, size: int = 0) -> bytes:
     """The beginning of a frame, to be followed by `size` bytes."""
     text = json.dumps(head).encode()
-    return _HEADER.pack(len(text), size) + text
+    return HEADER.pack(len(text), size) + text
+
+
+def short(text: str) -> str:
+    """Its beginning, as far as a head has room for it."""
+    text = text[:MAX_SENTENCE]
+    while len(json.dumps(text)) > MAX_SENTENCE:
+        text = text[: len(text) * 3 // 4]
+    return text
 
 
 def send(control: socket.socket, head: Head, blob: bytes = b"") -> None:
@@ -40,7 +54,7 @@ def send(control: socket.socket, head: Head, blob: bytes = b"") -> None:
 
 def receive(control: _socket.socket) -> tuple[Head, bytes]:
     """The next frame, blocking. EOFError when the other side is gone."""
-    length, size = _HEADER.unpack(_exactly(control, _HEADER.size))
+    length, size = HEADER.unpack(_exactly(control, HEADER.size))
     data = _exactly(control, length + size)
     view = memoryview(data)
     return _decode(str(view[:length], "utf-8")), bytes(view[length:])
@@ -89,28 +103,3 @@ class Channel:
     def send(self, head: Head, blob: bytes = b"") -> None:
         """BrokenPipeError when the other side is gone."""
         send(self._control, head, blob)
-
-
-class Decoder:
-    """Turns bytes as they arrive into frames. ValueError for a frame beyond the bounds."""
-
-    def __init__(self, most: int = MAX_BLOB) -> None:
-        self._buffer = bytearray()
-        self._most = most
-
-    def feed(self, data: bytes) -> list[tuple[Head, bytes]]:
-        self._buffer += data
-        frames = []
-        while len(self._buffer) >= _HEADER.size:
-            length, size = _HEADER.unpack_from(self._buffer)
-            if length > MAX_HEAD or size > self._most:
-                raise ValueError(f"a frame of {length} and {size} bytes is beyond the bounds")
-            end = _HEADER.size + length + size
-            if len(self._buffer) < end:
-                break
-            head = json.loads(self._buffer[_HEADER.size : _HEADER.size + length])
-            if not isinstance(head, dict):
-                raise ValueError("a frame whose head is no object")
-            frames.append((head, bytes(self._buffer[_HEADER.size + length : end])))
-            del self._buffer[:end]
-        return frames
