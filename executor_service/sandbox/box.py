@@ -16,14 +16,17 @@ import socket
 from array import array
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from executor_service.sandbox.groups import NO_GROUPS, RunGroups
+from executor_service.sandbox.groups import RunGroups
 from executor_service.sandbox.host import Host
 from executor_service.sandbox.lease_page import LeasePage
 from executor_service.sandbox.limits import DEFAULT_INODES
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.sandbox.template import Template, wait_readable
+
+if TYPE_CHECKING:
+    from executor_service.sandbox.inside.spec import Groups
 
 _log = logging.getLogger(__name__)
 _decode = json.JSONDecoder().decode
@@ -82,34 +85,38 @@ class Box:
         for the next, before it learns of this."""
         self._closing = asyncio.Lock()
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Asks the template for it. SandboxFailure when that is not possible; `on_ready` or `on_gone` follows."""
         memory_bytes, processes = self._limits
-        try:
-            self.groups = self._host.groups.create(f"box-{self.number}", memory_bytes=memory_bytes, processes=processes)
-        except OSError as error:
-            raise SandboxFailure("control groups", error.errno or 0, str(error), started=False) from None
-        groups = self.groups.files()
+        name = f"box-{self.number}"
+        async with self._closing:
+            try:
+                self.groups = await asyncio.to_thread(
+                    self._host.groups.create, name, memory_bytes=memory_bytes, processes=processes
+                )
+                groups = await asyncio.to_thread(self.groups.files)
+            except OSError as error:
+                raise SandboxFailure("control groups", error.errno or 0, str(error), started=False) from None
+            if not self.doomed:
+                self._ask(groups)
+
+    def _ask(self, groups: Groups) -> None:
         self.counts_processes = bool(groups["processes"])
         spec = {
             **self._host.root(self.number),
             "number": self.number,
             "disk_bytes": self.disk_bytes,
             "inodes": DEFAULT_INODES,
-            "groups": groups if self.groups.folders else NO_GROUPS,
+            "groups": groups,
         }
-        try:
-            self._control = self._template.open_box(spec, self.leases.handle)
-        except SandboxFailure:
-            self.groups.remove()
-            raise
+        self._control = self._template.open_box(spec, self.leases.handle)
         asyncio.get_running_loop().add_reader(self._control, self._read)
 
-    def restrict(self, memory_bytes: int, processes: int) -> None:
-        """Limits of the control groups for the coming use."""
-        if self._limits != (memory_bytes, processes) and self.groups is not None:
-            self.groups.limit(memory_bytes=memory_bytes, processes=processes)
-            self._limits = (memory_bytes, processes)
+    def restricts(self, memory_bytes: int, processes: int) -> bool:
+        """Whether its init is to set these limits of its control groups for the coming use, which has them then."""
+        changed = self._limits != (memory_bytes, processes) and bool(self._host.groups.folders)
+        self._limits = (memory_bytes, processes)
+        return changed
 
     def tell(self, order: dict[str, Any], use: int) -> None:
         """An order to the init about a use, without effect when that has ended. Where it is gone, `hear()` says so."""
@@ -165,7 +172,7 @@ class Box:
         if self.groups is not None:
             # Where an init was killed from outside and there is no pid namespace, its template is still at work.
             for _ in range(_SWEEPS):
-                if self.groups.remove():
+                if await asyncio.to_thread(self.groups.remove):
                     break
                 await asyncio.sleep(_SWEEP_S)
             self.groups = None

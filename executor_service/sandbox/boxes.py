@@ -294,8 +294,11 @@ class Boxes:
         shelf.made += 1
         shelf.boxes.add(box)
         shelf.pending.add(box)
+        self._tasks.create_task(self._open(box), name=f"box {box.number}")
+
+    async def _open(self, box: Box) -> None:
         try:
-            box.open()
+            await box.open()
         except SandboxFailure as failure:
             box.failure = failure
             box.kill()

@@ -2,7 +2,8 @@
 
 Invariants: each box has groups of its own, and one use at a time, whose counts begin where those of the last one ended;
 a group that can't be made or does not work is never half used: `find_groups()` tries all of it at start, and the
-watcher of the box's init stands in for what is missing.
+watcher of the box's init stands in for what is missing. Every function here can block while the kernel frees memory,
+and belongs in a thread; the limits of a use are set by the init of its box, which nobody else waits for.
 """
 
 from __future__ import annotations
@@ -14,13 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from executor_service.sandbox.inside.meters import limit_values
+
 if TYPE_CHECKING:
     from executor_service.sandbox.inside.spec import Groups
 
 _PREFIX = "fairbox-"
-_LEAST_MEMORY = 8 << 20
-"""What a worker that waits needs; a limit below can't be set while it lives."""
-NO_GROUPS: Groups = {"counting": [], "attach": [], "back": [], "oom": "", "processes": "", "cpu": "", "peak": ""}
+_LIMITS = {
+    "memory": ("memory", "memory.limit_in_bytes"),
+    "sockets": ("memory", "memory.kmem.tcp.limit_in_bytes"),
+    "processes": ("pids", "pids.max"),
+}
+"""Controller and file of each limit. Version 1 counts what connections buffer apart from all other memory."""
+_CHARGED = ("memory.usage_in_bytes", "memory.kmem.tcp.usage_in_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,9 @@ class GroupTree:
         try:
             for folder in groups.folders.values():
                 folder.mkdir()
-            groups.limit(memory_bytes=memory_bytes, processes=processes)
+            values = limit_values(memory_bytes, processes)
+            for name, path in groups.files()["limits"].items():
+                Path(path).write_text(str(values[name]), encoding="ascii")
         except OSError:
             groups.remove()
             raise
@@ -60,6 +69,10 @@ class RunGroups:
             folder = self.folders.get(controller)
             return str(folder / name) if folder else ""
 
+        def present(where: Mapping[str, str]) -> dict[str, str]:
+            return {name: path for name, path in where.items() if path and Path(path).exists()}
+
+        limits = {name: file(*where) for name, where in _LIMITS.items()}
         return {
             "counting": [str(folder / "tasks") for name, folder in self.folders.items() if name != "memory"],
             "attach": [file("memory", "tasks")] if "memory" in self.folders else [],
@@ -68,13 +81,9 @@ class RunGroups:
             "processes": file("pids", "pids.events"),
             "cpu": file("cpuacct", "cpuacct.usage"),
             "peak": file("memory", "memory.max_usage_in_bytes"),
+            "limits": present(limits),
+            "charged": list(present({name: file("memory", name) for name in _CHARGED}).values()),
         }
-
-    def limit(self, *, memory_bytes: int, processes: int) -> None:
-        """Other limits. No program may run in them; a worker that waits may."""
-        for controller, file, value in _files(memory_bytes, processes):
-            if controller in self.folders:
-                (self.folders[controller] / file).write_text(str(value), encoding="ascii")
 
     def remove(self) -> bool:
         """Removes them. False while a process in them is not dead."""
@@ -82,11 +91,6 @@ class RunGroups:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         return not any(folder.exists() for folder in self.folders.values())
-
-
-def _files(memory_bytes: int, processes: int) -> list[tuple[str, str, int]]:
-    """Controller, file and value of each limit. The init counts as one process."""
-    return [("memory", "memory.limit_in_bytes", max(memory_bytes, _LEAST_MEMORY)), ("pids", "pids.max", processes + 1)]
 
 
 def find_groups(parent: str) -> GroupTree:

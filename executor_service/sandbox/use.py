@@ -235,10 +235,7 @@ class Sandbox:
         self._data.setblocking(False)
         quiet_s = min(_QUIET_S, limits.wall_time_s * _QUIET_SHARE)
         self._streams = Streams(out, err, limits.output_bytes, lambda: self.kill(Killed.OUTPUT), pause_s=quiet_s)
-        try:
-            box.restrict(limits.memory_bytes, limits.processes)
-        except OSError as error:
-            raise SandboxFailure("control groups", error.errno or 0, str(error), started=False) from None
+        restricts = box.restricts(limits.memory_bytes, limits.processes)
         inodes = disk_inodes(plan.files)
         resized = not self._host.bare and (limits.disk_bytes != box.disk_bytes or inodes != DEFAULT_INODES)
         begin = {
@@ -247,13 +244,14 @@ class Sandbox:
             "wall_time_s": limits.wall_time_s,
             "cpu_time_s": limits.cpu_time_s,
             "memory_bytes": limits.memory_bytes,
+            "processes": limits.processes if restricts else 0,
             "tasks": limits.processes if self._host.bare and not box.counts_processes else 0,
             "disk_bytes": limits.disk_bytes if resized else 0,
             "inodes": inodes,
             "workspace": asdict(plan.workspace) if plan.workspace else None,
         }
         loop = asyncio.get_running_loop()
-        self._unarmed = resized or plan.workspace is not None
+        self._unarmed = restricts or resized or plan.workspace is not None
         if self._unarmed or begin["serves"] or self._host.bare:
             self._tell(begin)
         else:

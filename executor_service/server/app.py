@@ -220,11 +220,11 @@ async def open_boxes(
     """What sandboxes are made of, those themselves with the first profile loaded, and the levels that were tried.
 
     Workspaces are below `store`."""
-    groups = find_groups(config.cgroups)
+    groups = await asyncio.to_thread(find_groups, config.cgroups)
     profiles = config.runtime_profiles()
     most = _BOXES_EACH * config.max_concurrent + config.max_sessions + _SPARE_BOXES
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(groups.remove)
+        stack.push_async_callback(asyncio.to_thread, groups.remove)
         host = inspect_host(
             python=config.python,
             groups=groups,

@@ -26,13 +26,13 @@ if worker == 0:
     os._exit(3)
 os.waitid(os.P_PID, worker, os.WEXITED | os.WNOWAIT)
 os.write(wake, b"\\x11")
-meters = Meters({"attach": [], "oom": "", "processes": "", "cpu": "", "peak": ""})
+meters = Meters({"attach": [], "oom": "", "processes": "", "cpu": "", "peak": "", "limits": {}, "charged": []})
 page = os.memfd_create("leases")
 os.ftruncate(page, COUNTS_AT + 4)
 use = Use(
     init, meters, Pages(), worker, (poll, woken), number=2, folders=Folders("/", None), lease=LeaseDeadline(page, 0)
 )
-begin = {"type": "begin", "serves": True, "tasks": 0, "disk_bytes": 0, "workspace": None}
+begin = {"type": "begin", "serves": True, "processes": 0, "tasks": 0, "disk_bytes": 0, "workspace": None}
 for order in ({"type": "rest", "use": 1}, {"type": "end", "use": 1}, {**begin, "use": 2}):
     server.send(json.dumps(order).encode())
 use._step()

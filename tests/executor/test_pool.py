@@ -36,7 +36,7 @@ class FakeBox:
         self.doomed = False
         self.dead = asyncio.Event()
 
-    def open(self) -> None:
+    async def open(self) -> None:
         pass
 
     def become_ready(self) -> None:

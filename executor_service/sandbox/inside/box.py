@@ -190,6 +190,8 @@ class Box:
         )
         use.run()
         self._clear()
+        if self._meters.spoiled():
+            raise EOFError  # the next use shall have another box
         return None
 
     def _fork(self) -> int:

@@ -29,6 +29,17 @@ _CUTIME, _CSTIME = 13, 14
 _RSS = 21
 _CPU_CLOCK = 2
 """CPUCLOCK_SCHED of a process, in the low bits of a clock id."""
+_LEAST_MEMORY = 8 << 20
+"""What a worker that waits needs; a limit below can't be set while it lives."""
+_MOST_LEFT = (8 << 20) + (os.cpu_count() or 1) * 64 * _PAGE
+"""Bytes that may stay charged to a group whose processes are dead: cached files and names that a usual program has
+looked at, and what the kernel charges ahead on each processor."""
+
+
+def limit_values(memory_bytes: int, processes: int) -> dict[str, int]:
+    """Values of the limits of control groups, by name. The init counts as one process."""
+    memory = max(memory_bytes, _LEAST_MEMORY)
+    return {"memory": memory, "sockets": memory, "processes": processes + 1}
 
 
 class Meters:
@@ -40,6 +51,10 @@ class Meters:
         self._processes = _open(groups["processes"])
         self._cpu = _open(groups["cpu"])
         self._peak = _open(groups["peak"], os.O_RDWR)
+        self._limits = {name: _open(path, os.O_WRONLY) for name, path in groups["limits"].items()}
+        self._charged = [_open(path) for path in groups["charged"]]
+        self._left = 0
+        """Bytes that were charged when the use began."""
         self.pids: Callable[[], list[int]] = _pids
         """Who is in the box."""
         self.most_tasks = 0
@@ -66,7 +81,22 @@ class Meters:
         self._cpu_before = 0.0
         self._cpu_before = self._cpu_s() if self._cpu >= 0 else 0.0
         if self._peak >= 0:
+            self._left = self._still_charged()
             os.pwrite(self._peak, b"0", 0)
+
+    def restrict(self, memory_bytes: int, processes: int) -> None:
+        """Other limits for the control groups. No program may run in them; a worker that waits may."""
+        for name, value in limit_values(memory_bytes, processes).items():
+            if name in self._limits:
+                os.pwrite(self._limits[name], b"%d" % value, 0)
+
+    def spoiled(self) -> bool:
+        """Whether the dead have left so much memory behind that nobody else can be given this group: it would be
+        taken back at the cost of the next use, or of who sets its limit."""
+        return self._still_charged() > _MOST_LEFT
+
+    def _still_charged(self) -> int:
+        return sum(int(os.pread(handle, 64, 0)) for handle in self._charged)
 
     def wake(self, poll: select.poll) -> None:
         """When a fork is denied."""
@@ -109,7 +139,7 @@ class Meters:
 
     def peak_bytes(self, sampled: int) -> int:
         """The most memory at once: exact from a control group, else the largest sample."""
-        return int(os.pread(self._peak, 64, 0)) if self._peak >= 0 else sampled
+        return max(int(os.pread(self._peak, 64, 0)) - self._left, 0) if self._peak >= 0 else sampled
 
     def _cpu_s(self) -> float:
         """CPU seconds since the baseline: of a control group, or of all processes that live or were waited for."""

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
         processes: str
         cpu: str
         peak: str
+        limits: dict[str, str]
+        """Written by the init: `memory`, `sockets`, `processes`."""
+        charged: list[str]
+        """How much memory is charged to the group now."""
 
     class BoxSpec(TypedDict):
         """What a box is made of; the same for all its uses."""
@@ -67,6 +71,8 @@ if TYPE_CHECKING:
         wall_time_s: float
         cpu_time_s: float
         memory_bytes: int
+        processes: int
+        """Limits of the control groups are to be set to this, and to `memory_bytes`; 0: they are right already."""
         tasks: int
         """Processes and threads, where nothing else counts them; else 0."""
         disk_bytes: int

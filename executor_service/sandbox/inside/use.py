@@ -171,11 +171,13 @@ class Use:
             case "begin":
                 self._begin = order  # type: ignore[assignment]
                 self._meters.most_tasks = order["tasks"]
+                if order["processes"]:
+                    self._meters.restrict(order["memory_bytes"], order["processes"])
                 if order["disk_bytes"]:
                     private.resize(self._work, order["disk_bytes"], order["inodes"])
                 if order["workspace"] and not self._mount(order["workspace"]):
                     return
-                if order["disk_bytes"] or order["workspace"]:
+                if order["processes"] or order["disk_bytes"] or order["workspace"]:
                     self._tell({"type": "armed"})
             case "cell":
                 # The next cell of a session: its own time, its own share of CPU time.

@@ -1,0 +1,92 @@
+"""Control groups: nobody waits for what one program leaves charged to its group, and the next one does not pay."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor_service.config import ExecutorConfig
+from executor_service.model import InputFile, Limits
+from executor_service.sandbox.boxes import Boxes
+from executor_service.sandbox.report import Mode, Plan, Report
+from executor_service.server.app import open_boxes
+from fairbox.clock import MonotonicClock
+from tests.executor.servers import GROUPS
+
+MIB = 1 << 20
+CONFIG = ExecutorConfig(cgroups=GROUPS, spare_boxes=0, languages="python")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/sys/fs/cgroup/memory/tasks").exists(), reason="groups of version 1 need root"
+)
+NAMES = """
+import os, sys
+name = os.path.dirname(os.__file__) + "/" + os.urandom(90).hex()
+for number in range(int(sys.argv[1])):
+    try: os.stat(name + str(number))
+    except OSError: pass
+print(os.readlink("/proc/self/ns/mnt"))
+"""
+_touched: list[str] = []
+"""Files of control groups that the thread of the event loop has opened, made or removed."""
+
+
+def _listen(event: str, arguments: tuple[Any, ...]) -> None:
+    on_loop = event in ("open", "os.mkdir", "os.rmdir") and threading.current_thread() is threading.main_thread()
+    if on_loop and str(arguments[0]).startswith("/sys/fs/cgroup/"):
+        _touched.append(str(arguments[0]))
+
+
+sys.addaudithook(_listen)
+
+
+@pytest.fixture
+async def boxes(tmp_path: Path) -> AsyncIterator[Boxes]:
+    async with open_boxes(CONFIG, MonotonicClock(), str(tmp_path)) as (_, opened, _):
+        yield opened
+
+
+@pytest.fixture
+def touched() -> list[str]:
+    _touched.clear()
+    return _touched
+
+
+async def run(boxes: Boxes, names: int, **limits: Any) -> Report:
+    files = (InputFile("main.py", NAMES.encode()),)
+    wanted: Limits = replace(CONFIG.policy().defaults, wall_time_s=120.0, cpu_time_s=120.0, **limits)
+    async with boxes.take(Plan(("main.py", str(names)), {}, wanted, "python-base", Mode.MAIN, files)) as sandbox:
+        return await sandbox.run()
+
+
+async def test_no_file_of_a_control_group_is_touched_on_the_event_loop(touched: list[str], tmp_path: Path) -> None:
+    async with open_boxes(CONFIG, MonotonicClock(), str(tmp_path)) as (_, boxes, _):
+        for memory_bytes in (64 * MIB, 256 * MIB):
+            assert (await run(boxes, 1, memory_bytes=memory_bytes, processes=9)).code == 0
+    assert touched == []
+
+
+async def test_a_box_with_leftovers_of_the_kernel_is_given_to_nobody(boxes: Boxes) -> None:
+    """Names that were looked for in vain stay in the memory of the kernel, charged to the group of their program."""
+    first = await run(boxes, 1)
+    again = await run(boxes, 1)
+    assert again.stdout.data == first.stdout.data, "a box in which nothing is left is used again"
+    hostile = await run(boxes, 300_000)
+    assert hostile.peak_bytes > 64 * MIB
+    following, longest = asyncio.create_task(run(boxes, 1, memory_bytes=32 * MIB)), 0.0
+    while not following.done():
+        began = time.monotonic()
+        await asyncio.sleep(0.001)
+        longest = max(longest, time.monotonic() - began)
+    after = following.result()
+    assert after.stdout.data != hostile.stdout.data
+    assert after.peak_bytes < first.peak_bytes + 8 * MIB
+    assert longest < 0.5, "the event loop waited"
