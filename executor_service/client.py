@@ -242,9 +242,10 @@ class ExecutorClient(SessionCalls):
     ) -> Workspace:
         """Makes a repository at a commit available to runs: one of the three sources, and the commit.
 
-        Of several servers one has it after this, the same one for the same source while it is there, and runs that name
-        it go there; where that one is gone, they get NotFound, and preparing again finds another. `timeout` (seconds)
-        bounds the call. Raises InvalidRequest, Overloaded (workspaces in use leave no room) or ExecutorUnavailable.
+        Of several servers one has it after this, the same one for the same source while it is there, and runs of the
+        same tenant that name it go there; where that one is gone, they get NotFound, and preparing again finds another.
+        `timeout` (seconds) bounds the call. Raises InvalidRequest, Overloaded (workspaces in use leave no room) or
+        ExecutorUnavailable.
         """
         sources: dict[str, str | bytes] = {
             "local_path": local_path,

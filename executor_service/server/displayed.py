@@ -56,7 +56,7 @@ class DisplayedPrograms:
 
     async def perform(self, attempt: Attempt) -> ExecutionResult:
         request = attempt.request
-        with self._hold(request.workspace_id, request.limits) as workspace:
+        with self._hold(request.workspace_id, request.tenant, request.limits) as workspace:
             plan = mounted(self._planner.cell_plan(request), workspace, read_only=request.workspace_read_only)
             return await self._in_box(attempt, plan, partial(self._program, attempt))
 

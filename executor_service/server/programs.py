@@ -66,8 +66,8 @@ class Programs:
 
     async def _run(self, attempt: Attempt, build: Build, admitted: float) -> ExecutionResult:
         # Held until the sandbox is gone: longer than the call, which is answered before.
-        with self._hold(attempt.request.workspace_id, attempt.request.limits) as workspace:
-            request = attempt.request
+        request = attempt.request
+        with self._hold(request.workspace_id, request.tenant, request.limits) as workspace:
             plan = mounted(self._planner.plan(request, build.made), workspace, read_only=request.workspace_read_only)
             if plan.mode is Mode.MAIN:
                 attempt.profile = plan.profile

@@ -171,7 +171,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
             )
             program = valid.program
             name = "" if self._verifier.knows(program.request_id) else program.workspace_id
-            with self._workspaces.hold(name, program.limits):
+            with self._workspaces.hold(name, program.tenant, program.limits):
                 result = await self._verifier.verify(valid, fingerprint(request) if program.request_id else b"")
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
@@ -249,7 +249,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         # answered from the first run, whatever became of its workspace since.
         # A cell's is held by its session.
         known = request.session_id or self._runs.knows(request.request_id)
-        with self._workspaces.hold("" if known else request.workspace_id, request.limits):
+        with self._workspaces.hold("" if known else request.workspace_id, request.tenant, request.limits):
             return await self._runs.execute(request, mark, follow)
 
     async def _create(self, request: pb.CreateSessionRequest) -> pb.CreateSessionResponse:

@@ -211,7 +211,7 @@ class Sessions:
     ) -> None:
         """The life of a family, from its first interpreter to its last; its workspace stays for as long."""
         try:
-            with self._hold(request.workspace_id, request.limits) as workspace:
+            with self._hold(request.workspace_id, request.tenant, request.limits) as workspace:
                 branching = replace(workspace, branches=True) if workspace else None
                 plan = mounted(self._planner.session_plan(request, profile), branching)
                 async with Family(self._boxes, plan, session_id) as family:

@@ -37,7 +37,7 @@ _BIG = 256 << 10
 """Bytes from which a comparison is made in a thread, so that the server goes on answering."""
 
 
-def _no_workspace(workspace_id: str, limits: Limits) -> AbstractContextManager[None]:
+def _no_workspace(workspace_id: str, tenant: str, limits: Limits) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -55,7 +55,8 @@ class Grader:
     @asynccontextmanager
     async def take_candidate(self, request: VerifyRequest, name: str) -> AsyncIterator[Served]:
         """A worker for the candidate, with its workspace."""
-        with self.hold(request.program.workspace_id, request.program.limits) as workspace:
+        program = request.program
+        with self.hold(program.workspace_id, program.tenant, program.limits) as workspace:
             async with self.workers.take(mounted(self.candidate(request), workspace), name=name) as worker:
                 yield worker
 

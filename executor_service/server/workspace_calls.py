@@ -16,8 +16,8 @@ from executor_service.v1 import executor_pb2 as pb
 if TYPE_CHECKING:
     from executor_service.workspaces.spec import Facts
 
-Hold = Callable[[str, Limits], AbstractContextManager[WorkspaceMount | None]]
-"""Keeps the workspace of this name where it is, for something that has these limits; None for an empty name."""
+Hold = Callable[[str, str, Limits], AbstractContextManager[WorkspaceMount | None]]
+"""Keeps the workspace of this id where it is, for something of this tenant that has these limits; None for no id."""
 
 
 class WorkspaceTooLarge(Exception):  # noqa: N818 - a fact about a workspace
@@ -54,12 +54,12 @@ class WorkspaceCalls:
             served_by=self._name,
         )
 
-    def hold(self, workspace_id: str, limits: Limits) -> AbstractContextManager[WorkspaceMount | None]:
+    def hold(self, workspace_id: str, tenant: str, limits: Limits) -> AbstractContextManager[WorkspaceMount | None]:
         """See `Workspaces.hold`. Raises WorkspaceTooLarge too."""
         most_bytes = min(self._copy_bytes, limits.disk_bytes)
         if workspace_id and self._copy_bytes:
-            _check_copy(workspace_id, self._workspaces.facts(workspace_id), most_bytes)
-        return self._workspaces.hold(workspace_id, most_bytes)
+            _check_copy(workspace_id, self._workspaces.facts(workspace_id, tenant), most_bytes)
+        return self._workspaces.hold(workspace_id, tenant, most_bytes)
 
     def status(self) -> pb.WorkspaceStatus:
         """For GetStatus."""

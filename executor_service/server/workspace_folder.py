@@ -2,7 +2,7 @@
 
     lock                  held by the server that uses the folder
     store-RANDOM/         all the rest:
-        ready/ID/         tree (the files) and facts.json; appears by one rename, when all of it is on disk
+        ready/NAME/       tree (the files) and facts.json; appears by one rename, when all of it is on disk
         making/N/         preparations, and what is being removed; emptied at start
         mirrors/          bare repositories of remotes
 
@@ -68,7 +68,7 @@ class WorkspaceFolder:
             try:
                 facts: Facts = json.loads((folder / "facts.json").read_bytes())
                 # A version that kept other facts has left what has to be made anew.
-                if facts["workspace_id"] != folder.name or not {"disk_bytes", "entries"} <= facts.keys():
+                if facts["folder"] != folder.name or not {"tenant", "source", "entries"} <= facts.keys():
                     raise ValueError(folder.name)
                 found.append(facts)
             except (OSError, ValueError, KeyError, TypeError):

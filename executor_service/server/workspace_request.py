@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -47,11 +48,14 @@ class PrepareRequest:
     commit: str
     mount_path: str
     idle_ttl_s: float
+    tenant: str
 
-    def key(self) -> tuple[str, ...]:
-        """What makes two preparations the same work."""
-        bundle = hashlib.sha256(self.bundle).hexdigest() if self.bundle else ""
-        return self.kind, self.source, bundle, self.commit, self.mount_path
+    def digest(self) -> str:
+        """What a workspace is made of and for, but for its commit: who has it has shown all of this. Blocks for as long
+        as hashing a bundle takes."""
+        bundle = hashlib.sha256(self.bundle).hexdigest()
+        words = [self.tenant, self.kind, self.source, bundle, self.mount_path]
+        return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 
 
 def check_prepare(
@@ -93,6 +97,7 @@ def check_prepare(
         commit=request.commit,
         mount_path=mount_path,
         idle_ttl_s=idle or _DEFAULT_IDLE_TTL_S,
+        tenant=request.tenant,
     )
 
 

@@ -1,8 +1,9 @@
-"""Workspaces of this server: prepared once, whoever asks and how often, kept while used, removed when not.
+"""Workspaces of this server: prepared once for a tenant, however often it asks, kept while used, removed when not.
 
-Invariants: the same preparation is never done twice at once; it ends when nobody waits for it any more; a workspace is
-in the table when, and only when, its folder is whole; it is not removed while a call or a sandbox holds it. git runs in
-processes of their own, with a deadline.
+Invariants: an id is random, and its tenant's alone: to others it is like one that was never given; what is there
+answers only who names the same source again, a bundle by all its bytes; the same preparation is never done twice at
+once; it ends when nobody waits for it any more; a workspace is in the table when, and only when, its folder is whole;
+it is not removed while a call or a sandbox holds it. git runs in processes of their own, with a deadline.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -31,7 +33,6 @@ from executor_service.server.flights import Flight
 from executor_service.server.runs import Draining
 from executor_service.server.workspace_folder import WorkspaceFolder
 from executor_service.server.workspace_request import PrepareRequest
-from executor_service.workspaces.spec import workspace_id
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 
@@ -108,7 +109,9 @@ class Workspaces:
         self._timeout_s = timeout_s
         self._table = WorkspaceTable(most_bytes=most_bytes)
         self._facts: dict[str, Facts] = {}
-        self._flights: dict[tuple[str, ...], Flight[Prepared]] = {}
+        self._made: dict[str, dict[str, str]] = {}
+        """Source, commit -> id."""
+        self._flights: dict[tuple[str, str], Flight[Prepared]] = {}
         self._free = asyncio.Semaphore(_AT_ONCE)
         self._mirrors = asyncio.Lock()
         """One remote at a time: git locks its repository, and a killed git leaves its lock behind."""
@@ -126,9 +129,9 @@ class Workspaces:
             name = facts["workspace_id"]
             if self._table.statistics().bytes + facts["disk_bytes"] <= self._most_bytes:
                 self._table.add(name, facts["disk_bytes"], facts["idle_ttl_s"], now)
-                self._facts[name] = facts
+                self._remember(facts)
             else:
-                await asyncio.to_thread(self._folder.discard, self._folder.take_away(name))
+                await asyncio.to_thread(self._folder.discard, self._folder.take_away(facts["folder"]))
         await self._tasks.__aenter__()
         self._sweeper = self._tasks.create_task(self._sweep(), name="workspaces")
         return self
@@ -152,17 +155,18 @@ class Workspaces:
         Raises FieldErrors, StoreFull, SourceUnreachable, PreparationTimeout, PreparationFailed and Draining.
         Cancelling the last call that waits for a preparation ends it.
         """
-        if known := self._known(request):
+        source = await asyncio.to_thread(request.digest)
+        if known := self._known(source, request.commit):  # by its whole hash
             self._table.asked_again(known["workspace_id"], request.idle_ttl_s, self._clock.now())
             self.hits += 1
             return Prepared(known, cached=True)
         if not self._git:
             raise FieldErrors([FieldError("commit", "is set, but git is not installed on this server")])
-        key = request.key()
+        key = (source, request.commit)
         flight = self._flights.get(key)
         if flight is None:
             flight = self._flights[key] = Flight(lambda _: self._landed(key, flight))
-            flight.begin(self._tasks, lambda: self._fly(request), Draining, "preparation")
+            flight.begin(self._tasks, lambda: self._fly(request, source), Draining, "preparation")
         try:
             prepared = await flight.wait()
         finally:
@@ -173,12 +177,12 @@ class Workspaces:
             self._table.asked_again(name, request.idle_ttl_s, self._clock.now())
         return prepared
 
-    def _landed(self, key: tuple[str, ...], flight: Flight[Prepared] | None) -> None:
+    def _landed(self, key: tuple[str, str], flight: Flight[Prepared] | None) -> None:
         if self._flights.get(key) is flight:
             del self._flights[key]
 
     @contextmanager
-    def hold(self, name: str, most_bytes: int = 0) -> Iterator[WorkspaceMount | None]:
+    def hold(self, name: str, tenant: str, most_bytes: int = 0) -> Iterator[WorkspaceMount | None]:
         """Keeps a workspace where it is. None for an empty name. Raises UnknownWorkspace.
 
         `most_bytes` bounds a copy of it, where it can't be mounted.
@@ -186,18 +190,19 @@ class Workspaces:
         if not name:
             yield None
             return
-        facts = self.facts(name)
+        facts = self.facts(name, tenant)
         self._table.hold(name, self._clock.now())
         try:
-            yield WorkspaceMount(f"{name}/tree", facts["mount_path"], most_bytes=most_bytes)
+            yield WorkspaceMount(f"{facts['folder']}/tree", facts["mount_path"], most_bytes=most_bytes)
         finally:
             self._table.release(name, self._clock.now())
 
-    def facts(self, name: str) -> Facts:
-        """What is kept of a workspace beside its files. Raises UnknownWorkspace."""
-        if name not in self._table:
+    def facts(self, name: str, tenant: str) -> Facts:
+        """What is kept of a tenant's workspace beside its files. Raises UnknownWorkspace."""
+        facts = self._facts.get(name)
+        if facts is None or facts["tenant"] != tenant:
             raise UnknownWorkspace(f"this server has no workspace {name!r}: prepare it here, or send the run elsewhere")
-        return self._facts[name]
+        return facts
 
     @property
     def preparing(self) -> int:
@@ -212,17 +217,15 @@ class Workspaces:
         """The folder of the host that mounts are below."""
         return str(self._folder.ready)
 
-    def _known(self, request: PrepareRequest) -> Facts | None:
-        """A commit whose whole hash is given names its workspace by itself."""
-        if len(request.commit) not in (40, 64):
-            return None
-        return self._facts.get(workspace_id(request.commit, request.mount_path))
+    def _known(self, source: str, commit: str) -> Facts | None:
+        name = self._made.get(source, {}).get(commit)
+        return None if name is None else self._facts[name]
 
-    async def _fly(self, request: PrepareRequest) -> Prepared:
+    async def _fly(self, request: PrepareRequest, source: str) -> Prepared:
         async with contextlib.AsyncExitStack() as stack:
             await self._turn(stack, request)
             async with _deadline(self._timeout_s, "took"):
-                return await self._make(request)
+                return await self._make(request, source)
 
     async def _turn(self, stack: contextlib.AsyncExitStack, request: PrepareRequest) -> None:
         """Waits for the preparations before this one, whose time is not its own."""
@@ -231,34 +234,32 @@ class Workspaces:
                 await stack.enter_async_context(self._mirrors)
             await stack.enter_async_context(self._free)
 
-    async def _make(self, request: PrepareRequest) -> Prepared:
+    async def _make(self, request: PrepareRequest, source: str) -> Prepared:
         made = self._folder.new()
         bundle = made.with_suffix(".bundle")
         try:
-            source = request.source
             if request.kind == "bundle":
                 await asyncio.to_thread(bundle.write_bytes, request.bundle)
-                source = str(bundle)
             answer = await self._run(self._spec(request, source, made))
             if "error" in answer:
                 _raise(answer)
-            facts = answer["facts"]
-            name = facts["workspace_id"]
+            facts = answer.get("facts")
             now = self._clock.now()
-            if name in self._table:
-                self._table.asked_again(name, request.idle_ttl_s, now)
-                return Prepared(self._facts[name], cached=True)
-            if not answer["made"]:
+            if known := self._known(source, facts["commit"] if facts else answer["commit"]):
+                self._table.asked_again(known["workspace_id"], request.idle_ttl_s, now)
+                return Prepared(known, cached=True)
+            if facts is None:
                 raise SourceUnreachable("the workspace was removed while it was looked for; ask again")
+            name = facts["workspace_id"]
             # From here on without a pause: nobody sees a workspace in the table whose folder is not there.
             victims = self._table.add(name, facts["disk_bytes"], request.idle_ttl_s, now)
             gone = [self._take_away(victim) for victim in victims]
             try:
-                self._folder.finish(made, name)
+                self._folder.finish(made, facts["folder"])
             except OSError as error:
                 self._table.drop(name)
                 raise PreparationFailed(f"the workspace can't be put into its place: {error}") from None
-            self._facts[name] = facts
+            self._remember(facts)
             self.prepared += 1
             for away in gone:
                 await asyncio.to_thread(self._folder.discard, away)
@@ -270,12 +271,18 @@ class Workspaces:
         mirror = self._folder.mirror(hashlib.sha256(request.source.encode()).hexdigest()[:32])
         return {
             "kind": request.kind,
-            "source": source,
+            "source": request.source or str(made.with_suffix(".bundle")),
             "commit": request.commit,
-            "mount_path": request.mount_path,
-            "idle_ttl_s": request.idle_ttl_s,
             "roots": list(self._roots),
-            "ready": str(self._folder.ready),
+            "known": list(self._made.get(source, ())),
+            "identity": {
+                "workspace_id": f"ws-{secrets.token_hex(16)}",
+                "tenant": request.tenant,
+                "source": source,
+                "folder": secrets.token_hex(16),
+                "mount_path": request.mount_path,
+                "idle_ttl_s": request.idle_ttl_s,
+            },
             "folder": str(made),
             "mirror": str(mirror),
             "most_bytes": self._most_bytes,
@@ -308,10 +315,18 @@ class Workspaces:
             await asyncio.to_thread(self._folder.clear_mirrors)
         return answer
 
+    def _remember(self, facts: Facts) -> None:
+        self._facts[facts["workspace_id"]] = facts
+        self._made.setdefault(facts["source"], {})[facts["commit"]] = facts["workspace_id"]
+
     def _take_away(self, name: str) -> Path:
         """Of a workspace that is not in the table any more: the folder that is to be discarded."""
-        del self._facts[name]
-        return self._folder.take_away(name)
+        facts = self._facts.pop(name)
+        commits = self._made[facts["source"]]
+        del commits[facts["commit"]]
+        if not commits:
+            del self._made[facts["source"]]
+        return self._folder.take_away(facts["folder"])
 
     async def _sweep(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):

@@ -442,9 +442,9 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
     workspace_id: builtins.str
     """The program finds this workspace, as PrepareWorkspace returned it, below a private writable layer at its mount path,
     or, at isolation level landlock, as a private copy; FAIRBOX_WORKSPACE in its environment names the folder. Empty:
-    none. In a session: empty, or the session's; another one is INVALID_ARGUMENT. NOT_FOUND: this server does not have it.
-    FAILED_PRECONDITION (WORKSPACE_TOO_LARGE): it would have to be copied, and is above `max_copy_bytes` of GetStatus or
-    `disk_bytes` of the limits.
+    none. In a session: empty, or the session's; another one is INVALID_ARGUMENT. NOT_FOUND: this server has none of this
+    id for this tenant. FAILED_PRECONDITION (WORKSPACE_TOO_LARGE): it would have to be copied, and is above
+    `max_copy_bytes` of GetStatus or `disk_bytes` of the limits.
     """
     request_id: builtins.str
     """Makes the call safe to repeat: the same id returns the stored result or joins the run in flight, for at least 10
@@ -1538,7 +1538,7 @@ class PrepareWorkspaceRequest(google.protobuf.message.Message):
     idle_ttl_s: builtins.float
     """Removed after being unused for so long. 0: 3,600 s."""
     tenant: builtins.str
-    """As in ExecuteCodeRequest."""
+    """Whose it is: what names the workspace must have the same tenant. At most 128 characters."""
     def __init__(
         self,
         *,
@@ -1568,13 +1568,15 @@ class PrepareWorkspaceResponse(google.protobuf.message.Message):
     CACHED_FIELD_NUMBER: builtins.int
     SERVED_BY_FIELD_NUMBER: builtins.int
     workspace_id: builtins.str
-    """To be used in runs and sessions on this server. The same source and commit give the same id on every server."""
+    """To be used in runs and sessions of the same tenant on this server; to others it is NOT_FOUND. Random; the same source,
+    commit and mount path give the same one again while it is there.
+    """
     commit: builtins.str
     """Full hash of the commit."""
     size_bytes: builtins.int
     """Size of the files."""
     cached: builtins.bool
-    """True when it had been prepared before."""
+    """True when it had been prepared before, for this tenant and from the same source: a bundle is compared by all its bytes."""
     served_by: builtins.str
     """Name of the server that has it."""
     def __init__(

@@ -16,7 +16,6 @@ import sys
 from executor_service.workspaces.export import MOST_ENTRIES, export, resolve
 from executor_service.workspaces.git import Git, GitError
 from executor_service.workspaces.source import SourceError, folder_size, git_folder
-from executor_service.workspaces.spec import workspace_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def main() -> None:
     field = _FIELDS[spec["kind"]]
     try:
         answer = _git(spec)
-        if answer["made"]:
+        if "facts" in answer:
             handle = os.open(spec["folder"], os.O_RDONLY | os.O_DIRECTORY)
             if libc.syncfs(handle):
                 raise OSError("syncfs failed")
@@ -76,27 +75,22 @@ def _git(spec: Spec) -> Answer:
         commit = resolve(git, repository, wanted)
     except SourceError:
         raise _CommitError(f"is {spec['commit']!r}, which is no commit of this repository") from None
-    name = workspace_id(commit, spec["mount_path"])
-    known = os.path.join(spec["ready"], name, "facts.json")
-    if os.path.exists(known):
-        with open(known, encoding="ascii") as file:
-            return {"facts": json.load(file), "made": False}
+    if commit in spec["known"]:
+        return {"commit": commit}
     size = export(git, repository, commit, os.path.join(spec["folder"], "tree"), spec["most_bytes"])
     for leftover in ("gitconfig", "bundle.git"):
         _remove(os.path.join(spec["folder"], leftover))
     disk, entries = folder_size(spec["folder"], 2 * MOST_ENTRIES)
     facts: Facts = {
-        "workspace_id": name,
+        **spec["identity"],
         "commit": commit,
-        "mount_path": spec["mount_path"],
-        "idle_ttl_s": spec["idle_ttl_s"],
         "size_bytes": size,
         "disk_bytes": disk,
         "entries": entries,
     }
     with open(os.path.join(spec["folder"], "facts.json"), "x", encoding="ascii") as file:
         json.dump(facts, file)
-    return {"facts": facts, "made": True}
+    return {"facts": facts}
 
 
 def _unbundle(git: Git, spec: Spec) -> str:

@@ -1,15 +1,23 @@
-"""What a preparation is told and what it answers, and how a workspace is named. Without imports that cost time.
-
-The id of a workspace is a hash of what it holds and where it is mounted, so that every server gives it the same id.
-"""
+"""What a preparation is told and what it answers, as types. They exist for the type checker alone."""
 
 from __future__ import annotations
-
-import hashlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal, TypedDict
+
+    class Identity(TypedDict):
+        """What a workspace is known by, decided before it is made."""
+
+        workspace_id: str
+        """Random: whoever has not been given it can't name it."""
+        tenant: str
+        source: str
+        """Digest of tenant, source and mount path; of a bundle, of all its bytes."""
+        folder: str
+        """Name of its folder: random too, and another one, because the inits of boxes learn it."""
+        mount_path: str
+        idle_ttl_s: float
 
     class Spec(TypedDict):
         """One preparation."""
@@ -18,12 +26,11 @@ if TYPE_CHECKING:
         source: str
         """Path of the repository or of the bundle file; URL of the remote."""
         commit: str
-        mount_path: str
-        idle_ttl_s: float
         roots: list[str]
         """Folders below which a local repository must lie."""
-        ready: str
-        """Folder of the finished workspaces."""
+        known: list[str]
+        """Commits of which this caller has a workspace from the same source already, at the same path."""
+        identity: Identity
         folder: str
         """Where to make this one; nothing is there yet."""
         mirror: str
@@ -32,13 +39,11 @@ if TYPE_CHECKING:
         cpu_s: int
         git: str
 
-    class Facts(TypedDict):
+    class Facts(Identity):
         """What is kept of a workspace, beside its files."""
 
-        workspace_id: str
         commit: str
-        mount_path: str
-        idle_ttl_s: float
+        """The full hash."""
         size_bytes: int
         """Of the files."""
         disk_bytes: int
@@ -47,17 +52,11 @@ if TYPE_CHECKING:
         """Files and folders of it."""
 
     class Answer(TypedDict, total=False):
-        """Facts, or an error."""
+        """Facts of what is in `folder`, or a commit that is known, or an error."""
 
         facts: Facts
-        made: bool
-        """Whether there is something in `folder`."""
+        commit: str
         error: str
         field: str
         """The field of the request that is to blame; empty: the source can't be reached, or a fault of ours."""
         reachable: bool
-
-
-def workspace_id(commit: str, mount_path: str) -> str:
-    """`commit` is the full hash."""
-    return "ws-" + hashlib.sha256("\0".join(("git", commit, mount_path)).encode()).hexdigest()[:32]

@@ -24,7 +24,7 @@ from executor_service import (
     StdioCase,
 )
 from fairbox.ports import free_port
-from tests.executor.repositories import SECRET, commit, git, kept, new, project
+from tests.executor.repositories import SECRET, bundle, commit, git, kept, new, project
 from tests.executor.servers import Server, command, running, sandbox_mounts, wait_for
 
 pytestmark = [
@@ -171,21 +171,88 @@ async def test_a_commit_may_be_named_in_many_ways(
     assert workspace.commit == (base if name in ("short", "v1", "refs/tags/v1") else git(folder, "rev-parse", "main"))
 
 
-async def test_a_bundle_gives_the_same_workspace(
-    executor: ExecutorClient, repository: tuple[Path, str], tmp_path: Path
-) -> None:
+async def test_a_bundle_gives_the_same_files(executor: ExecutorClient, repository: tuple[Path, str]) -> None:
     folder, base = repository
-    git(folder, "bundle", "create", "--quiet", str(tmp_path / "all.bundle"), "--all")
-    bundle = (tmp_path / "all.bundle").read_bytes()
+    whole = bundle(folder)
+    first = await executor.prepare_workspace(bundle=whole, commit="v1", mount_path="/bundled")
+    assert (first.commit, first.cached) == (base, False)
+    for commit_name in (base, base[:10], "v1"):
+        again = await executor.prepare_workspace(bundle=whole, commit=commit_name, mount_path="/bundled")
+        assert (again.workspace_id, again.commit, again.cached) == (first.workspace_id, base, True)
     local = await executor.prepare_workspace(local_path=str(folder), commit=base)
-    again = await executor.prepare_workspace(bundle=bundle, commit="v1")
-    assert (again.workspace_id, again.commit, again.cached) == (local.workspace_id, base, True)
-    elsewhere = await executor.prepare_workspace(bundle=bundle, commit="v1", mount_path="/bundled")
-    assert (elsewhere.workspace_id == local.workspace_id, elsewhere.cached) == (False, False)
-    result = await executor.execute(
-        "print(open('/bundled/src/add.py').read(), end='')", workspace_id=elsewhere.workspace_id
-    )
-    assert result.stdout.data == BUGGY
+    tell = "git rev-parse HEAD; git status --short; find . -mindepth 1 ! -path './.git*' -printf '%p %m %T@\\n' | sort"
+    found = [
+        await executor.execute(f"cd $FAIRBOX_WORKSPACE; {tell}", language="bash", workspace_id=each.workspace_id)
+        for each in (first, local)
+    ]
+    assert found[0].stdout.text == found[1].stdout.text
+    assert "./run.sh 777 1714564800.0" in found[0].stdout.text
+
+
+async def test_what_is_there_answers_only_who_brings_the_content(
+    executor: ExecutorClient, repository: tuple[Path, str], roots: Path
+) -> None:
+    """The hash of a commit is no secret: in a bundle that does not have it, it opens nothing."""
+    folder, base = repository
+    await executor.prepare_workspace(local_path=str(folder), commit=base)
+    await executor.prepare_workspace(bundle=bundle(folder), commit=base)
+    other = new(roots / "without")
+    commit(other, "other", {"other.txt": b"x"})
+    for junk, field in ((b"junk", "bundle"), (bundle(other), "commit")):
+        with pytest.raises(InvalidRequest) as caught:
+            await executor.prepare_workspace(bundle=junk, commit=base)
+        assert [each.field for each in caught.value.fields] == [field]
+    with pytest.raises(InvalidRequest, match="local_path"):
+        await executor.prepare_workspace(local_path=str(roots / "nowhere"), commit=base)
+
+
+async def test_an_id_is_its_tenants_alone(executor: ExecutorClient, repository: tuple[Path, str]) -> None:
+    """To every other tenant it is like one that was never given, and preparing the same gives that one its own."""
+    whole, base = bundle(repository[0]), repository[1]
+    mine = (await executor.prepare_workspace(bundle=whole, commit=base, tenant="mine")).workspace_id
+    theirs = await executor.prepare_workspace(bundle=whole, commit=base, tenant="theirs")
+    assert (theirs.cached, theirs.workspace_id == mine) == (False, False)
+    code, case = "print(open('/testbed/run.sh').read())", [StdioCase(stdin=b"", expected_stdout=b"1")]
+    assert (await executor.execute(code, workspace_id=mine, tenant="mine")).outcome is Outcome.FINISHED
+    for tenant in ("theirs", ""):
+        words = set()
+        for name in (mine, "ws-" + "0" * 32):
+            program = Program(code=code, workspace_id=name, tenant=tenant)
+            for attempt in (
+                executor.execute(code, workspace_id=name, tenant=tenant),
+                anext(executor.stream(program)),
+                executor.session(workspace_id=name, tenant=tenant).__aenter__(),
+                executor.verify(code, case, workspace_id=name, tenant=tenant),
+            ):
+                with pytest.raises(NotFound) as caught:
+                    await attempt
+                words.add(str(caught.value).replace(name, "ID"))
+        assert len(words) == 1
+
+
+SEARCH = """
+import re
+for line in open("/proc/self/maps"):
+    ends, rights = line.split()[:2]
+    start, end = (int(word, 16) for word in ends.split("-"))
+    if "r" not in rights or "[v" in line: continue
+    with open("/proc/self/mem", "rb", 0) as memory:
+        memory.seek(start)
+        try: data = memory.read(end - start)
+        except OSError: continue
+    for found in set(re.findall(b"ws-[0-9a-f]{32}", data)): print(found.decode())
+"""
+
+
+async def test_no_program_finds_the_id_of_an_earlier_one(
+    executor: ExecutorClient, repository: tuple[Path, str]
+) -> None:
+    """Programs are forked from the init of their box, with all that it remembers."""
+    folder, base = repository
+    name = (await executor.prepare_workspace(local_path=str(folder), commit=base)).workspace_id
+    for _ in range(6):
+        await executor.execute("import re", workspace_id=name)  # by a worker of the same profile
+        assert (await executor.execute(SEARCH)).stdout.text == ""
 
 
 async def test_concurrent_preparations_are_one(executor: ExecutorClient, roots: Path) -> None:
@@ -224,12 +291,12 @@ async def test_an_unused_workspace_goes_after_its_time_and_a_used_one_stays(root
             # A run would be a use, so the folder is looked at.
             await asyncio.to_thread(wait_for, lambda: not list((kept(tmp_path) / "ready").iterdir()))
             with pytest.raises(NotFound):
-                await executor.execute("1", workspace_id=name)
+                await executor.execute("import re", workspace_id=name)  # by a worker of the same profile
             # What was run under it is answered from the table of ids.
             assert (await executor.execute(code, workspace_id=name, request_id="idle")).deduplicated
             assert (await executor.verify("print(1)", case, workspace_id=name, request_id="graded")).deduplicated
             again = await executor.prepare_workspace(local_path=str(folder), commit=base)
-            assert (again.workspace_id, again.cached) == (name, False)
+            assert (again.workspace_id == name, again.cached) == (False, False)
 
 
 async def test_a_restart_finds_what_was_finished_and_removes_what_was_not(roots: Path, tmp_path: Path) -> None:
@@ -241,14 +308,15 @@ async def test_a_restart_finds_what_was_finished_and_removes_what_was_not(roots:
         server.process.send_signal(signal.SIGKILL)
         server.process.wait()
     (kept(tmp_path) / "making" / "99" / "tree").mkdir(parents=True)
-    (kept(tmp_path) / "ready" / "ws-partial" / "tree").mkdir(parents=True)
-    (kept(tmp_path) / "ready" / "ws-other").mkdir()
-    (kept(tmp_path) / "ready" / "ws-other" / "facts.json").write_text(json.dumps({"workspace_id": name}))
+    [whole] = (kept(tmp_path) / "ready").iterdir()
+    (kept(tmp_path) / "ready" / "partial" / "tree").mkdir(parents=True)
+    (kept(tmp_path) / "ready" / "other").mkdir()
+    (kept(tmp_path) / "ready" / "other" / "facts.json").write_text(json.dumps({"workspace_id": name}))
     with running(*settings) as server:
         async with ExecutorClient(server.target) as executor:
             assert await output(executor, name, "cat src/add.py") == BUGGY.decode()
             assert (await executor.prepare_workspace(local_path=str(folder), commit=base)).cached
-            assert sorted(path.name for path in (kept(tmp_path) / "ready").iterdir()) == [name]
+            assert list((kept(tmp_path) / "ready").iterdir()) == [whole]
             assert list((kept(tmp_path) / "making").iterdir()) == []
 
 
