@@ -139,6 +139,9 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
     max_sessions: int = setting(
         256, least=0, most=4096, help="Most sessions alive at once; one more is RESOURCE_EXHAUSTED."
     )
+    tenant_weights: dict[str, float] = setting(
+        factory=dict, help="Tenant -> its share of max_concurrent, max_queued and max_sessions; 1 for all others."
+    )
     nice: int = setting(
         5, least=0, most=19, help="Niceness of programs above the server's, from 0 to 19: they must not starve it."
     )
@@ -176,6 +179,9 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         for root in self.workspace_roots:
             if not Path(root).is_absolute() or not Path(root).is_dir() or Path(root).resolve() == Path("/"):
                 raise ConfigError(f"workspace_roots has {root!r}, must be absolute paths of folders, and not /")
+        for tenant, weight in self.tenant_weights.items():
+            if not 0.001 <= weight <= 1000:
+                raise ConfigError(f"tenant_weights.{tenant} is {weight}, must be from 0.001 to 1000")
         self._validate_limits()
         self._validate_profiles()
 

@@ -1,14 +1,19 @@
-"""Who runs now and who waits: a fixed number of slots, a bounded queue, first in first out.
+"""Who runs now and who waits: a fixed number of slots, a bounded queue, shares of both for each tenant.
 
 A request enters when it arrives. It may start once it is eligible (a request without a lease is not, until the limiter
-has granted it one); among the eligible, whoever entered first starts first. Whoever leaves, for whatever reason, is
-gone from every count.
+has granted it one). A free slot goes to the tenant that has the fewest for its weight, in turns where several have as
+few, and among its eligible requests to the one that entered first. Where the queue is full, a tenant below its share of
+it gets a place all the same: that of the newest request of whoever has borrowed most. Whoever leaves, for whatever
+reason, is gone from every count. What runs is never ended for another tenant's sake.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from executor_service.core.shares import Weights, bound, lender
 
 _RECENT = 0.1
 """Weight of the newest duration in the running mean that the advice on retrying is made of."""
@@ -16,19 +21,27 @@ _ADVICE_RANGE_S = (0.05, 30.0)
 
 
 class QueueFull(Exception):  # noqa: N818 - a decision
-    """No more requests are taken. `retry_after_s` is an estimate."""
+    """The request has no place in the queue, or none any more. `retry_after_s` is an estimate."""
 
-    def __init__(self, limit: int, retry_after_s: float) -> None:
-        super().__init__(f"{limit} requests wait already (max_queued)")
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+def _no_word(refusal: QueueFull) -> None:
+    """Nobody waits for the place."""
 
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """The place of one request. `started` is set when it has a slot."""
+    """The place of one request. `started` is set when it has a slot. `gives_way` is called when another tenant has got
+    its place in the queue."""
 
+    number: int
+    tenant: str
     entered_at: float
     eligible: bool
+    gives_way: Callable[[QueueFull], object] = _no_word
     started: asyncio.Event = field(default_factory=asyncio.Event)
     started_at: float = 0.0
     left: bool = False
@@ -45,12 +58,35 @@ class AdmissionStatistics:
     oldest_wait_s: float
 
 
+@dataclass(eq=False, slots=True)
+class _Line:
+    """The requests of one tenant."""
+
+    weight: float
+    turn: float
+    """When it is its turn, in turns of a tenant of weight 1."""
+    waiting: dict[Place, None] = field(default_factory=dict)
+    running: int = 0
+
+    def first(self) -> Place | None:
+        """The one that may start before its others."""
+        return next((place for place in self.waiting if place.eligible), None)
+
+
 class Admission:
-    def __init__(self, *, max_running: int, max_queued: int) -> None:
+    """`weights`: those of tenants whose share is not that of all others."""
+
+    def __init__(self, *, max_running: int, max_queued: int, weights: Weights | None = None) -> None:
         self._max_running = max_running
         self._max_queued = max_queued
+        self._weights = weights or {}
         self._free = max_running
-        self._waiting: dict[Place, None] = {}
+        self._lines: dict[str, _Line] = {}
+        """Of the tenants that wait or run."""
+        self._queued = 0
+        self._entered = 0
+        self._turn = 0.0
+        """That of whoever started last."""
         self._mean_s = 1.0
 
     @property
@@ -58,15 +94,18 @@ class Admission:
         """Whether whoever becomes eligible now starts at once: among those who may start nobody waits then."""
         return self._free > 0
 
-    def enter(self, now: float, *, eligible: bool) -> Place:
-        """Takes a request in, which may start at once. Raises QueueFull."""
-        starts_now = eligible and self._free and not self._next_eligible()
-        if not starts_now and len(self._waiting) >= self._max_queued:
-            low, high = _ADVICE_RANGE_S
-            advice = self._mean_s * (len(self._waiting) + 1) / self._max_running
-            raise QueueFull(self._max_queued, min(max(advice, low), high))
-        place = Place(now, eligible)
-        self._waiting[place] = None
+    def enter(self, now: float, *, eligible: bool, tenant: str = "") -> Place:
+        """Takes a request in, which may start at once; another one may lose its place for it. Raises QueueFull."""
+        # Where slots are free nobody waits that may start.
+        if self._queued >= self._max_queued and not (eligible and self._free):
+            self._make_room(tenant)
+        line = self._lines.get(tenant)
+        if line is None:
+            line = self._lines[tenant] = _Line(self._weights.get(tenant, 1.0), self._turn)
+        self._entered += 1
+        place = Place(self._entered, tenant, now, eligible)
+        line.waiting[place] = None
+        self._queued += 1
         self._start(now)
         return place
 
@@ -77,29 +116,70 @@ class Admission:
 
     def leave(self, place: Place, now: float) -> None:
         """It has ended or gave up, and another one starts in its stead. Idempotent."""
-        self._waiting.pop(place, None)
-        if place.started.is_set() and not place.left:
+        if place.left:
+            return
+        place.left = True
+        line = self._lines[place.tenant]
+        if place.started.is_set():
+            line.running -= 1
             self._free += 1
             self._mean_s += _RECENT * (now - place.started_at - self._mean_s)
-        place.left = True
+        else:
+            del line.waiting[place]
+            self._queued -= 1
+        if not (line.waiting or line.running):
+            del self._lines[place.tenant]
         self._start(now)
 
     def statistics(self, now: float) -> AdmissionStatistics:
-        oldest = next(iter(self._waiting), None)
+        oldest = min(
+            (next(iter(line.waiting)).entered_at for line in self._lines.values() if line.waiting), default=now
+        )
         return AdmissionStatistics(
             max_running=self._max_running,
             running=self._max_running - self._free,
             max_queued=self._max_queued,
-            queued=len(self._waiting),
-            oldest_wait_s=now - oldest.entered_at if oldest else 0.0,
+            queued=self._queued,
+            oldest_wait_s=now - oldest,
         )
 
+    def _make_room(self, tenant: str) -> None:
+        """Takes a place from whoever has borrowed most. Raises QueueFull where nobody has borrowed."""
+        used = {each: len(line.waiting) for each, line in self._lines.items()}
+        low, high = _ADVICE_RANGE_S
+        advice = min(max(self._mean_s * (self._queued + 1) / self._max_running, low), high)
+        full = f"{self._max_queued} requests wait already (max_queued), "
+        other = lender(tenant, used, self._weights)
+        if other is None:
+            raise QueueFull(full + bound(tenant, used, self._max_queued, self._weights), advice)
+        used.setdefault(tenant, 1)  # whoever wants a place has a share of them
+        line = self._lines[other]
+        newest = next(reversed(line.waiting))
+        del line.waiting[newest]
+        newest.left = True
+        self._queued -= 1
+        if not (line.waiting or line.running):
+            del self._lines[other]
+        lost = bound(other, used, self._max_queued, self._weights)
+        newest.gives_way(QueueFull(f"{full}{lost}: this one gave way to another tenant's", advice))
+
     def _start(self, now: float) -> None:
-        while self._free and (place := self._next_eligible()) is not None:
-            del self._waiting[place]
-            place.started_at = now
+        while self._free and self._queued and (place := self._next()) is not None:
+            line = self._lines[place.tenant]
+            del line.waiting[place]
+            line.running += 1
+            self._turn = max(self._turn, line.turn)
+            line.turn = self._turn + 1 / line.weight
+            self._queued -= 1
             self._free -= 1
+            place.started_at = now
             place.started.set()
 
-    def _next_eligible(self) -> Place | None:
-        return next((place for place in self._waiting if place.eligible), None)
+    def _next(self) -> Place | None:
+        """The first of the tenant that has the fewest slots for its weight; of several, whose turn it is."""
+        if len(self._lines) == 1:
+            return next(iter(self._lines.values())).first()
+        found = [(line, place) for line in self._lines.values() if (place := line.first())]
+        if not found:
+            return None
+        return min(found, key=lambda each: (each[0].running / each[0].weight, each[0].turn, each[1].number))[1]

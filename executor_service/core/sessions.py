@@ -20,10 +20,10 @@ class SessionBusy(Exception):  # noqa: N818 - a state of a session
 
 
 class TooManySessions(Exception):  # noqa: N818 - a decision
-    """The server has as many sessions as it may."""
+    """The server has as many sessions as it may, and none that another tenant has borrowed."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(f"{most} sessions live or are being made already (max_sessions)")
+    def __init__(self, most: int, bound: str) -> None:
+        super().__init__(f"{most} sessions live or are being made already (max_sessions), {bound}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,7 +266,8 @@ async def open_work(
     """Every way to run something in the sandboxes of this machine, sessions among them; the queue in front of it; and
     verifications, whose cases go through that queue."""
     host, boxes, planner, compiler = here
-    table = SessionTable(name, clock, most=config.max_sessions)
+    weights, most_running, most_queued = config.tenant_weights, config.max_concurrent, config.max_queued
+    table = SessionTable(name, clock, most=config.max_sessions, weights=weights)
     sessions = await stack.enter_async_context(
         Sessions(boxes, planner, hold, clock, table=table, grace_s=_INTERRUPT_S, name=name)
     )
@@ -279,7 +280,7 @@ async def open_work(
             clock,
             name=name,
             level=host.level,
-            admission=Admission(max_running=config.max_concurrent, max_queued=config.max_queued),
+            admission=Admission(max_running=most_running, max_queued=most_queued, weights=weights),
             table=open_table(),
             queue_timeout_s=config.queue_timeout_s,
             turns=sessions,

@@ -90,6 +90,11 @@ class _Run(Flight[ExecutionResult]):
         """Whether the program may have run."""
         return self.attempt is not None and self.attempt.started
 
+    def refuse(self, refusal: QueueFull) -> None:
+        """Ends it before its program starts."""
+        self.land(refusal)
+        self.cancel()
+
     def observe(self, stream: Stream, data: bytes) -> None:
         """Takes in output as it is read."""
         self.output.append(stream, data)
@@ -221,11 +226,12 @@ class Runs:
         # A cell may have to wait for its turn in its session; it holds no slot until then.
         eligible = not request.session_id and (request.lease is not None or not self._gate.needs_queue)
         try:
-            place = self._admission.enter(self._clock.now(), eligible=eligible)
+            place = self._admission.enter(self._clock.now(), eligible=eligible, tenant=request.tenant)
         except QueueFull:
             self.tally.refused(Refusal.QUEUE_FULL)
             raise
         run = _Run(request, next(self._numbers), place, work, self._landed)
+        place.gives_way = run.refuse
         self._runs[run.number] = run
         self._table.begin(request.request_id, fingerprint, run)
         task = run.begin(self._tasks, lambda: self._drive(run), lambda: self._cancelled(run), f"run {run.number}")

@@ -3,18 +3,19 @@
 room reserved -> live (rests, or a cell has its turn and others queue behind it) -> ended (why stays known a while).
 
 Invariants: one cell of a session at a time, in the order of arrival; no more than `most` sessions live or are being
-made; what waits in an ended session is told so.
+made; a tenant that has fewer than its share of them can have one more; what waits in an ended session is told so.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
 from executor_service.core.sessions import Ended, SessionBusy, SessionNotFound, TooManySessions
+from executor_service.core.shares import Weights, bound, lender
 from executor_service.model import Limits, SessionInfo
 from fairbox.clock import Clock
 
@@ -93,36 +94,58 @@ class LiveSession:
 
 
 class SessionTable:
-    """`server` is the name that every session id begins with."""
+    """`server` is the name that every session id begins with; `weights` are those of tenants whose share is not that of
+    all others."""
 
-    def __init__(self, server: str, clock: Clock, *, most: int) -> None:
+    def __init__(self, server: str, clock: Clock, *, most: int, weights: Weights | None = None) -> None:
         self.live: dict[str, LiveSession] = {}
         self._server = server
         self._clock = clock
         self._most = most
+        self._weights = weights or {}
         self._ended: OrderedDict[str, Ended] = OrderedDict()
         self.made = 0
         """Sessions so far, branches among them."""
-        self._reserved = 0
+        self._used: Counter[str] = Counter()
+        """Tenant -> sessions that live or are being made."""
         self._numbers = count(1)
 
     def session_id(self, secret: str) -> str:
         """An id that names this server and can't be guessed if `secret` can't."""
         return f"{self._server}~{secret}"
 
-    def reserve(self, number: int) -> None:
-        """Takes room for so many sessions. Raises TooManySessions."""
-        if len(self.live) + self._reserved + number > self._most:
-            raise TooManySessions(self._most)
-        self._reserved += number
+    def reserve(self, number: int, tenant: str) -> list[LiveSession]:
+        """Takes room for so many sessions of a tenant, and returns those that have to be ended at once to make it.
+        Raises TooManySessions; then nothing has changed."""
+        used, giving_way = self._used.copy(), list[LiveSession]()
+        candidates: dict[str, list[LiveSession]] = {}
+        free = self._most - used.total()
+        used[tenant] += min(number, free)
+        for _ in range(number - free):
+            other = lender(tenant, used, self._weights)
+            if other is not None and other not in candidates:
+                candidates[other] = self._in_order_of_loss(other)
+            if other is None or not candidates[other]:
+                raise TooManySessions(self._most, bound(tenant, self._used, self._most, self._weights))
+            giving_way.append(candidates[other].pop())
+            used[other] -= 1
+            used[tenant] += 1
+        self._used[tenant] += number
+        return giving_way
 
-    def release(self, number: int) -> None:
+    def _in_order_of_loss(self, tenant: str) -> list[LiveSession]:
+        """A tenant's sessions, last the one whose end costs least: the one that has rested longest, or where all run
+        cells the newest."""
+        mine = [session for session in self.live.values() if session.info.tenant == tenant]
+        return sorted(mine, key=lambda each: (not each.busy, -each.idle_since if not each.busy else each.number))
+
+    def release(self, number: int, tenant: str) -> None:
         """Gives reserved room back."""
-        self._reserved -= number
+        self._used[tenant] -= number
+        self._used += Counter()  # forgets tenants that have none
 
     def add(self, info: SessionInfo, limits: Limits, family: Family, member: Interpreter) -> LiveSession:
-        """A session lives, in room that was reserved. `limits` are those of its cells that name none."""
-        self._reserved -= 1
+        """A session lives, in room that its tenant has reserved. `limits` are those of its cells that name none."""
         self.made += 1
         session = LiveSession(next(self._numbers), info, limits, family, member, self._clock, self._clock.now())
         session.cells, session.memory_bytes = info.cells, info.memory_bytes  # a branch begins with its parent's
@@ -146,6 +169,7 @@ class SessionTable:
         session = self.live.pop(session_id, None)
         if session is None:
             return
+        self.release(1, session.info.tenant)
         self._ended[session_id] = ended
         while len(self._ended) > KEPT_ENDED:
             self._ended.popitem(last=False)

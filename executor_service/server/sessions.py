@@ -33,6 +33,7 @@ from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 
 _log = logging.getLogger(__name__)
+_GAVE_WAY = Ended("gave way to another tenant's: its own had more than its share of max_sessions")
 _SWEEP_S = 1.0
 """Between two looks at who has been idle for too long."""
 
@@ -85,15 +86,16 @@ class Sessions:
         """Raises TooManySessions, SessionFailed, Draining, and what holding its workspace raises."""
         if self.draining:
             raise Draining
-        self.table.reserve(1)
+        giving_way = self.table.reserve(1, request.tenant)
         session_id = self._new_id()
         opened: asyncio.Future[Family] = asyncio.get_running_loop().create_future()
         profile = request.profile or self._planner.session_profile()
-        self._tasks.create_task(self._keep(request, profile, session_id, opened), name=session_id)
         try:
+            await self._end_all(giving_way)
+            self._tasks.create_task(self._keep(request, profile, session_id, opened), name=session_id)
             family = await opened
         except BaseException as error:
-            self.table.release(1)
+            self.table.release(1, request.tenant)
             if isinstance(error, SandboxFailure):
                 _log.error("a session could not be made: %s", error)
                 raise SessionFailed(f"the session could not be made: {error}") from None
@@ -117,12 +119,14 @@ class Sessions:
         parent = self.table.find(request.session_id)
         parent.enter_at_once()
         try:
-            self.table.reserve(request.count)
+            tenant = parent.info.tenant
+            giving_way = self.table.reserve(request.count, tenant)
             ids = [self._new_id() for _ in range(request.count)]
             try:
+                await self._end_all(giving_way)
                 members = await parent.family.branch(parent.member, ids)
             except BaseException:
-                self.table.release(request.count)
+                self.table.release(request.count, tenant)
                 raise
             like = replace(parent.seen(), parent_session_id=request.session_id)
             made = []
@@ -205,6 +209,13 @@ class Sessions:
         """Kills it; it is unknown from now on."""
         session.family.kill(session.member, Death(why, ours=True))
         self.table.end(session.info.session_id, why)
+
+    async def _end_all(self, giving_way: list[LiveSession]) -> None:
+        """Ends them at once, and returns when nothing of them runs any more."""
+        for session in giving_way:
+            self._end(session, _GAVE_WAY)
+        for session in giving_way:
+            await asyncio.wait([session.member.gone])
 
     async def _keep(
         self, request: SessionRequest, profile: str, session_id: str, opened: asyncio.Future[Family]

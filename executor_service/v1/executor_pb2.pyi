@@ -451,7 +451,9 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
     minutes. The same id with another request is INVALID_ARGUMENT. At most 128 characters. Empty: never deduplicated.
     """
     tenant: builtins.str
-    """Who the work is for, in fairness, status and logs. At most 128 characters."""
+    """Who the work is for: in shares of slots, queue and sessions, in status and logs. Empty: that of the caller's token, or
+    the tenant without a name. At most 128 characters.
+    """
     profile: builtins.str
     """Runtime profile, as GetStatus lists it. Empty: chosen by the server."""
     display: builtins.bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from executor_service.core.admission import Admission, Place, QueueFull
 from executor_service.core.dedup import DedupTable, IdReused, ResultGone
+from executor_service.core.shares import lender, share_of
 from executor_service.core.verdict import judge
 from executor_service.model import Cause, Limits, Outcome, Output
 from executor_service.sandbox.inside.watch import SAMPLE_S, TICK_S, Reading, Watch
@@ -41,34 +42,101 @@ def test_no_queue_at_all_still_lets_free_slots_be_used() -> None:
         admission.enter(0, eligible=True)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["enter", "wait", "eligible", "leave"]), st.integers(0, 9)), max_size=80))
-def test_admission_agrees_with_a_plain_model(steps: list[tuple[str, int]]) -> None:
-    admission = Admission(max_running=2, max_queued=3)
-    waiting: deque[Place] = deque()
+WEIGHTS = {"a": 2.0, "c": 0.5}
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["enter", "enter", "wait", "eligible", "leave"]), st.sampled_from("abc"), st.integers(0, 9)
+    ),
+    max_size=80,
+)
+
+
+def level(tenant: str, number: int) -> float:
+    return number / WEIGHTS.get(tenant, 1.0)
+
+
+@given(STEPS)
+def test_admission_agrees_with_a_plain_model(steps: list[tuple[str, str, int]]) -> None:
+    """First in, first out within a tenant; slots and places by weight between them; borrowed, and given back."""
+    admission = Admission(max_running=3, max_queued=4, weights=WEIGHTS)
+    waiting: list[Place] = []
     running: list[Place] = []
-    for now, (step, number) in enumerate(steps):
+    gave_way: list[Place] = []
+
+    def used(of: list[Place], tenant: str) -> int:
+        return sum(place.tenant == tenant for place in of)
+
+    for now, (step, tenant, number) in enumerate(steps):
         inside = [*running, *waiting]
         if step in ("enter", "wait"):
-            eligible = step == "enter"
-            ready = any(place.eligible for place in waiting)
-            if len(waiting) >= 3 and not (eligible and len(running) < 2 and not ready):
-                with pytest.raises(QueueFull):
-                    admission.enter(now, eligible=eligible)
-                continue
-            waiting.append(admission.enter(now, eligible=eligible))
+            eligible, victim = step == "enter", None
+            if len(waiting) >= 4 and not (eligible and len(running) < 3):
+                wanted = level(tenant, used(waiting, tenant) + 1)
+                victim = max(reversed(waiting), key=lambda place: level(place.tenant, used(waiting, place.tenant)))
+                ours = share_of(tenant, Counter(place.tenant for place in waiting), 4, WEIGHTS)
+                if level(victim.tenant, used(waiting, victim.tenant)) <= wanted:
+                    assert used(waiting, tenant) >= ours, "refused below its share"
+                    with pytest.raises(QueueFull, match=f"max_queued.*share is {ours}$"):
+                        admission.enter(now, eligible=eligible, tenant=tenant)
+                    continue
+            place = admission.enter(now, eligible=eligible, tenant=tenant)
+            waiting.append(place)
+            place.gives_way = lambda refusal, place=place: gave_way.append(place)  # type: ignore[misc]
+            if victim is not None:
+                lost = gave_way.pop()
+                levels = [level(each.tenant, used(waiting, each.tenant)) for each in (lost, victim)]
+                assert levels[0] == levels[1], "not whoever has borrowed most"
+                assert lost is [other for other in waiting if other.tenant == lost.tenant][-1], "not its newest"
+                waiting.remove(lost)
+                admission.leave(lost, now)
         elif inside and step == "eligible":
             admission.eligible(inside[number % len(inside)], now)
         elif inside:
             place = inside[number % len(inside)]
             (running if place in running else waiting).remove(place)
             admission.leave(place, now)
-        while len(running) < 2 and (first := next((place for place in waiting if place.eligible), None)) is not None:
-            waiting.remove(first)
-            running.append(first)
-        assert all(started(*running))
-        assert not any(started(*waiting))
+        ready = [place for place in waiting if place.eligible] if len(running) < 3 else []
+        begun = [place for place in waiting if place.started.is_set()]
+        assert len(begun) == min(1, len(ready))
+        for place in begun:
+            assert place is next(other for other in ready if other.tenant == place.tenant), "passed within its tenant"
+            least = min(level(other.tenant, used(running, other.tenant)) for other in ready)
+            assert level(place.tenant, used(running, place.tenant)) == least
+            waiting.remove(place)
+            running.append(place)
+        assert not gave_way
         counts = admission.statistics(now)
         assert (counts.running, counts.queued) == (len(running), len(waiting))
+    for place in [*running, *waiting]:
+        admission.leave(place, 100)
+    assert not admission._lines, "a tenant that has gone is remembered"
+
+
+def test_tenants_take_turns_at_a_single_slot_by_their_weights() -> None:
+    admission = Admission(max_running=1, max_queued=1000, weights=WEIGHTS)
+    places = [admission.enter(0, eligible=True, tenant=tenant) for tenant in "abc" for _ in range(100)]
+    seen: list[str] = []
+    for now in range(70):
+        (running,) = [place for place in places if place.started.is_set()]
+        places.remove(running)
+        admission.leave(running, now)
+        seen.append(running.tenant)
+    assert [seen.count(tenant) for tenant in "abc"] == pytest.approx([40, 20, 10], abs=1)
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=200), st.integers(1, 12))
+def test_units_end_up_as_the_weights_say_and_none_goes_back_and_forth(wants: list[str], most: int) -> None:
+    used: dict[str, int] = {}
+    for tenant in [*wants, *"abcd" * most]:
+        if sum(used.values()) == most:
+            other = lender(tenant, used, WEIGHTS)
+            if other is None:
+                assert used.get(tenant, 0) >= share_of(tenant, used, most, WEIGHTS)
+                continue
+            used[other] -= 1
+        used[tenant] = used.get(tenant, 0) + 1
+    assert all(used.get(tenant, 0) >= share_of(tenant, used, most, WEIGHTS) for tenant in "abcd")
+    assert all(lender(tenant, used, WEIGHTS) is None for tenant in "abcd")
 
 
 def table(**bounds: float) -> Table:

@@ -56,6 +56,28 @@ async def test_overload_reaches_every_kind_of_call() -> None:
             await end(calls, server)
 
 
+async def test_a_tenant_gets_its_share_of_a_queue_that_another_has_filled() -> None:
+    with running("max_concurrent=1", "max_queued=4", "tenant_weights={calm: 0.5}") as server:
+        async with ExecutorClient(server.target) as executor:
+            (runs,) = await fill(executor, server, 1, 0)
+            calls = [asyncio.create_task(executor.execute(SPIN)) for _ in range(4)]
+            await asyncio.to_thread(wait_for, lambda: server.status().queued == 4)
+            calm = asyncio.create_task(executor.execute("print(1)", tenant="calm"))
+            with pytest.raises(
+                Overloaded, match=r"max_queued\), 4 of them this tenant's, whose share is 2: .*gave way"
+            ):
+                await asyncio.wait_for(next(asyncio.as_completed(calls)), 30)
+            with pytest.raises(Overloaded, match=r"max_queued\), 1 of them this tenant's, whose share is 1$") as caught:
+                await executor.execute("1", tenant="calm")
+            assert 0 < caught.value.retry_after_s <= 30
+            with pytest.raises(Overloaded, match=r"max_queued\), 3 of them this tenant's, whose share is 2$"):
+                await executor.execute("1")
+            assert (server.status().running, server.status().queued) == (1, 4)
+            runs.cancel()
+            assert (await asyncio.wait_for(calm, 30)).ok, "its turn comes, although three of the other's came before it"
+            await end(calls, server)  # type: ignore[arg-type]
+
+
 async def test_what_was_refused_left_nothing_behind() -> None:
     """A refused request is in no count and its id is free."""
     with running("max_concurrent=1", "max_queued=1") as server:

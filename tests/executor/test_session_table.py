@@ -16,7 +16,7 @@ from fairbox.testing import ManualClock
 
 
 def add(table: SessionTable, info: SessionInfo) -> LiveSession:
-    table.reserve(1)
+    table.reserve(1, info.tenant)
     nothing = cast("Any", None)
     return table.add(info, Limits(), nothing, nothing)
 
@@ -81,11 +81,11 @@ async def test_what_can_not_wait_is_refused_while_a_cell_runs() -> None:
 
 def test_room_is_taken_while_sessions_are_being_made() -> None:
     table = table_of(most=3)
-    table.reserve(2)
-    with pytest.raises(TooManySessions, match=r"3 sessions.*max_sessions"):
-        table.reserve(2)
-    table.release(2)
-    table.reserve(3)
+    table.reserve(2, "a")
+    with pytest.raises(TooManySessions, match=r"3 sessions.*max_sessions.*2 of them this tenant's, whose share is 3"):
+        table.reserve(2, "a")
+    table.release(2, "a")
+    table.reserve(3, "a")
 
 
 async def test_an_ended_session_says_why_and_who_could_have_caused_it() -> None:

@@ -330,6 +330,32 @@ async def test_the_number_of_sessions_is_bounded() -> None:
             assert server.status().sessions == 2
 
 
+async def test_a_tenant_gets_its_share_of_the_sessions_that_another_has_taken() -> None:
+    """Another's sessions end for it: one that rests before one that works, and none within the other's own share."""
+    with running("max_concurrent=4", "max_sessions=4") as server:
+        async with ExecutorClient(server.target) as executor:
+            greedy = [Session(executor, await executor.create_session(tenant="greedy")) for _ in range(4)]
+            cells = [asyncio.create_task(each.run("while True: pass")) for each in (greedy[0], greedy[2], greedy[3])]
+            await asyncio.to_thread(wait_for, lambda: server.status().running == 3)
+            calm = Session(executor, await executor.create_session(tenant="calm"))
+            with pytest.raises(SessionNotFound, match=r"gave way to another tenant's.*max_sessions") as caught:
+                await greedy[1].run("1")
+            assert caught.value.cause is Cause.INFRA
+            await calm.branch()  # the newest of those that work
+            with pytest.raises(SessionNotFound, match="gave way"):
+                await greedy[3].run("1")
+            assert (await cells[2]).outcome is Outcome.CANCELLED
+            with pytest.raises(Overloaded, match=r"\(max_sessions\), 2 of them this tenant's, whose share is 2$"):
+                await calm.branch()
+            with pytest.raises(Overloaded, match=r"\(max_sessions\), 2 of them this tenant's, whose share is 2$"):
+                await executor.create_session(tenant="greedy")
+            assert server.status().sessions == 4
+            assert not any(cell.done() for cell in cells[:2])
+            for cell in cells[:2]:
+                cell.cancel()
+            await asyncio.gather(*cells, return_exceptions=True)
+
+
 async def test_files_and_environment_are_there_from_the_first_cell(executor: ExecutorClient) -> None:
     async with executor.session(env={"MODE": "fast"}, files=[InputFile("a", b"A")]) as session:
         look = "import os; os.environ['MODE'], open('a').read(), os.getcwd() == os.environ['HOME']"
