@@ -12,6 +12,9 @@ from fairbox.telemetry import TelemetrySettings
 from limiter.core import BucketLimits, BucketOrder, Timing
 
 LEADERS = ("none", "file", "k8s")
+_OUTLIVES_S = 60.0
+"""Default of `executor_ttl_s` where a roster is kept: a takeover (6 s), an outage of the API server and a slow start of
+the next limiter (half a minute each) fit in. Only executors that died are waited for so long."""
 MAX_BUCKETS = 1_000
 """Status shows every bucket, so there can't be any number of them."""
 
@@ -74,7 +77,11 @@ class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
         False, help="Nothing runs that an earlier limiter has let in: grant at once, and not after the learning time."
     )
     grace_s: float = setting(1.5, help="How long a client's session outlives its stream, seconds.")
-    executor_ttl_s: float = setting(6.0, help="How long an executor's session lasts without a heartbeat, seconds.")
+    executor_ttl_s: float = setting(
+        0.0,
+        help="How long programs outlive the limiter's silence, and a dead executor's stay counted, seconds; 0: "
+        "60 with leader=file or k8s; 6 with none, where the first grant after each start waits for it.",
+    )
 
     def validate(self) -> None:
         """Raises ConfigError for what the types can't say."""
@@ -86,7 +93,8 @@ class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
                 "could ask for leases, or nobody could bind them"
             )
         _within("grace_s", self.grace_s, 0.0, 3600.0)
-        _within("executor_ttl_s", self.executor_ttl_s, 0.2, 3600.0)
+        if self.executor_ttl_s:
+            _within("executor_ttl_s", self.executor_ttl_s, 0.2, 3600.0, "0, or ")
         if self.leader not in LEADERS:
             raise ConfigError(f"leader is {self.leader!r}, must be one of {', '.join(LEADERS)}")
         if bool(self.state_file) != (self.leader == "file"):
@@ -104,13 +112,14 @@ class LimiterConfig(TelemetrySettings, ServerSecuritySettings):
 
     def timing(self) -> Timing:
         """The times, as the core takes them."""
-        return Timing(grace=self.grace_s, executor_ttl=self.executor_ttl_s)
+        ttl = self.executor_ttl_s or (Timing().executor_ttl if self.leader == "none" else _OUTLIVES_S)
+        return Timing(grace=self.grace_s, executor_ttl=ttl)
 
     def limits(self) -> list[BucketLimits]:
         """The buckets, as the core takes them."""
         return [bucket.limits(name) for name, bucket in self.buckets.items()]
 
 
-def _within(path: str, value: float, low: float, high: float) -> None:
+def _within(path: str, value: float, low: float, high: float, other: str = "") -> None:
     if not math.isfinite(value) or not low <= value <= high:
-        raise ConfigError(f"{path} is {value}, must be from {low} to {high}")
+        raise ConfigError(f"{path} is {value}, must be {other}from {low} to {high}")

@@ -33,11 +33,13 @@ __all__ = ["Bound", "GoneAway", "Granted", "Lost", "News", "Refused", "SessionMa
 
 MAX_FRAME_ITEMS = 512
 """Items in one frame."""
-_HEARTBEATS_PER_TTL = 4
+_BEAT_SHARE, _BEAT_S = 0.25, 1.5
+"""An executor's heartbeats: so often in its ttl, and as often as clients beat where that is long, so that a connection
+that carries nothing is found as soon."""
 _MAX_PLACES = 10_000
 """Tickets of leases that are remembered: of those that nobody asks to replace too."""
-_STALLED_SHARE = 0.5
-"""An acknowledgement that is overdue by this share of the ttl means that the connection is dead."""
+_STALLED_BEATS = 2
+"""An acknowledgement that is overdue by so many heartbeats means that the connection is dead."""
 
 
 class SessionMachine:
@@ -237,6 +239,12 @@ class SessionMachine:
             self._beat(frame, now)
         return frame
 
+    def last_frame(self) -> pb.SessionRequest | None:
+        """What an executor says at its end, when nothing else is to be said and nothing can be running."""
+        runs = self.held or self._binding
+        ends = self.kind is SessionKind.EXECUTOR and self.welcomed and not runs
+        return pb.SessionRequest(goodbye=True) if ends else None
+
     # What time does
 
     def next_deadline(self) -> float | None:
@@ -254,7 +262,7 @@ class SessionMachine:
         if self._pulse is not None:
             return self.welcomed and self._pulse.dead(now)
         oldest = next(iter(self._unacked.values()), None)
-        return self.welcomed and oldest is not None and now - oldest > self._ttl * _STALLED_SHARE
+        return self.welcomed and oldest is not None and now - oldest > _STALLED_BEATS * self._beat_every
 
     # Internal
 
@@ -283,7 +291,7 @@ class SessionMachine:
     def _welcome(self, welcome: pb.Welcome, now: float, news: list[News]) -> None:
         self.welcomed, self.epoch, self._ttl = True, welcome.epoch, welcome.ttl_s
         if self.kind is SessionKind.EXECUTOR:
-            self._next_heartbeat = now + self._ttl / _HEARTBEATS_PER_TTL
+            self._next_heartbeat = now + self._beat_every
         if self._pulse is not None:
             self._pulse.opened(now, welcome.quiet_s)
         news.append(Welcomed(welcome.epoch, welcome.resumed))
@@ -322,6 +330,10 @@ class SessionMachine:
             self._holds.pop(lease, None)
         news.append(Lost(lease, reason))
 
+    @property
+    def _beat_every(self) -> float:
+        return min(self._ttl * _BEAT_SHARE, _BEAT_S)
+
     def _beat_at(self) -> float:
         if self._pulse is None:
             return self._next_heartbeat
@@ -334,7 +346,7 @@ class SessionMachine:
             self._pulse.beat(now)
             return
         self._unacked[self._heartbeat] = now
-        self._next_heartbeat = now + self._ttl / _HEARTBEATS_PER_TTL if self._ttl else float("inf")
+        self._next_heartbeat = now + self._beat_every if self._ttl else float("inf")
 
     def _acked(self, number: int) -> None:
         """Validity counts from the sending of the heartbeat: whatever came later may not have reached the limiter."""

@@ -292,6 +292,8 @@ class SessionRunner:
                     await connection.send(frame)
                     continue
                 if self._closing.is_set():
+                    if (last := machine.last_frame()) is not None:
+                        await connection.send(last)
                     await connection.finish()
                     return
                 dirty.clear()

@@ -99,6 +99,13 @@ class Disconnect:
 
 
 @fact
+class Goodbye:
+    """An executor ends in order and runs nothing. Ignored while it has a lease."""
+
+    session_id: str
+
+
+@fact
 class Heartbeat:
     """A session is alive; answered by `HeartbeatAcked`."""
 
@@ -151,6 +158,7 @@ Event = (
     | Bind
     | Hello
     | Disconnect
+    | Goodbye
     | Heartbeat
     | Revoke
     | Configure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from limiter.core.bucket import Bucket
 from limiter.core.effects import HeartbeatAcked, Refused, RosterChanged, SessionEnded, Welcomed
-from limiter.core.events import Acquire, Disconnect, Heartbeat, HeldLease, Hello, RosterKept
+from limiter.core.events import Acquire, Disconnect, Goodbye, Heartbeat, HeldLease, Hello, RosterKept
 from limiter.core.ids import LeaseId, Ticket
 from limiter.core.lease import Lease, Session
 from limiter.core.ledger import Ledger
@@ -81,7 +81,7 @@ def reconcile_requests(ledger: Ledger, session: Session, hello: Hello) -> tuple[
 
 
 class SessionRules:
-    """Handles `Hello`, `RosterKept`, `Disconnect`, `Heartbeat`, the ends of sessions and of the recovery."""
+    """Handles `Hello`, `RosterKept`, `Disconnect`, `Goodbye`, `Heartbeat`, the ends of sessions and of the recovery."""
 
     def __init__(self, ledger: Ledger, requests: RequestRules, timing: Timing) -> None:
         self._ledger = ledger
@@ -193,6 +193,11 @@ class SessionRules:
         for bucket in ledger.buckets.values():
             ledger.pump(bucket, now)
 
+    def goodbye(self, event: Goodbye, now: float) -> None:
+        session = self._ledger.sessions.get(event.session_id)
+        if session is not None and session.kind is SessionKind.EXECUTOR and not session.leases:
+            self._end(session, "it has ended", now)
+
     def heartbeat(self, event: Heartbeat, now: float) -> None:
         session = self._ledger.sessions.get(event.session_id)
         if session is not None:
@@ -207,13 +212,17 @@ class SessionRules:
             return
         silent_at = session.last_heard + timing.executor_silence
         if silent_at <= now:
-            ledger.effects.append(SessionEnded(session.session_id, "it was silent for too long"))
-            ledger.end_session(session, "its executor was silent for too long", now)
-            self._leave(session.session_id)
+            self._end(session, "it was silent for too long", now)
             return
         if session.gone_at + timing.grace <= now:
             ledger.drop_unbound(session, "the executor that asked for it has gone", now)
         ledger.deadlines.set(session, silent_at)
+
+    def _end(self, session: Session, reason: str, now: float) -> None:
+        """Ends an executor, which the next leader need not wait for."""
+        self._ledger.effects.append(SessionEnded(session.session_id, reason))
+        self._ledger.end_session(session, reason, now)
+        self._leave(session.session_id)
 
 
 def _late(event: Hello) -> Refused:

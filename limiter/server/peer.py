@@ -31,7 +31,7 @@ from limiter.core.effects import (
     SessionEnded,
     Welcomed,
 )
-from limiter.core.events import Bind, Cancel, Event, Heartbeat, Release
+from limiter.core.events import Bind, Cancel, Event, Goodbye, Heartbeat, Release
 from limiter.server.access import check_kind
 from limiter.server.convert import acquire_event, hello_event, lease_message
 from limiter.server.fields import IDENTIFIER
@@ -168,6 +168,8 @@ class PeerStream:
             yield Bind(session_id, lease_id, bind.lease.client_session_id, run_id)
         if frame.heartbeat:
             yield Heartbeat(session_id, frame.heartbeat)
+        if frame.goodbye:
+            yield Goodbye(session_id)
 
     def _hello(self, message: pb.Hello) -> bool:
         """Opens the session; False when that was refused."""

@@ -463,11 +463,16 @@ class SessionRequest(google.protobuf.message.Message):
     ACQUIRES_FIELD_NUMBER: builtins.int
     BINDS_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
+    GOODBYE_FIELD_NUMBER: builtins.int
     heartbeat: builtins.int
-    """Number of this heartbeat, growing from 1; 0: none in this frame. An executor sends one every quarter of its ttl,
-    and may run bound work only until the sending time of the last acknowledged one plus the ttl (less 2 %). A client
+    """Number of this heartbeat, growing from 1; 0: none in this frame. An executor sends one every quarter of its ttl, and
+    every 1.5 s where that is longer, and may run bound work only until the sending time of the last acknowledged one plus the ttl (less 2 %). A client
     that waits for or holds something sends one when it has heard nothing for `quiet_s` of the welcome, and gives the
     connection up when it hears nothing for as long again; nothing else depends on it.
+    """
+    goodbye: builtins.bool
+    """The last frame of an executor that ends in order: its session ends at once, and no later limiter waits for it.
+    Ignored while it has a lease. False: the session lasts on. Executor only.
     """
     @property
     def hello(self) -> global___Hello:
@@ -498,9 +503,10 @@ class SessionRequest(google.protobuf.message.Message):
         acquires: collections.abc.Iterable[global___Acquire] | None = ...,
         binds: collections.abc.Iterable[global___Bind] | None = ...,
         heartbeat: builtins.int = ...,
+        goodbye: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["hello", b"hello"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["acquires", b"acquires", "binds", b"binds", "cancels", b"cancels", "heartbeat", b"heartbeat", "hello", b"hello", "releases", b"releases"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["acquires", b"acquires", "binds", b"binds", "cancels", b"cancels", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "releases", b"releases"]) -> None: ...
 
 global___SessionRequest = SessionRequest
 
@@ -520,7 +526,7 @@ class Welcome(google.protobuf.message.Message):
     epoch: builtins.int
     """Epoch of this limiter. A client drops leases of other epochs."""
     ttl_s: builtins.float
-    """How long an executor's session lasts without a heartbeat."""
+    """How long an executor's session lasts without a heartbeat, seconds: its programs outlive silence for that long."""
     grace_s: builtins.float
     """How long a client's session outlives its stream."""
     resumed: builtins.bool

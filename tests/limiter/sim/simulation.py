@@ -52,7 +52,7 @@ class Verdict:
 def simulate(scenario: Scenario, show: Callable[[str], None] | None = None) -> Verdict:
     """Runs one history; `show` gets every line of its trace."""
     loop = SimLoop()
-    world = World(scenario, loop, _make, show)
+    world = World(scenario, loop, make_node, show)
 
     def failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         world.checker.violated("error", f"{context.get('message')}: {context.get('exception')!r}")
@@ -70,7 +70,7 @@ def simulate(scenario: Scenario, show: Callable[[str], None] | None = None) -> V
     return Verdict(scenario, tuple(world.checker.violations), world.checker.counts, world.trace.digest())
 
 
-def _make(world: World, name: str) -> Node:
+def make_node(world: World, name: str) -> Node:
     if name == STORE:
         return StoreNode(world)
     if name.startswith("limiter"):
