@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import functools
+import inspect
 import ipaddress
 import logging
 import os
@@ -16,12 +18,13 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -44,6 +47,59 @@ _DESCRIPTORS = 16_384
 _PR_SET_PDEATHSIG = 1
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class _Registry:
+    """Takes the place of a server where generated code adds a service to it: what that handles is `_Readable` there."""
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        self._server.add_generic_rpc_handlers(tuple(map(_Readable, handlers)))
+
+    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
+        """Newer generated code adds the same handlers in this way too: a short cut that isn't needed."""
+
+
+class _Readable(grpc.GenericRpcHandler):
+    """Answers INVALID_ARGUMENT where bytes are no message. gRPC by itself answers UNKNOWN and writes a traceback, as
+    for a fault of the service."""
+
+    def __init__(self, inner: grpc.GenericRpcHandler) -> None:
+        self._inner = inner
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        handler = self._inner.service(handler_call_details)
+        return None if handler is None else _readable(handler)
+
+
+@functools.lru_cache(maxsize=256)
+def _readable(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
+    kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
+    parse: Any = handler.request_deserializer
+    behaviour = getattr(handler, kind)
+    if not inspect.iscoroutinefunction(behaviour):
+        return handler
+
+    def read(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except DecodeError as error:
+            if handler.request_streaming:  # it is raised where the stream is read
+                raise
+            return error
+
+    async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            if isinstance(request, DecodeError):
+                raise request
+            return await behaviour(request, context)
+        except DecodeError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"what was sent is no message of its type: {error}")
+
+    make = getattr(grpc, f"{kind}_rpc_method_handler")
+    return make(answer, read, handler.response_serializer)  # type: ignore[no-any-return]
 
 
 class GrpcServer:
@@ -79,7 +135,7 @@ class GrpcServer:
         options = dict(server_options(_connections(self._guard.max_connections, self._setting))) | dict(self._options)
         interceptors = [*self._guard.interceptors(), *server_interceptors()]
         server = grpc.aio.server(options=list(options.items()), interceptors=interceptors)
-        self._add(server)
+        self._add(cast("grpc.aio.Server", _Registry(server)))
         reflection.enable_server_reflection([*self._services, reflection.SERVICE_NAME], server)
         _try_port(self._listen, self._setting)
         try:
