@@ -10,7 +10,7 @@ to a network namespace, and would reach the host of a virtual machine). Nobody i
 holds a file: no inotify, no F_NOTIFY, and no leases of files, which would also make others wait.
 
 Where there are no namespaces, the filter also stands in for what Landlock does not know: no sockets but pairs of
-connected ones, no System V and POSIX queues and memory, nothing that acts on other processes.
+connected ones, no System V and POSIX queues and memory, nothing that acts on other processes, no clocks of theirs.
 """
 
 from __future__ import annotations
@@ -89,6 +89,9 @@ _DENIED_WITHOUT_NAMESPACES = (
 # fmt: on
 _OF_ONESELF_ALONE = ("sched_setaffinity", "sched_setattr", "sched_setparam")
 """Calls whose first argument is a process; 0 is the caller."""
+_CLOCKS = ("clock_getres", "clock_gettime", "clock_nanosleep", "timer_create")
+_OF_A_PROCESS, _OF_A_THREAD = 0x80000000, 0x00000004
+"""Bits of clocks that count CPU time by a number: the kernel gives those of threads to their own process alone."""
 _PAIR_TYPES = (2, 3, 4)
 """Kinds of socket pairs that could be given another address: SOCK_DGRAM, SOCK_RAW and SOCK_RDM."""
 _NAMESPACE_FLAGS = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
@@ -98,6 +101,9 @@ _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
 _TELLING = (1024, 1026)
 """F_SETLEASE and F_NOTIFY of fcntl."""
+_SOL_SOCKET = 1
+_BUFFER_SIZES = (7, 8)
+"""SO_SNDBUF and SO_RCVBUF."""
 _AF_UNIX = 1
 _ALLOWED_DOMAINS = (_AF_UNIX, 2, 10)
 """AF_UNIX, AF_INET, AF_INET6."""
@@ -132,6 +138,12 @@ def compile_filter(level: IsolationLevel = IsolationLevel.NAMESPACES) -> bytes:
         rules.add_rule(denied, name, pyseccomp.Arg(1, pyseccomp.NE, 0))
     for command in _TELLING:
         rules.add_rule(denied, "fcntl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, command))
+    for option in _BUFFER_SIZES:
+        # As if it were the size already: the system's maximum is megabytes, and holds for every namespace.
+        options = pyseccomp.Arg(2, pyseccomp.MASKED_EQ, 0xFFFFFFFF, option)
+        rules.add_rule(
+            pyseccomp.ERRNO(0), "setsockopt", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, _SOL_SOCKET), options
+        )
     for request in (_TIOCSTI, _TIOCLINUX):
         rules.add_rule(denied, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, request))
     allowed: dict[str, tuple[int, ...]] = {"socket": _ALLOWED_DOMAINS, "socketpair": _ALLOWED_DOMAINS}
@@ -180,6 +192,9 @@ def _stand_in_for_namespaces(rules: Any, pyseccomp: Any) -> None:
         rules.add_rule(denied, name)
     for call in _ATTRIBUTES:
         rules.add_rule(pyseccomp.ERRNO(errno.EOPNOTSUPP), call)
+    for name in _CLOCKS:
+        clock = pyseccomp.Arg(0, pyseccomp.MASKED_EQ, _OF_A_PROCESS | _OF_A_THREAD, _OF_A_PROCESS)
+        rules.add_rule(pyseccomp.ERRNO(errno.EINVAL), name, clock)
     for kind in _PAIR_TYPES:
         rules.add_rule(denied, "socketpair", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xF, kind))
     # Of a process (which 0, for I/O 1), and of the caller.

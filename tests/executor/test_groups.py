@@ -82,3 +82,22 @@ async def test_a_box_with_leftovers_of_the_kernel_is_given_to_nobody(boxes: Boxe
     after = await run(boxes, 1, memory_bytes=32 * MIB)
     assert after.stdout.data != hostile.stdout.data
     assert after.peak_bytes < first.peak_bytes + 8 * MIB
+
+
+async def test_what_sockets_hold_counts(boxes: Boxes) -> None:
+    code = b"""
+import socket
+held = []
+for _ in range(400):
+    held.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    held[-1].bind(("127.0.0.1", 0))
+    for _ in range(8): held[-1].sendto(bytes(32 << 10), held[-1].getsockname())
+"""
+    limits = replace(CONFIG.policy().defaults, memory_bytes=32 * MIB, open_files=1000)
+    plan = Plan(("main.py",), {}, limits, "python-base", Mode.MAIN, (InputFile("main.py", code),))
+    async with boxes.take(plan) as sandbox:
+        assert (await sandbox.run()).code == 0
+        groups = sandbox.box.groups
+        assert groups is not None
+        most = int((groups.folders["memory"] / "memory.kmem.tcp.max_usage_in_bytes").read_text())
+    assert 24 * MIB < most <= 32 * MIB

@@ -92,6 +92,15 @@ def test_calls_are_narrowed_by_their_arguments(level: IsolationLevel) -> None:
         assert run(program, number_of("fcntl"), 3, command) == refused
         assert run(program, number_of("fcntl"), 3, command | 1 << 32) == refused, "the kernel looks at 32 bits"
     assert run(program, number_of("fcntl"), 3, 1) == ALLOW
+    assert run(program, number_of("setsockopt"), 3, 1, 8) == ERRNO, "a receive buffer's size"
+    assert run(program, number_of("setsockopt"), 3, 6, 8) == ALLOW
+
+
+def test_clocks_of_other_processes_are_told_apart(level: IsolationLevel) -> None:
+    answer = ERRNO | errno.EINVAL if level is IsolationLevel.LANDLOCK else ALLOW
+    for clock, wanted in ((~77 << 3 | 2, answer), (~77 << 3 | 6, ALLOW), (1, ALLOW)):
+        for name in ("clock_gettime", "clock_getres", "clock_nanosleep", "timer_create"):
+            assert run(compile_filter(level), number_of(name), clock & 0xFFFFFFFFFFFFFFFF) == wanted
 
 
 OPENED_BY_OTHERS = """

@@ -43,10 +43,19 @@ if TYPE_CHECKING:
 _LOW = 4
 _IFF_UP = 0x1
 _SIOCSIFFLAGS = 0x8914
-_LAST_PID = "/proc/sys/kernel/ns_last_pid"
-_OOM_SCORE = "/proc/self/oom_score_adj"
-_SOCKETS = "/proc/1/net/sockstat"
-_TIME_WAIT = "/proc/sys/net/ipv4/tcp_max_tw_buckets"
+_LAST_PID = "kernel/ns_last_pid"
+_OOM_SCORE = "self/oom_score_adj"
+_COUNTERS = ("/proc/1/net/snmp", "/proc/1/net/snmp6")
+"""Files with what a network namespace counts; no packet comes or fails without a trace in them."""
+_BUFFERS = b"4096 16384 65536"
+"""Least, usual and most bytes that one end of a connection buffers. Nobody far away is waited for, and of hundreds of
+sockets to a process each could else hold megabytes."""
+_NETWORK = (
+    ("net/ipv4/tcp_rmem", _BUFFERS),
+    ("net/ipv4/tcp_wmem", _BUFFERS),
+    ("net/ipv4/tcp_max_tw_buckets", b"0"),
+)
+"""Settings of each network namespace, where they can be written."""
 _READY = [b'{"type":"ready"}']
 _HANDLES = struct.Struct("=3i")
 
@@ -69,26 +78,33 @@ def serve(
         stage = "control groups"
         meters = Meters(spec["groups"])
         join_for_good(spec["groups"], bare=bare)
-        last_pid, store = None, -1
+        last_pid, store, network = None, -1, None
         if bare:
             stage = "landlock"
+            proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             instead = BareBox(spec, spec["uid"] if privileged else None)
             meters.pids = instead.pids
         else:
             stage = "namespaces"
             sys_.unshare(sys_.CLONE_NEWNS | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS)
             socket.sethostname("sandbox")
-            last_pid = _open_or_none(_LAST_PID)
-            _fresh_network()
+            settings = mounts.open_settings()
+            last_pid = _open_or_none(_LAST_PID, settings)
             stage = "mounts"
-            store = mounts.build_root(spec, spec["uid"] if privileged else 0)
+            store, proc = mounts.build_root(spec, spec["uid"] if privileged else 0)
             stage = "root"
             mounts.enter_root()
+            stage = "network"
+            network = Network(settings)
         # Before the first fork: a program must never find an init that can be traced or read.
-        oom_score = _open_or_none(_OOM_SCORE)  # now, while it is ours
+        oom_score = _open_or_none(_OOM_SCORE, proc)  # now, while it is ours
         sys_.prctl(sys_.PR_SET_DUMPABLE, 0)
-        confinement = Confinement(spec["uid"], privileged, seccomp, meters.attach, spec["nice"], bare=instead)
-        box = Box(control, lease, spec, confinement, store, meters=meters, last_pid=last_pid, oom_score=oom_score)
+        confinement = Confinement(
+            spec["uid"], privileged, seccomp, meters.attach, spec["nice"], bare=instead, proc=proc
+        )
+        box = Box(
+            control, lease, spec, confinement, store, network, meters=meters, last_pid=last_pid, oom_score=oom_score
+        )
         stage = "worker"
         while True:
             program = box.use_once()
@@ -120,6 +136,7 @@ class Box:
         spec: BoxSpec,
         confinement: Confinement,
         store: int,
+        network: Network | None,
         *,
         meters: Meters,
         last_pid: int | None,
@@ -133,7 +150,7 @@ class Box:
         self._bare = confinement.bare
         self._workspaces = Workspaces(store, self._owner)
         self._private = PrivateFolders(spec, self._owner)
-        self._sockets = -1 if self._bare else os.open(_SOCKETS, os.O_RDONLY | os.O_CLOEXEC)
+        self._network = network
         prepare(confinement)
         self._meters = meters
         self._last_pid = last_pid
@@ -223,13 +240,10 @@ class Box:
             self._bare.clear()
             return
         self._workspaces.clear()
-        self._private.clear()
-        if sys_.ipc_used():
-            sys_.unshare(sys_.CLONE_NEWIPC)
-        if _sockets_used(self._sockets):
-            os.close(self._sockets)
-            _fresh_network()
-            self._sockets = os.open(_SOCKETS, os.O_RDONLY | os.O_CLOEXEC)
+        self._private.clear(self._pages.changed_ns())
+        sys_.unshare(sys_.CLONE_NEWIPC)  # it counts what was made in it, and does not tell how often
+        if self._network is not None:
+            self._network.clear()
 
 
 def hold_low_numbers() -> None:
@@ -259,29 +273,41 @@ def _join(path: str) -> None:
     os.close(handle)
 
 
-def _open_or_none(path: str) -> int | None:
+def _open_or_none(path: str, folder: int | None = None) -> int | None:
     try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
-        return None  # read-only in many containers; process numbers then go on counting
+        return None  # not everybody may; process numbers then go on counting
 
 
-def _fresh_network() -> None:
-    """A network of its own: a loopback, and nothing else."""
-    sys_.unshare(sys_.CLONE_NEWNET)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
-    handle = _open_or_none(_TIME_WAIT)
-    if handle is not None:
-        os.write(handle, b"0")
-        os.close(handle)
+class Network:
+    """A network namespace with a loopback and nothing else; another one once something has happened in it."""
 
+    def __init__(self, settings: int) -> None:
+        """`settings` is a descriptor of /proc/sys."""
+        self._settings = settings
+        self._counters: list[int] = []
+        self._fresh: list[bytes] = []
+        self._renew()
 
-def _sockets_used(handle: int) -> bool:
-    """Whether connections of the last program are still known.
+    def clear(self) -> None:
+        """Everything that used it is dead."""
+        if self._look() != self._fresh:
+            self._renew()
 
-    `inuse` counts those of this namespace that have an address, orphans included, and `tw` those in TIME_WAIT. `orphan`
-    counts those of the whole machine.
-    """
-    text = os.pread(handle, 4096, 0)
-    return b"TCP: inuse 0 " not in text or b" tw 0 " not in text
+    def _renew(self) -> None:
+        sys_.unshare(sys_.CLONE_NEWNET)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+        for path, value in _NETWORK:
+            handle = _open_or_none(path, self._settings)
+            if handle is not None:
+                os.write(handle, value)
+                os.close(handle)
+        for handle in self._counters:
+            os.close(handle)
+        self._counters = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in _COUNTERS if os.path.exists(path)]
+        self._fresh = self._look()
+
+    def _look(self) -> list[bytes]:
+        return [os.pread(handle, 1 << 16, 0) for handle in self._counters]

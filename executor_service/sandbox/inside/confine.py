@@ -24,7 +24,14 @@ class Confinement:
     """What is the same for all workers of a box."""
 
     def __init__(
-        self, uid: int, privileged: bool, seccomp: bytes, attach: list[int], nice: int, bare: BareBox | None = None
+        self,
+        uid: int,
+        privileged: bool,
+        seccomp: bytes,
+        attach: list[int],
+        nice: int,
+        bare: BareBox | None = None,
+        proc: int = -1,
     ) -> None:
         self.uid = uid
         self.privileged = privileged
@@ -34,6 +41,8 @@ class Confinement:
         self.nice = nice
         self.bare = bare
         """Instead of namespaces."""
+        self.proc = -1 if privileged or bare else proc
+        """A proc that can be written, for who has to write down whom it is."""
 
 
 def prepare(confinement: Confinement) -> None:
@@ -71,7 +80,8 @@ def take_identity(confinement: Confinement) -> None:
         sys_.prctl(sys_.PR_SET_DUMPABLE, 1)  # or its own /proc files would belong to somebody else, the maps too
         # Below the init's: RLIMIT_NPROC then counts this use alone, and the init can't be traced.
         sys_.unshare(sys_.CLONE_NEWUSER)
-        write_identity_map(inside=INNER_UID, outside=0)
+        write_identity_map(inside=INNER_UID, outside=0, proc=confinement.proc)
+        os.close(confinement.proc)
         sys_.drop_bounding_set()
     sys_.drop_capabilities()
 
@@ -84,14 +94,15 @@ def limit(which: int, value: int) -> None:
     resource.setrlimit(which, (value, value))
 
 
-def write_identity_map(*, inside: int, outside: int, outside_gid: int | None = None) -> None:
-    """Maps one uid and one gid of the parent user namespace into this process's new one."""
+def write_identity_map(*, inside: int, outside: int, outside_gid: int | None = None, proc: int | None = None) -> None:
+    """Maps one uid and one gid of the parent user namespace into this process's new one. `proc`: instead of /proc."""
     gid = outside if outside_gid is None else outside_gid
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{inside} {outside} 1"),
         ("gid_map", f"{inside} {gid} 1"),
     ):
-        handle = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        path = f"/proc/self/{name}" if proc is None else f"self/{name}"
+        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
         os.write(handle, text.encode())
         os.close(handle)

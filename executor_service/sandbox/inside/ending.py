@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _SILENT, _STARTED, _FAILED = 0, 1, 2
-_START = struct.Struct("=BBdd")
+_START = struct.Struct("=BBddq")
 """What is said; whether files are to be returned; monotonic seconds at which the program starts; CPU seconds that the
-worker has used before."""
+worker has used before; when the work folder was changed last, in nanoseconds of its file system."""
 _END = struct.Struct("=BBd")
 """Whether it has ended; exit code; CPU seconds of the process and its children that it waited for."""
 _MOST_TEXT = 3000
@@ -35,14 +35,19 @@ class Pages:
         self._end = mmap.mmap(-1, mmap.PAGESIZE)
 
     def clear(self) -> None:
-        _START.pack_into(self._start, 0, _SILENT, 0, 0.0, 0.0)
+        _START.pack_into(self._start, 0, _SILENT, 0, 0.0, 0.0, 0)
         _END.pack_into(self._end, 0, 0, 0, 0.0)
 
     def started(self) -> tuple[float, float, bool] | None:
         """When the program started, what CPU time the worker had used before, and whether the server wants files
         returned; None: not yet."""
-        said, collects, started, used_s = _START.unpack_from(self._start)
+        said, collects, started, used_s, _ = _START.unpack_from(self._start)
         return (started, used_s, bool(collects)) if said == _STARTED else None
+
+    def changed_ns(self) -> int:
+        """When the work folder was changed last before the program started; 0: it has not."""
+        changed: int = _START.unpack_from(self._start)[-1]
+        return changed
 
     def failure(self) -> tuple[str, int, str] | None:
         """Stage, errno and text of what kept the program from starting; None: nothing."""
@@ -64,9 +69,9 @@ class Pages:
         self._start[0] = _FAILED
         os._exit(127)
 
-    def start(self, now: float, used_s: float, *, collects: bool) -> None:
+    def start(self, now: float, used_s: float, *, changed_ns: int, collects: bool) -> None:
         """In the worker: the program starts at `now`, or exec is tried."""
-        _START.pack_into(self._start, 0, _SILENT, collects, now, used_s)
+        _START.pack_into(self._start, 0, _SILENT, collects, now, used_s, changed_ns)
         self._start[0] = _STARTED  # after the numbers: the init may look at any moment
 
     def give_up(self) -> None:

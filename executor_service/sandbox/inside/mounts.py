@@ -16,13 +16,28 @@ if TYPE_CHECKING:
     from executor_service.sandbox.inside.spec import BoxSpec
 
 _STAGING = "/tmp"  # noqa: S108 - a folder that exists everywhere; covered only in our own mount namespace
+_PROC_FLAGS = sys_.MS_NOSUID | sys_.MS_NODEV | sys_.MS_NOEXEC
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _DEVICE_LINKS = (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"))
 
 
-def build_root(spec: BoxSpec, owner: int) -> int:
-    """Builds the root in a fresh mount namespace. Returns a descriptor of the store, or -1; see `workspace.hide()`."""
+def open_settings() -> int:
+    """In a fresh mount namespace: a descriptor of /proc/sys as it can be written, where somebody may: that of a
+    container is read-only, but root may mount another."""
     sys_.mount(None, "/", None, sys_.MS_REC | sys_.MS_PRIVATE)
+    try:
+        sys_.mount("proc", "/proc", "proc", _PROC_FLAGS)
+    except OSError:
+        return os.open("/proc/sys", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return os.open("/proc/sys", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        sys_.unmount("/proc")
+
+
+def build_root(spec: BoxSpec, owner: int) -> tuple[int, int]:
+    """Builds the root after `open_settings()`. Returns descriptors of the store, or -1, see `workspace.hide()`; and of
+    a proc that can be written, while programs can't write to theirs: it would let them off when memory runs out."""
     # Opened before the staging folder is covered, so that sources may lie below it.
     sources = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in spec["binds"]}
     store = os.open(spec["store"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if spec["store"] else -1
@@ -42,14 +57,15 @@ def build_root(spec: BoxSpec, owner: int) -> int:
     _devices(devices)
     os.mkdir(f"{_STAGING}/proc")
     hidden = workspace.hide(store, f"{_STAGING}/proc", owner) if spec["store"] else -1
-    flags = sys_.MS_NOSUID | sys_.MS_NODEV | sys_.MS_NOEXEC
-    sys_.mount("proc", f"{_STAGING}/proc", "proc", flags, "subset=pid")
+    sys_.mount("proc", f"{_STAGING}/proc", "proc", _PROC_FLAGS, "subset=pid")
+    proc = os.open(f"{_STAGING}/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    sys_.mount("proc", f"{_STAGING}/proc", "proc", _PROC_FLAGS | sys_.MS_RDONLY, "subset=pid")
     sys_.restrict_mount(_STAGING, sys_.MOUNT_ATTR_RDONLY | sys_.MOUNT_ATTR_NOSUID, recursive=False)
     for handle in (*sources.values(), *devices.values()):
         os.close(handle)
     if spec["store"]:
         os.close(store)
-    return hidden
+    return hidden, proc
 
 
 def enter_root() -> None:

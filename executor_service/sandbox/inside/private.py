@@ -27,18 +27,26 @@ class PrivateFolders:
         self._facts = sys_.FolderFacts(*private_folders(spec["work"]))
         self._fresh = b""
         """What the folders looked like when they were made; empty: they have to be made."""
+        self._inode = 0
+        """Number of the newest inode."""
 
     def prepare(self) -> int:
         """Returns a descriptor of what the folders share, which lives until they are made anew."""
         if not self._fresh:
             self._shared = _mount(self._spec, self._owner)
             self._fresh = self._facts.look(self._shared)
+            self._inode = self._next_inode()
         return self._shared
 
-    def clear(self) -> None:
+    def clear(self, changed_ns: int) -> None:
+        """`changed_ns`: when the work folder was changed last before the program started. Later, names have come and
+        gone in it (before Linux 6.13, only those of another tick are noticed), or it has got other flags."""
         try:
+            unchanged = os.stat(self._spec["work"]).st_ctime_ns == changed_ns
             os.unlink(self._program)
-            kept = self._facts.look(self._shared) == self._fresh
+            before, self._inode = self._inode, self._next_inode()
+            # The program's file, and the one that tells: no other has been made, not even one without a name.
+            kept = unchanged and self._inode == before + 2 and self._facts.look(self._shared) == self._fresh
         except OSError:
             kept = False  # the program has taken its own file away, or is in another language
         if not kept:
@@ -46,6 +54,13 @@ class PrivateFolders:
             for target in (*private_folders(self._spec["work"]), self._spec["work"]):
                 sys_.unmount(target)
             self._fresh = b""
+
+    def _next_inode(self) -> int:
+        """Takes a number of the file system, which counts them."""
+        handle = os.open(self._spec["work"], os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
+        number = os.fstat(handle).st_ino
+        os.close(handle)
+        return number
 
 
 def resize(work: str, disk_bytes: int, inodes: int) -> None:

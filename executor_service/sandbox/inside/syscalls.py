@@ -24,11 +24,6 @@ _fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
 _listxattr = _libc["listxattr"]
 _listxattr.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
 _listxattr.restype = ctypes.c_ssize_t
-_shmctl = _libc["shmctl"]
-_shmctl.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
-_semctl = _libc["semctl"]
-_msgctl = _libc["msgctl"]
-_msgctl.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -38,6 +33,7 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
+MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOEXEC = 8
@@ -75,12 +71,6 @@ _AT_RECURSIVE = 0x8000
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _MOUNT_ATTR_IDMAP = 0x100000
-_MSG_INFO, _SHM_INFO, _SEM_INFO = 12, 14, 19
-_SEMUSZ = 7
-"""Position in struct seminfo; SEM_INFO gives the number of sets there. The other two say it first of all."""
-_ipc_facts = ctypes.create_string_buffer(256)
-"""Holds any of the three."""
-_ipc_numbers = memoryview(_ipc_facts).cast("B").cast("i")
 _STATX_BYTES = 256
 _STATX_TIMES = 64
 """Where the times begin in struct statx."""
@@ -173,19 +163,6 @@ class FolderFacts:
         first, second, last = self._facts
         facts = (self._room.raw, first.raw, second.raw, last.raw[:_STATX_TIMES])
         return b"%d" % size + b"".join(facts)
-
-
-def ipc_used() -> bool:
-    """Whether this IPC namespace holds shared memory, semaphores or message queues of System V.
-
-    Queues of POSIX can't be made without RLIMIT_MSGQUEUE.
-    """
-    _check(_shmctl(0, _SHM_INFO, _ipc_facts), "shmctl")
-    segments = _ipc_numbers[0]
-    _check(_semctl(0, 0, _SEM_INFO, _ipc_facts), "semctl")
-    sets = _ipc_numbers[_SEMUSZ]
-    _check(_msgctl(0, _MSG_INFO, _ipc_facts), "msgctl")
-    return bool(segments or sets or _ipc_numbers[0])
 
 
 def pivot_root(new_root: str, old_root: str) -> None:

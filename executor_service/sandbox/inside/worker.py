@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from executor_service.sandbox.inside.spec import Task
 
 _DATA = 3
+_PROC = 4
+"""Where an ordinary user's worker finds a proc that can be written, until it has its identity."""
 _CHANNEL = 240
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """As every Python program has it; what is started by exec does not."""
@@ -56,7 +58,7 @@ def become(confinement: Confinement, streams: list[int], pages: Pages, control: 
         join_groups(confinement)
         ahead.copy()  # after the group of memory, which then counts them
         stage = "descriptors"
-        _arrange(streams)
+        _arrange(streams, confinement)
         lead_session(confinement)
         stage = "identity"
         take_identity(confinement)
@@ -81,6 +83,7 @@ def _task(control: Socket, pages: Pages, confinement: Confinement) -> Program:
     os.chdir(task["work"])
     work = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     write_files(work, task["files"], view[task["stdin_size"] :])
+    changed_ns = os.fstat(work).st_ctime_ns
     os.close(work)
     if task["stdin_size"]:
         _stdin(view[: task["stdin_size"]], reopen=confinement.bare is None)
@@ -89,7 +92,7 @@ def _task(control: Socket, pages: Pages, confinement: Confinement) -> Program:
     if control.recv(1) != GO:
         os._exit(0)
     if task["mode"] == "exec":
-        _exec(task, pages)
+        _exec(task, pages, changed_ns)
     if task["mode"] == "serve":
         # Out of the way of the numbers that a program's own files get.
         channel = socket.socket(fileno=fcntl.fcntl(control.detach(), fcntl.F_DUPFD_CLOEXEC, _CHANNEL))
@@ -98,7 +101,7 @@ def _task(control: Socket, pages: Pages, confinement: Confinement) -> Program:
     program = Program(task["argv"], task["env"], source, pages)
     if confinement.bare is not None:
         program.move(task["work"])
-    pages.start(time.monotonic(), time.process_time(), collects=task["collects"])
+    pages.start(time.monotonic(), time.process_time(), changed_ns=changed_ns, collects=task["collects"])
     pages.give_up()
     if task["mode"] == "main":
         control.close()
@@ -108,8 +111,8 @@ def _task(control: Socket, pages: Pages, confinement: Confinement) -> Program:
     os._exit(0)
 
 
-def _arrange(streams: list[int]) -> None:
-    """Standard streams at 0 to 2, the server's socket at 3, and nothing else.
+def _arrange(streams: list[int], confinement: Confinement) -> None:
+    """Standard streams at 0 to 2, the server's socket at 3, and nothing else but what the identity needs.
 
     The init holds nothing of ours below 5, and an empty input at 0.
     """
@@ -117,7 +120,9 @@ def _arrange(streams: list[int]) -> None:
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.dup2(data, _DATA, inheritable=False)
-    sys_.close_from(_DATA + 1)
+    if confinement.proc >= 0:
+        confinement.proc = os.dup2(confinement.proc, _PROC, inheritable=False)
+    sys_.close_from(_PROC + (confinement.proc >= 0))
 
 
 def _stdin(data: memoryview, *, reopen: bool) -> None:
@@ -138,12 +143,12 @@ def _stdin(data: memoryview, *, reopen: bool) -> None:
     os.close(handle)
 
 
-def _exec(task: Task, pages: Pages) -> NoReturn:
+def _exec(task: Task, pages: Pages, changed_ns: int) -> NoReturn:
     """What fails is told. Exec takes the pages and the server's socket away, so nothing of ours is in the program."""
     for ignored in IGNORED_BY_PYTHON:
         signal.signal(ignored, signal.SIG_DFL)
     # Its clock starts here: what exec itself takes is the program's.
-    pages.start(time.monotonic(), time.process_time(), collects=task["collects"])
+    pages.start(time.monotonic(), time.process_time(), changed_ns=changed_ns, collects=task["collects"])
     try:
         os.execve(task["argv"][0], task["argv"], task["env"])  # noqa: S606 - there is no shell
     except OSError as error:

@@ -249,3 +249,45 @@ try: print(sorted(int(name) for name in os.listdir("/proc") if name.isdigit()) =
 except OSError: print("none")
 """
     assert await printed(executor, code) == ("none\n" if level.landlock else "True\n")
+
+
+async def test_processes_of_the_host_can_not_be_timed(executor: ExecutorClient) -> None:
+    code = """
+def any_of(name):
+    def attempts():
+        room = ctypes.create_string_buffer(16)
+        for pid in {*range(3, 2**16)} - {os.getpid()}:
+            try: call(name, ~pid << 3 | 2, room)
+            except OSError: continue
+            return
+        raise OSError("none")
+    return attempts
+attempt("cpu_time", any_of("clock_gettime"))
+attempt("resolution", any_of("clock_getres"))
+"""
+    assert await possible(executor, code) == set()
+
+
+async def test_processes_of_the_host_can_not_be_counted(
+    executor: ExecutorClient, level: Level, request: pytest.FixtureRequest
+) -> None:
+    if level.landlock:
+        reason = "a signal that is refused tells that there is somebody, and so does stat"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+    code = """
+def exists(pid):
+    try: os.kill(pid, 0)
+    except OSError as error: return error.errno != errno.ESRCH
+    return True
+print([pid for pid in range(3, 2**16) if pid != os.getpid() and (exists(pid) or os.path.exists(f"/proc/{pid}/stat"))])
+"""
+    assert await printed(executor, code) == "[]\n"
+
+
+async def test_a_program_can_not_spare_itself_when_memory_runs_out(executor: ExecutorClient) -> None:
+    code = """
+for score in (b"-1000", b"0", b"999"):
+    attempt(score.decode(), lambda: os.write(os.open("/proc/self/oom_score_adj", os.O_WRONLY), score))
+attempt("init", lambda: os.write(os.open("/proc/1/oom_score_adj", os.O_WRONLY), b"0"))
+"""
+    assert await possible(executor, code) == set()

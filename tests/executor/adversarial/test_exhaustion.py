@@ -112,6 +112,27 @@ except OSError as error: print(error.strerror, n < 40)
     assert result.stdout.data == b"No space left on device True\n"
 
 
+async def test_what_connections_hold_is_bounded(executor: ExecutorClient, level: Level) -> None:
+    if level.landlock:
+        pytest.skip("there are no connections")
+    code = """
+import socket
+listener, held, sent = socket.create_server(("127.0.0.1", 0)), [], 0
+for _ in range(50):
+    end = socket.create_connection(listener.getsockname())
+    held += [end, listener.accept()[0]]
+    held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    end.setblocking(False)
+    try:
+        while True: sent += end.send(bytes(1 << 16))
+    except BlockingIOError: pass
+print(sent < 50 << 18 or sent)
+"""
+    result = await contained(executor, code, Limits(memory_bytes=128 * MIB, wall_time_s=30))
+    assert result.stdout.data == b"True\n"
+
+
 async def test_one_file_is_bounded(executor: ExecutorClient) -> None:
     code = "f = open('x', 'wb')\ntry:\n    f.write(bytes(3 << 20)); f.flush()\nexcept OSError as e: print(e.strerror)"
     result = await contained(executor, code, Limits(file_bytes=MIB, wall_time_s=30))
