@@ -202,6 +202,11 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         """The languages to look for."""
         return [spec for name, spec in LANGUAGES.items() if not self.languages or name in self._named()]
 
+    def promised(self) -> set[str]:
+        """Languages without which the server is not ready: those that are named, else the one of requests without a
+        language."""
+        return self._named() or {"python"}
+
     def not_offered(self) -> dict[str, str]:
         """Language -> why it is not looked for."""
         names = LANGUAGES.keys() - {spec.name for spec in self.offered()}

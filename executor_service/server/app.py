@@ -34,7 +34,7 @@ from executor_service.server.leases import LeaseGate, NoLimiter
 from executor_service.server.levels import OFFERED, LevelFacts, choose, no_longer, scratch_folder, try_level
 from executor_service.server.metrics import executor_metrics
 from executor_service.server.plans import Planner, minimal_environment
-from executor_service.server.probe import Capabilities, probe
+from executor_service.server.probe import Capabilities, probed
 from executor_service.server.programs import Programs
 from executor_service.server.remote_limiter import RemoteLimiter
 from executor_service.server.runs import Runs
@@ -102,7 +102,7 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         calls = WorkspaceCalls(workspaces, config.workspace_remotes, here.host.binds, name=name, copy_bytes=copy_bytes)
         gate = await stack.enter_async_context(open_gate(config, name, limiter_security, here.boxes.leases))
         work, sessions, runs, verifier = await open_work(stack, config, here, calls.hold, gate, clock, name)
-        policy, installed, profiles = config.policy(), capabilities.installed, here.boxes.profiles
+        policy, installed, profiles = config.policy(), capabilities.versions.keys(), here.boxes.profiles
         once = await stack.enter_async_context(sessions_once(sessions, clock, open_table()))
         started, version = clock.now(), installed_version()
         boxes, compiler = here.boxes, here.compiler
@@ -120,12 +120,11 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         server = await stack.enter_async_context(grpc_server(config, service, guard))
         if config.gateway_listen:
             tls = security.https() if config.tls_cert else None
-            await stack.enter_async_context(
-                open_gateway(config, runs, work.displayed, capabilities.installed, name, tls)
-            )
+            await stack.enter_async_context(open_gateway(config, runs, work.displayed, installed, name, tls))
         settle_memory()
         await reached(gate, stop)
-        await health.set_ready(True)
+        await complete(capabilities, stop)
+        await health.set_ready(not stop.is_set())
         _LOG.info("listening on %s, limiter %s", server.address, config.limiter)
         await stop.wait()
         await health.set_ready(False)
@@ -151,6 +150,17 @@ async def reached(gate: LeaseGate, stop: asyncio.Event) -> None:
             _LOG.warning("the limiter was not reached within %g s; ready all the same", _LIMITER_WITHIN_S)
             return
         await asyncio.sleep(_LIMITER_LOOK_S)
+
+
+async def complete(capabilities: Capabilities, stop: asyncio.Event) -> None:
+    """Returns when every language that the settings promise works. Meanwhile calls for the others are served, and
+    GetStatus says what is lacking."""
+    if lacking := capabilities.lacking():
+        _LOG.error("not ready: %s", "; ".join(lacking))
+    waits = [asyncio.create_task(event.wait()) for event in (capabilities.complete, stop)]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
 
 
 def grpc_server(config: ExecutorConfig, service: ExecutorService, guard: PortGuard) -> GrpcServer:
@@ -205,7 +215,9 @@ async def open_here(
     planner = Planner(host, boxes.profiles, boxes.loaded)
     try:
         missing = {**host.missing, **config.not_offered()}
-        capabilities = await probe(planner, boxes, missing=missing, levels=levels)
+        capabilities = await stack.enter_async_context(
+            probed(planner, boxes, missing=missing, levels=levels, needed=config.promised())
+        )
     except SandboxFailure as failure:
         raise no_longer(host, failure) from None
     maxima, max_bytes = config.policy().maxima, config.compile_cache_bytes

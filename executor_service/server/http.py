@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 
 from executor_service.config import ExecutorConfig
 from executor_service.server.displayed import DisplayedPrograms
@@ -24,7 +24,7 @@ async def open_gateway(
     config: ExecutorConfig,
     runs: Runs,
     boxed: DisplayedPrograms,
-    installed: frozenset[str],
+    installed: Collection[str],
     name: str,
     tls: ssl.SSLContext | None,
 ) -> AsyncIterator[None]:

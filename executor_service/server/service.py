@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -135,7 +135,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         sessions: Sessions,
         once: SingleFlight[Made],
         policy: LimitPolicy,
-        installed: frozenset[str],
+        installed: Collection[str],
         profiles: Mapping[str, Profile],
         workspaces: WorkspaceCalls,
         status: Callable[[], pb.GetStatusResponse],

@@ -1623,7 +1623,7 @@ class LanguageStatus(google.protobuf.message.Message):
     version: builtins.str
     """First line of what its toolchain says of its version."""
     reason: builtins.str
-    """Why it can't be used."""
+    """Why it can't be used, and whether that keeps this server from being ready. It is tried again until it works."""
     def __init__(
         self,
         *,

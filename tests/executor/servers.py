@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +53,11 @@ class Server:
             stub = executor_pb2_grpc.ExecutorServiceStub(channel)
             return stub.GetStatus(pb.GetStatusRequest(), timeout=10)
 
+    def answers(self) -> bool:
+        with contextlib.suppress(grpc.RpcError):
+            return bool(self.status())
+        return False
+
     def readiness(self) -> int | None:
         """Status of the health service; None when it does not answer."""
         with grpc.insecure_channel(self.health) as channel:
@@ -87,8 +92,11 @@ def running(
     python: str = sys.executable,
     env: dict[str, str] | None = None,
     cwd: Path = ROOT,
+    ready: bool = True,
 ) -> Iterator[Server]:
-    """A server that is ready; killed at the end if the test did not end it. Most tests need no other languages."""
+    """A server that is ready, or that answers at least; killed at the end if the test did not end it.
+
+    Most tests need no other languages."""
     if not any(setting.startswith("languages=") for setting in settings):
         settings = ("languages=bash,python", *settings)
     words, target, health = command(
@@ -97,7 +105,8 @@ def running(
     process = subprocess.Popen([*prefix, *words], cwd=cwd, env=os.environ | (env or {}), text=True)
     server = Server(process, target, health)
     try:
-        wait_for(lambda: server.readiness() == 1 or process.poll() is not None, START_WITHIN_S)
+        begun: Callable[[], bool] = (lambda: server.readiness() == 1) if ready else server.answers
+        wait_for(lambda: begun() or process.poll() is not None, START_WITHIN_S)
         assert process.poll() is None, f"the server ended with {process.returncode}"
         yield server
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import tempfile
 from collections.abc import Iterator
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from executor_service import Cause, ExecutionResult, ExecutorClient, InputFile, InvalidRequest, Limits, Outcome
+from executor_service.config import ExecutorConfig
 from executor_service.languages import LANGUAGES
 from tests.executor.language_samples import SAMPLES, Sample
-from tests.executor.servers import ROOT, Server, running
+from tests.executor.servers import ROOT, Server, running, wait_for
 
 GENEROUS = Limits(wall_time_s=100, compile_time_s=100)
 VERL = Limits(wall_time_s=100, compile_time_s=100, memory_bytes=1024 << 20)
@@ -100,7 +102,7 @@ async def test_a_language_without_its_toolchain_is_refused_by_name() -> None:
 
 
 def test_a_tool_that_is_nowhere_is_named_with_its_packages(tmp_path: Path) -> None:
-    with running("languages=lua,php", env={"PATH": str(tmp_path)}) as server:
+    with running("languages=", env={"PATH": str(tmp_path)}) as server:
         reasons = {facts.name: facts.reason for facts in server.status().languages}
     wanted = "lua or lua5.4 is not in the toolchain folders or on the server's PATH; it comes with lua5.4"
     assert reasons["lua"] == wanted
@@ -120,12 +122,34 @@ def test_a_tool_outside_what_programs_see_is_found_by_its_folder(outside: Path) 
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho lua 0.1\n")
     tool.chmod(0o755)
-    with running("languages=lua", env={"PATH": str(tool.parent)}) as server:
+    with running("languages=", env={"PATH": str(tool.parent)}) as server:
         reasons = {facts.name: facts.reason for facts in server.status().languages}
     assert reasons["lua"] == f"{tool} is outside what programs can see: add the folder of its toolchain to `toolchains`"
     with running("languages=lua", f"toolchains={outside}") as server:
         versions = {facts.name: facts.version for facts in server.status().languages}
     assert versions["lua"] == "lua 0.1"
+
+
+async def test_a_language_that_does_not_come_keeps_the_server_from_being_ready(outside: Path) -> None:
+    tool = outside / "bin" / "lua"
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\ntest -e {outside}/there || exit 3\necho lua 0.1\n")
+    tool.chmod(0o755)
+    with running("languages=lua,python", f"toolchains={outside}", ready=False) as server:
+        facts = {facts.name: facts for facts in server.status().languages}
+        assert facts["python"].installed
+        assert not facts["lua"].installed
+        assert facts["lua"].reason.startswith(f"{tool} -v failed with exit code 3")
+        assert facts["lua"].reason.endswith("this server is not ready without it")
+        assert server.readiness() == 2
+        async with ExecutorClient(server.target) as executor:
+            assert (await executor.execute("print(1)")).ok
+            with pytest.raises(InvalidRequest, match="which this server does not have"):
+                await executor.execute("print(1)", language="lua")
+            (outside / "there").touch()
+            await asyncio.to_thread(wait_for, lambda: server.readiness() == 1)
+            assert (await executor.execute("return", language="lua")).stdout.text == "lua 0.1\n"
+    assert ExecutorConfig().promised() == {"python"}
 
 
 @pytest.fixture
@@ -138,7 +162,7 @@ def greeting(outside: Path) -> Path:
 
 
 async def test_libraries_of_a_toolchain_folder_can_be_imported(greeting: Path) -> None:
-    with running("languages=nodejs", f"toolchains={greeting}") as server:
+    with running("languages=nodejs", f"toolchains={greeting}", ready=False) as server:
         skip_unless_installed(server, "nodejs")
         async with ExecutorClient(server.target) as executor:
             result = await executor.execute("console.log(require('greeting'))", language="nodejs", limits=GENEROUS)
