@@ -69,17 +69,6 @@ def test_work_at_less_than_half_of_the_limit_raises_nothing() -> None:
     assert limit.limit == 8
 
 
-def test_what_is_heavier_than_the_lowered_limit_is_granted_alone() -> None:
-    core = make_core(8, **ADAPTIVE)
-    leases = hold(core, 8)
-    end(core, leases[0], ReleaseOutcome.OVERLOADED)
-    core.handle(Acquire("c", "heavy", tokens=8), 0.0)
-    for lease in leases[1:]:
-        assert core.statistics(0.0).queued == 1
-        end(core, lease, ReleaseOutcome.ERROR)
-    assert (core.statistics(0.0).queued, core.statistics(0.0).held) == (0, 8)
-
-
 def test_a_limit_at_its_cap_goes_with_the_cap_and_a_lowered_one_stays_below_it() -> None:
     core = make_core(4, **ADAPTIVE)
     core.handle(Configure(BucketLimits("code", 8, adaptive=True), 1), 0.0)

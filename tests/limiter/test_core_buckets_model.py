@@ -46,6 +46,7 @@ EXECUTOR = "e"
 TINY = 1e-6
 NAMES = st.sampled_from(CLIENTS)
 TENANTS = st.sampled_from("abc")
+TOKENS = st.sampled_from([1, 1, 2, 3])
 HOLDS = st.sampled_from([0.0, 7.0])
 OUTCOMES = st.sampled_from(["ok", "ok", "overloaded", "timeout"])
 LIMITS = st.builds(
@@ -55,11 +56,11 @@ LIMITS = st.builds(
     st.just(20),
     st.just(20),
     st.just(5.0),
-    rate_per_s=st.sampled_from([0.0, 0.0, 1.0, 3.5]),
+    rate_per_s=st.sampled_from([0.0, 1.0, 3.5]),
     burst=st.sampled_from([0, 1, 6]),
     order=st.sampled_from(BucketOrder),
     adaptive=st.booleans(),
-    paused=st.sampled_from([False, False, False, True]),
+    paused=st.sampled_from([False] * 7 + [True]),
     max_hold=st.sampled_from([0.0, 8.0, 8.0]),
 )
 
@@ -242,14 +243,27 @@ class BucketMachine(RuleBasedStateMachine):
             assert isinstance(effects[-1], (Granted, Queued, Rejected))
             self.acquiring = None
 
-    @rule(name=NAMES, tokens=st.integers(1, 3), tenant=TENANTS, hold=HOLDS, timeout=st.sampled_from([1.0, 60.0]))
+    @rule(name=NAMES, tokens=TOKENS, tenant=TENANTS, hold=HOLDS, timeout=st.sampled_from([1.0, 60.0]))
     def acquire(self, name: str, tokens: int, tenant: str, hold: float, timeout: float) -> None:
         self.ask(name, tokens, tenant, hold=hold, timeout=timeout)
 
-    @rule(name=NAMES, tenants=st.lists(st.sampled_from("aabc"), min_size=2, max_size=6))
-    def crowd(self, name: str, tenants: list[str]) -> None:
-        for tenant in tenants:
-            self.ask(name, 1, tenant)
+    @rule(name=NAMES, crowd=st.lists(st.tuples(st.sampled_from("aabc"), TOKENS), min_size=2, max_size=6))
+    def crowd(self, name: str, crowd: list[tuple[str, int]]) -> None:
+        for tenant, tokens in crowd:
+            self.ask(name, tokens, tenant)
+
+    @rule(rounds=st.integers(1, 4), outcome=OUTCOMES)
+    def serve(self, rounds: int, outcome: str) -> None:
+        """All that is held ends, and a second later whatever was granted in its stead does, and so on."""
+        for _ in range(rounds):
+            self.release(len(self.held), 0, outcome)
+            self.advance(1.0)
+
+    @rule(name=NAMES, tenant=TENANTS)
+    def ask_for_all_after_overload(self, name: str, tenant: str) -> None:
+        """A request that an adapted limit has come to lie below finds nothing held, and as a rule nobody before it."""
+        self.serve(3, "overloaded")
+        self.ask(name, min(3, self.limits.max_in_flight), tenant)
 
     @rule(count=st.integers(1, 6), which=st.sampled_from([0, 1, -1]), outcome=OUTCOMES)
     def release(self, count: int, which: int, outcome: str) -> None:

@@ -7,8 +7,8 @@ import pytest
 from limiter.core import BucketLimits, LimiterCore, RejectReason, SessionKind
 from limiter.core.bucket import RateBucket
 from limiter.core.effects import Queued, Rejected
-from limiter.core.events import Acquire, Cancel, Hello, Release, Tick
-from tests.limiter.cores import acquire, granted, lease_of, make_core, only
+from limiter.core.events import Acquire, Cancel, Hello, Tick
+from tests.limiter.cores import acquire, granted, make_core, only
 
 
 def test_a_rate_starts_empty_and_grants_at_the_very_deadline() -> None:
@@ -44,14 +44,6 @@ def test_a_burst_is_saved_up_and_no_more() -> None:
     first = [granted(core.handle(Acquire("c", str(number)), 100.0)) for number in range(5)]
     assert first == [["0"], ["1"], ["2"], [], []]
     assert granted(core.handle(Tick(), 101.0)) == ["3"]
-
-
-def test_concurrency_holds_beside_the_rate() -> None:
-    core = make_core(1, rate_per_s=10.0)
-    lease = lease_of(core.handle(Acquire("c", "a"), 5.0))
-    assert granted(core.handle(Acquire("c", "b"), 5.0)) == []
-    assert granted(core.handle(Tick(), 6.0)) == []
-    assert granted(core.handle(Release("c", lease), 6.0)) == ["b"]
 
 
 def test_retry_after_follows_the_rate() -> None:
