@@ -69,6 +69,8 @@ class Overloaded(ExecutorError):  # noqa: N818
     """Its queue is full. Ask again after `retry_after_s` seconds."""
 
     codes = (grpc.StatusCode.RESOURCE_EXHAUSTED,)
+    status = 429
+    """Under this name and number an adaptive limit hears of it (`limiter.outcome_of`)."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)

@@ -20,6 +20,7 @@ from limiter.client import (
     QueueFull,
     QueueTimeout,
     UnknownBucket,
+    outcome_of,
 )
 from limiter.core.reasons import BindStatus, ReleaseOutcome
 
@@ -37,4 +38,5 @@ __all__ = [
     "QueueTimeout",
     "ReleaseOutcome",
     "UnknownBucket",
+    "outcome_of",
 ]

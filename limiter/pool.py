@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar, cast
 from fairbox.errors import ConfigError, FieldError, FieldErrors
 from limiter import pool_worker as workers
 from limiter.client import ExecutorSession, Lease, QueueTimeout
+from limiter.core.reasons import ReleaseOutcome
 from limiter.pool_worker import (
     FunctionFailed,
     LeaseLost,
@@ -91,6 +92,8 @@ class _Run:
     lost: asyncio.Future[Lease]
     """Done when the lease is lost."""
     started: bool = False
+    ended: ReleaseOutcome = ReleaseOutcome.OK
+    """How the function ended, for an adaptive limit."""
 
     def timed_out(self) -> RunTimeout:
         return RunTimeout(f"the function ran for longer than {self.timeout} s")
@@ -193,7 +196,7 @@ class ExecutionPool:
         task = asyncio.create_task(self._perform(run))
         self._runs[task] = run
         task.add_done_callback(self._runs.pop)
-        value, error = await self._outcome(run, task)
+        value, error, _ = await self._outcome(run, task)
         if error is not None:
             raise error
         return cast("T", value)
@@ -234,12 +237,13 @@ class ExecutionPool:
             run.started = True
             counts.running += 1
             try:
-                value, error = await (self._in_worker(run, worker) if worker else self._in_thread(run))
+                value, error, ended = await (self._in_worker(run, worker) if worker else self._in_thread(run))
             finally:
                 counts.running -= 1
+            run.ended = ReleaseOutcome.TIMEOUT if run.given_up.done() else ended
             counts.returned_total += error is None
             counts.raised_total += error is not None
-            return value, error
+            return value, error, ended
 
     async def _turn(self, run: _Run) -> None:
         try:
@@ -285,6 +289,7 @@ class ExecutionPool:
 
             self._session.when_lost(lease, lose)
             yield
+            self._session.release(lease, run.ended)
 
     async def _in_thread(self, run: _Run) -> Outcome:
         ending = workers.in_thread(functools.partial(workers.call, run.work))
@@ -298,8 +303,7 @@ class ExecutionPool:
             ending.cancel()  # without effect but at the pool's end
 
     async def _in_worker(self, run: _Run, worker: workers.WorkerProcess | workers.RayTask) -> Outcome:
-        """Whatever ends it other than the function's own end, the worker is dead when this raises, so that the lease
-        can be released."""
+        """The worker is dead when this raises, so that the lease can be released."""
         try:
             data = await workers.answer(worker, run.message, run.timeout, run.lost)
         except TimeoutError:
@@ -311,7 +315,7 @@ class ExecutionPool:
         except WorkerDied:
             self._counts.died_total += 1
             raise
-        return workers.outcome_of(data, worker.name)
+        return workers.read(data, worker.name)
 
     async def _close(self) -> None:
         self._open = False
@@ -324,8 +328,7 @@ class ExecutionPool:
             await workers.in_thread(self._idle.pop().kill)
         if self._session is not None:
             await self._session.__aexit__(None, None, None)
-        # After the session, so that leases of threads that still run are not released: the limiter counts them until
-        # the session's time has run out.
+        # After the session: the limiter counts the leases of threads that still run until the session's time is over.
         if self._runs:
             _LOG.warning("%d functions still run; their leases end with this session's time", len(self._runs))
             for task in list(self._runs):

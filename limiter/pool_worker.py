@@ -21,10 +21,13 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar, cast
 
 from fairbox.errors import FairboxError
+from limiter.client.lease import outcome_of
+from limiter.core.reasons import ReleaseOutcome
 
 T = TypeVar("T")
-Outcome = tuple[Any, BaseException | None]
-"""A function's value, or what it raised."""
+Outcome = tuple[Any, BaseException | None, ReleaseOutcome]
+"""A function's value, or what it raised; and how the work ended, which is read where it was raised: what lies behind an
+exception does not travel."""
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """A pickled function with its arguments or result: far above ordinary ones, and a few fit into memory."""
 _START_WITHIN_S = 60.0
@@ -45,7 +48,7 @@ class PoolFull(PoolError):  # noqa: N818 - a fact about the pool
     """As many runs wait in the pool as may. The function was not started."""
 
 
-class RunTimeout(PoolError):  # noqa: N818 - the argument's name
+class RunTimeout(PoolError, TimeoutError):  # noqa: N818 - the argument's name
     """The function ran for longer than its `timeout`. A process or task was killed; a thread runs on, and its lease
     stays held until it ends."""
 
@@ -218,27 +221,29 @@ def _bounded(data: bytes) -> bytes:
     return data
 
 
-def outcome_of(data: bytes, worker: str) -> Outcome:
+def read(data: bytes, worker: str) -> Outcome:
     """Reads the answer to a request."""
     try:
-        value, error, text = pickle.loads(data)  # noqa: S301 - from a process that this one has started
+        value, error, text, ended = pickle.loads(data)  # noqa: S301 - from a process that this one has started
     except Exception as problem:
-        return None, FunctionFailed(f"the function's result can't be unpickled here: {problem}")
+        failed = FunctionFailed(f"the function's result can't be unpickled here: {problem}")
+        return None, failed, ReleaseOutcome.ERROR
     if error is not None:
         error.add_note(f"in {worker}:\n{text}")
-    return value, error
+    return value, error, ended
 
 
 def call(work: Callable[[], Any]) -> Outcome:
     """Calls it. What can't be raised in a coroutine, or would end the program there, becomes a FunctionFailed."""
     try:
-        return work(), None
+        return work(), None, ReleaseOutcome.OK
     except BaseException as error:
+        ended = outcome_of(error)
         if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
-            return None, error
+            return None, error, ended
         failed = FunctionFailed(f"the function raised {type(error).__name__}: {error}")
         failed.add_note("".join(traceback.format_exception(error)).rstrip())
-        return None, failed
+        return None, failed, ended
 
 
 def serve(descriptor: int, parent: int) -> None:
@@ -264,10 +269,10 @@ def _execute(data: bytes) -> bytes:
     """Runs a pickled call; returns its value, its exception and the traceback, pickled."""
     import cloudpickle
 
-    value, error = call(lambda: pickle.loads(data)())  # noqa: S301 - from the process that started this one
+    value, error, ended = call(lambda: pickle.loads(data)())  # noqa: S301 - from the process that started this one
     text = "".join(traceback.format_exception(error)).rstrip() if error is not None else ""
     try:
-        answer: bytes = _bounded(cloudpickle.dumps((value, error, text)))
+        answer: bytes = _bounded(cloudpickle.dumps((value, error, text, ended)))
         if error is not None:
             pickle.loads(answer)  # noqa: S301 - some exceptions can be pickled but not read again
         return answer
@@ -278,5 +283,5 @@ def _execute(data: bytes) -> bytes:
             what = f"the function's result can't be sent: {problem}"
         else:
             what = f"the function's result, a {type(value).__name__}, can't be pickled: {problem}"
-        refused: bytes = cloudpickle.dumps((None, FunctionFailed(what[:10_000]), text[-10_000:]))
+        refused: bytes = cloudpickle.dumps((None, FunctionFailed(what[:10_000]), text[-10_000:], ended))
         return refused

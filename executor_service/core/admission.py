@@ -23,6 +23,9 @@ _ADVICE_RANGE_S = (0.05, 30.0)
 class QueueFull(Exception):  # noqa: N818 - a decision
     """The request has no place in the queue, or none any more. `retry_after_s` is an estimate."""
 
+    status = 429
+    """Under this name and number an adaptive limit hears of it (`limiter.outcome_of`)."""
+
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s

@@ -47,6 +47,9 @@ class GateStatus:
 class Claim(Protocol):
     """One token for one run."""
 
+    failed: bool
+    """Set where what ran under it ended by no fault of the program: no good end, for an adaptive limit."""
+
     async def confirmed(self) -> None:
         """Returns when the limiter has bound it. Raises LeaseRefusal, LeaseGone or LimiterDown."""
         ...
@@ -75,6 +78,8 @@ class LeaseGate(Protocol):
 
 
 class _Free:
+    failed = False
+
     async def __aenter__(self) -> _Free:
         return self
 

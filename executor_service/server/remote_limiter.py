@@ -29,6 +29,7 @@ from limiter import (
     QueueTimeout,
     ReleaseOutcome,
     UnknownBucket,
+    outcome_of,
 )
 
 _AFTER_TIMEOUT_S = 30.0
@@ -73,7 +74,13 @@ class RemoteLimiter:
                 raise LimiterDown(str(error)) from None
             except (LeaseRefused, UnknownBucket) as error:
                 raise LeaseRefusal(str(error)) from None
-            yield _Claim(self._session, lease, None)
+            claim = _Claim(self._session, lease, None)
+            try:
+                yield claim
+            except BaseException as error:
+                self._session.release(lease, _outcome(claim, error))
+                raise
+            self._session.release(lease, _outcome(claim, None))
 
     @asynccontextmanager
     async def _bound(self, lease: Lease, run_id: str) -> AsyncIterator[Claim]:
@@ -81,8 +88,12 @@ class RemoteLimiter:
             self._session.bind(lease, run_id=run_id, timeout=self._bind_timeout_s), name=f"bind {lease}"
         )
         claim = _Claim(self._session, lease, binding)
+        raised: BaseException | None = None
         try:
             yield claim
+        except BaseException as error:
+            raised = error
+            raise
         finally:
             # A bind that is cancelled or fails gives the lease back itself.
             binding.cancel()
@@ -90,8 +101,17 @@ class RemoteLimiter:
                 await asyncio.wait([binding])
             finally:
                 if not binding.cancelled() and binding.exception() is None and binding.result().bound:
-                    used = ReleaseOutcome.OK if claim.checked else ReleaseOutcome.UNUSED
-                    self._session.release(lease, used)
+                    self._session.release(lease, _outcome(claim, raised))
+
+
+def _outcome(claim: _Claim, error: BaseException | None) -> ReleaseOutcome:
+    """How the run of a claim ended, of whose block `error` came."""
+    ended = outcome_of(error)
+    if ended in (ReleaseOutcome.OVERLOADED, ReleaseOutcome.TIMEOUT):
+        return ended
+    if not claim.checked:
+        return ReleaseOutcome.UNUSED
+    return ReleaseOutcome.ERROR if claim.failed else ended
 
 
 class _Claim:
@@ -101,6 +121,7 @@ class _Claim:
         self._session = session
         self._lease = lease
         self._binding = binding
+        self.failed = False
         self.checked = False
         """Whether it was found valid, so that a program may have run under it."""
 

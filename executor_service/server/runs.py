@@ -56,6 +56,9 @@ class Draining(Exception):  # noqa: N818 - a state of the server
 class QueueTimeout(Exception):  # noqa: N818 - a decision
     """The request waited for as long as this server lets anybody wait; the program was not started."""
 
+    status = 429
+    """Under this name and number an adaptive limit hears of it (`limiter.outcome_of`)."""
+
 
 _REFUSALS: dict[type[Exception], Refusal] = {
     Abandoned: Refusal.ABANDONED,
@@ -296,7 +299,9 @@ class Runs:
             )
             if run.on_start is not None:
                 run.on_start()
-            return await run.work.perform(run.attempt)
+            result = await run.work.perform(run.attempt)
+            held.failed = result.cause is Cause.INFRA
+            return result
 
     def _may_wait(self, run: _Run) -> bool:
         """Where nothing can make it wait, no time is set to bound the wait."""

@@ -12,7 +12,7 @@ from limiter.client.errors import (
     UnknownBucket,
 )
 from limiter.client.executor import ExecutorSession
-from limiter.client.lease import BindOutcome, Lease, LeaseLike
+from limiter.client.lease import BindOutcome, Lease, LeaseLike, outcome_of
 
 __all__ = [
     "BindOutcome",
@@ -26,4 +26,5 @@ __all__ = [
     "QueueFull",
     "QueueTimeout",
     "UnknownBucket",
+    "outcome_of",
 ]

@@ -15,7 +15,7 @@ from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.security import ClientSecurity
 from limiter.client.grpc_transport import GrpcTransport
-from limiter.client.lease import Lease, LeaseLike
+from limiter.client.lease import Lease, LeaseLike, outcome_of
 from limiter.client.machine import SessionMachine
 from limiter.client.session import SessionRunner
 from limiter.client.transport import Transport
@@ -82,7 +82,8 @@ class LimiterClient:
         An executor binds the lease when it runs the work, within the bucket's `start_by`; then only the executor frees
         it. With `hold`, in seconds, nobody has to: that is for work where no executor can bind, such as a sandbox
         behind HTTP. The lease then ends when the block is left, or after that time, whatever becomes of this client;
-        the limit holds if the work ends by then too. Leaving the block gives back a lease that was not bound.
+        the limit holds if the work ends by then too. Leaving the block gives back a lease that was not bound, and tells
+        an adaptive limit what the block raised (`outcome_of`): a 429 of a sandbox lowers it.
 
         `instead_of` is a lease that this client was granted and that no executor could bind any more. If that is
         because the limiter was restarted, the request has the place that the lease had, before all that have waited
@@ -153,7 +154,7 @@ class LeaseContext:
     ) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
-            self._runner.release(lease, ReleaseOutcome.OK)
+            self._runner.release(lease, outcome_of(error))
 
 
 async def _traced(acquire: Callable[[], Awaitable[Lease]], **facts: str) -> Lease:

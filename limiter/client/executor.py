@@ -21,7 +21,7 @@ from fairbox.security import ClientSecurity
 from limiter.client.client import check_wait, process_name
 from limiter.client.errors import LeaseRefused
 from limiter.client.grpc_transport import GrpcTransport
-from limiter.client.lease import BindOutcome, Lease, LeaseLike
+from limiter.client.lease import BindOutcome, Lease, LeaseLike, outcome_of
 from limiter.client.machine import SessionMachine
 from limiter.client.session import SessionRunner
 from limiter.client.transport import Transport
@@ -162,19 +162,25 @@ class ExecutorSession:
     ) -> AsyncIterator[Lease]:
         """Waits its turn for work that came without a lease, and yields a lease that is bound already.
 
-        Leaving the block releases it, so leave it when the work is dead. Raises what `LimiterClient.lease()` raises.
+        Leaving the block releases it, so leave it when the work is dead, with the outcome that what it raised says
+        (`outcome_of`); where that is not all, `release()` it before. Raises what `LimiterClient.lease()` raises.
         """
         check_wait(bucket, tokens, queue_timeout)
         with tracing.span("limiter.acquire", bucket=bucket, tenant=tenant, request_id=run_id) as span:
             lease = await self._runner.acquire(bucket=bucket, tokens=tokens, queue_timeout=queue_timeout, tenant=tenant)
             span.set_attribute("fairbox.lease", str(lease))
+        ended = ReleaseOutcome.UNUSED
         try:
             outcome = await self.bind(lease, run_id=run_id, timeout=bind_timeout)
             if not outcome.bound:
                 raise LeaseRefused(str(outcome))
+            ended = ReleaseOutcome.OK
             yield lease
+        except BaseException as error:
+            ended = ended if ended is ReleaseOutcome.UNUSED else outcome_of(error)
+            raise
         finally:
-            self.release(lease)
+            self.release(lease, ended)
 
     # Internal
 

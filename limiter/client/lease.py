@@ -1,11 +1,12 @@
-"""A lease as its holders see it."""
+"""A lease as its holders see it, and how the work under it ended."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from limiter.core.reasons import BindStatus
+from limiter.core.reasons import BindStatus, ReleaseOutcome
 
 
 class LeaseLike(Protocol):
@@ -71,3 +72,45 @@ class BindOutcome:
     def __str__(self) -> str:
         owner = f", {self.owner}" if self.owner else ""
         return f"lease {self.lease} {_SENTENCES[self.status]}{owner}"
+
+
+_OVERLOADED, _TIMEOUT = ReleaseOutcome.OVERLOADED, ReleaseOutcome.TIMEOUT
+_STATUSES = {
+    429: _OVERLOADED,
+    503: _OVERLOADED,
+    "RESOURCE_EXHAUSTED": _OVERLOADED,
+    408: _TIMEOUT,
+    504: _TIMEOUT,
+    "DEADLINE_EXCEEDED": _TIMEOUT,
+}
+"""Statuses of HTTP and gRPC by which a service says that it is overloaded, or that something took too long."""
+_CAUSES = 10
+"""Exceptions behind an exception that are looked at: a library's own lie five deep."""
+
+
+def outcome_of(error: BaseException | None) -> ReleaseOutcome:
+    """Returns how work ended that raised `error`; None: nothing. OVERLOADED or TIMEOUT where the exception, or one that
+    it was raised for, has a status that says so, under the names of aiohttp, httpx, requests, urllib, openai or grpc,
+    or is a TimeoutError; ERROR for every other one."""
+    if error is None:
+        return ReleaseOutcome.OK
+    for _ in range(_CAUSES):
+        said = _said(error) or (_TIMEOUT if isinstance(error, TimeoutError) else None)
+        if said is not None:
+            return said
+        behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if behind is None:
+            break
+        error = behind
+    return ReleaseOutcome.ERROR
+
+
+def _said(error: BaseException) -> ReleaseOutcome | None:
+    for name in ("status", "status_code", "response", "code"):
+        with contextlib.suppress(Exception):  # a stranger's class may do as it likes
+            said = getattr(error, name, None)
+            said = getattr(said, "status_code", said) if name == "response" else said() if callable(said) else said
+            found = _STATUSES.get(int(said) if isinstance(said, int) else getattr(said, "name", ""))
+            if found is not None:
+                return found
+    return None

@@ -199,6 +199,28 @@ async def test_the_limiters_full_queue_says_when_to_come_back(executor: Executor
             call.cancel()
 
 
+async def test_an_executor_that_has_no_room_lowers_an_adaptive_limit() -> None:
+    """Whoever holds the lease says so: the executor for a turn that did not come, its caller for a full queue."""
+    adaptive = ("buckets.code.max_in_flight=8", "buckets.code.adaptive=true")
+    small = ("max_concurrent=1", "max_queued=1", "queue_timeout_s=3")
+    with limiter_running(*adaptive) as own, running(f"limiter={own.target}", *small) as server:
+        async with ExecutorClient(server.target) as executor, LimiterClient(own.target) as client:
+            runs = asyncio.create_task(executor.execute(SLEEP, limits=Limits(wall_time_s=60)))
+            await asyncio.to_thread(wait_for, lambda: server.status().running == 1)
+            with pytest.raises(Overloaded, match="queue_timeout_s"):
+                await executor.execute("1")
+            await asyncio.to_thread(wait_for, lambda: own.bucket().effective_limit == 6)
+            waits = asyncio.create_task(executor.execute("1"))
+            await asyncio.to_thread(wait_for, lambda: server.status().queued == 1)
+            with pytest.raises(Overloaded, match="max_queued"):
+                async with client.lease() as lease:
+                    await executor.execute("1", lease=lease)
+            await asyncio.to_thread(wait_for, lambda: own.bucket().effective_limit <= 5)
+            for call in (runs, waits):
+                call.cancel()
+            await asyncio.to_thread(wait_for, own.idle)
+
+
 async def test_without_its_limiter_programs_are_killed_and_nothing_starts() -> None:
     marker, args = marked()
     with limiter_running() as own, running(f"limiter={own.target}", "limiter_timeout_s=1", "name=lonely") as server:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
+import aiohttp
 import grpc
 import pytest
+from aiohttp import web
 
 from fairbox.errors import FieldErrors
 from fairbox.ports import free_port
@@ -14,6 +21,7 @@ from limiter.config import BucketConfig, LimiterConfig
 from limiter.core import BucketLimits, LeaseId, LimiterCore, SessionKind
 from limiter.core.effects import Granted, Rejected, Released, Revoked
 from limiter.core.events import Acquire, Bind, Cancel, Disconnect, HeldLease, Hello, Release, Revoke, Tick
+from limiter.pool import ExecutionPool, FunctionFailed, RunTimeout
 from limiter.server import LimiterServer
 from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.cores import granted, lease_of, make_core, only
@@ -164,6 +172,75 @@ async def test_the_outcome_of_a_release_lowers_an_adaptive_limit() -> None:
             await asyncio.sleep(0.1)
             assert server.statistics().bound == 1
             executor.release(bound)
+
+
+@asynccontextmanager
+async def sandbox_answering(statuses: list[int]) -> AsyncIterator[str]:
+    """A sandbox behind HTTP that answers with these in turn, and then with 200."""
+
+    async def run(request: web.Request) -> web.Response:
+        return web.Response(status=statuses.pop(0) if statuses else 200)
+
+    app = web.Application()
+    app.router.add_post("/run_code", run)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"{site._server.sockets[0].getsockname()[1]}"  # type: ignore[union-attr]
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_sandbox_that_answers_429_lowers_an_adaptive_limit_and_one_that_works_raises_it() -> None:
+    """The tool says no word of its own: what leaves the block tells, also from behind an error of the tool."""
+    statuses = [429, 500, 404, 503, 504, 429, 429, 429]
+    async with (
+        LimiterServer(_config()) as server,
+        LimiterClient(server.address) as client,
+        sandbox_answering(statuses) as port,
+        aiohttp.ClientSession(raise_for_status=True) as session,
+    ):
+        url = f"http://127.0.0.1:{port}/run_code"
+        limits = []
+        for number in range(28):
+            with suppress(RuntimeError):
+                async with client.lease(hold=30.0):
+                    try:
+                        (await session.post(url)).release()
+                    except aiohttp.ClientResponseError as error:
+                        raise RuntimeError("the tool's own words") from error
+            await until(lambda number=number: server.statistics().bucket().released_total == number + 1)  # type: ignore[misc]
+            limits.append(server.statistics().bucket().effective_limit)
+        assert limits[:8] == [3, 3, 3, 2, 2, 1, 1, 1]
+        assert limits[-1] > 1
+        outcomes = server.statistics().bucket().outcomes
+        assert (outcomes[ReleaseOutcome.OVERLOADED], outcomes[ReleaseOutcome.TIMEOUT]) == (5, 1)
+        assert (outcomes[ReleaseOutcome.ERROR], outcomes[ReleaseOutcome.OK]) == (2, 20)
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+async def test_how_functions_of_a_pool_end_is_heard_too(kind: str) -> None:
+    """An HTTPError of urllib can't be sent to another process; its 429 is heard all the same."""
+    statuses = [429, 503, 504, 500]
+    async with (
+        LimiterServer(_config()) as server,
+        ExecutionPool(server.address, num_workers=1, kind=kind) as pool,
+        sandbox_answering(list(statuses)) as port,
+    ):
+        for status in statuses:
+            with pytest.raises((HTTPError, FunctionFailed), match=str(status)) as raised:
+                await pool.run(urlopen, f"http://127.0.0.1:{port}/run_code", b"")
+            if isinstance(raised.value, HTTPError):
+                raised.value.close()
+        with pytest.raises(RunTimeout):
+            await pool.run(time.sleep, 1, timeout=0.2)
+        assert await pool.run(abs, -1) == 1
+        await until(lambda: server.statistics().held == 0)
+        outcomes = server.statistics().bucket().outcomes
+        assert (outcomes[ReleaseOutcome.OVERLOADED], outcomes[ReleaseOutcome.TIMEOUT]) == (2, 2)
+        assert (outcomes[ReleaseOutcome.ERROR], outcomes[ReleaseOutcome.OK]) == (1, 1)
 
 
 async def test_it_is_counted_again_after_a_restart() -> None:

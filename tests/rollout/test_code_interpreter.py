@@ -163,6 +163,17 @@ async def test_settings_are_checked(settings: dict[str, Any], problem: str) -> N
         CodeInterpreter(CodeInterpreterConfig(**settings), executor="127.0.0.1:1", limiter="127.0.0.1:1")
 
 
+async def test_a_full_executor_lowers_the_limit_that_its_callers_share() -> None:
+    """Each call that it refuses, and the tool tries again, gives its lease back as OVERLOADED."""
+    limiter_args = ["buckets.code.max_in_flight=8", "buckets.code.adaptive=true"]
+    full = ["max_concurrent=1", "max_queued=0"]
+    async with LocalStack(limiter_args=limiter_args, executor_args=full) as stack, interpreter(stack) as tool:
+        calls = [run(tool, "import time; time.sleep(1)") for _ in range(8)]
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+        assert any(isinstance(each, InfraError) for each in ended)
+        assert (await limiter_status(stack)).buckets[0].effective_limit < 8
+
+
 async def test_calls_whose_leases_no_executor_can_bind_ask_for_new_ones_slowly(stack: LocalStack) -> None:
     config = CodeInterpreterConfig(num_workers=1)
     async with (
