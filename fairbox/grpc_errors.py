@@ -7,7 +7,7 @@ and google.rpc.QuotaFailure; a status with several meanings carries google.rpc.E
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import grpc
@@ -23,37 +23,20 @@ from fairbox.errors import FieldError, FieldErrors
 D = TypeVar("D", bound=Message)
 DOMAIN = "fairbox.dev"
 """Of the reasons in google.rpc.ErrorInfo."""
-_MOST_BYTES = 1500
-"""What bad fields may say in all. It goes out twice, and encoded, and clients take no more than 8 KiB of metadata:
-beyond, they are shown RESOURCE_EXHAUSTED, which is a reason to ask again."""
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 
 async def abort_fields(context: Context, errors: FieldErrors) -> NoReturn:
-    """Ends the call with INVALID_ARGUMENT, one BadRequest violation per field; of many or long ones, what fits."""
-    fitting = _fitting(errors.errors)
+    """Ends the call with INVALID_ARGUMENT, one BadRequest violation per field."""
     violations = [
-        error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.problem) for error in fitting
+        error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.problem)
+        for error in errors.errors
     ]
-    details: list[Message] = [error_details_pb2.BadRequest(field_violations=violations)]
-    await _abort(context, code_pb2.INVALID_ARGUMENT, str(FieldErrors(fitting)), details)
-
-
-def _fitting(errors: Sequence[FieldError]) -> list[FieldError]:
-    """The first of them, cut, and how many are left out."""
-    told: list[FieldError] = []
-    room = _MOST_BYTES
-    for error in errors:
-        field, problem = (
-            text.encode()[:most].decode(errors="ignore") for text, most in ((error.field, 200), (error.problem, 1000))
-        )
-        room -= len(field.encode()) + len(problem.encode())
-        if room < 0:
-            return [*told, FieldError("request", f"has {len(errors) - len(told)} more fields that are not acceptable")]
-        told.append(FieldError(field, problem))
-    return told
+    await _abort(
+        context, code_pb2.INVALID_ARGUMENT, str(errors), [error_details_pb2.BadRequest(field_violations=violations)]
+    )
 
 
 async def abort_exhausted(context: Context, message: str, *, retry_after_s: float, subject: str) -> NoReturn:

@@ -18,6 +18,7 @@ import resource
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, cast
@@ -97,6 +98,14 @@ def _readable(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler
             return await behaviour(request, context)
         except DecodeError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"what was sent is no message of its type: {error}")
+        except BaseException as error:
+            # gRPC's call keeps the error, which keeps its frames and so the call: without the request, however large.
+            del request
+            link: BaseException | None = error
+            while link is not None:
+                traceback.clear_frames(link.__traceback__)
+                link = link.__context__
+            raise
 
     make = getattr(grpc, f"{kind}_rpc_method_handler")
     return make(answer, read, handler.response_serializer)  # type: ignore[no-any-return]

@@ -55,6 +55,10 @@ _CHUNK = 64 << 10
 """Bytes read at once: what a pipe holds."""
 
 
+def _nobody() -> None:
+    """Nobody is told any more."""
+
+
 class Streams:
     """`out` and `err` are read ends of pipes, which it owns. `on_flood` is called for each piece beyond the flood.
 
@@ -110,8 +114,9 @@ class Streams:
                     observe(stream, kept)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Idempotent. It lets go of whoever is told, who has it: what a run was sent would stay as long as both."""
         self._begin.cancel()
+        self.on_flood, self.observe = _nobody, None
         for pipe in self._pipes:
             self._forget(pipe)
             os.close(pipe)

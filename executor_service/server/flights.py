@@ -18,6 +18,10 @@ from fairbox.clock import Clock
 T = TypeVar("T")
 
 
+def _nobody(ending: object) -> None:
+    """It has landed."""
+
+
 class Flight(Generic[T]):
     """One piece of work. `landed` is called once with its ending, before the calls that wait get it."""
 
@@ -67,7 +71,8 @@ class Flight(Generic[T]):
         """Gives the ending to every call that waits; the first one stays."""
         if not self.done.is_set():
             self._ending = ending
-            self._landed(ending)
+            landed, self._landed = self._landed, _nobody  # it may know this flight, which would then keep itself
+            landed(ending)
             self.done.set()
 
     async def _fly(self, work: Callable[[], Awaitable[T]], cancelled: Callable[[], T | Exception]) -> None:

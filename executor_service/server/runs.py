@@ -254,7 +254,8 @@ class Runs:
         return run.attempt.result(Outcome.CANCELLED, Cause.INFRA, message)
 
     def _left(self, run: _Run) -> None:
-        """Nothing of it runs any more."""
+        """Nothing of it runs any more. It must not keep itself: what was sent goes with it, however large."""
+        run.attempt = None
         self._answered -= 1
         del self._runs[run.number]
         self._admission.leave(run.place, self._clock.now())
