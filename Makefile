@@ -14,6 +14,9 @@ OTHERS := tests/limiter tests/rollout tests/interop tests/e2e tests/fairbox test
 ALONE := tests/limiter/chaos
 # Tests of generated examples.
 GENERATED = $(shell grep -rl "hypothesis" tests --include=test_*.py)
+# What a distribution has may differ from what is downloaded: these suites run with its interpreter too.
+SYSTEM_PYTHON := /usr/bin/python3
+SYSTEM := tests/limiter tests/rollout
 BUF := @bufbuild/buf@1.75.0
 # sglang and what it needs have an environment of their own: their pins are not ours.
 SGLANG := .venv-sglang
@@ -28,7 +31,7 @@ IMAGE_TIME = $(if $(findstring podman,$(CONTAINER)),--timestamp $(SOURCE_DATE_EP
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-executor test-others test-alone soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster clean
+.PHONY: help run test test-executor test-others test-alone test-system system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +54,20 @@ test-others: $(VENV)/.dev  ## Those of the other tiers, but those that need the 
 
 test-alone: $(VENV)/.dev  ## Those that need the machine for themselves
 	$(BIN)/python -m pytest $(ALONE) --junitxml=.tests/alone.xml
+
+test-system:  ## Run the suites of the limiter and of rollouts with the system's Python
+	@path='import os, sys; print(os.path.realpath(sys.executable)) if sys.version_info >= (3, 11) else sys.exit(1)'; \
+	  system=$$($(SYSTEM_PYTHON) -c "import ensurepip; $$path" 2>/dev/null); \
+	  if [ -z "$$system" ]; then \
+	    echo "test-system: skipped, there is no $(SYSTEM_PYTHON) of version 3.11 or newer that can make environments"; \
+	  elif [ "$$system" = "$$($(PYTHON) -c "$$path")" ]; then \
+	    echo "test-system: skipped, make test runs with $(SYSTEM_PYTHON)"; \
+	  else \
+	    $(MAKE) --no-print-directory VENV=.venv-system PYTHON=$(SYSTEM_PYTHON) system-suites; \
+	  fi
+
+system-suites: $(VENV)/.dev
+	$(BIN)/python -m pytest $(SYSTEM) $(ALONE:%=--ignore=%)
 
 test-train: $(VENV)/.dev  ## Run the tests that train a model and kill the trainer
 	$(BIN)/python -m pytest tests/rollout/training tests/special_e2e -m train
@@ -122,7 +139,7 @@ test-cluster: $(VENV)/.dev  ## Apply k8s/ to the cluster that KUBECONFIG names, 
 	$(BIN)/python -m pytest tests/cluster -m cluster
 
 clean:  ## Remove what the other targets made, but for out/
-	rm -rf $(VENV) .venv-proto .venv-verl .venv-skyrl .venv-verifiers $(SGLANG) .toolchains benchmarks/out .tests .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-system .venv-proto .venv-verl .venv-skyrl .venv-verifiers $(SGLANG) .toolchains benchmarks/out .tests .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
