@@ -232,8 +232,6 @@ class ExecutionPool:
                 await stack.enter_async_context(self._lease(run))
             finally:
                 counts.queued -= 1
-            if run.lost.done():
-                raise LeaseLost(f"lease {run.lost.result()} was lost before the function started")
             run.started = True
             counts.running += 1
             try:
@@ -275,21 +273,26 @@ class ExecutionPool:
 
     @contextlib.asynccontextmanager
     async def _lease(self, run: _Run) -> AsyncIterator[None]:
-        """A bound lease around the block."""
+        """A bound lease around the block. One that is lost at once is no loss, since nothing runs: another is asked
+        for."""
         if self._session is None:
             yield
             return
-        left = min(max(0.001, run.deadline - asyncio.get_running_loop().time()), 86_400.0)
-        async with self._session.acquire(self._bucket, run.tokens, queue_timeout=left) as lease:
+        loop = asyncio.get_running_loop()
+        while True:
+            left = min(max(0.001, run.deadline - loop.time()), 86_400.0)
+            async with self._session.acquire(self._bucket, run.tokens, queue_timeout=left) as lease:
+                self._session.when_lost(lease, functools.partial(self._lost, run, lease))
+                if not run.lost.done():
+                    yield
+                    self._session.release(lease, run.ended)
+                    return
+            run.lost = loop.create_future()
 
-            def lose() -> None:
-                run.lost.set_result(lease)
-                if run.started and not self._can_end(run):
-                    _LOG.warning("lease %s is lost, and its thread runs on", lease)
-
-            self._session.when_lost(lease, lose)
-            yield
-            self._session.release(lease, run.ended)
+    def _lost(self, run: _Run, lease: Lease) -> None:
+        run.lost.set_result(lease)
+        if run.started and not self._can_end(run):
+            _LOG.warning("lease %s is lost, and its thread runs on", lease)
 
     async def _in_thread(self, run: _Run) -> Outcome:
         ending = workers.in_thread(functools.partial(workers.call, run.work))

@@ -10,12 +10,13 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fairbox.errors import FieldErrors
-from limiter import QueueTimeout
+from limiter import Lease, QueueTimeout
 from limiter.core import Timing
 from limiter.core.events import Revoke
 from limiter.pool import (
@@ -227,6 +228,25 @@ async def test_process_is_killed_when_its_lease_is_lost() -> None:
             await asyncio.wait_for(running, 5)
         await until(lambda: limiter.statistics().held == 0)
         assert await pool.run(int, "7") == 7
+
+
+async def test_a_lease_that_is_lost_before_anything_runs_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine so busy that the session lapses between a lease and the function's start."""
+    async with limiter_server(1) as limiter, ExecutionPool(limiter.address, num_workers=1) as pool:
+        session, lost = pool._session, list[Lease]()
+        assert session is not None
+        when_lost = session.when_lost
+
+        def lose_the_first(lease: Lease, tell: Callable[[], None]) -> None:
+            if lost:
+                when_lost(lease, tell)
+            else:
+                lost.append(lease)
+                tell()
+
+        monkeypatch.setattr(session, "when_lost", lose_the_first)
+        assert await pool.run(int, "7") == 7
+        assert len(lost) == 1
 
 
 @KINDS
