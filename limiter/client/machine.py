@@ -38,8 +38,9 @@ _BEAT_SHARE, _BEAT_S = 0.25, 1.5
 that carries nothing is found as soon."""
 _MAX_PLACES = 10_000
 """Tickets of leases that are remembered: of those that nobody asks to replace too."""
-_STALLED_BEATS = 2
-"""An acknowledgement that is overdue by so many heartbeats means that the connection is dead."""
+_STALLED_SHARE, _STALLED_S = 0.5, 6.0
+"""An acknowledgement that is overdue by this share of the ttl, and by so much where that is long, means that the
+connection is dead: a busy machine takes seconds to answer."""
 
 
 class SessionMachine:
@@ -262,7 +263,7 @@ class SessionMachine:
         if self._pulse is not None:
             return self.welcomed and self._pulse.dead(now)
         oldest = next(iter(self._unacked.values()), None)
-        return self.welcomed and oldest is not None and now - oldest > _STALLED_BEATS * self._beat_every
+        return self.welcomed and oldest is not None and now - oldest > min(self._ttl * _STALLED_SHARE, _STALLED_S)
 
     # Internal
 

@@ -67,6 +67,8 @@ _BACKOFF_LAST_S = 0.5
 """Below `Timing.client_return`: a restarted limiter waits that long for those who queued."""
 _WELCOME_WITHIN_S = 5.0
 """A limiter that does not answer a hello for so long is not there."""
+_READ_WITHIN_S = 15.0
+"""One that has answered the heartbeat of a hello, and reads those of others first, has so long for the welcome."""
 _FLUSH_WITHIN_S = 1.0
 """What `close()` gives the last frame to leave."""
 _QUEUE_BACKSTOP_S = 10.0
@@ -263,14 +265,15 @@ class SessionRunner:
         self._dirty.set()
         writer = asyncio.create_task(self._write(connection))
         try:
-            async with asyncio.timeout(_WELCOME_WITHIN_S):
+            async with asyncio.timeout(_WELCOME_WITHIN_S) as patience:
                 while not self.machine.welcomed:
                     self._handle(self.machine.received(await connection.receive(), self.clock.now()))
+                    patience.reschedule(asyncio.get_running_loop().time() + _READ_WITHIN_S)
             while True:
                 frame = await connection.receive()
                 self._handle(self.machine.received(frame, self.clock.now()))
         except TimeoutError:
-            raise ConnectionLost(f"no welcome within {_WELCOME_WITHIN_S:.0f} s") from None
+            raise ConnectionLost("no welcome in time") from None
         finally:
             writer.cancel()
             await asyncio.wait([writer])

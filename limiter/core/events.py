@@ -106,6 +106,15 @@ class Goodbye:
 
 
 @fact
+class Returning:
+    """An executor has begun to say hello. If it is known, or a recovery waits for it, its heartbeat is answered by
+    `HeartbeatAcked` before what it lists is read; the recovery waits for it anew, once."""
+
+    session_id: str
+    number: int
+
+
+@fact
 class Heartbeat:
     """A session is alive; answered by `HeartbeatAcked`."""
 
@@ -147,6 +156,13 @@ class RosterKept:
 
 
 @fact
+class RosterFailed:
+    """The last roster could not be kept: the executors that wait for it are refused, and go on trying."""
+
+    message: str
+
+
+@fact
 class Tick:
     """Time has passed: `next_deadline()` was reached."""
 
@@ -159,10 +175,12 @@ Event = (
     | Hello
     | Disconnect
     | Goodbye
+    | Returning
     | Heartbeat
     | Revoke
     | Configure
     | LeadUntil
     | RosterKept
+    | RosterFailed
     | Tick
 )

@@ -86,6 +86,11 @@ class Roster:
             self._in.add(hello.session_id)
         return ready
 
+    @property
+    def joining(self) -> tuple[str, ...]:
+        """Sessions whose hellos wait."""
+        return tuple(self._joining)
+
     def joins(self, session_id: str) -> bool:
         """Whether a hello of that session waits."""
         return session_id in self._joining
@@ -94,7 +99,7 @@ class Roster:
 class Recovery:
     """A record of who is missing: `LimiterCore` alone changes it."""
 
-    __slots__ = ("_not_before", "_unknown", "active", "deadline", "missing", "until")
+    __slots__ = ("_not_before", "_returning", "_unknown", "_until", "active", "deadline", "missing")
 
     def __init__(self, roster: Sequence[Member] | None, timing: Timing, now: float) -> None:
         """`roster` as in `limiter.leadership.Term`: empty: nothing to wait for; None: nobody knows who runs."""
@@ -103,10 +108,11 @@ class Recovery:
         """Executors that have not reported, by session."""
         self.active = self._unknown or bool(self.missing)
         """Whether nothing may be granted."""
-        self.until = now + timing.executor_silence
-        """The latest end."""
+        self._until = now + timing.executor_silence
         self._not_before = now + min(timing.client_return, timing.executor_silence)
         self.deadline = NEVER
+        self._returning: dict[str, float] = {}
+        """Until when those are waited for who have begun to return."""
 
     @property
     def unknown(self) -> bool:
@@ -114,9 +120,22 @@ class Recovery:
         every executor; a roster of those that are here would hide the others from the next leader."""
         return self.active and self._unknown
 
+    @property
+    def until(self) -> float:
+        """The latest end, as far as is known."""
+        return max([self._until, *self._returning.values()])
+
     def returned(self, session_id: str) -> None:
         """An executor has said hello."""
         self.missing.pop(session_id, None)
+        self._returning.pop(session_id, None)
+
+    def wait_again(self, session_id: str, until: float) -> bool:
+        """An executor has begun to return: waits until then. Once for each that is missing, so that this ends."""
+        if not self.active or session_id not in self.missing or session_id in self._returning:
+            return False
+        self._returning[session_id] = until
+        return True
 
     def ends_at(self) -> float:
         """When it ends, as far as is known."""

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from limiter.core.bucket import Bucket
 from limiter.core.effects import HeartbeatAcked, Refused, RosterChanged, SessionEnded, Welcomed
-from limiter.core.events import Acquire, Disconnect, Goodbye, Heartbeat, HeldLease, Hello, RosterKept
+from limiter.core.events import (
+    Acquire,
+    Disconnect,
+    Goodbye,
+    Heartbeat,
+    HeldLease,
+    Hello,
+    Returning,
+    RosterFailed,
+    RosterKept,
+)
 from limiter.core.ids import LeaseId, Ticket
 from limiter.core.lease import Lease, Session
 from limiter.core.ledger import Ledger
@@ -117,6 +127,11 @@ class SessionRules:
             for bucket in self._ledger.buckets.values():
                 self._ledger.pump(bucket, now)
 
+    def roster_failed(self, event: RosterFailed, now: float) -> None:
+        for session_id in self._ledger.roster.joining:
+            self._ledger.effects.append(Refused(session_id, event.message, 1.0))
+            self._leave(session_id)
+
     def _leave(self, session_id: str) -> None:
         """An executor runs nothing, and never will under this session."""
         if self._ledger.roster.leave(session_id):
@@ -192,6 +207,17 @@ class SessionRules:
         ledger.deadlines.set(session, when)
         for bucket in ledger.buckets.values():
             ledger.pump(bucket, now)
+
+    def returning(self, event: Returning, now: float) -> None:
+        """Its programs may go on for their time from now. Those of a session that is not known yet are not counted, so
+        the recovery goes on as long."""
+        session = self._ledger.sessions.get(event.session_id)
+        if session is not None and session.kind is SessionKind.EXECUTOR:
+            session.last_heard = now
+            self._ledger.effects.append(HeartbeatAcked(event.session_id, event.number))
+        elif self._ledger.recovery.wait_again(event.session_id, now + self._timing.executor_silence):
+            self.recover(now)
+            self._ledger.effects.append(HeartbeatAcked(event.session_id, event.number))
 
     def goodbye(self, event: Goodbye, now: float) -> None:
         session = self._ledger.sessions.get(event.session_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from limiter.leadership.election import Conflict, Election, Record, RecordStore, StoreUnavailable
 from limiter.leadership.elector import Elector
-from limiter.leadership.term import Alone, Leadership, LeadershipLost, Member, Term
+from limiter.leadership.term import Alone, Leadership, LeadershipLost, Member, RosterNotKept, Term
 
 __all__ = [
     "Alone",
@@ -16,6 +16,7 @@ __all__ = [
     "Member",
     "Record",
     "RecordStore",
+    "RosterNotKept",
     "StoreUnavailable",
     "Term",
 ]

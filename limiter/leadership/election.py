@@ -64,6 +64,10 @@ class StoreUnavailable(Exception):  # noqa: N818 - a fact about the store
     """The store gave no answer; the text says why. A write may have happened, and may happen yet."""
 
 
+class RosterRefused(StoreUnavailable):
+    """The record would be too large with its roster. Nothing was written; one with the roster before it may be."""
+
+
 class RecordStore(Protocol):
     """Keeps the record. Both calls may be cancelled at any time; a write that was cancelled may happen yet."""
 
@@ -215,6 +219,10 @@ class Election:
         self._look_first = True
         if self.role is Role.LEADING and now >= self.lead_until:
             self._lose(f"could not renew in time: {why}")
+
+    def keep_old(self) -> None:
+        """The roster that was last given to `keep()` can't be: the record goes on with the one that it has."""
+        self._roster = None
 
     def keep(self, roster: Sequence[Member]) -> None:
         """From now on the record has this roster; `kept` says when. LeadershipLost when it does not lead."""

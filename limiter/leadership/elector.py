@@ -21,9 +21,10 @@ from limiter.leadership.election import (
     RecordStore,
     Rest,
     Role,
+    RosterRefused,
     StoreUnavailable,
 )
-from limiter.leadership.term import LeadershipLost, Member, Term
+from limiter.leadership.term import LeadershipLost, Member, RosterNotKept, Term
 
 _LOG = logging.getLogger("limiter.leadership")
 _CALL_SHARE = 0.8
@@ -60,6 +61,8 @@ class Elector:
         self._turn = asyncio.Lock()
         self._failures = 0
         self._complaint = ""
+        self._refused = ""
+        """Why the last roster can't be kept."""
 
     @property
     def leader(self) -> str:
@@ -91,10 +94,14 @@ class Elector:
         raise LeadershipLost(election.lost or "this process has resigned")
 
     async def store(self, roster: Sequence[Member]) -> None:
-        """Writes the roster into the record, which renews too. LeadershipLost when that can't be done in time."""
+        """Writes the roster into the record, which renews too. RosterNotKept when it is too large, LeadershipLost when
+        that can't be done in time."""
         election = self._election
         election.keep(roster)
-        while not election.kept:
+        self._refused = ""
+        while self._refused or not election.kept:
+            if self._refused:
+                raise RosterNotKept(self._refused)
             if election.role is not Role.LEADING:
                 raise LeadershipLost(election.lost or "this process has resigned")
             pause = await self._step()
@@ -134,6 +141,10 @@ class Elector:
             except Conflict:
                 election.conflicted(self._clock.now())
                 return self._pause()
+            except RosterRefused as error:
+                self._refused = str(error)
+                election.keep_old()
+                return 0.0
             except (StoreUnavailable, TimeoutError) as error:
                 why = str(error) or "the store did not answer in time"
                 self._complain(why)

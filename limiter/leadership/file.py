@@ -2,7 +2,8 @@
 
 The kernel gives the lock to one process and takes it back when that process dies, never before, so a leader leads for
 as long as it lives. The lock is on `PATH.lock`, which is never renamed; `PATH` is replaced as a whole with each write.
-A write that has begun holds the lock until it ends, so none can land in a later term.
+A write that has begun holds the lock until it ends, so none can land in a later term. Nothing has to be renewed: a disk
+that is full or slow keeps a roster from being written, and ends no term.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairbox.errors import ConfigError
-from limiter.leadership.term import LeadershipLost, Member, Term, decode_roster, encode_roster, wall_epoch
+from limiter.leadership.term import (
+    LeadershipLost,
+    Member,
+    RosterNotKept,
+    Term,
+    decode_roster,
+    encode_roster,
+    wall_epoch,
+)
 
 T = TypeVar("T")
 
@@ -26,7 +35,7 @@ _POLL_S = 0.05
 _CHECK_S = 1.0
 """How often a leader sees whether the lock file is still the one that it locked."""
 _WRITE_WITHIN_S = 10.0
-"""A disk that takes longer for a few kilobytes is broken."""
+"""For a write: so long a join waits for the disk, and a process that ends."""
 _LEADER_BYTES = 512
 _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "fuse.sshfs"})
 """File systems on which a lock is lost when the server forgets it, while its holder goes on."""
@@ -51,6 +60,8 @@ class FileLeadership:
         self._epoch = 0
         self._at_work: set[asyncio.Future[Any]] = set()
         """What threads are doing for it."""
+        self._writing: asyncio.Task[None] | None = None
+        """The last write of the state file."""
         self._resigned = False
         self.leader = ""
         self.lead_until = float("-inf")
@@ -65,6 +76,9 @@ class FileLeadership:
             epoch, roster = await self._off_loop(self._read)
             self._epoch = max(epoch + 1, wall_epoch())
             await self._write(roster)
+        except RosterNotKept as error:
+            await asyncio.shield(self.resign())
+            raise LeadershipLost(str(error)) from None
         except BaseException:
             await asyncio.shield(self.resign())
             raise
@@ -82,7 +96,7 @@ class FileLeadership:
         raise LeadershipLost(f"{self._lock_path} was removed or replaced")
 
     async def store(self, roster: Sequence[Member]) -> None:
-        """Writes the state file, down to the disk. LeadershipLost when that fails or takes longer than 10 s."""
+        """Writes the state file, down to the disk. RosterNotKept when that fails or takes longer than 10 s."""
         if self.lead_until == float("-inf"):
             raise LeadershipLost("this process does not lead")
         await self._write(tuple(roster))
@@ -100,19 +114,30 @@ class FileLeadership:
         text = json.dumps({"epoch": self._epoch, "roster": encode_roster(roster)})
         try:
             async with asyncio.timeout(_WRITE_WITHIN_S):
-                await self._off_loop(lambda: _replace(self._path, text))
+                if self._writing is not None:
+                    await asyncio.wait([self._writing])  # one that took too long: they must land in their order
+                self._writing = self._begin(lambda: _replace(self._path, text))
+                await asyncio.shield(self._writing)
         except TimeoutError:
-            raise LeadershipLost(f"{self._path} could not be written within {_WRITE_WITHIN_S:.0f} s") from None
+            raise RosterNotKept(f"{self._path} could not be written within {_WRITE_WITHIN_S:g} s") from None
         except OSError as error:
-            raise LeadershipLost(f"{self._path} could not be written: {_reason(error)}") from None
+            raise RosterNotKept(f"{self._path} could not be written: {_reason(error)}") from None
 
     async def _off_loop(self, work: Callable[[], T]) -> T:
+        return await asyncio.shield(self._begin(work))
+
+    def _begin(self, work: Callable[[], T]) -> asyncio.Task[T]:
         """Files can block for long, so they are no business of the event loop. A thread that was begun goes on to its
         end, also when nobody waits for it any more."""
-        task = asyncio.ensure_future(asyncio.to_thread(work))
+        task = asyncio.create_task(asyncio.to_thread(work))
         self._at_work.add(task)
-        task.add_done_callback(self._at_work.discard)
-        return await asyncio.shield(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._at_work.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody may have waited for it
 
     # In a thread
 

@@ -29,7 +29,7 @@ from kubernetes_asyncio.client import ApiClient, Configuration, CoordinationV1Ap
 from kubernetes_asyncio.config import ConfigException, load_incluster_config
 
 from fairbox.errors import ConfigError
-from limiter.leadership.election import Conflict, Record, StoreUnavailable
+from limiter.leadership.election import Conflict, Record, RosterRefused, StoreUnavailable
 from limiter.leadership.term import Member, decode_roster, encode_roster
 
 _LOG = logging.getLogger("limiter.leadership")
@@ -183,7 +183,7 @@ def _roster_text(roster: tuple[Member, ...]) -> str:
     if len(text) > _MAX_ROSTER_BYTES:  # names are for people; sessions are what counts
         text = json.dumps(encode_roster([Member(member.session_id, "") for member in roster]), separators=(",", ":"))
     if len(text) > _MAX_ROSTER_BYTES:
-        raise StoreUnavailable(f"{len(roster)} executors are more than a Lease has room for")
+        raise RosterRefused(f"{len(roster)} executors are more than a Lease has room for")
     return text
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "Leadership",
     "LeadershipLost",
     "Member",
+    "RosterNotKept",
     "Term",
     "decode_roster",
     "encode_roster",
@@ -40,6 +41,11 @@ class Term:
 
 class LeadershipLost(Exception):  # noqa: N818 - a fact about the world
     """Another process leads, or may; the text says why. Whoever gets it must stop granting."""
+
+
+class RosterNotKept(Exception):  # noqa: N818 - a fact about the store
+    """The roster could not be kept; the text says why. Who leads goes on leading, with the roster that was kept before:
+    nobody else can join, and whoever has left is waited for by the next leader."""
 
 
 class Leadership(Protocol):
@@ -71,8 +77,8 @@ class Leadership(Protocol):
         ...
 
     async def store(self, roster: Sequence[Member]) -> None:
-        """Keeps the whole roster for the next leader; returns when it is safe. LeadershipLost when somebody else has
-        written since, and when it can't be known in time. One call at a time."""
+        """Keeps the whole roster for the next leader; returns when it is safe. RosterNotKept when that fails or takes
+        too long, and can be tried again; LeadershipLost when somebody else has written since. One call at a time."""
         ...
 
     async def resign(self) -> None:

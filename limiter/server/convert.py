@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
 
 from fairbox.security import ANYONE, Identity, TenantRefused
 from fairbox.v1 import common_pb2
@@ -12,6 +12,7 @@ from limiter.core import (
     BucketStatistics,
     LeaseId,
     RejectReason,
+    SessionKind,
     Ticket,
 )
 from limiter.core.effects import Rejected
@@ -72,6 +73,8 @@ _MAX_QUEUE_TIMEOUT_S = 86_400.0
 MAX_HOLD_S = 86_400.0
 MAX_HELLO_ITEMS = 200_000
 """Leases and requests that one hello may list: more than any client can have within default bounds."""
+_SLICE = 500
+"""Of these, what is read in one turn of the loop: some 2 ms."""
 
 
 def acquire_event(session_id: str, message: pb.Acquire, identity: Identity = ANYONE) -> Acquire | Rejected:
@@ -112,19 +115,8 @@ def acquire_event(session_id: str, message: pb.Acquire, identity: Identity = ANY
     )
 
 
-def lease_id(message: common_pb2.Lease) -> LeaseId:
-    """The name of a lease."""
-    return LeaseId(message.epoch, message.seq)
-
-
-def _held(message: pb.Hello) -> Iterator[HeldLease]:
-    for held in message.held:
-        lease = held.lease
-        yield HeldLease(lease_id(lease), lease.bucket, lease.client_session_id, held.tokens or 1, held.hold_s)
-
-
-def hello_event(message: pb.Hello, identity: Identity = ANYONE) -> tuple[Hello, list[Rejected]]:
-    """The event, and rejections of requests in it that can't be taken. FieldErrors when the hello itself can't be."""
+def check_hello(message: pb.Hello) -> SessionKind:
+    """The kind of session that it opens. FieldErrors when that can't be, whatever it lists."""
     fields = Fields()
     session_id = fields.identifier("hello.session_id", message.session_id)
     if session_id.startswith(UNARY_PREFIX):
@@ -135,21 +127,38 @@ def hello_event(message: pb.Hello, identity: Identity = ANYONE) -> tuple[Hello, 
     for name, count in (("held", len(message.held)), ("queued", len(message.queued))):
         if count > MAX_HELLO_ITEMS:
             fields.refuse(f"hello.{name}", f"has {count} entries, must have at most {MAX_HELLO_ITEMS}")
-    for index, held in enumerate(message.held):
-        if held.tokens > _MAX_TOKENS:
-            fields.refuse(f"hello.held[{index}].tokens", f"is {held.tokens}, must be at most {_MAX_TOKENS}")
-        fields.duration(f"hello.held[{index}].hold_s", held.hold_s, default=0.0, longest=MAX_HOLD_S)
     fields.check()
-    converted = [acquire_event(session_id, each, identity) for each in message.queued]
-    hello = Hello(
-        session_id,
-        KINDS[message.kind],
-        message.name or session_id,
-        tuple(_held(message)),
-        tuple(each for each in converted if isinstance(each, Acquire)),
-        message.connection,
-    )
-    return hello, [each for each in converted if isinstance(each, Rejected)]
+    return KINDS[message.kind]
+
+
+async def hello_event(message: pb.Hello, identity: Identity = ANYONE) -> tuple[Hello, list[Rejected]]:
+    """The event of a hello that was checked, and rejections of requests in it that can't be taken. FieldErrors when a
+    lease can't be. Others have their turn before each slice of what it lists."""
+    fields = Fields()
+    leases: list[HeldLease] = []
+    for index, held in enumerate(message.held):
+        if index % _SLICE == 0:
+            await asyncio.sleep(0)
+        lease, tokens, hold = held.lease, held.tokens or 1, held.hold_s
+        if tokens > _MAX_TOKENS:
+            fields.refuse(f"hello.held[{index}].tokens", f"is {tokens}, must be at most {_MAX_TOKENS}")
+        if hold:
+            fields.duration(f"hello.held[{index}].hold_s", hold, default=0.0, longest=MAX_HOLD_S)
+        leases.append(HeldLease(LeaseId(lease.epoch, lease.seq), lease.bucket, lease.client_session_id, tokens, hold))
+    fields.check()
+    requests: list[Acquire] = []
+    rejected: list[Rejected] = []
+    for index, each in enumerate(message.queued):
+        if index % _SLICE == 0:
+            await asyncio.sleep(0)
+        event = acquire_event(message.session_id, each, identity)
+        if isinstance(event, Rejected):
+            rejected.append(event)
+        else:
+            requests.append(event)
+    name = message.name or message.session_id
+    kind = KINDS[message.kind]
+    return Hello(message.session_id, kind, name, tuple(leases), tuple(requests), message.connection), rejected
 
 
 def lease_message(lease: LeaseId, bucket: str, client_session_id: str) -> common_pb2.Lease:

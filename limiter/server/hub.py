@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from fairbox.clock import Clock
-from limiter.core import LimiterCore, RejectReason
+from limiter.core import LimiterCore, RejectReason, SessionKind
 from limiter.core.effects import (
     Configured,
     Effect,
@@ -124,6 +124,8 @@ class Hub:
         self.core = core
         self.clock = clock
         self.unary = UnaryCalls(self)
+        self.reading = {kind: asyncio.Lock() for kind in SessionKind}
+        """Held while a hello of that kind is read: executors don't wait for clients."""
         self.closed = False
         self._lead_until = lead_until
         self._led = float("inf")

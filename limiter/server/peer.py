@@ -1,14 +1,16 @@
 """The server's end of one session stream, whatever carries it: frames in, coalesced frames out.
 
-Invariants: the first frame out holds `welcome`; while one frame is being written everything else is collected into the
-next, at most 512 items each; what waits to be written is bounded, and a peer that does not read is cut off.
+Invariants: the first frame out holds `welcome`, or acknowledges the heartbeat of an executor whose hello waits to be
+read; hellos of one kind are read one after the other, in slices, so that heartbeats of the others pass them; while one
+frame is being written everything else is collected into the next, at most 512 items each; what waits to be written is
+bounded, and a peer that does not read is cut off.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from opentelemetry.trace import Span
@@ -31,9 +33,9 @@ from limiter.core.effects import (
     SessionEnded,
     Welcomed,
 )
-from limiter.core.events import Bind, Cancel, Event, Goodbye, Heartbeat, Release
+from limiter.core.events import Bind, Cancel, Event, Goodbye, Heartbeat, Release, Returning
 from limiter.server.access import check_kind
-from limiter.server.convert import acquire_event, hello_event, lease_message
+from limiter.server.convert import acquire_event, check_hello, hello_event, lease_message
 from limiter.server.fields import IDENTIFIER
 from limiter.server.hub import Hub
 from limiter.v1 import limiter_pb2 as pb
@@ -109,7 +111,8 @@ _MAX_FRAMES = 512
 
 
 class PeerStream:
-    """One stream of one session. `receive()` frames, write what `next_frame()` returns until None, then `end()`."""
+    """One stream of one session. `open()` with the first frame, `receive()` the others, write what `next_frame()`
+    returns until None, then `end()`."""
 
     def __init__(self, hub: Hub, identity: Identity = ANYONE) -> None:
         """`identity` is that of the peer; it is looked at once a stream, and once an acquire for its tenant."""
@@ -117,8 +120,8 @@ class PeerStream:
         self._identity = identity
         self._session_id = ""
         self._executor = False
-        self._leases: dict[LeaseId, Lease] = {}
-        """Those that the hello lists, until it is answered."""
+        self._listed: Sequence[pb.HeldLease] = ()
+        """Leases of the hello, until it is answered."""
         self._binding: dict[LeaseId, Lease] = {}
         """Those that the frame at hand binds."""
         self._frames: deque[pb.SessionResponse] = deque()
@@ -129,14 +132,41 @@ class PeerStream:
 
     # In
 
+    async def open(self, frame: pb.SessionRequest) -> None:
+        """Handles the first frame. FieldErrors or RoleRefused when the stream can't go on."""
+        if not frame.HasField("hello"):
+            raise FieldErrors([FieldError("hello", "is not set, must be in the first frame")])
+        message, hub = frame.hello, self._hub
+        kind = check_hello(message)
+        check_kind(kind, self._identity)
+        if kind is SessionKind.EXECUTOR and frame.heartbeat:
+            # Its session has no stream yet, so the hub can't pass on the answer, if there is one.
+            for effect in hub.apply(Returning(message.session_id, frame.heartbeat)):
+                self.deliver(effect)
+        async with hub.reading[kind]:
+            hello, rejected = await hello_event(message, self._identity)
+            if hub.closed:
+                self.close("the limiter is shutting down", 1.0)
+            if self._closing:
+                return
+            self._session_id, self._executor = hello.session_id, kind is SessionKind.EXECUTOR
+            self._listed = message.held
+            if self._waits is not None:
+                self._waits.begin(message.queued)
+            hub.open(hello, self)
+            for each in rejected:
+                self.deliver(each)
+            self._handle(frame)
+
     def receive(self, frame: pb.SessionRequest) -> None:
-        """Handles one frame. FieldErrors or RoleRefused when the stream can't go on."""
+        """Handles a later frame. FieldErrors when the stream can't go on."""
+        if frame.HasField("hello"):
+            raise FieldErrors([FieldError("hello", "is set, which only the first frame may have")])
+        self._handle(frame)
+
+    def _handle(self, frame: pb.SessionRequest) -> None:
         if self._closing:
             return
-        if frame.HasField("hello") and not self._hello(frame.hello):
-            return
-        if not self._session_id:
-            raise FieldErrors([FieldError("hello", "is not set, must be in the first frame")])
         if frame.binds and not self._executor:
             raise FieldErrors([FieldError("binds", "has entries, which only an executor's session may send")])
         self._hub.apply_all(self._events(frame))
@@ -170,21 +200,6 @@ class PeerStream:
             yield Heartbeat(session_id, frame.heartbeat)
         if frame.goodbye:
             yield Goodbye(session_id)
-
-    def _hello(self, message: pb.Hello) -> bool:
-        """Opens the session; False when that was refused."""
-        if self._session_id:
-            raise FieldErrors([FieldError("hello", "is set, which only the first frame may have")])
-        hello, rejected = hello_event(message, self._identity)
-        check_kind(hello.kind, self._identity)
-        self._session_id, self._executor = hello.session_id, hello.kind is SessionKind.EXECUTOR
-        self._leases = {LeaseId(held.lease.epoch, held.lease.seq): held.lease for held in message.held}
-        if self._waits is not None:
-            self._waits.begin(message.queued)
-        self._hub.open(hello, self)
-        for each in rejected:
-            self.deliver(each)
-        return not self._closing
 
     def end(self) -> None:
         """The stream has ended, for whatever reason. Idempotent."""
@@ -276,15 +291,20 @@ class PeerStream:
                 grace_s=timing.grace,
                 resumed=effect.resumed,
                 recovering=self._hub.core.recovering,
-                unknown=[self._leases[lease] for lease in effect.unknown],
+                unknown=self._unknown(effect),
                 quiet_s=quiet_for(self._hub.core.open_sessions),
             )
-            self._leases.clear()
+            self._listed = ()
             self._frame().welcome.CopyFrom(welcome)
         elif isinstance(effect, Refused):
             self.close(effect.message, effect.retry_after)
         elif isinstance(effect, SessionEnded):
             self.close(effect.reason, 0.0)
+
+    def _unknown(self, welcomed: Welcomed) -> list[Lease]:
+        unknown = set(welcomed.unknown)
+        found = (held.lease for held in self._listed if unknown)
+        return [lease for lease in found if LeaseId(lease.epoch, lease.seq) in unknown]
 
     def _frame(self) -> pb.SessionResponse:
         """The frame to add one item to."""

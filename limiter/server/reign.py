@@ -1,12 +1,14 @@
 """One term of one limiter, from the campaign to the moment at which another one may lead, and where services find it.
 
-Invariants: a hub exists only between the two; each roster is kept before executors that wait for it are welcomed; when
-leading is in doubt the hub is closed first, and everything else comes after.
+Invariants: a hub exists only between the two; each roster is kept before executors that wait for it are welcomed, and
+one that can't be kept ends nothing but their wait; when leading is in doubt the hub is closed first, and everything
+else comes after.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -16,9 +18,13 @@ import grpc.aio
 from fairbox.clock import Clock
 from limiter.core import BucketLimits, LimiterCore, Timing
 from limiter.core.effects import RosterChanged
-from limiter.core.events import RosterKept
-from limiter.leadership import Leadership, LeadershipLost
+from limiter.core.events import RosterFailed, RosterKept
+from limiter.leadership import Leadership, LeadershipLost, RosterNotKept
 from limiter.server.hub import Hub
+
+_LOG = logging.getLogger("limiter")
+_STORE_AGAIN_S = 1.0
+"""After a roster that could not be kept: what has left meanwhile can wait, and whoever joins is told to come again."""
 
 
 class Reign:
@@ -117,8 +123,15 @@ class Reign:
             self._roster_changed.clear()
             changed = self._roster
             assert changed is not None
-            await self.leadership.store(changed.members)
-            hub.apply(RosterKept(changed.version))
+            try:
+                await self.leadership.store(changed.members)
+            except RosterNotKept as error:
+                _LOG.error("the roster of executors is not kept, nobody can join: %s", error)
+                hub.apply(RosterFailed(f"the roster can't be kept: {error}"))
+                await asyncio.sleep(_STORE_AGAIN_S)
+                self._roster_changed.set()
+            else:
+                hub.apply(RosterKept(changed.version))
 
     async def _notice(self) -> NoReturn:
         await self._stepped_down.wait()

@@ -140,6 +140,9 @@ async def _read(context: grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionR
     try:
         async with asyncio.timeout(_HELLO_WITHIN_S):
             frame = await context.read()
+        if isinstance(frame, pb.SessionRequest):
+            await peer.open(frame)
+            frame = await context.read()
         clock = asyncio.get_running_loop().time
         looked = clock()
         while isinstance(frame, pb.SessionRequest):  # until EOF

@@ -40,7 +40,8 @@ class LimiterServiceStub:
         limiter.v1.limiter_pb2.SessionResponse,
     ]
     """The fast path: one stream per process, over which acquires, grants, binds and releases travel in coalesced frames.
-    The first request must hold `hello`, the first response holds `welcome`. Ending the stream does not end the
+    The first request must hold `hello`; the first response holds `welcome`, or before it the acknowledgement of the
+    heartbeat that came with the hello, when what it lists has yet to be read. Ending the stream does not end the
     session: it can be resumed with the same session id within the grace time that `welcome` names.
     """
 
@@ -75,7 +76,8 @@ class LimiterServiceAsyncStub:
         limiter.v1.limiter_pb2.SessionResponse,
     ]
     """The fast path: one stream per process, over which acquires, grants, binds and releases travel in coalesced frames.
-    The first request must hold `hello`, the first response holds `welcome`. Ending the stream does not end the
+    The first request must hold `hello`; the first response holds `welcome`, or before it the acknowledgement of the
+    heartbeat that came with the hello, when what it lists has yet to be read. Ending the stream does not end the
     session: it can be resumed with the same session id within the grace time that `welcome` names.
     """
 
@@ -112,7 +114,8 @@ class LimiterServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[limiter.v1.limiter_pb2.SessionResponse], collections.abc.AsyncIterator[limiter.v1.limiter_pb2.SessionResponse]]:
         """The fast path: one stream per process, over which acquires, grants, binds and releases travel in coalesced frames.
-        The first request must hold `hello`, the first response holds `welcome`. Ending the stream does not end the
+        The first request must hold `hello`; the first response holds `welcome`, or before it the acknowledgement of the
+        heartbeat that came with the hello, when what it lists has yet to be read. Ending the stream does not end the
         session: it can be resumed with the same session id within the grace time that `welcome` names.
         """
 

@@ -127,6 +127,10 @@ def test_resources_are_asked_for_and_memory_is_bounded(each: Workload) -> None:
         assert quantity(resources["requests"]["memory"]) <= quantity(resources["limits"]["memory"])
 
 
+def test_the_limiter_asks_for_the_core_that_a_takeover_needs() -> None:
+    assert quantity(workload("limiter").container["resources"]["requests"]["cpu"]) >= 1
+
+
 def test_every_volume_in_memory_or_on_disk_is_bounded(each: Workload) -> None:
     volumes = {volume["name"]: volume for volume in each.spec.get("volumes", ())}
     mounts = [mount for container in each.containers for mount in container.get("volumeMounts", ())]

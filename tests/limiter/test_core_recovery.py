@@ -27,6 +27,8 @@ from limiter.core.events import (
     Hello,
     LeadUntil,
     Release,
+    Returning,
+    RosterFailed,
     RosterKept,
     Tick,
 )
@@ -97,6 +99,35 @@ def test_executors_that_do_not_return_are_waited_for_until_their_programs_have_e
     effects = core.handle(Tick(), 100.0 + SILENCE)
     assert granted(effects) == ["a"]
     assert only(RosterChanged, effects).members == (X,)
+
+
+def test_executor_that_begins_to_return_is_vouched_for_and_waited_for_anew_once() -> None:
+    core = restarted((X, Y))
+    acquire(core, "c", "a", 100.0)
+    assert core.handle(Returning("x", 3), 105.0) == [HeartbeatAcked("x", 3)]
+    assert core.handle(Returning("x", 4), 105.5) == []
+    assert core.handle(Returning("stranger", 1), 105.5) == []
+    assert granted(core.handle(Tick(), 105.0 + SILENCE - 0.001)) == []
+    assert core.statistics(106.5).recovering_for == pytest.approx(SILENCE - 1.5)
+    assert granted(core.handle(Tick(), 105.0 + SILENCE)) == ["a"]
+
+
+def test_executor_that_has_returned_is_not_waited_for_any_more() -> None:
+    core = restarted((X, Y))
+    acquire(core, "c", "a", 100.0)
+    core.handle(Returning("x", 1), 105.0)
+    hello(core, X, 105.1)
+    assert granted(core.handle(Tick(), 100.0 + SILENCE)) == ["a"]
+
+
+def test_known_executor_that_says_hello_again_lives_on_from_its_first_word() -> None:
+    core = make_core(timing=TIMING)
+    assert core.handle(Returning("x", 2), 5.0) == [HeartbeatAcked("x", 2)]
+    assert core.handle(Returning("c", 2), 5.0) == []
+    core.handle(Tick(), SILENCE)
+    assert any(each.session_id == "x" for each in core.sessions(9))
+    core.handle(Tick(), 5.0 + SILENCE)
+    assert not any(each.session_id == "x" for each in core.sessions(9))
 
 
 def test_without_a_roster_the_whole_learning_time_has_to_pass() -> None:
@@ -239,3 +270,15 @@ def test_a_roster_of_those_that_are_here_never_hides_those_that_nobody_knows() -
 def test_at_the_end_of_a_first_term_without_executors_the_next_knows_that_there_are_none() -> None:
     core = restarted(None, keeps=True)
     assert only(RosterChanged, core.handle(Tick(), 100.0 + SILENCE)) == RosterChanged((), 0)
+
+
+def test_executors_that_wait_for_a_roster_that_can_not_be_kept_are_refused_and_leave_it() -> None:
+    core = restarted((X,), keeps=True)
+    hello(core, X, 100.1)
+    hello(core, Y, 100.2)
+    effects = core.handle(RosterFailed("the disk is full"), 100.3)
+    refused = only(Refused, effects)
+    assert (refused.session_id, refused.message, refused.retry_after) == ("y", "the disk is full", 1.0)
+    assert only(RosterChanged, effects).members == (X,)
+    assert core.handle(RosterKept(9), 100.4) == []
+    assert only(RosterChanged, hello(core, Y, 100.5)).members == (X, Y)

@@ -1,12 +1,20 @@
-"""The hub between streams and core: whose stream a session is while its hello is not answered yet."""
+"""The hub between streams and core: hellos that are not answered yet, and what others meet meanwhile."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import time
+
 from fairbox.clock import MonotonicClock
-from limiter.core import BucketLimits, LimiterCore, SessionKind
+from limiter.core import BucketLimits, LimiterCore, Member, SessionKind
 from limiter.core.effects import Effect, Welcomed
 from limiter.core.events import Hello, RosterKept
 from limiter.server.hub import Hub
+from limiter.server.peer import PeerStream
+from limiter.v1 import limiter_pb2 as pb
+
+_EXECUTORS, _PROGRAMS = 200, 250
 
 
 class Stream:
@@ -36,4 +44,41 @@ async def test_late_hello_does_not_push_aside_a_newer_one_that_waits_for_the_ros
     assert newer.closed
     hub.apply(RosterKept(1))
     assert [type(effect) for effect in newest.told] == [Welcomed]
+    hub.close()
+
+
+def hello_frame(number: int) -> pb.SessionRequest:
+    """An executor's, as it comes to the limiter that follows a lost one."""
+    frame = pb.SessionRequest(heartbeat=1)
+    frame.hello.session_id, frame.hello.kind = f"x{number}", pb.SESSION_KIND_EXECUTOR
+    for index in range(_PROGRAMS):
+        lease = frame.hello.held.add(tokens=1).lease
+        lease.bucket, lease.epoch, lease.seq, lease.client_session_id = "code", 1, number * _PROGRAMS + index + 1, "c"
+    return frame
+
+
+async def test_executors_that_return_all_at_once_are_answered_before_what_they_list_is_read() -> None:
+    """And none of that holds the loop: its share of this thread's processor time between two turns is measured."""
+    clock = MonotonicClock()
+    members = [Member(f"x{number}", "") for number in range(_EXECUTORS)]
+    limits = [BucketLimits("code", _EXECUTORS * _PROGRAMS)]
+    hub = Hub(LimiterCore(2, limits, now=clock.now(), roster=members, keeps_roster=True), clock)
+    peers = [PeerStream(hub) for _ in members]
+    opening = [asyncio.create_task(peer.open(hello_frame(number))) for number, peer in enumerate(peers)]
+    await asyncio.sleep(0)
+    first = [await peer.next_frame() for peer in peers]
+    assert [frame.heartbeat_ack for frame in first if frame is not None] == [1] * _EXECUTORS
+    assert hub.core.open_sessions < _EXECUTORS / 10
+    turns = []
+    gc.disable()  # a whole collection walks through what the other tests have left
+    try:
+        while not all(task.done() for task in opening):
+            began = time.thread_time()
+            await asyncio.sleep(0)
+            turns.append(time.thread_time() - began)
+    finally:
+        gc.enable()
+    await asyncio.gather(*opening)
+    assert hub.core.statistics(clock.now()).bound == _EXECUTORS * _PROGRAMS
+    assert max(turns) < 0.01
     hub.close()

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from limiter.leadership import Conflict, Record, StoreUnavailable
+from limiter.leadership.election import RosterRefused
 
 
 class MemoryRecords:
@@ -17,6 +18,8 @@ class MemoryRecords:
         """Seconds before and again after each call reaches the record."""
         self.away = False
         """Calls fail, and nothing is written."""
+        self.room = 1_000
+        """Most members of a roster."""
         self.writes = 0
         """Writes that were done."""
 
@@ -32,6 +35,8 @@ class MemoryRecords:
         await self._arrive()
         if expected != (self.record.version if self.record is not None else None):
             raise Conflict
+        if len(record.roster or ()) > self.room:
+            raise RosterRefused("there is no room")
         self.writes += 1
         written = self.record = replace(record, version=f"v{self.writes}")
         await asyncio.sleep(self.delay)

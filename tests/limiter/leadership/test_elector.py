@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fairbox.clock import MonotonicClock
-from limiter.leadership import Elector, LeadershipLost, Member
+from limiter.leadership import Elector, LeadershipLost, Member, RosterNotKept
 from tests.limiter.leadership.memory_records import MemoryRecords
 
 DURATION = 0.8
@@ -50,6 +50,24 @@ async def test_first_leader_renews_and_keeps_the_roster() -> None:
         await asyncio.sleep(2 * DURATION)
         assert 0 < remaining(leadership) <= 0.98 * DURATION
         assert 6 <= records.writes <= 12
+
+
+async def test_roster_that_the_record_has_no_room_for_ends_no_term() -> None:
+    records = MemoryRecords()
+    records.room = 1
+    leadership = elector(records, fresh=True)
+    await leadership.campaign()
+    async with holding(leadership) as hold:
+        await leadership.store(ROSTER)
+        with pytest.raises(RosterNotKept, match="there is no room"):
+            await leadership.store((*ROSTER, Member("s2", "executor-1")))
+        await asyncio.sleep(2 * DURATION)
+        assert not hold.done()
+        assert remaining(leadership) > 0
+        assert records.record is not None
+        assert records.record.roster == ROSTER
+        await leadership.store(())
+        assert not records.record.roster
 
 
 async def test_second_waits_says_who_leads_and_takes_over_when_the_first_resigns() -> None:

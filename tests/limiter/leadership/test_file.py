@@ -6,14 +6,18 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fairbox.errors import ConfigError
-from limiter.leadership import LeadershipLost, Member
+from limiter import ExecutorSession
+from limiter.config import LimiterConfig
+from limiter.leadership import LeadershipLost, Member, RosterNotKept
 from limiter.leadership.file import FileLeadership
-from tests.limiter.servers import program
+from limiter.server import LimiterServer
+from tests.limiter.servers import ANYWHERE, program, until
 
 ROSTER = (Member("s1", "executor-0"), Member("s2", 'na"me'))
 
@@ -127,13 +131,82 @@ async def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         await FileLeadership(tmp_path / "absent" / "state").campaign()
 
 
-async def test_a_disk_that_can_not_be_written_ends_the_term(tmp_path: Path) -> None:
+async def test_a_disk_that_can_not_be_written_ends_no_term(tmp_path: Path) -> None:
     leadership = FileLeadership(tmp_path / "state")
     await leadership.campaign()
     (tmp_path / "state.new").mkdir()
-    with pytest.raises(LeadershipLost, match="state could not be written: Is a directory"):
+    with pytest.raises(RosterNotKept, match="state could not be written: Is a directory"):
         await leadership.store(ROSTER)
+    assert leadership.lead_until == float("inf")
+    (tmp_path / "state.new").rmdir()
+    await leadership.store(ROSTER)
+    assert state(tmp_path / "state")["roster"] == [["s1", "executor-0"], ["s2", 'na"me']]
     await leadership.resign()
+
+
+async def test_a_disk_that_can_not_be_written_at_the_start_leaves_the_lead_to_others(tmp_path: Path) -> None:
+    (tmp_path / "state.new").mkdir()
+    with pytest.raises(LeadershipLost, match="Is a directory"):
+        await FileLeadership(tmp_path / "state").campaign()
+    (tmp_path / "state.new").rmdir()
+    after = FileLeadership(tmp_path / "state")
+    await asyncio.wait_for(after.campaign(), 5)
+    await after.resign()
+
+
+def _full(new: Path) -> Callable[[], None]:
+    """No file can be written there; returns what ends that."""
+    new.mkdir()
+    return new.rmdir
+
+
+def _slow(new: Path) -> Callable[[], None]:
+    """A write there takes until it is ended, and fails."""
+    os.mkfifo(new)
+
+    def end() -> None:
+        reader = os.open(new, os.O_RDONLY | os.O_NONBLOCK)
+        new.unlink()
+        os.close(reader)
+
+    return end
+
+
+@pytest.mark.parametrize("fault", [_full, _slow])
+async def test_while_rosters_can_not_be_written_executors_come_and_go_and_programs_run_on(
+    fault: Callable[[Path], Callable[[], None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("limiter.leadership.file._WRITE_WITHIN_S", 0.5)
+    config = LimiterConfig(
+        listen=ANYWHERE,
+        admin_listen=ANYWHERE,
+        health_listen=ANYWHERE,
+        metrics_listen="",
+        leader="file",
+        state_file=str(tmp_path / "state"),
+        fresh=True,
+    )
+    async with LimiterServer(config) as server, asyncio.timeout(60):
+        await server.wait_leading()
+        term = asyncio.create_task(server.run())
+        stays, leaves = ExecutorSession(server.address), ExecutorSession(server.address)
+        async with stays, stays.acquire() as running:
+            async with leaves:
+                await until(lambda: leaves.connected, within=30)
+                end = fault(tmp_path / "state.new")
+            async with ExecutorSession(server.address, executor_id="joins") as joins:
+                await until(lambda: "the roster can't be kept" in joins._runner._trouble, within=30)
+                await asyncio.sleep(2)  # several attempts
+                assert not joins.connected
+                assert not term.done()
+                assert stays.vouches(running)
+                async with stays.acquire():
+                    pass
+                end()
+                await until(lambda: joins.connected, within=30)
+                names = [[stays.session_id, stays.executor_id], [joins.session_id, "joins"]]
+                assert state(tmp_path / "state")["roster"] == names
+        term.cancel()
 
 
 async def test_a_lock_file_that_somebody_removed_ends_the_term(tmp_path: Path) -> None:

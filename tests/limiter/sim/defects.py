@@ -82,7 +82,7 @@ def _no_wait(init: Callable[..., Any]) -> Callable[..., Any]:
 def _learn_too_short(init: Callable[..., Any]) -> Callable[..., Any]:
     def wrong(self: Recovery, roster: Any, timing: Timing, now: float) -> None:
         init(self, roster, timing, now)
-        self.until = now + timing.executor_silence / 8
+        self._until = now + timing.executor_silence / 8
 
     return wrong
 

@@ -86,10 +86,12 @@ async def _read(end: End, peer: PeerStream) -> None:
     try:
         async with asyncio.timeout(_HELLO_WITHIN_S):
             frame = await end.receive()
+        assert isinstance(frame, pb.SessionRequest)
+        await peer.open(frame)
         while True:
+            frame = await end.receive()
             assert isinstance(frame, pb.SessionRequest)
             peer.receive(frame)
-            frame = await end.receive()
     except (Broken, TimeoutError):
         pass
     finally:
