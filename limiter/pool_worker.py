@@ -14,10 +14,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from fairbox.errors import FairboxError
@@ -33,7 +35,9 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _START_WITHIN_S = 60.0
 """A loaded machine takes seconds to start an interpreter; one that takes longer than this does not start at all."""
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from limiter.pool_worker import serve; serve({}, {})"
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_END_WITHIN_S = 10.0
+"""For the processes that a function has left: killing them takes no longer unless the machine is at its end."""
 
 
 class PoolError(FairboxError):
@@ -255,6 +259,7 @@ def serve(descriptor: int, parent: int) -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
     os.set_inheritable(descriptor, False)
@@ -262,7 +267,36 @@ def serve(descriptor: int, parent: int) -> None:
     os.register_at_fork(after_in_child=connection.close)  # a child that outlives this process must not keep it open
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            connection.send_bytes(_execute(connection.recv_bytes()))
+            answer = _execute(connection.recv_bytes())
+            _end_children()
+            connection.send_bytes(answer)
+
+
+def _end_children() -> None:
+    """Kills what a function has left, orphans included, because its lease ends with it (Linux). The program of a worker
+    that can't ends instead, and its process group with it."""
+    deadline = time.monotonic() + _END_WITHIN_S
+    while left := _children():
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in left:
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(pid, os.WNOHANG) == (0, 0):
+                    if time.monotonic() > deadline:
+                        os._exit(1)
+                    time.sleep(0.001)
+
+
+def _children() -> list[int]:
+    """Processes right below this one, but for the one that multiprocessing removes shared memory by."""
+    tracker = sys.modules.get("multiprocessing.resource_tracker")
+    spared = tracker._resource_tracker._pid if tracker is not None else None
+    found: list[int] = []
+    for each in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has ended
+            found += map(int, each.read_text(encoding="ascii").split())
+    return [pid for pid in found if pid != spared]
 
 
 def _execute(data: bytes) -> bytes:

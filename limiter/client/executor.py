@@ -44,13 +44,13 @@ class ExecutorSession:
         *,
         executor_id: str = "",
         on_renewed: Callable[[float], None] | None = None,
-        unavailable_after: float = 10.0,
+        unavailable_after: float | None = None,
         clock: Clock | None = None,
         transport: Transport | None = None,
         rng: random.Random | None = None,
         security: ClientSecurity | None = None,
     ) -> None:
-        """`on_renewed` is given `valid_until` with each frame of the limiter.
+        """`on_renewed` is given `valid_until` with each frame of the limiter; `unavailable_after` as with `LimiterClient`.
 
         `security`: TLS and the token, of the role executor; None: those of the environment
         (`fairbox.security.client_security`). ConfigError where they can't be used."""

@@ -69,6 +69,8 @@ _WELCOME_WITHIN_S = 5.0
 """A limiter that does not answer a hello for so long is not there."""
 _READ_WITHIN_S = 15.0
 """One that has answered the heartbeat of a hello, and reads those of others first, has so long for the welcome."""
+_NEVER_THERE_S = 10.0
+"""A limiter that was not reached by then may be none at all."""
 _FLUSH_WITHIN_S = 1.0
 """What `close()` gives the last frame to leave."""
 _QUEUE_BACKSTOP_S = 10.0
@@ -84,7 +86,7 @@ class SessionRunner:
         transport: Transport,
         clock: Clock,
         *,
-        unavailable_after: float,
+        unavailable_after: float | None,
         on_lost: Callable[[Lease, str], None] | None = None,
         on_frame: Callable[[], None] | None = None,
         rng: random.Random | None = None,
@@ -105,6 +107,7 @@ class SessionRunner:
         self._pid = 0
         self._closing = asyncio.Event()
         self._down_since = float("inf")
+        self._reached = False
         self._trouble = "it has not answered yet"
         self._gone_away = ""
         self._retry_after = 0.0
@@ -249,7 +252,7 @@ class SessionRunner:
                 if (future := self._binds.get(lease)) is not None and not future.done():
                     message = f"limiter {self._transport.target}: the connection was lost: {self._trouble}"
                     future.set_exception(LimiterUnavailable(message))
-            if self.clock.now() - self._down_since >= self._unavailable_after:
+            if self.clock.now() - self._down_since >= self._patience():
                 self._fail_all(self._trouble)
             if self._closing.is_set():
                 return
@@ -258,6 +261,12 @@ class SessionRunner:
                 continue
             await asyncio.sleep(max(self._retry_after, backoff) * self._rng.uniform(0.5, 1.0))
             backoff = min(2 * backoff, _BACKOFF_LAST_S)
+
+    def _patience(self) -> float:
+        """Seconds without the limiter after which waits end before their queue timeouts."""
+        if self._unavailable_after is not None:
+            return self._unavailable_after
+        return float("inf") if self._reached else _NEVER_THERE_S
 
     async def _converse(self, connection: Connection) -> None:
         """Uses one connection until it is lost."""
@@ -330,7 +339,7 @@ class SessionRunner:
                 if self._on_lost is not None:
                     self._on_lost(item.lease, item.reason)
             elif isinstance(item, Welcomed):
-                self._down_since = float("inf")
+                self._down_since, self._reached = float("inf"), True
                 self._open.set()
             elif isinstance(item, GoneAway):
                 self._gone_away, self._retry_after = item.reason, item.retry_after

@@ -141,6 +141,20 @@ async def test_children_of_a_killed_process_die_with_it(tmp_path: Path) -> None:
         await until(lambda: not Path(f"/proc/{path.read_text()}/exe").exists())
 
 
+async def test_processes_that_a_finished_function_left_are_dead_when_its_lease_is_freed() -> None:
+    def leave() -> list[int]:
+        child = subprocess.Popen(["sleep", "600"])
+        shell = "setsid sleep 601 >&- & echo $!"
+        orphan = subprocess.run(["sh", "-c", shell], stdout=subprocess.PIPE, check=True)
+        return [child.pid, int(orphan.stdout)]
+
+    async with limiter_server(1) as limiter, ExecutionPool(limiter.address, num_workers=1, kind="process") as pool:
+        for _ in range(2):
+            left = await pool.run(leave)
+            assert not any(Path(f"/proc/{pid}").exists() for pid in left)
+        assert pool.statistics().started_total == 1
+
+
 async def test_worker_that_leaves_a_child_behind_is_known_to_be_dead() -> None:
     def leave() -> None:
         if os.fork() == 0:

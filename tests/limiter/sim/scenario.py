@@ -119,7 +119,7 @@ class Scenario:
     """Longest time that an executor takes between its bind and the program's start."""
     think: float
     """Mean time between requests of one of a client's tasks."""
-    unavailable_after: float
+    unavailable_after: float | None
     timing: Timing
     extended: bool = False
     """Whether clients take the places of leases that a restart made void, and the rest of this is drawn."""

@@ -81,7 +81,7 @@ def _play(history: Callable[[_Stage], Awaitable[None]]) -> None:
         lead=_CONFIG.lease_duration_s,
         timing=_CONFIG.timing(),
         buckets=(replace(drawn.buckets[0], max_in_flight=1),),
-        unavailable_after=600.0,
+        unavailable_after=None,
     )
     loop = SimLoop()
     world = World(scenario, loop, make_node)
