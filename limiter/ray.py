@@ -4,9 +4,11 @@ Everybody speaks gRPC to that process, TLS and tokens included; Ray places it, f
 Needs the extra `ray`.
 
 Invariants: the service dies with its actor, and the actor with its service, so that Ray starts both again; the actor
-ends both when the cluster has not answered it for `_CUT_OFF_S`, before Ray can have started another one that grants:
-that one waits, as every limiter does that starts, until no executor of its predecessor can still run a program. It
-keeps nothing: what an operator changed while it ran is gone after a restart, and an epoch is the time of a start.
+holds the service on a leash, which each answer of the cluster makes `_CUT_OFF_S` long again and nothing once it has run
+out: the service decides nothing from then on, also when both have stood still and go on, and both end. One that Ray has
+started meanwhile does not grant before that: it waits, as every limiter does that starts, until no executor of its
+predecessor can still run a program. It keeps nothing: what an operator changed while it ran is gone after a restart,
+and an epoch is the time of a start.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from fairbox.security import ClientSecurity
 from limiter.client import ExecutorSession, LimiterClient, LimiterUnavailable
 from limiter.client.grpc_transport import GrpcConnection, GrpcTransport
 from limiter.client.transport import ConnectionLost
+from limiter.leadership.leash import VARIABLE, Leash
 
 _LOG = logging.getLogger("limiter.ray")
 DEFAULT_NAME = "limiter"
@@ -41,10 +44,14 @@ _ANSWER_WITHIN_S = 60.0
 """For the actor's first answer: Ray has to start a process, or to start the actor again on another machine."""
 _LOOK_WITHIN_S = 5.0
 """For an answer of an actor that is there."""
-_LOOK_EVERY_S = 1.0
+_LOOK_SHARE = 0.2
+"""How often the cluster is asked, as a share of the leash."""
+_WATCH_EVERY_S = 0.25
+_START_WITHIN_S = 60.0
+"""The leash of a service that starts, which nobody can have found yet."""
 _CUT_OFF_S = 5.0
-"""Without an answer of the cluster for so long the actor ends. Less than a limiter that starts waits (6.2 s by
-default), and than Ray takes to give a machine up."""
+"""Without an answer of the cluster for so long the service may not lead, or for `executor_ttl_s` if that is shorter:
+less than a limiter that starts waits, and than Ray takes to give a machine up."""
 _LISTENS = re.compile(r"listening on (\S+), for operators on (\S+)")
 _GUARDS = ("client_token_file=", "tls_client_ca=", "insecure=")
 
@@ -62,7 +69,12 @@ class LimiterActor:
         self._namespace = namespace
         host = ray.util.get_node_ip_address()
         words = [f"{each}={host}:0" for each in ("listen", "admin_listen")]
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            settings = [word for word in settings if not word.startswith("fresh=")]  # its predecessor's work may go on
         words += ["health_listen=127.0.0.1:0", "metrics_listen=", *settings]
+        ttls = [float(word.partition("=")[2]) for word in settings if word.startswith("executor_ttl_s=")]
+        self._leash, self._length = Leash(), min([_CUT_OFF_S, *(ttl for ttl in ttls if ttl)])
+        self._leash.until = time.monotonic() + _START_WITHIN_S
         if not any(word.startswith(_GUARDS) for word in settings):
             words.append("insecure=true")  # as Ray's own ports: whoever reaches the cluster's machines is let in
         self._process = subprocess.Popen(  # noqa: S603 - our own program, with settings of whoever may make actors
@@ -70,10 +82,11 @@ class LimiterActor:
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"FAIRBOX_PARENT_PID": str(os.getpid())},
+            pass_fds=[self._leash.descriptor],
+            env=os.environ | {"FAIRBOX_PARENT_PID": str(os.getpid()), VARIABLE: str(self._leash.descriptor)},
         )
         self._listens = self._heard()
-        self._answered = time.monotonic()
+        self._ask()
         for work in (self._pass_on, self._look, self._watch):
             threading.Thread(target=work, name=f"limiter {work.__name__}", daemon=True).start()
 
@@ -100,15 +113,20 @@ class LimiterActor:
     def _look(self) -> None:
         """Asks the cluster again and again; it may also never answer."""
         while True:
-            with contextlib.suppress(RayError, ValueError):
-                ray.get_actor(self._name, self._namespace)
-                self._answered = time.monotonic()
-            time.sleep(_LOOK_EVERY_S)
+            self._ask()
+            time.sleep(self._length * _LOOK_SHARE)
+
+    def _ask(self) -> None:
+        asked = time.monotonic()
+        with contextlib.suppress(RayError, ValueError):
+            ray.get_actor(self._name, self._namespace)
+            if time.monotonic() < self._leash.until:
+                self._leash.until = asked + self._length
 
     def _watch(self) -> None:
         """Ends this process, and its service, when either of them can't go on."""
-        while self._process.poll() is None and time.monotonic() - self._answered < _CUT_OFF_S:
-            time.sleep(_LOOK_EVERY_S / 4)
+        while self._process.poll() is None and time.monotonic() < self._leash.until:
+            time.sleep(_WATCH_EVERY_S)
         _LOG.error("%s", "the limiter has ended" if self._process.poll() is not None else "cut off from the cluster")
         self._process.kill()
         self._process.wait()

@@ -47,8 +47,8 @@ class LimiterClient:
     ) -> None:
         """`name` is what operators see. Waits end with LimiterUnavailable once the limiter has not been reachable for
         `unavailable_after` seconds. None: 10 where it was never reached, and otherwise a wait lasts as long as its
-        queue timeout, because the limiter may come back. `rng` spreads reconnections. `security`: TLS and the token; None: those of the
-        environment (`fairbox.security.client_security`). ConfigError where they can't be used."""
+        queue timeout, because the limiter may come back. `rng` spreads reconnections. `security`: TLS and the token;
+        None: those of the environment (`fairbox.security.client_security`). ConfigError where they can't be used."""
         self.session_id = uuid.uuid4().hex
         self._runner = SessionRunner(
             SessionMachine(SessionKind.CLIENT, self.session_id, name or process_name()),

@@ -50,7 +50,8 @@ class ExecutorSession:
         rng: random.Random | None = None,
         security: ClientSecurity | None = None,
     ) -> None:
-        """`on_renewed` is given `valid_until` with each frame of the limiter; `unavailable_after` as with `LimiterClient`.
+        """`on_renewed` is given `valid_until` with each frame of the limiter. `unavailable_after`: as with
+        `LimiterClient`.
 
         `security`: TLS and the token, of the role executor; None: those of the environment
         (`fairbox.security.client_security`). ConfigError where they can't be used."""

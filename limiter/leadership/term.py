@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from limiter.core.recovery import Member
+from limiter.leadership.leash import Leash
 
 __all__ = [
     "Alone",
@@ -91,15 +92,20 @@ class Alone:
 
     Nothing is kept, so a limiter that was restarted does not know who was running, and waits for the longest time that
     a program can have outlived its predecessor. `fresh`: the caller knows that no executor has worked for an earlier
-    limiter.
+    limiter. `leash`: for how long another process lets it lead; None: for its life.
     """
 
     keeps_roster = False
-    lead_until = float("inf")
 
-    def __init__(self, *, name: str = "", fresh: bool = False) -> None:
+    def __init__(self, *, name: str = "", fresh: bool = False, leash: Leash | None = None) -> None:
         self.leader = name
         self._fresh = fresh
+        self._leash = leash
+
+    @property
+    def lead_until(self) -> float:
+        """What its leash says; without one it leads for its life."""
+        return self._leash.until if self._leash is not None else float("inf")
 
     async def campaign(self) -> Term:
         """At once. The epoch is the wall clock in milliseconds: it grows over restarts unless the clock is set back."""

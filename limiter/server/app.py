@@ -26,6 +26,7 @@ from limiter.core.effects import Configured
 from limiter.core.events import Configure
 from limiter.leadership import Alone, Elector, Leadership, LeadershipLost
 from limiter.leadership.file import FileLeadership
+from limiter.leadership.leash import Leash
 from limiter.leadership.term import wall_epoch
 from limiter.server.access import ADMIN_ACCESS, SERVICE_ACCESS
 from limiter.server.admin import ADMIN_SERVICE_NAME, LimiterAdminService
@@ -216,7 +217,7 @@ def open_leadership(config: LimiterConfig, clock: Clock) -> Leadership:
         return FileLeadership(config.state_file, name=name, fresh=config.fresh)
     if config.leader == "k8s":
         return _kubernetes(config, clock)
-    return Alone(name=config.listen, fresh=config.fresh)
+    return Alone(name=config.listen, fresh=config.fresh, leash=Leash.handed_down())
 
 
 def _kubernetes(config: LimiterConfig, clock: Clock) -> Leadership:

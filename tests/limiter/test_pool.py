@@ -141,6 +141,10 @@ async def test_children_of_a_killed_process_die_with_it(tmp_path: Path) -> None:
         await until(lambda: not Path(f"/proc/{path.read_text()}/exe").exists())
 
 
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
 async def test_processes_that_a_finished_function_left_are_dead_when_its_lease_is_freed() -> None:
     def leave() -> list[int]:
         child = subprocess.Popen(["sleep", "600"])
@@ -151,7 +155,7 @@ async def test_processes_that_a_finished_function_left_are_dead_when_its_lease_i
     async with limiter_server(1) as limiter, ExecutionPool(limiter.address, num_workers=1, kind="process") as pool:
         for _ in range(2):
             left = await pool.run(leave)
-            assert not any(Path(f"/proc/{pid}").exists() for pid in left)
+            assert not any(alive(pid) for pid in left)
         assert pool.statistics().started_total == 1
 
 

@@ -8,7 +8,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,13 @@ NAMES = (f"test-{os.getpid()}-{number}" for number in itertools.count())
 
 
 @asynccontextmanager
-async def a_limiter(limit: int, *, name: str = "", **options: Any) -> AsyncIterator[RayLimiter]:
-    """A limiter of its own for one test; destroyed at the end."""
+async def a_limiter(
+    limit: int, *, name: str = "", more: Mapping[str, int] | None = None, **options: Any
+) -> AsyncIterator[RayLimiter]:
+    """A limiter of its own for one test, with `more` buckets; destroyed at the end."""
     settings = ("executor_ttl_s=20", "grace_s=1.5", "fresh=true")
-    async with RayLimiter({"code": limit}, settings=settings, name=name or next(NAMES), **options) as limiter:
+    buckets = {"code": limit, **(more or {})}
+    async with RayLimiter(buckets, settings=settings, name=name or next(NAMES), **options) as limiter:
         try:
             yield limiter
         finally:
@@ -213,6 +216,44 @@ async def test_restart_serves_those_who_waited_in_order(killed: str) -> None:
         assert await restarted(name, epoch) > epoch
         await until(lambda: not Path(f"/proc/{service}").exists(), within=60)
         await limiter.destroy()
+
+
+def runs(pid: int) -> bool:
+    return Path(f"/proc/{pid}/exe").exists()
+
+
+async def test_limiter_without_an_answer_of_its_cluster_ends_before_one_that_follows_grants(
+    cluster: RayCluster,
+) -> None:
+    """Which is after its learning time: `fresh` was for the first start."""
+    name = next(NAMES)
+    async with a_limiter(1, name=name, more={name: 1}) as limiter:
+        epoch, service = (await status(limiter)).epoch, process_of(name)
+        with cluster.silent():
+            await asyncio.sleep(2)
+            assert runs(service)
+            await until(lambda: not runs(service), within=10)
+        ended = time.monotonic()
+        assert await restarted(name, epoch) > epoch
+        assert time.monotonic() - ended > 20
+
+
+async def test_limiter_that_stood_still_decides_nothing_when_it_goes_on() -> None:
+    name = next(NAMES)
+    async with a_limiter(1, name=name, more={name: 1}) as limiter:
+        service = process_of(name)
+        both = (parent(service), service)
+        async with LimiterClient(limiter.address) as client:
+            await until(lambda: client.connected, within=30)
+            for pid in both:
+                os.kill(pid, signal.SIGSTOP)
+            asked = asyncio.create_task(client.lease(queue_timeout=60).__aenter__())
+            await asyncio.sleep(6)
+            os.kill(service, signal.SIGCONT)  # its actor still stands
+            await until(lambda: not runs(service), within=10)
+            os.kill(both[0], signal.SIGCONT)
+            assert not asked.done()
+            asked.cancel()
 
 
 async def test_destroyed_limiter_is_unavailable() -> None:
