@@ -115,6 +115,13 @@ class Returning:
 
 
 @fact
+class Reading:
+    """A hello has come that a recovery must not end without, and is being read (1), or is not any more (-1)."""
+
+    change: int
+
+
+@fact
 class Heartbeat:
     """A session is alive; answered by `HeartbeatAcked`."""
 
@@ -176,6 +183,7 @@ Event = (
     | Disconnect
     | Goodbye
     | Returning
+    | Reading
     | Heartbeat
     | Revoke
     | Configure

@@ -17,6 +17,9 @@ from limiter.core.limits import Timing
 if TYPE_CHECKING:
     from limiter.core.events import Hello
 
+_READ_WITHIN_S = 10.0
+"""For the hellos of clients that came in time: far more than reading them takes."""
+
 # Which executors may be running something: kept where the next leader finds it, so that it knows whom to wait for.
 #
 # Invariants: an executor is welcomed only when a roster that names it is known to be kept; who is taken off has
@@ -99,7 +102,7 @@ class Roster:
 class Recovery:
     """A record of who is missing: `LimiterCore` alone changes it."""
 
-    __slots__ = ("_not_before", "_returning", "_unknown", "_until", "active", "deadline", "missing")
+    __slots__ = ("_not_before", "_returning", "_unknown", "_until", "active", "deadline", "missing", "reading")
 
     def __init__(self, roster: Sequence[Member] | None, timing: Timing, now: float) -> None:
         """`roster` as in `limiter.leadership.Term`: empty: nothing to wait for; None: nobody knows who runs."""
@@ -111,6 +114,8 @@ class Recovery:
         self._until = now + timing.executor_silence
         self._not_before = now + min(timing.client_return, timing.executor_silence)
         self.deadline = NEVER
+        self.reading = 0
+        """Hellos of clients that have come and are not read yet."""
         self._returning: dict[str, float] = {}
         """Until when those are waited for who have begun to return."""
 
@@ -139,7 +144,9 @@ class Recovery:
 
     def ends_at(self) -> float:
         """When it ends, as far as is known."""
-        return self.until if self._unknown or self.missing else self._not_before
+        if self._unknown or self.missing:
+            return self.until
+        return self._not_before + (_READ_WITHIN_S if self.reading else 0.0)
 
     def over(self, now: float) -> bool:
         """Whether it has just ended; true once."""

@@ -11,6 +11,7 @@ from limiter.core.events import (
     Heartbeat,
     HeldLease,
     Hello,
+    Reading,
     Returning,
     RosterFailed,
     RosterKept,
@@ -218,6 +219,10 @@ class SessionRules:
         elif self._ledger.recovery.wait_again(event.session_id, now + self._timing.executor_silence):
             self.recover(now)
             self._ledger.effects.append(HeartbeatAcked(event.session_id, event.number))
+
+    def reading(self, event: Reading, now: float) -> None:
+        self._ledger.recovery.reading += event.change
+        self.recover(now)
 
     def goodbye(self, event: Goodbye, now: float) -> None:
         session = self._ledger.sessions.get(event.session_id)

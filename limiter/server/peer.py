@@ -33,7 +33,7 @@ from limiter.core.effects import (
     SessionEnded,
     Welcomed,
 )
-from limiter.core.events import Bind, Cancel, Event, Goodbye, Heartbeat, Release, Returning
+from limiter.core.events import Bind, Cancel, Event, Goodbye, Heartbeat, Hello, Reading, Release, Returning
 from limiter.server.access import check_kind
 from limiter.server.convert import acquire_event, check_hello, hello_event, lease_message
 from limiter.server.fields import IDENTIFIER
@@ -143,20 +143,29 @@ class PeerStream:
             # Its session has no stream yet, so the hub can't pass on the answer, if there is one.
             for effect in hub.apply(Returning(message.session_id, frame.heartbeat)):
                 self.deliver(effect)
-        async with hub.reading[kind]:
-            hello, rejected = await hello_event(message, self._identity)
-            if hub.closed:
-                self.close("the limiter is shutting down", 1.0)
-            if self._closing:
-                return
-            self._session_id, self._executor = hello.session_id, kind is SessionKind.EXECUTOR
-            self._listed = message.held
-            if self._waits is not None:
-                self._waits.begin(message.queued)
-            hub.open(hello, self)
-            for each in rejected:
-                self.deliver(each)
-            self._handle(frame)
+        waited_for = kind is SessionKind.CLIENT and hub.core.recovering
+        if waited_for:
+            hub.apply(Reading(1))
+        try:
+            async with hub.reading[kind]:
+                self._say_hello(frame, *await hello_event(message, self._identity))
+        finally:
+            if waited_for:
+                hub.apply(Reading(-1))
+
+    def _say_hello(self, frame: pb.SessionRequest, hello: Hello, rejected: list[Rejected]) -> None:
+        if self._hub.closed:
+            self.close("the limiter is shutting down", 1.0)
+        if self._closing:
+            return
+        self._session_id, self._executor = hello.session_id, hello.kind is SessionKind.EXECUTOR
+        self._listed = frame.hello.held
+        if self._waits is not None:
+            self._waits.begin(frame.hello.queued)
+        self._hub.open(hello, self)
+        for each in rejected:
+            self.deliver(each)
+        self._handle(frame)
 
     def receive(self, frame: pb.SessionRequest) -> None:
         """Handles a later frame. FieldErrors when the stream can't go on."""

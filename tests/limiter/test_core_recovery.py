@@ -26,6 +26,7 @@ from limiter.core.events import (
     HeldLease,
     Hello,
     LeadUntil,
+    Reading,
     Release,
     Returning,
     RosterFailed,
@@ -99,6 +100,26 @@ def test_executors_that_do_not_return_are_waited_for_until_their_programs_have_e
     effects = core.handle(Tick(), 100.0 + SILENCE)
     assert granted(effects) == ["a"]
     assert only(RosterChanged, effects).members == (X,)
+
+
+def test_tickets_of_a_hello_that_came_in_time_count_although_it_is_read_late() -> None:
+    core = restarted((X,), limit=1)
+    hello(core, X, 100.1)
+    core.handle(Acquire("c", "late"), 100.2)
+    core.handle(Reading(1), 100.9)
+    assert granted(core.handle(Tick(), 101.0)) == []
+    first = Acquire("d", "early", ticket=Ticket(6, 3))
+    core.handle(Hello("d", SessionKind.CLIENT, "other", queued=(first,)), 101.5)
+    assert granted(core.handle(Reading(-1), 101.5)) == ["early"]
+
+
+def test_hello_that_is_never_read_does_not_keep_the_recovery_from_ending() -> None:
+    core = restarted((X,))
+    acquire(core, "c", "a", 100.0)
+    core.handle(Reading(1), 100.0)
+    hello(core, X, 100.1)
+    assert granted(core.handle(Tick(), 110.999)) == []
+    assert granted(core.handle(Tick(), 111.0)) == ["a"]
 
 
 def test_executor_that_begins_to_return_is_vouched_for_and_waited_for_anew_once() -> None:

@@ -82,3 +82,20 @@ async def test_executors_that_return_all_at_once_are_answered_before_what_they_l
     assert hub.core.statistics(clock.now()).bound == _EXECUTORS * _PROGRAMS
     assert max(turns) < 0.01
     hub.close()
+
+
+async def test_recovery_waits_while_hello_of_a_client_is_read_and_no_longer() -> None:
+    clock = MonotonicClock()
+    hub = Hub(LimiterCore(2, [BucketLimits("code")], now=clock.now(), roster=[Member("x", "")]), clock)
+    frame = pb.SessionRequest()
+    frame.hello.session_id, frame.hello.kind = "c", pb.SESSION_KIND_CLIENT
+    frame.hello.queued.add(request_id="1").ticket.epoch = 1
+    recovery = hub.core._ledger.recovery
+    gone = asyncio.create_task(PeerStream(hub).open(frame))
+    stays = asyncio.create_task(PeerStream(hub).open(frame))
+    await asyncio.sleep(0)
+    assert recovery.reading == 2
+    gone.cancel()
+    await stays
+    assert (gone.cancelled(), recovery.reading) == (True, 0)
+    hub.close()
