@@ -59,8 +59,10 @@ def encode(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
-async def encode_large(value: object) -> bytearray:
+async def encode_large(value: object) -> bytes | bytearray:
     """The same, and others have their turn in between: texts of programs hold many MiB."""
+    if _characters(value, _NESTED) <= _AT_ONCE:
+        return encode(value)
     made, since = bytearray(), 0
     for piece in _pieces(value, _NESTED):
         made += piece
@@ -69,6 +71,15 @@ async def encode_large(value: object) -> bytearray:
             since = 0
             await asyncio.sleep(0)
     return made
+
+
+def _characters(value: object, depth: int) -> int:
+    """Of its texts."""
+    if isinstance(value, str):
+        return len(value)
+    if depth and isinstance(value, (dict, list)):
+        return sum([_characters(each, depth - 1) for each in (value.values() if isinstance(value, dict) else value)])
+    return 0
 
 
 def _pieces(value: object, depth: int) -> Iterator[bytes]:

@@ -85,7 +85,9 @@ class Notebook:
                 reason = facts["message"] or "The interpreter ended in this cell."
                 self._keep(end, {"ename": facts["outcome"].value, "evalue": reason, "traceback": [reason]})
                 return {**facts, "stdout": Output(), "stderr": Output(), "wall_time_s": wall_s}
-            cpu_s, peak_bytes = cpu_s + end.answer.cpu_s, max(peak_bytes, end.answer.peak_bytes)
+            # What it claims: it has not used more than it may.
+            cpu_s = min(cpu_s + end.answer.cpu_s, whole.cpu_time_s)
+            peak_bytes = max(peak_bytes, end.answer.peak_bytes)
             if number:
                 self._keep(end, self._late(end.answer.raised) if end.timed_out else end.answer.raised)
         family.rest(family.root)

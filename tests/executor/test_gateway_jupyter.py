@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from executor_service.sandbox.inside import wire
 from tests.executor.gateways import GatewayServer, gateway
 
 sandbox_fusion = pytest.importorskip("sandbox_fusion")
@@ -187,3 +188,10 @@ def test_what_is_displayed_is_read_as_json_up_to_a_bound(server: GatewayServer) 
     read = [form for form in forms if isinstance(form, list)]
     assert (len(read), len(forms) > 100) == ((256 << 10) // 60_000, True)
     assert {json.dumps(form) for form in read} == {form for form in forms if isinstance(form, str)}
+
+
+def test_what_a_cell_claims_in_place_of_its_interpreter_is_bounded(server: GatewayServer) -> None:
+    head = {"type": "done", "cell": 1, "exit_code": 0, "table": 0, "cpu_s": 1e308, "peak_bytes": 0, "resident_bytes": 0}
+    said = b"".join(wire.encode(head | {"cell": cell}) for cell in (1, 2))
+    driver = run(server, f"import os, time\nos.write(240, {said!r})\ntime.sleep(60)", "1")["driver"]
+    assert (driver["status"], driver["cpu_time"] <= 100) == ("Finished", True)

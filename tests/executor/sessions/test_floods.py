@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits, Outcome, SessionNotFound
+from tests.executor.servers import processes_with, wait_for
 
 LITTLE = Limits(output_bytes=1000, wall_time_s=60)
 FLOOD = "while True: print('x' * 10_000)"
@@ -33,6 +35,17 @@ async def test_a_branch_that_floods_between_cells_ends_alone(executor: ExecutorC
         with pytest.raises(SessionNotFound, match="output limit"):
             await branch.run("1")
         assert [display.text for display in (await session.run("x")).displays] == ["'kept'"]
+
+
+async def test_little_is_kept_of_what_is_written_between_cells(executor: ExecutorClient) -> None:
+    """A server has many sessions that rest."""
+    marker = uuid.uuid4().hex
+    async with executor.session(limits=Limits(output_bytes=8 << 20)) as session:
+        command = ["sh", "-c", f"sleep 2; yes | head -c 4000000; : {marker}"]
+        await session.run(f"import subprocess; process = subprocess.Popen({command})")
+        await asyncio.to_thread(wait_for, lambda: processes_with(marker) == [])
+        output = (await session.run("1")).stdout
+        assert (len(output.data), output.total_bytes, output.truncated) == (1 << 20, 4_000_000, True)
 
 
 async def test_a_program_with_displays_that_floods_is_ended(executor: ExecutorClient) -> None:

@@ -93,14 +93,19 @@ async def session(executor: ExecutorClient) -> AsyncIterator[Session]:
         yield made
 
 
+@pytest.fixture
+async def sibling(session: Session) -> AsyncIterator[Session]:
+    (made,) = await session.branch(1)
+    async with made:
+        yield made
+
+
 @pytest.mark.parametrize("said", ANSWERS.values(), ids=list(ANSWERS))
-async def test_an_answer_is_at_worst_the_end_of_its_own_session(session: Session, said: str) -> None:
-    (branch,) = await session.branch(1)
-    async with branch:
-        result = await branch.run(said + WAIT)
-        assert (result.cause, result.outcome in OURS) == (Cause.POLICY, False), result
-        assert result.cpu_time_s <= 60
-        assert await value(session, "x") == "'kept'"
+async def test_an_answer_is_at_worst_the_end_of_its_own_session(session: Session, sibling: Session, said: str) -> None:
+    result = await sibling.run(said + WAIT)
+    assert (result.cause, result.outcome in OURS) == (Cause.POLICY, False), result
+    assert result.cpu_time_s <= 60
+    assert await value(session, "x") == "'kept'"
 
 
 SAID_BY_A_CANDIDATE = {
@@ -152,8 +157,9 @@ CLAIMS = ["2**31", "10**400", "-1", "1", "2", "'2'", "None", "[2]"]
 
 
 @pytest.mark.parametrize("pid", CLAIMS)
-async def test_a_branch_does_not_choose_which_process_is_ended_for_it(session: Session, pid: str) -> None:
-    (sibling,) = await session.branch(1)
+async def test_a_branch_does_not_choose_which_process_is_ended_for_it(
+    session: Session, sibling: Session, pid: str
+) -> None:
     await session.run(f"{SERVES}\nserved._tell_ready = lambda: ready(pid={pid})")
     try:
         (branch,) = await session.branch(1)
@@ -188,8 +194,9 @@ INSTEAD = {
 
 
 @pytest.mark.parametrize("code", INSTEAD.values(), ids=list(INSTEAD))
-async def test_what_begins_in_place_of_a_branch_harms_nobody_when_it_is_ended(session: Session, code: str) -> None:
-    (sibling,) = await session.branch(1)
+async def test_what_begins_in_place_of_a_branch_harms_nobody_when_it_is_ended(
+    session: Session, sibling: Session, code: str
+) -> None:
     await session.run(SERVES + textwrap.dedent(code))
     try:
         (branch,) = await session.branch(1)
