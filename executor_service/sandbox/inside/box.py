@@ -47,6 +47,7 @@ _LAST_PID = "kernel/ns_last_pid"
 _OOM_SCORE = "self/oom_score_adj"
 _COUNTERS = ("/proc/1/net/snmp", "/proc/1/net/snmp6")
 """Files with what a network namespace counts; no packet comes or fails without a trace in them."""
+_MOST_COUNTERS = 8192
 _BUFFERS = b"4096 16384 65536"
 """Least, usual and most bytes that one end of a connection buffers. Nobody far away is waited for, and of hundreds of
 sockets to a process each could else hold megabytes."""
@@ -206,8 +207,8 @@ class Box:
             lease=self._lease,
         )
         use.run()
-        self._clear()
-        if self._meters.spoiled():
+        connected = self._clear()
+        if self._meters.spoiled(sockets=connected):
             raise EOFError  # the next use shall have another box
         return None
 
@@ -234,16 +235,15 @@ class Box:
             theirs.append(writer)
         return ours, theirs
 
-    def _clear(self) -> None:
-        """Everything is dead. What the kernel kept beyond that goes too."""
+    def _clear(self) -> bool:
+        """Everything is dead. What the kernel kept beyond that goes too. Whether something was sent over a network."""
         if self._bare is not None:
             self._bare.clear()
-            return
+            return False
         self._workspaces.clear()
         self._private.clear(self._pages.changed_ns())
         sys_.unshare(sys_.CLONE_NEWIPC)  # it counts what was made in it, and does not tell how often
-        if self._network is not None:
-            self._network.clear()
+        return self._network is not None and self._network.clear()
 
 
 def hold_low_numbers() -> None:
@@ -290,10 +290,12 @@ class Network:
         self._fresh: list[bytes] = []
         self._renew()
 
-    def clear(self) -> None:
-        """Everything that used it is dead."""
-        if self._look() != self._fresh:
+    def clear(self) -> bool:
+        """Everything that used it is dead. Whether something had happened."""
+        used = self._look() != self._fresh
+        if used:
             self._renew()
+        return used
 
     def _renew(self) -> None:
         sys_.unshare(sys_.CLONE_NEWNET)
@@ -310,4 +312,4 @@ class Network:
         self._fresh = self._look()
 
     def _look(self) -> list[bytes]:
-        return [os.pread(handle, 1 << 16, 0) for handle in self._counters]
+        return [os.pread(handle, _MOST_COUNTERS, 0) for handle in self._counters]

@@ -53,7 +53,7 @@ class Meters:
         self._peak = _open(groups["peak"], os.O_RDWR)
         self._limits = {name: _open(path, os.O_WRONLY) for name, path in groups["limits"].items()}
         self._charged = [_open(path) for path in groups["charged"]]
-        self._left = 0
+        self._left = self._still_charged(self._charged)
         """Bytes that were charged when the use began."""
         self.pids: Callable[[], list[int]] = _pids
         """Who is in the box."""
@@ -81,7 +81,6 @@ class Meters:
         self._cpu_before = 0.0
         self._cpu_before = self._cpu_s() if self._cpu >= 0 else 0.0
         if self._peak >= 0:
-            self._left = self._still_charged()
             os.pwrite(self._peak, b"0", 0)
 
     def restrict(self, memory_bytes: int, processes: int) -> None:
@@ -90,13 +89,14 @@ class Meters:
             if name in self._limits:
                 os.pwrite(self._limits[name], b"%d" % value, 0)
 
-    def spoiled(self) -> bool:
+    def spoiled(self, *, sockets: bool) -> bool:
         """Whether the dead have left so much memory behind that nobody else can be given this group: it would be
-        taken back at the cost of the next use, or of who sets its limit."""
-        return self._still_charged() > _MOST_LEFT
+        taken back at the cost of the next use, or of who sets its limit. `sockets`: connections may have left some."""
+        self._left = self._still_charged(self._charged if sockets else self._charged[:1])
+        return self._left > _MOST_LEFT
 
-    def _still_charged(self) -> int:
-        return sum(int(os.pread(handle, 64, 0)) for handle in self._charged)
+    def _still_charged(self, handles: list[int]) -> int:
+        return sum(int(os.pread(handle, 64, 0)) for handle in handles)
 
     def wake(self, poll: select.poll) -> None:
         """When a fork is denied."""
