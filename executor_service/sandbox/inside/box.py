@@ -21,6 +21,7 @@ import select
 import signal
 import socket
 import struct
+import time
 
 from executor_service.sandbox.inside import mounts, worker
 from executor_service.sandbox.inside import syscalls as sys_
@@ -47,6 +48,11 @@ _LAST_PID = "kernel/ns_last_pid"
 _OOM_SCORE = "self/oom_score_adj"
 _COUNTERS = ("/proc/1/net/snmp", "/proc/1/net/snmp6")
 """Files with what a network namespace counts; no packet comes or fails without a trace in them."""
+_IPC_PLACE, _IPC_LAST = 0x7FFF, 63
+"""Bits of a System V object's number that are its place, and the last place that few objects get before the first one
+comes again, with the next number above these bits. Of kernels that count in another way all are taken for used."""
+_LONG_S = 0.5
+"""There are four million numbers, and one takes longer than a microsecond."""
 _MOST_COUNTERS = 8192
 _BUFFERS = b"4096 16384 65536"
 """Least, usual and most bytes that one end of a connection buffers. Nobody far away is waited for, and of hundreds of
@@ -152,6 +158,8 @@ class Box:
         self._workspaces = Workspaces(store, self._owner)
         self._private = PrivateFolders(spec, self._owner)
         self._network = network
+        self._ipc = [] if self._bare else sys_.ipc_numbers()
+        """The newest numbers of System V objects."""
         prepare(confinement)
         self._meters = meters
         self._last_pid = last_pid
@@ -242,8 +250,26 @@ class Box:
             return False
         self._workspaces.clear()
         self._private.clear(self._pages.changed_ns())
-        sys_.unshare(sys_.CLONE_NEWIPC)  # it counts what was made in it, and does not tell how often
+        self._clear_ipc()
         return self._network is not None and self._network.clear()
+
+    def _clear_ipc(self) -> None:
+        """A namespace of its own for the next use if anything was made in this one, and may be gone again; or if the
+        use has had time to make so many that the numbers come again."""
+        started = self._pages.started()
+        long = started is None or time.monotonic() - started[0] > _LONG_S
+        expected = list(map(_next_ipc, self._ipc))
+        try:
+            self._ipc = [] if long else sys_.ipc_numbers()
+        except OSError:
+            self._ipc = []  # there is no room left
+        if self._ipc != expected:
+            sys_.unshare(sys_.CLONE_NEWIPC)
+            self._ipc = sys_.ipc_numbers()
+
+
+def _next_ipc(number: int) -> int:
+    return number + 1 if number & _IPC_PLACE < _IPC_LAST else (number | _IPC_PLACE) + 1
 
 
 def hold_low_numbers() -> None:

@@ -9,6 +9,7 @@ import struct
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # With types, arguments are converted without an object for each. Indexing makes a function object of its own.
+_IPC_RMID = 0
 _prctl = _libc["prctl"]
 _prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 _mmap = _libc["mmap"]
@@ -24,6 +25,15 @@ _fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
 _listxattr = _libc["listxattr"]
 _listxattr.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
 _listxattr.restype = ctypes.c_ssize_t
+_ipc = tuple(
+    (_libc[f"{kind}get"], get, _libc[f"{kind}ctl"], control)
+    for kind, get, control in (
+        ("shm", (0, 1, 0o600), (_IPC_RMID, None)),
+        ("sem", (0, 1, 0o600), (0, _IPC_RMID)),
+        ("msg", (0, 0o600), (_IPC_RMID, None)),
+    )
+)
+"""Of shared memory, semaphores and queues of System V: how a new one is made, and how it is removed."""
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -163,6 +173,17 @@ class FolderFacts:
         first, second, last = self._facts
         facts = (self._room.raw, first.raw, second.raw, last.raw[:_STATX_TIMES])
         return b"%d" % size + b"".join(facts)
+
+
+def ipc_numbers() -> list[int]:
+    """Takes a number each for shared memory, semaphores and queues of System V: the next ones of this namespace."""
+    numbers = []
+    for make, arguments, remove, how in _ipc:
+        number: int = make(*arguments)
+        _check(number, "ipc")
+        _check(remove(number, *how), "ipc")
+        numbers.append(number)
+    return numbers
 
 
 def pivot_root(new_root: str, old_root: str) -> None:
