@@ -1,13 +1,32 @@
-"""Which workspaces are kept, and which go: bounded bytes, idle time, least recently used first. Pure.
+"""Which workspaces are kept, and which go: bounded bytes, idle time, least recently used first. Whose is made next.
 
 Invariants: what is held is never removed, whatever the bound or its age; a workspace that has no room is refused before
-anything is removed for it; the bytes of what is in the table never exceed the bound.
+anything is removed for it; the bytes of what is in the table never exceed the bound. A tenant without a preparation in
+hand waits for no tenant that has one, as long as there are places for so many.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+
+_MOST_EACH = 2
+"""Preparations of a tenant at once."""
+_MOST_WAITING = 1000
+"""Preparations of a tenant that wait."""
+_WAITING_BYTES = 256 << 20
+"""Of a tenant's bundles that wait, which are in memory."""
+
+
+class TooManyPreparations(Exception):  # noqa: N818 - a decision
+    """A tenant has as many waiting as it may."""
+
+    def __init__(self) -> None:
+        most = f"{_MOST_WAITING} of them, or {_WAITING_BYTES} bytes of bundles"
+        super().__init__(f"preparations of this tenant wait already, {most}")
 
 
 class StoreFull(Exception):  # noqa: N818 - a decision
@@ -117,3 +136,52 @@ class WorkspaceTable:
 
     def _remove(self, name: str) -> None:
         self._bytes -= self._entries.pop(name).size
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    tenant: str
+    size: int
+    turn: asyncio.Future[None]
+
+
+class Places:
+    """For preparations of many tenants: the next of `most` places is for who has least, among equals for who came
+    first. Who has one gets another while fewer than `shared` are taken."""
+
+    def __init__(self, *, most: int, shared: int) -> None:
+        self._most = most
+        self._shared = shared
+        self._taken: Counter[str] = Counter()
+        self._waiting: list[_Waiting] = []
+
+    @asynccontextmanager
+    async def take(self, tenant: str, size: int) -> AsyncIterator[None]:
+        """A place for a block, for something that holds `size` bytes while it waits. Raises TooManyPreparations."""
+        mine = [waiting.size for waiting in self._waiting if waiting.tenant == tenant]
+        if len(mine) >= _MOST_WAITING or sum(mine) + size > _WAITING_BYTES:
+            raise TooManyPreparations
+        waiting = _Waiting(tenant, size, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        try:
+            self._give()
+            await waiting.turn
+            yield
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            else:
+                self._taken -= Counter([tenant])  # forgets who has none
+            self._give()
+
+    def _give(self) -> None:
+        while able := [waiting for waiting in self._waiting if self._may(waiting.tenant)]:
+            first = min(able, key=lambda waiting: self._taken[waiting.tenant])
+            self._waiting.remove(first)
+            self._taken[first.tenant] += 1
+            if not first.turn.done():  # or it is given up, and gives the place back at once
+                first.turn.set_result(None)
+
+    def _may(self, tenant: str) -> bool:
+        mine, taken = self._taken[tenant], self._taken.total()
+        return taken < (self._shared if mine else self._most) and mine < _MOST_EACH

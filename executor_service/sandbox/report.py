@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -84,6 +84,8 @@ class Plan:
     reserves: int = 0
     """Bytes of address space that the runtime takes and does not use."""
     workspace: WorkspaceMount | None = None
+    entries: int = 0
+    """Files and folders that it may make beyond the usual number, where they are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,13 @@ class Report:
     """Processes that the kernel killed for the memory limit."""
     denied_forks: int = 0
     """Forks that the kernel denied for the process limit."""
+
+
+Observe = Callable[[Stream, bytes], None]
+"""Is given output as it is read."""
+Take = Callable[[Report, int], Awaitable[None]]
+"""Is given a socket, when all else is dead, that answers `{"type": "folder", "path"}` with the descriptor of a folder
+of the work folder; both stay until it returns."""
 
 
 class SandboxFailure(Exception):  # noqa: N818 - it is a fact about one sandbox, not a mistake of the caller

@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,7 @@ from executor_service.sandbox.inside import wire
 from executor_service.sandbox.inside.watch import PATIENCE
 from executor_service.sandbox.inside.worker import GO
 from executor_service.sandbox.limits import DEFAULT_INODES, disk_inodes, resource_limits
-from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure, Stream
+from executor_service.sandbox.report import Killed, Mode, Observe, Plan, Report, SandboxFailure, Take
 from executor_service.sandbox.streams import Streams
 
 if TYPE_CHECKING:
@@ -107,10 +106,11 @@ class Sandbox:
         self._leases -= 1
         self._box.leases.drop(self._box.number)
 
-    async def run(self, observe: Callable[[Stream, bytes], None] | None = None) -> Report:
+    async def run(self, observe: Observe | None = None, take: Take | None = None) -> Report:
         """Starts the program and returns when it has ended and everything that it started is killed.
 
-        `observe` is given what is kept of its output, as it is read. SandboxFailure when nobody can say what it did.
+        `observe` is given what is kept of its output, as it is read; `take`, where files are to be returned, stands for
+        reading them. SandboxFailure when nobody can say what it did.
         """
         self.streams.observe = observe
         await self._go()
@@ -126,9 +126,13 @@ class Sandbox:
             return self._unattended()
         finally:
             self._deadline = None
-        files = await self._files(handles) if handles else ()
+        files = await self._files(handles) if handles and take is None else ()
         self.streams.drain()
-        return self._report(head, files)
+        report = self._report(head, files)
+        if handles and take is not None:
+            with socket.socket(fileno=handles[0]) as reader:
+                await take(report, reader.fileno())
+        return report
 
     def kill(self, reason: Killed) -> None:
         """Ends a running program; the first reason stays."""
@@ -236,7 +240,7 @@ class Sandbox:
         quiet_s = min(_QUIET_S, limits.wall_time_s * _QUIET_SHARE)
         self._streams = Streams(out, err, limits.output_bytes, lambda: self.kill(Killed.OUTPUT), pause_s=quiet_s)
         restricts = box.restricts(limits.memory_bytes, limits.processes)
-        inodes = disk_inodes(plan.files)
+        inodes = disk_inodes(plan.files) + plan.entries
         resized = not self._host.bare and (limits.disk_bytes != box.disk_bytes or inodes != DEFAULT_INODES)
         begin = {
             "type": "begin",

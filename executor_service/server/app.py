@@ -27,6 +27,7 @@ from executor_service.sandbox.lease_page import LeasePage
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.sandbox.seccomp import compile_filter
 from executor_service.server.access import ACCESS
+from executor_service.server.bundles import AT_ONCE
 from executor_service.server.compiler import Compiler
 from executor_service.server.displayed import DisplayedPrograms, Router
 from executor_service.server.http import open_gateway
@@ -47,6 +48,7 @@ from executor_service.server.toolchains import find_toolchains
 from executor_service.server.verify import Verifier
 from executor_service.server.verify_cases import Grader
 from executor_service.server.workspace_calls import Hold, WorkspaceCalls
+from executor_service.server.workspace_folder import WorkspaceFolder
 from executor_service.server.workspaces import open_workspaces
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
@@ -61,8 +63,8 @@ _LOG = logging.getLogger("executor_service")
 
 _BOXES_EACH = 2
 """For each program: a case of a verification runs candidate and checker apart."""
-_SPARE_BOXES = 4
-"""Beyond those: some are being cleared or made while others run."""
+_SPARE_BOXES = 4 + AT_ONCE
+"""Beyond those: some are being cleared or made while others run, and bundles are read in some."""
 _M_MMAP_THRESHOLD = -3
 _OF_ITS_OWN = 1 << 20
 """Bytes from which memory is given back to the system when it is freed: what programs send comes in such pieces. The
@@ -95,9 +97,10 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
             HealthServer(config.health_listen, insecure=config.insecure, beside_guarded=security.guarded)
         )
         clock = MonotonicClock()
-        workspaces = await stack.enter_async_context(open_workspaces(config, clock))
+        folder = open_workspace_folder(stack, config)
         name = config.name or f"{socket.gethostname()}:{config.listen.rpartition(':')[2]}"
-        here, capabilities = await open_here(stack, config, clock, workspaces.store)
+        here, capabilities = await open_here(stack, config, clock, str(folder.store))
+        workspaces = await stack.enter_async_context(open_workspaces(config, folder, clock, here.boxes, here.planner))
         copy_bytes = config.workspace_copy_bytes if here.host.bare else 0
         calls = WorkspaceCalls(workspaces, config.workspace_remotes, here.host.binds, name=name, copy_bytes=copy_bytes)
         gate = await stack.enter_async_context(open_gate(config, name, limiter_security, here.boxes.leases))
@@ -196,6 +199,13 @@ async def drain(config: ExecutorConfig, runs: Runs, sessions: Sessions) -> None:
     _LOG.info("ending: %d programs run, %d requests wait", counts.running, counts.queued)
     sessions.draining = True
     await runs.drain(config.drain_grace_s)
+
+
+def open_workspace_folder(stack: contextlib.AsyncExitStack, config: ExecutorConfig) -> WorkspaceFolder:
+    """Before the boxes, which mount what is in it, and closed after them. ConfigError when it can't be used."""
+    folder = WorkspaceFolder(config.workspace_dir)
+    stack.push_async_callback(asyncio.to_thread, folder.close)
+    return folder
 
 
 class Here(NamedTuple):

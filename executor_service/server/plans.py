@@ -106,6 +106,20 @@ class Planner:
         argv = tuple(fill(word, values) for word in language.probe)
         return Plan(argv, self._environment(language, values), limits, self._lean_or_base(), reserves=language.reserves)
 
+    def preparation(self, program: tuple[InputFile, ...], order: bytes, limits: Limits, entries: int) -> Plan:
+        """Something of ours that reads what somebody has sent, and is to be trusted no more than that. It makes a
+        folder `made`, of so many files and folders."""
+        return Plan(
+            argv=(self._host.python, "-I", "-S", f"{WORK_FOLDER}/executor_service/workspaces/bootstrap.py"),
+            env=self._env,
+            limits=limits,
+            profile=self._lean_or_base(),
+            files=program,
+            stdin=order,
+            return_paths=("made",),
+            entries=entries,
+        )
+
     def _values(self, request: RunRequest, limits: Limits) -> dict[str, str]:
         """What `{...}` stands for in the entry of the request's language."""
         name = LANGUAGES[request.language].program_name(request.code)

@@ -17,7 +17,7 @@ from executor_service import errors
 from executor_service.core.admission import QueueFull
 from executor_service.core.dedup import IdReused, ResultGone
 from executor_service.core.sessions import SessionBusy, SessionNotFound, TooManySessions
-from executor_service.core.workspaces import StoreFull
+from executor_service.core.workspaces import StoreFull, TooManyPreparations
 from executor_service.server.family import CannotBranch
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
 from executor_service.server.runs import Abandoned, Draining, QueueTimeout
@@ -93,6 +93,8 @@ def problem_of(error: Exception) -> Problem:
             return Problem(grpc.StatusCode.NOT_FOUND, str(error))
         case StoreFull():
             return _exhausted(str(error), _STORE_FULL_RETRY_S, "executor:workspace_bytes")
+        case TooManyPreparations():
+            return _exhausted(str(error), _STORE_FULL_RETRY_S, "executor:preparations")
         case PreparationTimeout():
             return Problem(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
         case PreparationFailed():

@@ -3,7 +3,7 @@
     lock                  held by the server that uses the folder
     store-RANDOM/         all the rest:
         ready/NAME/       tree (the files) and facts.json; appears by one rename, when all of it is on disk
-        making/N/         preparations, and what is being removed; emptied at start
+        making/N/         preparations, bundles for them, and what is being removed; emptied at start
         mirrors/          bare repositories of remotes
 
 Invariants: one server uses a folder at a time; what is in `ready` is whole; a name in `ready` never changes its files;
@@ -13,7 +13,6 @@ of files whose path it knows). Everything here blocks: call it from a thread, bu
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from executor_service.workspaces.spec import Facts
 
 _STORE = "store-"
+BUNDLE = "all.bundle"
+"""Name of a bundle in a folder of its own."""
 
 
 class WorkspaceFolder:
@@ -50,6 +51,8 @@ class WorkspaceFolder:
             os.close(self._lock)
             raise ConfigError(f"workspace_dir is {path!r}, which another server uses") from None
         store = next(self.path.glob(f"{_STORE}*"), None) or self.path / (_STORE + secrets.token_hex(16))
+        self.store = store.resolve()
+        """What mounts are below."""
         self.ready, self._making, self._mirrors = (store / name for name in ("ready", "making", "mirrors"))
         try:
             for folder in (store, self.ready, self._making, self._mirrors):
@@ -79,6 +82,13 @@ class WorkspaceFolder:
         """A path for a preparation; nothing is there."""
         return self._making / str(next(self._numbers))
 
+    def stage(self, path: Path, bundle: bytes) -> None:
+        """Writes a bundle to the new folder `path`, from where a sandbox can read it, whichever its uid."""
+        path.mkdir()
+        path.chmod(0o755)
+        (path / BUNDLE).write_bytes(bundle)
+        (path / BUNDLE).chmod(0o644)
+
     def mirror(self, key: str) -> Path:
         """Where the mirror of a remote is kept."""
         return self._mirrors / key
@@ -105,8 +115,6 @@ class WorkspaceFolder:
 
     def discard(self, path: Path) -> None:
         _remove(path)
-        with contextlib.suppress(FileNotFoundError):
-            path.with_suffix(".bundle").unlink()
 
     def close(self) -> None:
         if self._temporary:

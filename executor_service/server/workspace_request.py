@@ -20,6 +20,8 @@ _MAX_COMMIT = 256
 _MAX_SOURCE = 4096
 _MAX_MOUNT_PATH = 256
 _MAX_TENANT = 128
+_MAX_BUNDLE = 64 << 20
+"""As much as all files of a run."""
 _COMMIT = re.compile(r"[\w][\w./+@-]*", re.ASCII)
 _MOUNT_PATH = re.compile(r"(/[\w.+@-]+)+", re.ASCII)
 _SCHEMES = ("https://", "http://", "git://")
@@ -76,6 +78,8 @@ def check_prepare(
         found.append(FieldError(name, f"has more than {_MAX_SOURCE} bytes"))
     elif name == "remote_url":
         _remote(found, value, remotes)
+    elif name == "bundle" and len(value) > _MAX_BUNDLE:
+        found.append(FieldError(name, f"has {len(value)} bytes, must have at most {_MAX_BUNDLE}"))
     elif name != "bundle" and not value.startswith("/"):
         found.append(FieldError(name, f"is {value!r}, must be an absolute path"))
     _commit(found, request.commit)

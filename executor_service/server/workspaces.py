@@ -3,7 +3,8 @@
 Invariants: an id is random, and its tenant's alone: to others it is like one that was never given; what is there
 answers only who names the same source again, a bundle by all its bytes; the same preparation is never done twice at
 once; it ends when nobody waits for it any more; a workspace is in the table when, and only when, its folder is whole;
-it is not removed while a call or a sandbox holds it. git runs in processes of their own, with a deadline.
+it is not removed while a call or a sandbox holds it. git runs in processes of their own, with a deadline: on what the
+operator has named beside the server, on a bundle in a sandbox. No tenant waits for what another has sent.
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from executor_service.cleanup import to_the_end
 from executor_service.config import ExecutorConfig
-from executor_service.core.workspaces import WorkspaceStatistics, WorkspaceTable
-from executor_service.sandbox.report import WorkspaceMount
+from executor_service.core.workspaces import Places, WorkspaceStatistics, WorkspaceTable
+from executor_service.sandbox.boxes import Boxes
+from executor_service.sandbox.report import SandboxFailure, WorkspaceMount
+from executor_service.server.bundles import AT_ONCE, MOST_BYTES, MOST_ENTRIES, Adopt, unbundle
 from executor_service.server.flights import Flight
+from executor_service.server.plans import Planner
 from executor_service.server.runs import Draining
 from executor_service.server.workspace_folder import WorkspaceFolder
 from executor_service.server.workspace_request import PrepareRequest
@@ -37,12 +42,16 @@ from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 
 if TYPE_CHECKING:
-    from executor_service.workspaces.spec import Answer, Facts, Spec
+    from executor_service.workspaces.spec import Answer, Facts, Identity, Spec, Task
 
 _PROGRAM = Path(__file__).parents[1] / "workspaces" / "bootstrap.py"
 _PYTHON = os.path.realpath(sys.executable)
 _AT_ONCE = 2
-"""Preparations at once; more wait within their deadline. Each is bounded by the disk and by one processor."""
+"""Preparations at once of what the operator has named; each is bounded by the disk and by one processor."""
+_GIT_BYTES = 8 << 30
+"""Address space of one git on what the operator has named."""
+_MOST_ENTRIES = 500_000
+"""Files and folders of one workspace."""
 _QUEUE_TIMEOUT_S = 3600.0
 """Longest wait of a preparation for those before it."""
 _TICK_S = 2.0
@@ -74,12 +83,14 @@ class Prepared:
 
 
 @asynccontextmanager
-async def open_workspaces(config: ExecutorConfig, clock: Clock) -> AsyncIterator[Workspaces]:
-    """The workspaces that the configuration asks for. ConfigError when their folder can't be used."""
-    folder = WorkspaceFolder(config.workspace_dir)
+async def open_workspaces(
+    config: ExecutorConfig, folder: WorkspaceFolder, clock: Clock, boxes: Boxes, planner: Planner
+) -> AsyncIterator[Workspaces]:
+    """The workspaces that the configuration asks for, in a folder that stays open after them."""
     async with Workspaces(
         folder,
         clock,
+        partial(unbundle, boxes, planner),
         git=shutil.which("git", path="/usr/local/bin:/usr/bin:/bin") or "",
         roots=tuple(config.workspace_roots),
         most_bytes=config.workspace_bytes,
@@ -95,6 +106,7 @@ class Workspaces:
         self,
         folder: WorkspaceFolder,
         clock: Clock,
+        unbundle: Callable[[Task, str, int, Adopt], Awaitable[Answer]],
         *,
         git: str,
         roots: tuple[str, ...],
@@ -103,6 +115,7 @@ class Workspaces:
     ) -> None:
         self._folder = folder
         self._clock = clock
+        self._unbundle = unbundle
         self._git = git
         self._roots = roots
         self._most_bytes = most_bytes
@@ -112,7 +125,10 @@ class Workspaces:
         self._made: dict[str, dict[str, str]] = {}
         """Source, commit -> id."""
         self._flights: dict[tuple[str, str], Flight[Prepared]] = {}
-        self._free = asyncio.Semaphore(_AT_ONCE)
+        self._bundles = Places(most=AT_ONCE, shared=AT_ONCE // 2)
+        self._others = Places(most=_AT_ONCE, shared=_AT_ONCE)
+        self._adopting = Places(most=_AT_ONCE, shared=1)
+        """What is made of bundles is written by few at a time, so that there is a bound for the room that all take."""
         self._mirrors = asyncio.Lock()
         """One remote at a time: git locks its repository, and a killed git leaves its lock behind."""
         self._tasks = asyncio.TaskGroup()
@@ -143,16 +159,14 @@ class Workspaces:
             self._sweeper.cancel()
         for flight in self._flights.values():
             flight.cancel()
-        try:
-            # Without the error of the block, which would become a group: it is not one of these tasks'.
-            await self._tasks.__aexit__(None, None, None)
-        finally:
-            await to_the_end(asyncio.to_thread(self._folder.close))
+        # Without the error of the block, which would become a group: it is not one of these tasks'.
+        await self._tasks.__aexit__(None, None, None)
 
     async def prepare(self, request: PrepareRequest) -> Prepared:
         """The workspace that `request` asks for, made now if it is not there.
 
-        Raises FieldErrors, StoreFull, SourceUnreachable, PreparationTimeout, PreparationFailed and Draining.
+        Raises FieldErrors, StoreFull, TooManyPreparations, SourceUnreachable, PreparationTimeout, PreparationFailed and
+        Draining.
         Cancelling the last call that waits for a preparation ends it.
         """
         source = await asyncio.to_thread(request.digest)
@@ -193,7 +207,8 @@ class Workspaces:
         facts = self.facts(name, tenant)
         self._table.hold(name, self._clock.now())
         try:
-            yield WorkspaceMount(f"{facts['folder']}/tree", facts["mount_path"], most_bytes=most_bytes)
+            path = f"{self._folder.ready.name}/{facts['folder']}/tree"
+            yield WorkspaceMount(path, facts["mount_path"], most_bytes=most_bytes)
         finally:
             self._table.release(name, self._clock.now())
 
@@ -212,11 +227,6 @@ class Workspaces:
     def statistics(self) -> WorkspaceStatistics:
         return self._table.statistics()
 
-    @property
-    def store(self) -> str:
-        """The folder of the host that mounts are below."""
-        return str(self._folder.ready)
-
     def _known(self, source: str, commit: str) -> Facts | None:
         name = self._made.get(source, {}).get(commit)
         return None if name is None else self._facts[name]
@@ -232,15 +242,13 @@ class Workspaces:
         async with _deadline(_QUEUE_TIMEOUT_S, "waited for others"):
             if request.kind == "remote":
                 await stack.enter_async_context(self._mirrors)
-            await stack.enter_async_context(self._free)
+            places = self._bundles if request.kind == "bundle" else self._others
+            await stack.enter_async_context(places.take(request.tenant, len(request.bundle)))
 
     async def _make(self, request: PrepareRequest, source: str) -> Prepared:
         made = self._folder.new()
-        bundle = made.with_suffix(".bundle")
         try:
-            if request.kind == "bundle":
-                await asyncio.to_thread(bundle.write_bytes, request.bundle)
-            answer = await self._run(self._spec(request, source, made))
+            answer = await self._answer(request, source, made)
             if "error" in answer:
                 _raise(answer)
             facts = answer.get("facts")
@@ -248,7 +256,7 @@ class Workspaces:
             if known := self._known(source, facts["commit"] if facts else answer["commit"]):
                 self._table.asked_again(known["workspace_id"], request.idle_ttl_s, now)
                 return Prepared(known, cached=True)
-            if facts is None:
+            if facts is None:  # it was known when it was asked for
                 raise SourceUnreachable("the workspace was removed while it was looked for; ask again")
             name = facts["workspace_id"]
             # From here on without a pause: nobody sees a workspace in the table whose folder is not there.
@@ -267,53 +275,43 @@ class Workspaces:
         finally:
             await to_the_end(asyncio.to_thread(self._folder.discard, made))
 
-    def _spec(self, request: PrepareRequest, source: str, made: Path) -> Spec:
-        mirror = self._folder.mirror(hashlib.sha256(request.source.encode()).hexdigest()[:32])
-        return {
-            "kind": request.kind,
-            "source": request.source or str(made.with_suffix(".bundle")),
+    async def _answer(self, request: PrepareRequest, source: str, made: Path) -> Answer:
+        """What the preparation says; where it has facts, the files are in `made`."""
+        identity = _identity(request, source)
+        task: Task = {
+            "kind": "sandboxed" if request.kind == "bundle" else request.kind,
+            "source": request.source,
             "commit": request.commit,
             "roots": list(self._roots),
             "known": list(self._made.get(source, ())),
-            "identity": {
-                "workspace_id": f"ws-{secrets.token_hex(16)}",
-                "tenant": request.tenant,
-                "source": source,
-                "folder": secrets.token_hex(16),
-                "mount_path": request.mount_path,
-                "idle_ttl_s": request.idle_ttl_s,
-            },
             "folder": str(made),
-            "mirror": str(mirror),
-            "most_bytes": self._most_bytes,
+            "mirror": str(self._folder.mirror(hashlib.sha256(request.source.encode()).hexdigest()[:32])),
+            "most_bytes": min(self._most_bytes, MOST_BYTES) if request.bundle else self._most_bytes,
+            "most_entries": MOST_ENTRIES if request.bundle else _MOST_ENTRIES,
+            "memory_bytes": _GIT_BYTES,
             "cpu_s": math.ceil(self._timeout_s),
             "git": self._git,
         }
+        if request.kind != "bundle":
+            answer = await _run({**task, "identity": identity, "said": "", "reader": -1})
+            if request.kind == "remote" and await asyncio.to_thread(self._folder.mirror_bytes) > self._most_bytes:
+                await asyncio.to_thread(self._folder.clear_mirrors)
+            return answer
 
-    async def _run(self, spec: Spec) -> Answer:
-        """Runs one preparation. Nothing of it runs any more when this returns, or is cancelled."""
-        process = await asyncio.create_subprocess_exec(
-            _PYTHON,
-            *("-I", "-S", str(_PROGRAM)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={},
-            cwd="/",
-            start_new_session=True,
-        )
+        async def adopt(said: bytes, reader: int) -> Answer:
+            spec: Spec = {**task, "identity": identity, "said": said.decode("utf-8", "replace"), "reader": reader}
+            async with self._adopting.take(request.tenant, 0):
+                return await _run(spec)
+
+        staged = self._folder.new()
         try:
-            out, said = await process.communicate(json.dumps(spec).encode())
+            await to_the_end(asyncio.to_thread(self._folder.stage, staged, request.bundle))
+            path = str(staged.relative_to(self._folder.store))
+            return await self._unbundle(task, path, len(request.bundle), adopt)
+        except SandboxFailure as failure:
+            raise PreparationFailed(str(failure)) from None
         finally:
-            await to_the_end(_end(process))
-        try:
-            answer: Answer = json.loads(out)
-        except ValueError:
-            last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            raise PreparationFailed(f"the preparation ended with {process.returncode}: {last}") from None
-        if spec["kind"] == "remote" and await asyncio.to_thread(self._folder.mirror_bytes) > self._most_bytes:
-            await asyncio.to_thread(self._folder.clear_mirrors)
-        return answer
+            await to_the_end(asyncio.to_thread(self._folder.discard, staged))
 
     def _remember(self, facts: Facts) -> None:
         self._facts[facts["workspace_id"]] = facts
@@ -335,6 +333,42 @@ class Workspaces:
                 gone = [self._take_away(name) for name in self._table.expire(self._clock.now())]
                 for away in gone:
                     await asyncio.to_thread(self._folder.discard, away)
+
+
+async def _run(spec: Spec) -> Answer:
+    """Runs one preparation. Nothing of it runs any more when this returns, or is cancelled."""
+    process = await asyncio.create_subprocess_exec(
+        _PYTHON,
+        *("-I", "-S", str(_PROGRAM)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={},
+        cwd="/",
+        start_new_session=True,
+        pass_fds=[spec["reader"]] if spec["reader"] >= 0 else [],
+    )
+    try:
+        out, said = await process.communicate(json.dumps(spec).encode())
+    finally:
+        await to_the_end(_end(process))
+    try:
+        answer: Answer = json.loads(out)
+    except ValueError:
+        last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise PreparationFailed(f"the preparation ended with {process.returncode}: {last}") from None
+    return answer
+
+
+def _identity(request: PrepareRequest, source: str) -> Identity:
+    return {
+        "workspace_id": f"ws-{secrets.token_hex(16)}",
+        "tenant": request.tenant,
+        "source": source,
+        "folder": secrets.token_hex(16),
+        "mount_path": request.mount_path,
+        "idle_ttl_s": request.idle_ttl_s,
+    }
 
 
 @contextlib.asynccontextmanager

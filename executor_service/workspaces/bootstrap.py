@@ -9,12 +9,11 @@ import sys
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 if __name__ == "__main__":
-    for _name, _folder in (
-        ("executor_service", os.path.dirname(_HERE)),
-        ("executor_service.workspaces", _HERE),
-    ):
+    _TOP = os.path.dirname(_HERE)
+    for _name in ("", ".workspaces", ".sandbox", ".sandbox.inside"):
+        _name = f"executor_service{_name}"
         _module = type(sys)(_name)
-        _module.__path__ = [_folder]
+        _module.__path__ = [os.path.join(_TOP, *_name.split(".")[1:])]
         sys.modules[_name] = _module
     from executor_service.workspaces.prepare import main
 

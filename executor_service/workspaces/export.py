@@ -14,8 +14,6 @@ import time
 from executor_service.workspaces.git import Git, GitError
 from executor_service.workspaces.source import SourceError
 
-MOST_ENTRIES = 500_000
-"""Files and folders of one workspace."""
 _OBJECT_FORMAT = {40: "sha1", 64: "sha256"}
 _RAW = "* -text -ident -filter !eol !working-tree-encoding -export-ignore -export-subst\n"
 """Attributes that win over those of the tree: files are written as they are stored."""
@@ -39,7 +37,7 @@ def resolve(git: Git, repository: str, commit: str) -> str:
     return found.decode().split()[-1]
 
 
-def export(git: Git, repository: str, commit: str, target: str, most_bytes: int) -> int:
+def export(git: Git, repository: str, commit: str, target: str, most_bytes: int, most_entries: int) -> int:
     """Writes the files of `commit` (a full hash) to the new folder `target`, and returns their size."""
     tree, written_at = _read_commit(git, repository, commit)
     os.mkdir(target)
@@ -49,7 +47,7 @@ def export(git: Git, repository: str, commit: str, target: str, most_bytes: int)
     words = ("init", "--quiet", "--template=", f"--object-format={kind}", "--initial-branch=main")
     git.run(folder, *words, work_tree=target)
     git.copy(repository, folder, tree)
-    size = _measure(git, folder, tree, most_bytes)
+    size = _measure(git, folder, tree, most_bytes, most_entries)
     os.makedirs(os.path.join(folder, "info"), exist_ok=True)
     attributes = os.path.join(folder, "info", "attributes")
     with open(attributes, "x", encoding="ascii") as file:
@@ -92,7 +90,7 @@ def _read_commit(git: Git, repository: str, commit: str) -> tuple[str, int]:
     return tree[1], int(written[1]) if written else 0
 
 
-def _measure(git: Git, folder: str, tree: str, most_bytes: int) -> int:
+def _measure(git: Git, folder: str, tree: str, most_bytes: int, most_entries: int) -> int:
     """Bytes of all files. SourceError when there are too many, before any is written."""
     size = count = 0
     rest = b""
@@ -104,10 +102,10 @@ def _measure(git: Git, folder: str, tree: str, most_bytes: int) -> int:
             count += 1
             words = line.split(b"\t", 1)[0].split()
             size += int(words[3]) if words[3] != b"-" else 0
-        if count > MOST_ENTRIES:
-            raise SourceError(f"has more than {MOST_ENTRIES} files and folders")
+        if count > most_entries:
+            raise SourceError(f"has more than {most_entries} files and folders")
         if size > most_bytes:
-            raise SourceError(f"has files of more than {most_bytes} bytes, the bound that workspace_bytes sets")
+            raise SourceError(f"has files of more than {most_bytes} bytes, the most that a workspace may have")
 
     git.read(folder, "ls-tree", "-r", "-t", "-l", "-z", "--full-tree", tree, take=take)
     return size

@@ -16,8 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_ADDRESS_SPACE = 8 << 30
-"""Address space of one git: packs are mapped, and a delta needs its base in memory."""
 _MOST_WORDS = 600
 """Bytes of what git says that are passed on to the caller."""
 _PR_SET_PDEATHSIG = 1
@@ -55,12 +53,13 @@ class GitError(Exception):
 
 
 class Git:
-    """`program` is the path of git; `most_bytes` the largest file that it may write."""
+    """`program` is the path of git; `most_bytes` the largest file that one process may write, `memory_bytes` its
+    address space: packs are mapped, and a delta needs its base in memory."""
 
-    def __init__(self, program: str, config_file: str, *, most_bytes: int, cpu_s: int) -> None:
+    def __init__(self, program: str, config_file: str, *, most_bytes: int, memory_bytes: int, cpu_s: int) -> None:
         self._program = program
         self._limits = {
-            resource.RLIMIT_AS: _ADDRESS_SPACE,
+            resource.RLIMIT_AS: memory_bytes,
             resource.RLIMIT_CORE: 0,
             resource.RLIMIT_CPU: cpu_s,
             resource.RLIMIT_FSIZE: most_bytes,
@@ -175,13 +174,15 @@ class Git:
     def _bound(self) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         for which, value in self._limits.items():
+            _, most = resource.getrlimit(which)  # a sandbox may have set less
+            value = value if most == resource.RLIM_INFINITY else min(value, most)
             resource.setrlimit(which, (value, value))
 
 
 def _words(what: str, code: int, said: bytes) -> str:
     """One line for the caller, who may know what git says of the source that it named."""
     if code == -signal.SIGXFSZ:
-        return f"git {what}: a file would be larger than workspace_bytes"
+        return f"git {what}: a file would be larger than a workspace may be"
     if code in (-signal.SIGXCPU, -signal.SIGKILL):
         return f"git {what}: it used up its time"
     text = " ".join(said.decode("utf-8", "replace").split())[-_MOST_WORDS:]

@@ -1,19 +1,25 @@
 """One preparation, in a process of its own: from a Spec to a folder that only has to be renamed.
 
-Invariants: what is in `folder` when the answer says `made` is whole, checked and on disk; whatever ends this process
+A bundle takes two: the first, in a sandbox, lets git at it; the second copies what has come of it out of the sandbox.
+
+Invariants: what is in `folder` when the answer has facts is whole, checked and on disk; whatever ends this process
 earlier leaves something that nobody takes for a workspace.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import re
+import resource
+import shutil
 import signal
+import socket
 import sys
 
-from executor_service.workspaces.export import MOST_ENTRIES, export, resolve
+from executor_service.workspaces.export import export, resolve
 from executor_service.workspaces.git import Git, GitError
 from executor_service.workspaces.source import SourceError, folder_size, git_folder
 
@@ -22,7 +28,13 @@ if TYPE_CHECKING:
     from executor_service.workspaces.spec import Answer, Facts, Spec
 
 _PR_SET_PDEATHSIG = 1
-_FIELDS = {"local": "local_path", "bundle": "bundle", "remote": "remote_url"}
+_FIELDS = {"local": "local_path", "bundle": "bundle", "remote": "remote_url", "sandboxed": "bundle"}
+_MOST_WORDS = 600
+"""Characters of what a sandbox says that are passed on."""
+_OBJECT_BYTES = 256 << 20
+"""Of what a workspace has beside its files: no bundle is that large."""
+_COPY_MEMORY = 1 << 30
+"""Address space for copying: the names in a folder."""
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _PROTOCOLS = "https:http:git"
 
@@ -36,9 +48,10 @@ def main() -> None:
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.umask(0)  # programs of any uid write to their layer above the files
     spec: Spec = json.load(sys.stdin)
+    spec["folder"] = os.path.abspath(spec["folder"])
     field = _FIELDS[spec["kind"]]
     try:
-        answer = _git(spec)
+        answer = _prepare(spec)
         if "facts" in answer:
             handle = os.open(spec["folder"], os.O_RDONLY | os.O_DIRECTORY)
             if libc.syncfs(handle):
@@ -58,10 +71,35 @@ class _CommitError(Exception):
     """The commit is to blame, and not the source."""
 
 
-def _git(spec: Spec) -> Answer:
+def _prepare(spec: Spec) -> Answer:
+    commit, size = _adopt(spec) if spec["kind"] == "sandboxed" else _make(spec)
+    if size is None:
+        return {"commit": commit}
+    if "identity" not in spec:
+        return {"commit": commit, "size_bytes": size}
+    disk, entries = folder_size(spec["folder"], 2 * spec["most_entries"])
+    facts: Facts = {
+        **spec["identity"],
+        "commit": commit,
+        "size_bytes": size,
+        "disk_bytes": disk,
+        "entries": entries,
+    }
+    with open(os.path.join(spec["folder"], "facts.json"), "x", encoding="ascii") as file:
+        json.dump(facts, file)
+    return {"facts": facts}
+
+
+def _make(spec: Spec) -> tuple[str, int | None]:
+    """The folder `tree`. Returns the full hash of the commit, and the size of the files; None: it is known."""
     os.mkdir(spec["folder"])
+    config_file = os.path.join(spec["folder"], "gitconfig")
     git = Git(
-        spec["git"], os.path.join(spec["folder"], "gitconfig"), most_bytes=spec["most_bytes"], cpu_s=spec["cpu_s"]
+        spec["git"],
+        config_file,
+        most_bytes=spec["most_bytes"],
+        memory_bytes=spec["memory_bytes"],
+        cpu_s=spec["cpu_s"],
     )
     wanted = spec["commit"]
     match spec["kind"]:
@@ -76,32 +114,61 @@ def _git(spec: Spec) -> Answer:
     except SourceError:
         raise _CommitError(f"is {spec['commit']!r}, which is no commit of this repository") from None
     if commit in spec["known"]:
-        return {"commit": commit}
-    size = export(git, repository, commit, os.path.join(spec["folder"], "tree"), spec["most_bytes"])
-    for leftover in ("gitconfig", "bundle.git"):
-        _remove(os.path.join(spec["folder"], leftover))
-    disk, entries = folder_size(spec["folder"], 2 * MOST_ENTRIES)
-    facts: Facts = {
-        **spec["identity"],
-        "commit": commit,
-        "size_bytes": size,
-        "disk_bytes": disk,
-        "entries": entries,
-    }
-    with open(os.path.join(spec["folder"], "facts.json"), "x", encoding="ascii") as file:
-        json.dump(facts, file)
-    return {"facts": facts}
+        return commit, None
+    bounds = (spec["most_bytes"], spec["most_entries"])
+    size = export(git, repository, commit, os.path.join(spec["folder"], "tree"), *bounds)
+    os.unlink(config_file)
+    return commit, size
+
+
+def _adopt(spec: Spec) -> tuple[str, int | None]:
+    """As `_make`, of what a sandbox has made, by a program that may have become the sender's own: what it has answered
+    is the sender's word, and its folder is copied without following anything."""
+    from executor_service.sandbox.inside import copies, wire
+
+    resource.setrlimit(resource.RLIMIT_AS, (_COPY_MEMORY, _COPY_MEMORY))
+    try:
+        said = json.loads(spec["said"])
+    except (ValueError, RecursionError):
+        said = None
+    match said:
+        case {"error": str(error)}:
+            text = error[-_MOST_WORDS:].encode("utf-8", "replace").decode()
+            raise _CommitError(text) if said.get("field") == "commit" else SourceError(text)
+        case {"commit": str(commit)} if commit in spec["known"]:
+            return commit, None
+        case {"commit": str(commit), "size_bytes": int(size)} if _HASH.fullmatch(commit):
+            size = min(max(size, 0), spec["most_bytes"])
+        case _:
+            raise SourceError("can't be read: git has failed without a word")
+    os.mkdir(spec["folder"])
+    target = os.path.join(spec["folder"], "tree")
+    os.mkdir(target)
+    with socket.socket(fileno=spec["reader"]) as reader:
+        reader.sendall(wire.encode({"type": "folder", "path": "made/tree"}))
+        handles = socket.recv_fds(reader, 1, 1)[1]
+        try:
+            facts = os.fstat(handles[0])
+            copy = copies.Copy(spec["most_bytes"] + _OBJECT_BYTES, -1, most_entries=2 * spec["most_entries"])
+            copy.run(handles[0], target)
+            os.utime(target, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        except (IndexError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
+                raise
+            raise SourceError(f"can't be copied from where it was read: {error}") from None
+    return commit, size
 
 
 def _unbundle(git: Git, spec: Spec) -> str:
     """The bundle as a bare repository, with its references."""
     repository = os.path.join(spec["folder"], "bundle.git")
     os.mkdir(repository, 0o700)
-    with open(spec["source"], "rb") as file:
+    source = os.path.join(os.environ["FAIRBOX_WORKSPACE"], spec["source"])
+    with open(source, "rb") as file:
         kind = "sha256" if b"@object-format=sha256" in file.read(4096) else "sha1"
     git.run(repository, "init", "--quiet", "--bare", "--template=", f"--object-format={kind}")
     try:
-        heads = git.run(repository, "bundle", "unbundle", spec["source"]).decode("utf-8", "replace")
+        heads = git.run(repository, "bundle", "unbundle", source).decode("utf-8", "replace")
     except GitError as error:
         raise SourceError(f"can't be read: {error}") from None
     orders = ""
@@ -134,15 +201,6 @@ def _fetch(git: Git, spec: Spec) -> tuple[str, str]:
         git.run(mirror, *words, "--", spec["source"], f"+{commit}:{name}", protocols=_PROTOCOLS)
     except GitError as error:
         # What is left of a fetch that was killed would be in the way of every later one.
-        _remove(mirror)
+        shutil.rmtree(mirror)
         raise _UnreachableError(str(error)) from None
     return mirror, name
-
-
-def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        import shutil
-
-        shutil.rmtree(path)
-    elif os.path.lexists(path):
-        os.unlink(path)

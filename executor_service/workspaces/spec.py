@@ -19,25 +19,39 @@ if TYPE_CHECKING:
         mount_path: str
         idle_ttl_s: float
 
-    class Spec(TypedDict):
-        """One preparation."""
+    class Task(TypedDict):
+        """What to make of what."""
 
-        kind: Literal["local", "bundle", "remote"]
+        kind: Literal["local", "bundle", "remote", "sandboxed"]
+        """A bundle is made a folder in a sandbox, by this program, which then adopts what is in the sandbox."""
         source: str
-        """Path of the repository or of the bundle file; URL of the remote."""
+        """Path of the repository; URL of the remote; name of the bundle in the folder that FAIRBOX_WORKSPACE names."""
         commit: str
         roots: list[str]
         """Folders below which a local repository must lie."""
         known: list[str]
         """Commits of which this caller has a workspace from the same source already, at the same path."""
-        identity: Identity
         folder: str
         """Where to make this one; nothing is there yet."""
         mirror: str
         """For a remote: bare repository that keeps what was fetched."""
         most_bytes: int
+        """Of all files."""
+        most_entries: int
+        """Files and folders."""
+        memory_bytes: int
+        """Address space of each process."""
         cpu_s: int
         git: str
+
+    class Spec(Task, total=False):
+        """One preparation. Without an identity, which no sandbox is told, it only makes the folder `tree`."""
+
+        identity: Identity
+        said: str
+        """Sandboxed: what the one in the sandbox has answered; else empty."""
+        reader: int
+        """Sandboxed: descriptor of the socket that gives what is in the sandbox; else -1."""
 
     class Facts(Identity):
         """What is kept of a workspace, beside its files."""
@@ -52,10 +66,11 @@ if TYPE_CHECKING:
         """Files and folders of it."""
 
     class Answer(TypedDict, total=False):
-        """Facts of what is in `folder`, or a commit that is known, or an error."""
+        """Facts of what is in `folder`, or a commit (without a size: it is known already), or an error."""
 
         facts: Facts
         commit: str
+        size_bytes: int
         error: str
         field: str
         """The field of the request that is to blame; empty: the source can't be reached, or a fault of ours."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import struct
 import subprocess
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -49,6 +52,44 @@ def bundle(folder: Path) -> bytes:
     """All of a repository, for servers that can't read its folder."""
     git(folder, "bundle", "create", "--quiet", str(folder / ".git" / "all.bundle"), "--all")
     return (folder / ".git" / "all.bundle").read_bytes()
+
+
+def unfolding(folder: Path, objects: int, copies: int) -> bytes:
+    """A bundle of some kilobytes that is honest but for `objects` more, of `copies` times 16 MiB each."""
+    packed = subprocess.run(
+        ["git", "pack-objects", "--stdout", "--revs", "-q"], cwd=folder, env=ENV, input=b"main\n", capture_output=True
+    ).stdout[:-20]
+    (honest,) = struct.unpack(">I", packed[8:12])
+    piece = (1 << 24) - 1
+    base = len(packed)
+    body = packed[12:] + _head(3, piece) + zlib.compress(bytes(piece))
+    for number in range(objects):
+        delta = _number(piece) + _number(copies * piece + 4) + b"\xf0\xff\xff\xff" * copies + b"\x04"
+        delta += struct.pack(">I", number)
+        body += _head(6, len(delta)) + _distance(12 + len(body) - base) + zlib.compress(delta)
+    pack = b"PACK" + struct.pack(">II", 2, honest + 1 + objects) + body
+    heads = f"# v2 git bundle\n{git(folder, 'rev-parse', 'main')} refs/heads/main\n\n".encode()
+    return heads + pack + hashlib.sha1(pack).digest()
+
+
+def _head(kind: int, size: int) -> bytes:
+    """The beginning of an object in a pack."""
+    first, rest = kind << 4 | size & 15, size >> 4
+    return bytes([first | 0x80]) + _number(rest) if rest else bytes([first])
+
+
+def _number(value: int) -> bytes:
+    more = value >> 7
+    return bytes([value & 127 | 0x80]) + _number(more) if more else bytes([value])
+
+
+def _distance(value: int) -> bytes:
+    """How far before a delta its base is."""
+    said = [value & 127]
+    while value := value >> 7:
+        value -= 1
+        said.append(value & 127 | 0x80)
+    return bytes(reversed(said))
 
 
 def kept(workspace_dir: Path) -> Path:

@@ -41,8 +41,9 @@ async def parts() -> AsyncIterator[tuple[Runs, Sessions]]:
     """Those of a server, entered one in the other as it does: workspaces, boxes, sessions, runs, verifications."""
     clock = MonotonicClock()
     async with contextlib.AsyncExitStack() as stack:
-        workspaces = await stack.enter_async_context(open_workspaces(CONFIG, clock))
-        here, _ = await app.open_here(stack, CONFIG, clock, workspaces.store)
+        folder = app.open_workspace_folder(stack, CONFIG)
+        here, _ = await app.open_here(stack, CONFIG, clock, str(folder.store))
+        workspaces = await stack.enter_async_context(open_workspaces(CONFIG, folder, clock, here.boxes, here.planner))
         hold = WorkspaceCalls(workspaces, [], [], name="blocks", copy_bytes=0).hold
         _, sessions, runs, _ = await app.open_work(stack, CONFIG, here, hold, NoLimiter(), clock, "blocks")
         yield runs, sessions

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from executor_service.core.workspaces import StoreFull, WorkspaceTable
+from executor_service.core.workspaces import Places, StoreFull, TooManyPreparations, WorkspaceTable
 from executor_service.server.workspace_request import check_prepare
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldErrors
@@ -98,6 +100,47 @@ def test_the_longer_idle_time_holds() -> None:
     assert table.expire(30) == ["w"]
 
 
+async def test_places_go_to_tenants_that_have_none() -> None:
+    places, order, go_on = Places(most=4, shared=3), list[str](), asyncio.Event()
+
+    async def prepare(tenant: str, name: str) -> None:
+        async with places.take(tenant, 0):
+            order.append(name)
+            await go_on.wait()
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(prepare("many", f"many {number}")) for number in range(4)]
+        tasks += [group.create_task(prepare(tenant, tenant)) for tenant in ("second", "third", "fourth")]
+        while len(order) < 4:
+            await asyncio.sleep(0)
+        assert order == ["many 0", "many 1", "second", "third"]
+        tasks[2].cancel()  # waits
+        tasks[0].cancel()  # has a place
+        while len(order) < 5:
+            await asyncio.sleep(0)
+        assert order[4] == "fourth"
+        go_on.set()
+    assert order[5:] == ["many 3"]
+
+
+async def test_what_waits_is_bounded_for_each_tenant() -> None:
+    places, waiting = Places(most=1, shared=1), list[asyncio.Task[None]]()
+
+    async def prepare(tenant: str, size: int) -> None:
+        async with places.take(tenant, size):
+            await asyncio.sleep(600)
+
+    waiting += [asyncio.create_task(prepare("greedy", 64 << 20)) for _ in range(5)]
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyPreparations):
+        await prepare("greedy", 1)
+    waiting.append(asyncio.create_task(prepare("modest", 64 << 20)))
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    for task in waiting:
+        task.cancel()
+
+
 LOCAL = {"local_path": "/srv/repo", "commit": "main"}
 
 
@@ -107,6 +150,7 @@ LOCAL = {"local_path": "/srv/repo", "commit": "main"}
         ({"commit": "main"}, "source is not set"),
         ({"local_path": "", "commit": "main"}, "local_path is empty"),
         ({"bundle": b"", "commit": "main"}, "bundle is empty"),
+        ({"bundle": bytes((64 << 20) + 1), "commit": "main"}, "bundle has 67108865 bytes, must have at most 67108864"),
         ({"local_path": "relative", "commit": "main"}, "local_path is 'relative', must be an absolute path"),
         ({"local_path": "/x" * 3000, "commit": "main"}, "local_path has more than 4096 bytes"),
         ({"local_path": "/srv/repo"}, "commit is empty"),

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from executor_service import ExecutorClient, ExecutorError, InvalidRequest, Outcome
-from tests.executor.repositories import SECRET, commit, git, kept, new, project
-from tests.executor.servers import Server, processes_with, running, wait_for
+from tests.executor.repositories import SECRET, bundle, commit, git, kept, new, project, unfolding
+from tests.executor.servers import Server, owner, processes_with, running, wait_for
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 MOST = 64 << 20
@@ -39,7 +39,7 @@ def server(roots: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
     settings = (f"workspace_roots=[{roots}]", f"workspace_bytes={MOST}", f"workspace_dir={store}")
     with running("max_concurrent=2", *settings) as started:
         yield started
-        assert not list((kept(store) / "making").iterdir()), "a preparation left something behind"
+        wait_for(lambda: not list((kept(store) / "making").iterdir()))  # no preparation leaves anything behind
 
 
 def trap(folder: Path) -> tuple[str, Path]:
@@ -230,7 +230,7 @@ async def test_a_file_beyond_the_bound_is_refused_before_it_is_written(executor:
     with (folder / "huge").open("wb") as file:
         file.truncate(4 * MOST)
     base = commit(folder, "huge", {})
-    with pytest.raises(InvalidRequest, match=f"more than {MOST} bytes, the bound that workspace_bytes sets"):
+    with pytest.raises(InvalidRequest, match=f"more than {MOST} bytes, the most that a workspace may have"):
         await executor.prepare_workspace(local_path=str(folder), commit=base)
 
 
@@ -302,6 +302,36 @@ async def test_bundles_that_are_broken_or_not_whole(executor: ExecutorClient, ro
         assert [field.field for field in caught.value.fields] == ["bundle"]
 
 
+async def test_a_small_bundle_that_unfolds_in_memory_is_refused(executor: ExecutorClient, roots: Path) -> None:
+    """17 kilobytes, of which git makes 1.9 GiB: outside of a sandbox it gets them, and the workspace is made."""
+    folder, base = project(roots / "unfolding")
+    small = unfolding(folder, objects=1, copies=120)
+    assert len(small) < 20_000
+    with pytest.raises(InvalidRequest, match="memory") as caught:
+        await executor.prepare_workspace(bundle=small, commit=base)
+    assert caught.value.fields[0].field == "bundle"
+    bounded = await executor.prepare_workspace(bundle=unfolding(folder, objects=1, copies=1), commit=base)
+    assert SECRET not in await run(executor, bounded.workspace_id, "print(open('/testbed/src/add.py').read())")
+
+
+async def test_no_tenant_waits_for_bundles_of_another(executor: ExecutorClient, roots: Path, server: Server) -> None:
+    """Minutes of work in some kilobytes, three times: two are read at once, by somebody else than the server's user."""
+    folder, base = project(roots / "endless")
+    calls = [
+        asyncio.create_task(executor.prepare_workspace(bundle=long, commit=base, tenant="first"))
+        for long in (unfolding(folder, objects=5000 + number, copies=1) for number in range(3))
+    ]
+    await asyncio.to_thread(wait_for, lambda: len(processes_with("index-pack")) == 2)
+    assert os.geteuid() or all(map(owner, processes_with("index-pack")))
+    async with asyncio.timeout(60):
+        ready = await executor.prepare_workspace(bundle=bundle(folder), commit=base, tenant="second")
+    assert (ready.commit, [call.done() for call in calls]) == (base, [False] * 3)
+    assert (len(processes_with("index-pack")), server.status().workspaces.preparing) == (2, 3)
+    for call in calls:
+        call.cancel()
+    await asyncio.to_thread(wait_for, lambda: not processes_with("index-pack"))
+
+
 async def test_a_preparation_that_takes_too_long_is_ended_with_all_its_processes(roots: Path, tmp_path: Path) -> None:
     """Where git would read its reference from, somebody has put a pipe that nobody writes to."""
     folder, _ = project(roots / "slow")
@@ -316,6 +346,10 @@ async def test_a_preparation_that_takes_too_long_is_ended_with_all_its_processes
             with pytest.raises(ExecutorError, match="longer than 3 s"):
                 await call
             assert not processes_with(f"--git-dir={folder}")
+            long = unfolding(project(roots / "long")[0], objects=5000, copies=1)
+            with pytest.raises(ExecutorError, match="longer than 3 s"):
+                await executor.prepare_workspace(bundle=long, commit="main")
+            assert not processes_with("index-pack")
             assert not list((kept(tmp_path) / "ready").iterdir())
             assert not list((kept(tmp_path) / "making").iterdir())
 

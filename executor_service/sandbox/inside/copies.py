@@ -80,10 +80,12 @@ class Copy:
     folders are the program's own, so it can give itself the permission again. The copy is thrown away in any case.
     """
 
-    def __init__(self, most_bytes: int, owner: int, *, read_only: bool = False) -> None:
+    def __init__(
+        self, most_bytes: int, owner: int, *, read_only: bool = False, most_entries: int = MOST_ENTRIES
+    ) -> None:
         self._mode = _READABLE if read_only else _MODE
         self._bytes_left = most_bytes
-        self._entries_left = MOST_ENTRIES
+        self._entries_left = most_entries
         self._owner = owner
 
     def run(self, source: int, target: str) -> None:

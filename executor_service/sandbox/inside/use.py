@@ -10,6 +10,7 @@ import socket
 import time
 
 from executor_service.sandbox.inside import private, wire
+from executor_service.sandbox.inside.copies import open_below
 from executor_service.sandbox.inside.files import read_files
 from executor_service.sandbox.inside.signals import send_signal
 from executor_service.sandbox.inside.watch import RESTING_S, Reading, Watch
@@ -336,6 +337,10 @@ def _return_files(channel: socket.socket, work: str) -> None:
     except EOFError:
         return  # nobody wants them any more
     folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if head["type"] == "folder":
+        socket.send_fds(channel, [b"f"], [open_below(folder, head["path"])])
+        channel.recv(1)  # until it has been copied: the box is cleared then
+        return
     files, contents = read_files(folder, head["paths"], head["budget"])
     table = json.dumps(files).encode()
     wire.send(channel, {"type": "files", "table": len(table)}, table + contents)
