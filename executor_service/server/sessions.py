@@ -34,6 +34,8 @@ from fairbox.errors import FieldError, FieldErrors
 
 _log = logging.getLogger(__name__)
 _GAVE_WAY = Ended("gave way to another tenant's: its own had more than its share of max_sessions")
+_DYING_S = 5.0
+"""Killed interpreters are gone within milliseconds; whoever has their room need not wait for one that hangs."""
 _SWEEP_S = 1.0
 """Between two looks at who has been idle for too long."""
 
@@ -211,11 +213,11 @@ class Sessions:
         self.table.end(session.info.session_id, why)
 
     async def _end_all(self, giving_way: list[LiveSession]) -> None:
-        """Ends them at once, and returns when nothing of them runs any more."""
+        """Ends them at once, and returns when nothing of them runs any more, or they take too long to die."""
         for session in giving_way:
             self._end(session, _GAVE_WAY)
-        for session in giving_way:
-            await asyncio.wait([session.member.gone])
+        if giving_way:
+            await asyncio.wait([session.member.gone for session in giving_way], timeout=_DYING_S)
 
     async def _keep(
         self, request: SessionRequest, profile: str, session_id: str, opened: asyncio.Future[Family]

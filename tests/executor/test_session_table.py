@@ -88,6 +88,25 @@ def test_room_is_taken_while_sessions_are_being_made() -> None:
     table.reserve(3, "a")
 
 
+def test_room_is_made_by_those_that_have_borrowed_or_nothing_changes() -> None:
+    clock = ManualClock()
+    table = SessionTable("here", clock, most=6, weights={"b": 2.0})
+    made = {}
+    for name in ("a1", "a2", "a3", "a4", "c1", "c2"):
+        made[name] = add(table, SessionInfo(name, tenant=name[0]))
+        clock.advance(1)
+    made["a1"].busy = made["a3"].busy = True
+    with pytest.raises(TooManySessions, match=r"max_sessions\), 0 of them this tenant's, whose share is 3"):
+        table.reserve(4, "b")
+    assert table.reserve(3, "b") == [made["a2"], made["a4"], made["a3"]], "rested longest, then the newest that works"
+    for name in ("a2", "a4", "a3"):
+        table.end(name, Ended("gave way"))
+    with pytest.raises(TooManySessions, match="1 of them this tenant's, whose share is 1"):
+        table.reserve(1, "a")
+    table.release(3, "b")
+    table.reserve(3, "a")
+
+
 async def test_an_ended_session_says_why_and_who_could_have_caused_it() -> None:
     table = table_of("s")
     session = table.find("s")
