@@ -44,6 +44,7 @@ _BY_INIT = {
     "memory": "was killed for its memory limit",
     "cpu": "was killed for the CPU time limit of a cell",
     "processes": "was killed for its process limit",
+    "wall": "was killed for its time limit",
 }
 
 
