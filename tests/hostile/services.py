@@ -1,0 +1,249 @@
+"""An executor with its gateway, and a limiter, as those meet them who mean harm; and what holds whatever was sent.
+
+Held after each input: both health services answered all the while, a neighbour's run and lease come, memory of the
+servers is what it was, no result is masked as INFRA, no call fails as ours do, and no log has a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import io
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+import grpc.aio
+from google.protobuf import message_factory
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
+
+from executor_service.v1 import executor_pb2 as pb
+from fairbox.channels import open_channel
+from fairbox.ports import free_ports
+from limiter.v1 import limiter_pb2
+from tests.executor.servers import ROOT, running, wait_for
+
+RPCS: dict[str, MethodDescriptor] = {
+    method.name if service.name != "LimiterAdminService" else f"Admin{method.name}": method
+    for file in (pb.DESCRIPTOR, limiter_pb2.DESCRIPTOR)
+    for service in file.services_by_name.values()
+    for method in service.methods
+}
+"""Every RPC of both services by its name; those of operators begin with `Admin`."""
+GROWTH = 1.10
+"""How much larger a server's memory may be than it was when it was warm."""
+ANSWERS_WITHIN_S = 60.0
+"""One call, hostile or a neighbour's."""
+OURS = ("INTERNAL", "UNKNOWN", "DATA_LOSS", "UNAVAILABLE", "DEADLINE_EXCEEDED")
+"""Statuses that no input may earn: they say that the service did not do its job."""
+_PULSE = """
+import sys, time, grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+stub = health_pb2_grpc.HealthStub(grpc.insecure_channel(sys.argv[1]))
+while True:
+    began = time.monotonic()
+    try: stub.Check(health_pb2.HealthCheckRequest(), timeout=60)
+    except grpc.RpcError: took = 60.0
+    else: took = time.monotonic() - began
+    print(f"{began} {took}", flush=True)
+    time.sleep(0.01)
+"""
+"""Asks a health service in a process of its own, and says when it asked and how long the answer took."""
+
+
+@dataclasses.dataclass
+class Watched:
+    """A server's process, its log, and another process that asks for its health all the while."""
+
+    pid: int
+    log: Path
+    pulse: Path
+    resident: int = 0
+    """Bytes when it was warm."""
+    read: int = 0
+    """Bytes of its log that were looked at."""
+    heard: int = 0
+    """The same of what that other process said."""
+
+    def memory(self) -> int:
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def waits(self, since: float) -> list[float]:
+        """Seconds that answers of its health took that came since then; waits for one that is asked for now."""
+        asked, found = time.monotonic(), [(0.0, 0.0)]
+
+        def answered() -> bool:
+            with self.pulse.open() as file:
+                file.seek(self.heard)
+                lines = [line for line in file.read().splitlines(keepends=True) if line.endswith("\n")]
+            self.heard += sum(map(len, lines))
+            found.extend((float(began), float(took)) for began, took in map(str.split, lines))
+            return found[-1][0] >= asked
+
+        wait_for(answered, ANSWERS_WITHIN_S)
+        return [took for began, took in found[1:] if began + took >= since]
+
+    def complaints(self) -> str:
+        """What its log has of tracebacks since the last look."""
+        text = self.log.read_bytes()
+        new, self.read = text[self.read :].decode(errors="replace"), len(text)
+        at = min((new.find(word) for word in ("Traceback", "never retrieved", "Exception") if word in new), default=-1)
+        return "" if at < 0 else new[max(at - 200, 0) : at + 3000]
+
+
+@dataclasses.dataclass
+class Services:
+    """Both, started."""
+
+    executor: str
+    gateway: str
+    limiter: str
+    admin: str
+    watched: tuple[Watched, Watched]
+
+    def address(self, name: str) -> str:
+        """Where the RPC of that name is served."""
+        if name.startswith("Admin"):
+            return self.admin
+        return self.limiter if "limiter" in RPCS[name].full_name else self.executor
+
+    async def call(self, name: str, *sent: Message | bytes, within_s: float = ANSWERS_WITHIN_S) -> list[Any]:
+        """Sends messages, or the bytes of such, to an RPC: what comes back, at its end the name of its status."""
+        async with open_channel(self.address(name), [("grpc.max_send_message_length", -1)]) as channel:
+            return await called(channel, name, *sent, within_s=within_s)
+
+    async def http(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> list[Any]:
+        """Sends a request to the gateway: its status, and the body of its answer."""
+        timeout = aiohttp.ClientTimeout(total=ANSWERS_WITHIN_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            headers = {"Content-Type": "application/json", **headers}
+            url = f"http://{self.gateway}{path}"
+            async with session.request(method, url, data=io.BytesIO(body), headers=headers) as answer:
+                return [answer.status, await answer.text(errors="replace")]
+
+    async def serve_a_neighbour(self) -> None:
+        """A run of another tenant, and a lease of another client: both have to end well."""
+        request = pb.ExecuteCodeRequest(code="print(6 * 7)", tenant="neighbour")
+        answer, status = await self.call("ExecuteCode", request)
+        assert (status, answer.result.stdout.data) == ("OK", b"42\n"), answer
+        ask = limiter_pb2.AcquireTokenRequest(
+            bucket="code", client_id=uuid.uuid4().hex, request_id="1", queue_timeout_s=20, tenant="neighbour"
+        )
+        granted = await self.call("AcquireToken", ask)
+        assert granted[-1] == "OK", granted
+        release = limiter_pb2.ReleaseTokenRequest(client_id=ask.client_id, request_id="1")
+        assert (await self.call("ReleaseToken", release))[-1] == "OK"
+
+    async def warm(self) -> None:
+        """Runs a little of everything, so that memory is what it stays."""
+        for _ in range(3):
+            await self.serve_a_neighbour()
+            await self.call("ExecuteCode", pb.ExecuteCodeRequest(code="1", display=True, stdin=bytes(8 << 20)))
+            case = pb.VerifyCase(stdio=pb.StdioCase(expected_stdout=b"1"))
+            await self.call(
+                "VerifyCode", pb.VerifyCodeRequest(code="print(1)", style=pb.VERIFY_STYLE_STDIO, cases=[case])
+            )
+            await self.http("POST", "/run_code", b'{"code": "print(1)"}', {})
+        self.settle()
+        for each in self.watched:
+            each.complaints()
+
+    def grown(self) -> str:
+        """Which server holds more memory than it did, if one does."""
+        for each in self.watched:
+            with contextlib.suppress(AssertionError):
+                wait_for(lambda each=each: each.memory() <= each.resident * GROWTH, 3.0)
+            if each.memory() > each.resident * GROWTH:
+                return f"{each.log.stem}: {each.memory() >> 20} MiB, and {each.resident >> 20} before"
+        return ""
+
+    def settle(self) -> None:
+        """Takes what they hold now as what they are to hold."""
+        for each in self.watched:
+            each.resident = max(each.resident, each.memory())
+
+    async def check(self, since: float, most_s: float) -> list[float]:
+        """AssertionError for what does not hold after what was sent since then; `most_s` is the longest wait for an
+        answer of a health service. Returns those waits."""
+        waits = []
+        for each in self.watched:
+            waits += await asyncio.to_thread(each.waits, since)
+        assert max(waits) <= most_s, f"health answered after {max(waits):.2f} s"
+        await self.serve_a_neighbour()
+        for each in self.watched:
+            assert not (text := each.complaints()), text
+        return waits
+
+
+async def called(
+    channel: grpc.aio.Channel, name: str, *sent: Message | bytes, within_s: float = ANSWERS_WITHIN_S
+) -> list[Any]:
+    """As `Services.call`, on a connection that is there."""
+    method = RPCS[name]
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    parse = message_factory.GetMessageClass(method.output_type).FromString
+    data = [each if isinstance(each, bytes) else each.SerializeToString() for each in sent]
+    got: list[Any] = []
+    try:
+        if method.server_streaming:
+            kind = channel.stream_stream if method.client_streaming else channel.unary_stream
+            call: Any = kind(path, response_deserializer=parse)
+            async for each in call(iter(data) if method.client_streaming else data[0], timeout=within_s):
+                got.append(each)  # noqa: PERF401 - those before an error count too
+        else:
+            call = channel.unary_unary(path, response_deserializer=parse)
+            got.append(await call(data[0], timeout=within_s))
+    except grpc.aio.AioRpcError as error:
+        # gRPC says this of a message that could not be sent any more, since the call is over.
+        ended = error.details() == "Internal error from Core"
+        return [*got, error.details() or "", "OVER" if ended else error.code().name]
+    return [*got, "OK"]
+
+
+def infra(message: Message) -> bool:
+    """Whether a result in it says that what happened was not the code's doing."""
+    return "cause: CAUSE_INFRA" in str(message)
+
+
+@contextlib.contextmanager
+def _pulse(health: str, to: Path) -> Iterator[None]:
+    with to.open("w") as file, subprocess.Popen([sys.executable, "-c", _PULSE, health], stdout=file) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def started(folder: Path, *settings: str) -> Iterator[Services]:
+    """Both services, with small bounds; killed at the end, since what came before may have frozen them."""
+    logs = [folder / f"{name}-{uuid.uuid4().hex[:6]}.log" for name in ("executor", "limiter")]
+    pulses = [log.with_suffix(".pulse") for log in logs]
+    gateway, *ports = (f"127.0.0.1:{port}" for port in free_ports(4))
+    words = [f"{name}={port}" for name, port in zip(("listen", "admin_listen", "health_listen"), ports, strict=True)]
+    words += ["metrics_listen=", "fresh=true", "buckets.code.max_in_flight=50", "buckets.code.start_by_s=1"]
+    to_log = ["sh", "-c", 'exec "$@" 2>"$0"']
+    own = ["max_concurrent=4", "max_sessions=16", f"gateway_listen={gateway}"]
+    with contextlib.ExitStack() as stack:
+        executor = stack.enter_context(running(*own, *settings, prefix=[*to_log, str(logs[0])]))
+        stack.callback(executor.process.kill)
+        command = [*to_log, str(logs[1]), sys.executable, "-m", "limiter", *words]
+        limiter = stack.enter_context(subprocess.Popen(command, cwd=ROOT))
+        stack.callback(limiter.kill)
+        wait_for(lambda: logs[1].exists() and b"listening on" in logs[1].read_bytes())
+        for health, pulse in zip((executor.health, ports[2]), pulses, strict=True):
+            stack.enter_context(_pulse(health, pulse))
+        watched = [
+            Watched(p, log, pulse) for p, log, pulse in zip((executor.pid, limiter.pid), logs, pulses, strict=True)
+        ]
+        yield Services(executor.target, gateway, ports[0], ports[1], (watched[0], watched[1]))

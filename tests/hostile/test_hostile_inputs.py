@@ -1,0 +1,104 @@
+"""Each input of the table, sent to real services; then everything that `services` says has to hold."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from executor_service.v1 import executor_pb2 as pb
+from tests.hostile.inputs import INPUTS, TODO, Input
+from tests.hostile.services import OURS, Services, infra, started
+
+_MOST_S = 2.0
+"""Longest answer of a health service, on a machine that does other things as well."""
+
+_ROUNDS = 5
+"""How often something is sent that leaves memory."""
+
+
+class Kept:
+    """Services that are started anew after an input that has broken them."""
+
+    def __init__(self, folder: Any) -> None:
+        self._folder = folder
+        self._stack = contextlib.ExitStack()
+        self.services: Services | None = None
+
+    async def whole(self) -> Services:
+        if self.services is None:
+            self.services = await asyncio.to_thread(self._stack.enter_context, started(self._folder))
+            await self.services.warm()
+        return self.services
+
+    def end(self) -> None:
+        self.services = None
+        self._stack.close()
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    kept = Kept(tmp_path_factory.mktemp("hostile"))
+    yield kept
+    kept.end()
+
+
+async def send(services: Services, what: Input) -> list[Any]:
+    sent = what.make()
+    if what.to.startswith("POST "):
+        [body] = sent
+        assert isinstance(body, bytes)
+        return await services.http("POST", what.to.partition(" ")[2], body, what.headers)
+    if what.to != "cells":
+        return await services.call(what.to, *sent)
+    created, status = await services.call("CreateSession", pb.CreateSessionRequest(limits=pb.Limits(wall_time_s=3)))
+    assert status == "OK", created
+    name, answers = created.session.session_id, []
+    for cell in sent:
+        assert isinstance(cell, pb.ExecuteCodeRequest)
+        cell.session_id = name
+        answers += await services.call("ExecuteCode", cell)
+    await services.call("DeleteSession", pb.DeleteSessionRequest(session_id=name))
+    return answers
+
+
+async def harm(services: Services, what: Input) -> None:
+    """Sends it, and looks at what came back and at the services."""
+    began = time.monotonic()
+    for each in await send(services, what):
+        assert not (isinstance(each, Message) and infra(each)), each
+        assert each not in OURS
+        assert not (isinstance(each, int) and each >= 500), each
+    await services.check(began, _MOST_S)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(each, marks=pytest.mark.xfail(reason=TODO[name], strict=False) if name in TODO else (), id=name)
+        for name, each in INPUTS.items()
+    ],
+)
+async def test_whatever_is_sent_everything_holds(kept: Kept, what: Input) -> None:
+    services = await kept.whole()
+    try:
+        # What calls have left may stay until others come, for instance the bytes of the last; it must not become more.
+        for _ in range(_ROUNDS):
+            await harm(services, what)
+            if not (grown := services.grown()):
+                return
+            services.settle()
+        raise AssertionError(grown)
+    except BaseException:
+        kept.end()
+        raise
+
+
+def test_the_table_is_as_long_as_it_has_to_be() -> None:
+    assert len(INPUTS) >= 120
+    assert TODO.keys() <= INPUTS.keys()
