@@ -253,8 +253,8 @@ no hello | Session | {"acquires": [ASK]}
 two hellos | Session | {"hello": HELLO} ; {"hello": HELLO}
 a hello of no kind | Session | {"hello": {"session_id": "a"}}
 a client's name of 1 MB | Session | {"hello": {"session_id": "x", "kind": 1, "connection": 1, "name": "<<999999*x>>"}}
-holds that are made up | Session | {"hello": {"session_id": "x", "kind": 1, "connection": 1, "held": [{"lease": \\
-LEASE, "tokens": 1000000}]}}
+holds that are made up | Session | {"hello": {"session_id": "x", "kind": 1, "connection": 1, "held": [ \\
+<<3#{"lease": {"bucket": "code", "epoch": 1, "seq": %d, "client_session_id": "x"}, "tokens": 1000000},>> ]}}
 20,000 holds of an executor | Session | {"hello": {"session_id": "x", "kind": 2, "connection": 1, "held": [ \\
 <<20000#{"lease": {"bucket": "code", "epoch": 1, "seq": %d, "client_session_id": "x"}, "tokens": 1},>> ]}}
 a ticket that is made up | Session | {"hello": {"session_id": "x", "kind": 1, "connection": 1, "queued": [ \\

@@ -231,7 +231,7 @@ def started(folder: Path, *settings: str) -> Iterator[Services]:
     pulses = [log.with_suffix(".pulse") for log in logs]
     gateway, *ports = (f"127.0.0.1:{port}" for port in free_ports(4))
     words = [f"{name}={port}" for name, port in zip(("listen", "admin_listen", "health_listen"), ports, strict=True)]
-    words += ["metrics_listen=", "fresh=true", "buckets.code.max_in_flight=50", "buckets.code.start_by_s=1"]
+    words += ["metrics_listen=", "fresh=true", "buckets.code.max_in_flight=1000000", "buckets.code.start_by_s=1"]
     to_log = ["sh", "-c", 'exec "$@" 2>"$0"']
     own = ["max_concurrent=4", "max_sessions=16", f"gateway_listen={gateway}"]
     with contextlib.ExitStack() as stack:
