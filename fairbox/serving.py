@@ -98,13 +98,11 @@ def _readable(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler
             return await behaviour(request, context)
         except DecodeError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"what was sent is no message of its type: {error}")
-        except BaseException as error:
-            # gRPC's call keeps the error, which keeps its frames and so the call: without the request, however large.
+        except grpc.aio.AbortError as error:
+            # gRPC's call keeps it, and it its frames and so the call: without the request, however large. It is this
+            # call's alone; the errors of before may be in frames of others that still run.
             del request
-            link: BaseException | None = error
-            while link is not None:
-                traceback.clear_frames(link.__traceback__)
-                link = link.__context__
+            traceback.clear_frames(error.__traceback__)
             raise
 
     make = getattr(grpc, f"{kind}_rpc_method_handler")
