@@ -103,6 +103,7 @@ def _readable(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler
             # call's alone; the errors of before may be in frames of others that still run.
             del request
             traceback.clear_frames(error.__traceback__)
+            error.__context__ = error.__cause__ = None
             raise
 
     make = getattr(grpc, f"{kind}_rpc_method_handler")
