@@ -25,7 +25,7 @@ from executor_service.validation import (
     check_profile,
     check_room,
 )
-from fairbox.errors import FieldError, FieldErrors
+from fairbox.errors import FieldError, FieldErrors, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,9 @@ def validate_session(
     language = request.language or "python"
     offered = [each for each in SESSION_LANGUAGES if each in installed]
     if language not in offered:
-        found.append(FieldError("language", f"is {language!r}, must be {' or '.join(offered)}: sessions have no other"))
+        found.append(
+            FieldError("language", f"is {shown(language)}, must be {' or '.join(offered)}: sessions have no other")
+        )
     limits = policy.resolve(request.limits, found)
     ttl_s = request.idle_ttl_s
     if not math.isfinite(ttl_s) or not 0 <= ttl_s <= MAX_IDLE_TTL_S:
@@ -121,7 +123,7 @@ def validate_branch(request: pb.BranchSessionRequest) -> BranchRequest:
         found.append(
             FieldError("owners", f"has {len(request.owners)} entries, must have {count}, one a branch, or none")
         )
-    for index, owner in enumerate(request.owners):
+    for index, owner in enumerate(request.owners[:MAX_BRANCHES]):
         if len(owner) > MAX_ID:
             found.append(FieldError(f"owners[{index}]", f"has {len(owner)} characters, must have at most {MAX_ID}"))
     check_lengths(found, request, "request_id")
@@ -149,9 +151,9 @@ def validate_list(request: pb.ListSessionsRequest) -> ListRequest:
     after = 0
     if request.page_token:
         try:
-            (after,) = _TOKEN.unpack(base64.urlsafe_b64decode(request.page_token))
+            (after,) = _TOKEN.unpack(base64.urlsafe_b64decode(request.page_token[:MAX_ID]))
         except (binascii.Error, struct.error, ValueError):
-            problem = f"is {request.page_token[:100]!r}, must be as the previous page gave it"
+            problem = f"is {shown(request.page_token)}, must be as the previous page gave it"
             found.append(FieldError("page_token", problem))
     if found:
         raise FieldErrors(found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import stat
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from executor_service.languages import LANGUAGES, PYTHON_BASE, Needs
 from executor_service.model import InputFile, Limits, RunRequest
 from executor_service.sandbox.limits import PAGE, disk_use
 from executor_service.v1 import executor_pb2 as pb
-from fairbox.errors import FieldError, FieldErrors
+from fairbox.errors import FieldError, FieldErrors, shown
 from limiter import Lease
 
 MAX_CODE = 1 << 20
@@ -94,12 +94,14 @@ def validate(
     language = request.language or "python"
     if language not in installed:
         lacking = ", which this server does not have (GetStatus says why)" if language in LANGUAGES else ""
-        found.append(FieldError("language", f"is {language!r}{lacking}, must be one of {', '.join(sorted(installed))}"))
+        allowed = ", ".join(sorted(installed))
+        found.append(FieldError("language", f"is {shown(language)}{lacking}, must be one of {allowed}"))
     spec = LANGUAGES[language] if language in installed else None
     code = request.code.encode()
     if not code:
         found.append(FieldError("code", "is empty, must be the source of a program"))
-    _most(found, "code", len(code), MAX_CODE, "bytes")
+    if not _most(found, "code", len(code), MAX_CODE, "bytes"):
+        raise FieldErrors(found)  # what names the program's file reads all of it
     _most(found, "stdin", len(request.stdin), MAX_STDIN, "bytes")
     _args(found, request.args)
     if request.session_id:
@@ -135,30 +137,31 @@ def validate(
     )
 
 
-def _most(found: list[FieldError], field: str, value: int, most: int, unit: str) -> None:
+def _most(found: list[FieldError], field: str, value: int, most: int, unit: str) -> bool:
+    """Whether it is no more than that."""
     if value > most:
         found.append(FieldError(field, f"has {value} {unit}, must have at most {most}"))
+    return value <= most
 
 
 def _args(found: list[FieldError], args: Collection[str]) -> None:
-    if not args:
+    if not args or not _most(found, "args", len(args), MAX_ARGS, "entries"):
         return
-    _most(found, "args", len(args), MAX_ARGS, "entries")
     _most(found, "args", sum(len(arg.encode()) + 1 for arg in args), MAX_ARGS_BYTES, "bytes")
     found += [FieldError(f"args[{i}]", "has a NUL character") for i, arg in enumerate(args) if "\0" in arg]
 
 
 def path_problem(path: str) -> str | None:
     """What is wrong with a path relative to the work folder; None: nothing."""
-    parts = path.split("/")
     if not path:
         return "is empty, must be a path relative to the work folder"
-    if "\0" in path:
-        return "has a NUL character"
     if len(path.encode()) > MAX_PATH_BYTES:
         return f"has {len(path.encode())} bytes, must have at most {MAX_PATH_BYTES}"
+    if "\0" in path:
+        return "has a NUL character"
     if path.startswith("/"):
         return f"is {path!r}, must be relative to the work folder"
+    parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts):
         return f"is {path!r}, must not have an empty part, '.' or '..'"
     if any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
@@ -175,7 +178,8 @@ def _cell(found: list[FieldError], request: pb.ExecuteCodeRequest, maxima: Limit
     """Checks what a cell can't have, because its session has it. Returns its limits: 0 means the session's."""
     _most(found, "session_id", len(request.session_id), MAX_SESSION_ID, "characters")
     if request.language not in ("", "python"):
-        found.append(FieldError("language", f"is {request.language!r}, must be empty or the session's, 'python'"))
+        problem = f"is {shown(request.language)}, must be empty or the session's, 'python'"
+        found.append(FieldError("language", problem))
     text = "must be empty in a session, which has had its own since it was created"
     found += [FieldError(name, text) for name in ("args", "env", "profile") if getattr(request, name)]
     text = "must be unset in a session, whose limit it is"
@@ -190,9 +194,8 @@ def check_files(
     found: list[FieldError], sent: Sequence[pb.InputFile], program: str = "", made: Collection[str] = ()
 ) -> tuple[InputFile, ...]:
     """The files of a request. `program` and `made`: what is there without them."""
-    if not sent:
+    if not sent or not _most(found, "files", len(sent), MAX_FILES, "entries"):
         return ()
-    _most(found, "files", len(sent), MAX_FILES, "entries")
     _most(found, "files", sum(len(file.content) for file in sent), MAX_FILES_BYTES, "bytes")
     files, seen, folders = [], {program}, set()
     for i, file in enumerate(sent):
@@ -201,10 +204,11 @@ def check_files(
             problem = f"is {file.path!r}, which is {'the program' if file.path == program else 'another file'} already"
         if problem is None and file.path.split("/")[0] in made:
             problem = f"is {file.path!r}, which the compiler makes"
-        if problem is not None:
-            found.append(FieldError(f"files[{i}].path", problem))
         if file.mode & ~(stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO):
             found.append(FieldError(f"files[{i}].mode", f"is {file.mode:#o}, must be from 0 to 0o777"))
+        if problem is not None:
+            found.append(FieldError(f"files[{i}].path", problem))
+            continue
         seen.add(file.path)
         parts = file.path.split("/")
         folders |= {"/".join(parts[:n]) for n in range(1, len(parts))}
@@ -225,9 +229,8 @@ def check_room(found: list[FieldError], files: Sequence[InputFile], limits: Limi
 
 
 def _return_paths(found: list[FieldError], paths: Collection[str]) -> None:
-    if not paths:
+    if not paths or not _most(found, "return_paths", len(paths), MAX_RETURN_PATHS, "entries"):
         return
-    _most(found, "return_paths", len(paths), MAX_RETURN_PATHS, "entries")
     seen: set[str] = set()
     for i, path in enumerate(paths):
         problem = path_problem(path)
@@ -238,16 +241,18 @@ def _return_paths(found: list[FieldError], paths: Collection[str]) -> None:
         seen.add(path)
 
 
-def check_environment(found: list[FieldError], env: object) -> None:
+def check_environment(found: list[FieldError], env: Mapping[str, str]) -> None:
     """Names and values of environment variables."""
-    items = dict(env).items()  # type: ignore[call-overload]
-    if not items:
+    if not env or not _most(found, "env", len(env), MAX_ENV, "entries"):
         return
-    _most(found, "env", len(items), MAX_ENV, "entries")
-    _most(found, "env", sum(len(k.encode()) + len(v.encode()) + 2 for k, v in items), MAX_ENV_BYTES, "bytes")
-    for name, value in items:
+    size = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in env.items())
+    if not _most(found, "env", size, MAX_ENV_BYTES, "bytes"):
+        return
+    for name, value in env.items():
         if not _ENV_NAME.fullmatch(name):
-            found.append(FieldError(f"env[{name!r}]", "is no name, must be letters, digits and '_', not first a digit"))
+            found.append(
+                FieldError(f"env[{shown(name)}]", "is no name, must be letters, digits and '_', not first a digit")
+            )
         elif "\0" in value:
             found.append(FieldError(f"env[{name!r}]", "has a NUL character"))
 
@@ -261,7 +266,7 @@ def _words(found: list[FieldError], request: pb.ExecuteCodeRequest, language: st
     if not request.session_id:
         check_profile(found, request.profile, language, profiles)
     if request.display and language != "python":
-        found.append(FieldError("display", f"is true, which language {language!r} does not have"))
+        found.append(FieldError("display", f"is true, which language {shown(language)} does not have"))
 
 
 def check_lengths(found: list[FieldError], request: object, *names: str) -> None:
@@ -275,7 +280,7 @@ def check_profile(found: list[FieldError], profile: str, language: str, profiles
     offered = sorted(profiles) if language in LANGUAGES and LANGUAGES[language].profile else []
     if profile not in ("", *offered):
         allowed = " or ".join(["empty", *map(repr, offered)])
-        found.append(FieldError("profile", f"is {profile!r}, must be {allowed}"))
+        found.append(FieldError("profile", f"is {shown(profile)}, must be {allowed}"))
 
 
 def _lease(found: list[FieldError], request: pb.ExecuteCodeRequest) -> Lease | None:

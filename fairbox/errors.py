@@ -16,6 +16,15 @@ EXIT_INTERRUPTED = 130
 """Ended by Ctrl-C: 128 + SIGINT, as shells report it."""
 
 
+_SHOWN = 100
+"""Characters of a value that a sentence repeats."""
+
+
+def shown(value: str) -> str:
+    """`value` in quotes as an error repeats it: of a long one the beginning."""
+    return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}... ({len(value)} characters)"
+
+
 class FairboxError(Exception):
     """Base of every error whose text is written for the user."""
 

@@ -21,6 +21,8 @@ from grpc_status import rpc_status
 from fairbox.errors import FieldError, FieldErrors
 
 D = TypeVar("D", bound=Message)
+_ROOM = 2000
+"""Bytes of a status for the sentences about fields, which are in it twice: a client refuses metadata above 8 KiB."""
 DOMAIN = "fairbox.dev"
 """Of the reasons in google.rpc.ErrorInfo."""
 
@@ -29,14 +31,20 @@ if TYPE_CHECKING:
 
 
 async def abort_fields(context: Context, errors: FieldErrors) -> NoReturn:
-    """Ends the call with INVALID_ARGUMENT, one BadRequest violation per field."""
+    """Ends the call with INVALID_ARGUMENT, one BadRequest violation per field, for as many as fit into a status."""
+    named: list[FieldError] = []
+    room = _ROOM
+    for error in errors.errors:
+        room -= _room(str(error))
+        if room < 0 and named:
+            named.append(FieldError("(others)", f"have {len(errors.errors) - len(named)} more problems"))
+            break
+        named.append(error)
     violations = [
-        error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.problem)
-        for error in errors.errors
+        error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.problem) for error in named
     ]
-    await _abort(
-        context, code_pb2.INVALID_ARGUMENT, str(errors), [error_details_pb2.BadRequest(field_violations=violations)]
-    )
+    detail = error_details_pb2.BadRequest(field_violations=violations)
+    await _abort(context, code_pb2.INVALID_ARGUMENT, str(FieldErrors(named)), [detail])
 
 
 async def abort_exhausted(context: Context, message: str, *, retry_after_s: float, subject: str) -> NoReturn:
@@ -54,6 +62,11 @@ async def abort_reason(
     """Ends the call with a status that has several meanings; `reason`, in upper case, says which, `facts` say more."""
     info = error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=facts or {})
     await _abort(context, code.value[0], message, [info])
+
+
+def _room(text: str) -> int:
+    """Bytes in metadata, where what is no ASCII takes three for one."""
+    return len(text) if text.isascii() else 3 * len(text.encode())
 
 
 async def _abort(context: Context, code: int, message: str, details: list[Message]) -> NoReturn:

@@ -35,10 +35,18 @@ class HttpServer:
     """`start()` listens, `stop()` ends every request. `address` says where, also for port 0."""
 
     def __init__(
-        self, application: web.Application, listen: str, *, setting: str, logger: str, last_calls_s: float
+        self,
+        application: web.Application,
+        listen: str,
+        *,
+        setting: str,
+        logger: str,
+        last_calls_s: float,
+        auto_decompress: bool = True,
     ) -> None:
         """`setting` names `listen` for people; `logger` is what lines are told under; requests in flight at the stop
-        get `last_calls_s`. Handlers are cancelled when their client goes away, and what they began with them."""
+        get `last_calls_s`. Without `auto_decompress` bodies are as they were sent. Handlers are cancelled when their
+        client goes away, and what they began with them."""
         self.address = listen
         self._setting = setting
         self._log = logging.getLogger(f"{logger}.http")
@@ -50,6 +58,7 @@ class HttpServer:
             logger=self._log,
             shutdown_timeout=last_calls_s,
             keepalive_timeout=_KEPT_S,
+            auto_decompress=auto_decompress,
         )
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = _MOST if soft == resource.RLIM_INFINITY else min(_MOST, max(16, soft // 4))

@@ -127,12 +127,14 @@ class GrpcServer:
         setting: str = "listen",
         guard: PortGuard | None = None,
         options: Sequence[tuple[str, int]] = (),
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
-        """`options` are added to those that all servers have, or replace them."""
+        """`options` are added to those that all servers have, or replace them. `interceptors` see calls last."""
         self._guard = guard or PortGuard()
         check_address(listen, insecure=insecure or self._guard.guarded, setting=setting)
         self._listen = listen
         self._options = options
+        self._interceptors = interceptors
         self._add = add
         self._services = services
         self._setting = setting
@@ -141,7 +143,7 @@ class GrpcServer:
 
     async def __aenter__(self) -> GrpcServer:
         options = dict(server_options(_connections(self._guard.max_connections, self._setting))) | dict(self._options)
-        interceptors = [*self._guard.interceptors(), *server_interceptors()]
+        interceptors = [*self._guard.interceptors(), *server_interceptors(), *self._interceptors]
         server = grpc.aio.server(options=list(options.items()), interceptors=interceptors)
         self._add(cast("grpc.aio.Server", _Registry(server)))
         reflection.enable_server_reflection([*self._services, reflection.SERVICE_NAME], server)

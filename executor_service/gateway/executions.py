@@ -14,6 +14,7 @@ from executor_service.gateway.errors import Unavailable, unacceptable
 from executor_service.gateway.requests import FIELD_NAMES, Budget
 from executor_service.model import ExecutionResult, Outcome, RunRequest
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
+from executor_service.server.reading import read_apart
 from executor_service.server.runs import Abandoned, Draining, QueueTimeout, Runs
 from executor_service.server.work import Work
 from executor_service.v1 import executor_pb2 as pb
@@ -58,7 +59,8 @@ class Executions:
 
         try:
             async with whole, queued:
-                result = await self._runs.execute(self._admit(request), b"", work=work, on_start=started)
+                admitted = await read_apart(request.ByteSize(), lambda: self._admit(request))
+                result = await self._runs.execute(admitted, b"", work=work, on_start=started)
         except TimeoutError:
             if whole.expired():
                 said = f"no result within {budget.total_s:g} s, which is what its timeouts allow"

@@ -1,18 +1,23 @@
-"""What each path answers: reads the body, checks it, has it done, returns the reply."""
+"""What each path answers: reads the body, checks it, has it done, returns the reply.
+
+Invariant: nothing that a client sends is unfolded, parsed or looked through on the event loop if it is long.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import zlib
 from collections.abc import Awaitable, Callable, Collection
+from functools import wraps
 from typing import Any, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 
+from executor_service.bounded_json import loads
 from executor_service.gateway import schemas
-from executor_service.gateway.errors import Unacceptable, details_of, json_error
+from executor_service.gateway.errors import BadRequest, Unacceptable, details_of, json_error
 from executor_service.gateway.executions import Executions
 from executor_service.gateway.judges import DATASETS, Row, provided
 from executor_service.gateway.jupyter import (
@@ -24,9 +29,11 @@ from executor_service.gateway.jupyter import (
 )
 from executor_service.gateway.replies import at_once_too_late, run_code_reply
 from executor_service.gateway.requests import budget_of, compiles, execution_of
-from executor_service.gateway.server import Handlers
+from executor_service.gateway.server import Handlers, json_response
 from executor_service.gateway.submissions import Submissions, judge_of
+from executor_service.model import ExecutionResult
 from executor_service.server.displayed import DisplayedPrograms
+from executor_service.server.reading import read_apart
 
 M = TypeVar("M", bound=BaseModel)
 Posts = dict[str, tuple[type[Any], Callable[[Any], Awaitable[Any]]]]
@@ -43,6 +50,12 @@ _STATUSES = {
     "422": "A field is not acceptable; detail names each.",
     "504": "Not done, for reasons that are not the program's; ask again.",
 }
+_DEPTH, _VALUES = 64, 200_000
+"""Of a body: 10,000 cases have some 50,000 values."""
+_UNFOLD = 64 << 10
+"""Bytes of a compressed body that are made at a time."""
+_WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+"""Content-Encoding -> how zlib is told of it."""
 _READ_S = 30.0
 """A client that takes longer to send its body is cut off."""
 
@@ -55,30 +68,38 @@ def handlers(
 
     async def run_code(request: schemas.RunCodeRequest) -> Any:
         """Runs one program."""
-        execution = execution_of(request)
+        execution = await read_apart(_size_of_files(request), lambda: execution_of(request))
         for seconds, compiling in ((request.compile_timeout, True), (request.run_timeout, False)):
             if seconds <= 0 and (not compiling or compiles(request.language)):
                 return run_code_reply(at_once_too_late(name, compiling=compiling), request.fetch_files)
         result = await executions.run(execution, budget_of(request, queue_s))
-        return run_code_reply(result, request.fetch_files)
+        return await read_apart(_size(result), lambda: json_response(run_code_reply(result, request.fetch_files)))
 
     async def run_jupyter(request: schemas.RunJupyterRequest) -> Any:
         """Runs cells in one interpreter."""
-        execution, notebook = execution_of_cells(request), Notebook(boxed, request)
+        execution = await read_apart(_size_of_files(request), lambda: execution_of_cells(request))
+        notebook = Notebook(boxed, request)
         if request.total_timeout <= 0:
             result = at_once_too_late(name)
         else:
             budget = budget_of_cells(request, queue_s)
             result = await executions.run(execution, budget, JUPYTER_FIELD_NAMES, notebook)
-        return run_jupyter_reply(result, request, notebook.cells)
+        return await asyncio.to_thread(lambda: json_response(run_jupyter_reply(result, request, notebook.cells)))
+
+    submissions = Submissions(executions, queue_s=queue_s)
+
+    async def submit(request: schemas.SubmitRequest) -> Any:
+        """Judges a completion against the row in config.provided_data."""
+        row = await submissions.judge(request)
+        return await asyncio.to_thread(lambda: json_response(row))
 
     posts: Posts = {
         "/run_code": (schemas.RunCodeRequest, run_code),
         "/run_jupyter": (schemas.RunJupyterRequest, run_jupyter),
-        "/list_ids": (schemas.GetPromptsRequest, _list_ids),
-        "/get_prompts": (schemas.GetPromptsRequest, _get_prompts),
-        "/get_prompt_by_id": (schemas.GetPromptByIdRequest, _get_prompt_by_id),
-        "/submit": (schemas.SubmitRequest, Submissions(executions, queue_s=queue_s).judge),
+        "/list_ids": (schemas.GetPromptsRequest, _apart(_list_ids)),
+        "/get_prompts": (schemas.GetPromptsRequest, _apart(_get_prompts)),
+        "/get_prompt_by_id": (schemas.GetPromptByIdRequest, _apart(_get_prompt_by_id)),
+        "/submit": (schemas.SubmitRequest, submit),
         "/get_metrics": (schemas.GetMetricsRequest, _get_metrics),
         "/get_metrics_function": (schemas.DatasetRequest, _get_metrics_function),
     }
@@ -91,19 +112,39 @@ def handlers(
     }
 
 
-async def _get_prompts(request: schemas.GetPromptsRequest) -> list[Row]:
+def _size_of_files(request: schemas.RunCodeRequest | schemas.RunJupyterRequest) -> int:
+    return sum(len(content or "") for content in request.files.values())
+
+
+def _size(result: ExecutionResult) -> int:
+    """Bytes that a reply has to hold."""
+    outputs = (result.stdout.data, result.stderr.data, *(file.content for file in result.files))
+    return sum(map(len, outputs))
+
+
+def _apart(answer: Callable[[M], Any]) -> Callable[[M], Awaitable[Any]]:
+    """Has the reply made in a thread: rows hold JSON of any length."""
+
+    @wraps(answer)
+    async def answered(request: M) -> Any:
+        return await asyncio.to_thread(lambda: json_response(answer(request)))
+
+    return answered
+
+
+def _get_prompts(request: schemas.GetPromptsRequest) -> list[Row]:
     """Prompts for the rows of config.provided_data."""
     judge = judge_of(request.dataset, request.config)
     rows = provided(request.config, list)[max(request.offset, 0) :][: max(request.limit, 0)]
     return [judge.prompt(row, request.config) for row in rows]
 
 
-async def _list_ids(request: schemas.GetPromptsRequest) -> Any:
+def _list_ids(request: schemas.GetPromptsRequest) -> Any:
     """Ids of the rows of config.provided_data."""
-    return [prompt["id"] for prompt in await _get_prompts(request)]
+    return [prompt["id"] for prompt in _get_prompts(request)]
 
 
-async def _get_prompt_by_id(request: schemas.GetPromptByIdRequest) -> Any:
+def _get_prompt_by_id(request: schemas.GetPromptByIdRequest) -> Any:
     """The prompt for the row in config.provided_data."""
     return judge_of(request.dataset, request.config).prompt(provided(request.config, dict), request.config)
 
@@ -149,7 +190,8 @@ def _constant(body: Any, **arguments: Any) -> Callable[[web.Request], Awaitable[
 def _posted(
     model: type[M], answer: Callable[[M], Awaitable[Any]], languages: Collection[str]
 ) -> Callable[[web.Request], Awaitable[Any]]:
-    """Reads the body as `model`. Raises Unacceptable for what is not JSON or not a `model`."""
+    """Reads the body as `model`. Raises Unacceptable for what is not JSON or not a `model`, BadRequest for a body that
+    is not compressed as it says, and HTTPRequestEntityTooLarge for one that unfolds to too much."""
 
     async def handle(request: web.Request) -> Any:
         try:
@@ -157,12 +199,41 @@ def _posted(
                 data = await request.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout from None
-        try:
-            posted = schemas.checked(model, json.loads(data), languages)
-        except ValidationError as error:
-            raise Unacceptable(details_of(error)) from None
-        except (ValueError, RecursionError) as error:
-            raise Unacceptable(json_error(getattr(error, "msg", "") or type(error).__name__)) from None
-        return await answer(posted)
+        encoding = request.headers.get("Content-Encoding", "").lower()
+        if encoding not in ("", "identity"):
+            most = request.client_max_size
+            data = await asyncio.to_thread(_unfolded, data, encoding, most)
+        return await answer(await read_apart(len(data), lambda: _checked(data, model, languages)))
 
     return handle
+
+
+def _unfolded(data: bytes, encoding: str, most: int) -> bytes:
+    """What was compressed, of at most so many bytes."""
+    if encoding not in _WINDOWS:
+        raise BadRequest(f"Content-Encoding is {encoding[:50]!r}, must be {' or '.join(_WINDOWS)}, or not be set")
+    unfolding, found, size = zlib.decompressobj(_WINDOWS[encoding]), [], 0
+    try:
+        for at in range(0, len(data), _UNFOLD):
+            piece = data[at : at + _UNFOLD]
+            while piece and not unfolding.eof:
+                found.append(unfolding.decompress(piece, _UNFOLD))
+                piece, size = unfolding.unconsumed_tail, size + len(found[-1])
+                if size > most:
+                    raise web.HTTPRequestEntityTooLarge(most, size)
+        found.append(unfolding.flush())
+    except zlib.error as error:
+        raise BadRequest(f"the body is not {encoding}, as its Content-Encoding says: {error}") from None
+    if not unfolding.eof:
+        raise BadRequest(f"the body ends in the middle of what is compressed ({encoding})")
+    return b"".join(found)
+
+
+def _checked(data: bytes, model: type[M], languages: Collection[str]) -> M:
+    """The body as `model`. Raises Unacceptable."""
+    try:
+        return schemas.checked(model, loads(data, depth=_DEPTH, parts=_VALUES), languages)
+    except ValidationError as error:
+        raise Unacceptable(details_of(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise Unacceptable(json_error(getattr(error, "msg", "") or str(error)[:200])) from None

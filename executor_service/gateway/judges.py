@@ -7,7 +7,6 @@ jest. What they would be asked for is a BadRequest.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import string
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from executor_service.bounded_json import loads
 from executor_service.gateway.errors import BadRequest
 from executor_service.gateway.extraction import CodeBlock, all_blocks, best_code
 from executor_service.gateway.requests import compiles
@@ -23,6 +23,8 @@ from executor_service.gateway.schemas import RunCodeRequest, SubmitRequest, Test
 Row = dict[str, Any]
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text"}
 _MAX_CASES = 10_000
+_DEPTH, _MAX_VALUES = 64, 200_000
+"""Of a column that is JSON as text."""
 _INSERT = "#<INSERT>"
 _PRELUDE = """import collections, copy, datetime, functools, hashlib, heapq, itertools
 import math, re, statistics, string, sys
@@ -90,7 +92,7 @@ def _column(row: Row, name: str, kind: type = object) -> Any:
     value = row[name]
     if kind in (dict, list) and isinstance(value, str):
         try:
-            value = json.loads(value, strict=False)
+            value = loads(value, depth=_DEPTH, parts=_MAX_VALUES, strict=False)
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"config.provided_data: {name!r} is text that is not JSON: {error}") from None
     if not isinstance(value, kind):

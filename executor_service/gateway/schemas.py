@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 M = TypeVar("M", bound=BaseModel)
-_MOST_ENTRIES = 10_000
+_MOST_ENTRIES, _MOST_ROWS = 1024, 10_000
 """Of a list or an object that a client sends."""
 
 
@@ -34,11 +34,20 @@ def _installed(value: str, info: ValidationInfo) -> str:
     return value
 
 
-def _few(value: object) -> object:
+def _few(value: object, most: int = _MOST_ENTRIES) -> object:
     """Before the entries are looked at: each that is bad would become an entry of the answer."""
-    if isinstance(value, list | dict) and len(value) > _MOST_ENTRIES:
+    if isinstance(value, list | dict) and len(value) > most:
         problem = "Input should have at most {most} entries, not {has}"
-        raise PydanticCustomError("too_long", problem, {"most": _MOST_ENTRIES, "has": len(value)})
+        raise PydanticCustomError("too_long", problem, {"most": most, "has": len(value)})
+    return value
+
+
+def _rows(value: object) -> object:
+    """As `_few`, for lists that may be long: of those that are no rows the first is named."""
+    rows: Any = _few(value, _MOST_ROWS) if isinstance(value, list) else ()
+    for index, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise PydanticCustomError("dict_type", "Entry {index} should be a valid dictionary", {"index": index})
     return value
 
 
@@ -46,7 +55,7 @@ Text = Annotated[str, AfterValidator(_unicode)]
 Language = Annotated[str, AfterValidator(_installed)]
 Seconds = Annotated[float, Field(allow_inf_nan=False)]
 Id = int | Text
-Few = BeforeValidator(_few)
+Few, Rows = BeforeValidator(_few), BeforeValidator(_rows)
 
 
 class _Request(BaseModel):
@@ -94,7 +103,7 @@ class TestConfig(_Request):
     compile_timeout: Seconds | None = None
     run_timeout: Seconds | None = None
     custom_extract_logic: Text | None = Field(None, description="Python source; it runs in a sandbox.")
-    provided_data: Annotated[list[dict[str, Any]] | dict[str, Any] | None, Few] = None
+    provided_data: Annotated[list[dict[str, Any]] | dict[str, Any] | None, Rows] = None
     extra: dict[str, Any] = {}
 
 
@@ -128,7 +137,7 @@ class SubmitRequest(DatasetRequest):
 class GetMetricsRequest(DatasetRequest):
     """POST /get_metrics."""
 
-    results: Annotated[list[dict[str, Any]], Few]
+    results: Annotated[list[dict[str, Any]], Rows]
 
 
 def checked(model: type[M], body: object, languages: Collection[str]) -> M:

@@ -59,7 +59,12 @@ class Gateway:
                 for route in {path, f"{path.rstrip('/')}/"}:
                     application.router.add_route(method, prefix + route, _answered(handler, f"{method} {path}"))
         self._server = HttpServer(
-            application, listen, setting="gateway_listen", logger=_LOG.name, last_calls_s=_LAST_CALLS_S
+            application,
+            listen,
+            setting="gateway_listen",
+            logger=_LOG.name,
+            last_calls_s=_LAST_CALLS_S,
+            auto_decompress=False,  # aiohttp would do it on the event loop
         )
 
     async def __aenter__(self) -> Gateway:

@@ -7,10 +7,10 @@ not be run makes the whole verdict Unavailable, so that nothing is rejected for 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from executor_service.bounded_json import loads
 from executor_service.gateway import extraction
 from executor_service.gateway.errors import BadRequest
 from executor_service.gateway.executions import Executions
@@ -19,10 +19,14 @@ from executor_service.gateway.judges import DATASETS, JUDGES, Case, Judge, Row, 
 from executor_service.gateway.replies import run_code_reply
 from executor_service.gateway.requests import budget_of, execution_of
 from executor_service.gateway.schemas import RunCodeRequest, SubmitRequest, TestConfig
+from executor_service.grading.rules import OutputBudget
 from executor_service.model import FileStatus
+from executor_service.server.reading import AT_ONCE, read_apart
 from executor_service.v1 import executor_pb2 as pb
 
 _TOLERANCE = 1e-5
+_NUMBER = 4300
+"""Characters of a number."""
 _TINY = 1e-10
 """Smallest number that differences are related to."""
 _SHOWN = 1000
@@ -48,6 +52,8 @@ def _same_line(printed: str, expected: str) -> bool:
     a, b = printed.lower().strip(), expected.lower().strip()
     if a == b:
         return True
+    if len(a) > _NUMBER or len(b) > _NUMBER:
+        return False
     try:
         x, y = float(a), float(b)
     except ValueError:
@@ -60,7 +66,13 @@ _CASES_AT_ONCE = 4
 _USUAL_OUTPUT = 100_000
 """Expected outputs up to this fit into the default limit, with room for what is wrong."""
 _EXTRACTION = Path(extraction.__file__).read_bytes()
+_KEPT_BYTES = 32 << 20
+"""Output of all cases of a submission together; what is beyond is cut."""
 _BLOCKS = "blocks.json"
+_BLOCKS_DEPTH, _MOST_BLOCKS = 2, 4000
+"""A block is three values."""
+_ROW_SIZE = AT_ONCE
+"""Bytes that a row is taken to have, so that it is always looked through apart."""
 _EXTRACT = f"""
 import dataclasses, json
 from extraction import CodeBlock, extract_fenced_code, extract_heuristic_code
@@ -102,7 +114,8 @@ class Submissions:
         config = request.config
         judge, row, logic = judge_of(request.dataset, config), provided(config, dict), config.custom_extract_logic
         blocks = [] if logic is None else await self._extract(request.completion, logic)
-        submission = judge.submission(request, row, blocks)
+        size = len(request.completion) + _ROW_SIZE
+        submission = await read_apart(size, lambda: judge.submission(request, row, blocks))
         tests = await self._run_all(submission.cases, config)
         return {
             "id": request.id,
@@ -119,11 +132,12 @@ class Submissions:
         """Verdicts in the order of the cases, up to the first that fails unless all are to be run."""
         run_all, full_info = config.extra.get("run_all_cases"), bool(config.extra.get("return_full_case"))
         verdicts: list[Row] = []
+        budget = OutputBudget(_KEPT_BYTES)
         for start in range(0, len(cases), _CASES_AT_ONCE):
             some = cases[start : start + _CASES_AT_ONCE]
             try:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._run(case, full_info=full_info)) for case in some]
+                    tasks = [group.create_task(self._run(case, budget, full_info=full_info)) for case in some]
             except BaseExceptionGroup as failures:
                 raise failures.exceptions[0] from None
             for task in tasks:
@@ -132,8 +146,8 @@ class Submissions:
                     return verdicts
         return verdicts
 
-    async def _run(self, case: Case, *, full_info: bool) -> Row:
-        execution, info = execution_of(case.request), case.info
+    async def _run(self, case: Case, budget: OutputBudget, *, full_info: bool) -> Row:
+        execution, info = await asyncio.to_thread(execution_of, case.request), case.info
         expected = None if info is None else info["output"]["stdout"]
         if expected is not None and len(expected) > _USUAL_OUTPUT:
             # A right answer must not be cut.
@@ -142,10 +156,11 @@ class Submissions:
         printed = result.stdout.text
         passed = result.ok and case.must_print in printed
         if passed and expected is not None:
-            passed = not result.stdout.truncated and same_output(printed, expected)
+            size = len(printed) + len(expected)
+            passed = not result.stdout.truncated and await read_apart(size, lambda: same_output(printed, expected))
         if info is not None and passed and not full_info:
             info = {side: {k: shortened(str(v)) for k, v in streams.items()} for side, streams in info.items()}
-        return {"passed": passed, "exec_info": run_code_reply(result, ()), "test_info": info}
+        return {"passed": passed, "exec_info": run_code_reply(budget.cut_execution(result), ()), "test_info": info}
 
     async def _extract(self, completion: str, logic: str) -> list[CodeBlock]:
         """The blocks that a client's own Python finds in a completion."""
@@ -162,7 +177,9 @@ class Submissions:
             last = (result.stderr.text.strip() or result.message).splitlines()[-1:]
             raise BadRequest(f"config.custom_extract_logic failed: {''.join(last)[:400] or result.outcome}")
         try:
-            found = [CodeBlock(**each) for each in json.loads(result.files[0].content)]
+            text = result.files[0].content
+            read = await read_apart(len(text), lambda: loads(text, depth=_BLOCKS_DEPTH, parts=_MOST_BLOCKS))
+            found = [CodeBlock(**each) for each in read]
             if not all(isinstance(b.priority, int) and isinstance(b.code, str) for b in found):
                 raise TypeError("priority must be a number and code text")
             return found

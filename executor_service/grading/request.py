@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from executor_service.grading.comparison import TOLERANCE
 from executor_service.grading.model import AssertCase, Comparison, PytestCase, StdioCase, Tolerance, VerifyStyle
-from executor_service.grading.values import Tree
 from executor_service.model import InputFile, RunRequest
 
 
@@ -17,7 +16,8 @@ class FunctionCall:
     case_id: str
     ask: bytes
     """Text of the arguments, as the candidate's worker takes them."""
-    expected: Tree
+    expected: bytes
+    """Text of the value that it must return."""
     tuples_are_lists: bool = False
 
 

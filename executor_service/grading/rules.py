@@ -166,11 +166,13 @@ class OutputBudget:
     def cut(self, results: Iterable[CaseResult]) -> list[CaseResult]:
         return [self._cut(result) for result in results]
 
+    def cut_execution(self, execution: ExecutionResult) -> ExecutionResult:
+        """With as much of its output as there is room for."""
+        stdout, stderr = self._output(execution.stdout), self._output(execution.stderr)
+        return replace(execution, stdout=stdout, stderr=stderr)
+
     def _cut(self, result: CaseResult) -> CaseResult:
-        execution = result.execution
-        if execution is not None:
-            stdout, stderr = self._output(execution.stdout), self._output(execution.stderr)
-            execution = replace(execution, stdout=stdout, stderr=stderr)
+        execution = self.cut_execution(result.execution) if result.execution is not None else None
         actual = result.actual
         if actual is not None:
             actual = actual if len(actual) <= self._left else None

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from executor_service.grading.checker import validate_checker
 from executor_service.grading.comparison import TOLERANCE
 from executor_service.grading.model import AssertCase, Comparison, PytestCase, StdioCase, Tolerance, VerifyStyle
 from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
-from executor_service.grading.values import ARGUMENT_DEPTH, Malformed, Tree, call_text, parse
+from executor_service.grading.values import ARGUMENT_DEPTH, Malformed, call_text, check
 from executor_service.model import InputFile, Limits, RunRequest
-from executor_service.sandbox.inside.values import MAX_BYTES
+from executor_service.sandbox.inside.values import MAX_BYTES, MAX_NODES
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.validation import LimitPolicy, validate
-from fairbox.errors import FieldError, FieldErrors
+from executor_service.validation import MAX_FILES, LimitPolicy, validate
+from fairbox.errors import FieldError, FieldErrors, shown
 
 MAX_CASES = 10_000
 MAX_SOURCE = 1 << 20
 MAX_STDIN = 64 << 20
 MAX_ID = 128
 MAX_NODE_ID = 4096
+MAX_ARGUMENTS = 1024
+"""Of one call."""
+MAX_VALUES_BYTES, MAX_VALUES_PARTS = 32 << 20, 4 * MAX_NODES
+"""Of all calls of a request together."""
 MAX_PROBLEMS = 16
 """Problems of cases that are named; the rest is counted."""
 MODULE_FILE = "solution.py"
@@ -44,6 +48,7 @@ _ONLY_FOR = {
 def validate_verify(request: pb.VerifyCodeRequest, *, installed: Collection[str], policy: LimitPolicy) -> VerifyRequest:
     """The valid request. FieldErrors with every field that is not acceptable."""
     found: list[FieldError] = []
+    _few(found, request)
     program = _program(found, request, installed, policy)
     style = _style(found, request)
     if style is None:
@@ -69,6 +74,20 @@ def validate_verify(request: pb.VerifyCodeRequest, *, installed: Collection[str]
         tolerance=tolerance,
         checker=checker,
     )
+
+
+def _few(found: list[FieldError], request: pb.VerifyCodeRequest) -> None:
+    """FieldErrors for numbers of entries that are too large to look at each."""
+    for field, entries in (
+        ("files", request.files),
+        ("test_files", request.test_files),
+        ("checker.files", request.checker.files),
+        ("cases", request.cases),
+    ):
+        most = MAX_CASES if field == "cases" else MAX_FILES
+        _most(found, field, len(entries), most, "entries")
+    if found:
+        raise FieldErrors(found)
 
 
 def _program(
@@ -128,13 +147,13 @@ def _fields_of(found: list[FieldError], request: pb.VerifyCodeRequest, style: Ve
         if request.comparison:
             found.append(FieldError("comparison", "is set beside checker, must be one of them"))
     if style is not VerifyStyle.STDIO and request.language not in ("", "python"):
-        found.append(FieldError("language", f"is {request.language!r}, must be python for {style.value}"))
+        found.append(FieldError("language", f"is {shown(request.language)}, must be python for {style.value}"))
     if style is VerifyStyle.FUNCTION and not _ENTRY.fullmatch(request.entry_point):
-        problem = f"is {request.entry_point!r}, must be the name of a function, or Class.method"
+        problem = f"is {shown(request.entry_point)}, must be the name of a function, or Class.method"
         found.append(FieldError("entry_point", problem))
     for index, file in enumerate(request.files):
         if style is not VerifyStyle.STDIO and file.path.partition("/")[0] == MODULE_FILE:
-            found.append(FieldError(f"files[{index}].path", f"is {file.path!r}, which is the candidate"))
+            found.append(FieldError(f"files[{index}].path", f"is {shown(file.path)}, which is the candidate"))
     if style is VerifyStyle.PYTEST and not request.test_files:
         found.append(FieldError("test_files", "is empty, must hold the tests"))
     if request.comparison not in pb.Comparison.values():
@@ -166,9 +185,11 @@ def _moved(error: FieldError, own: int) -> FieldError | None:
 def _cases(
     found: list[FieldError], request: pb.VerifyCodeRequest, style: VerifyStyle, limits: Limits
 ) -> list[CheckedCase]:
-    if not 1 <= len(request.cases) <= MAX_CASES:
-        found.append(FieldError("cases", f"has {len(request.cases)} entries, must have from 1 to {MAX_CASES}"))
+    if not request.cases:
+        found.append(FieldError("cases", f"has 0 entries, must have from 1 to {MAX_CASES}"))
+    if style is VerifyStyle.FUNCTION and not _values_fit(found, request.cases):
         return []
+    parts = 0
     kind = _KIND[style]
     cases: list[CheckedCase] = []
     problems: list[FieldError] = []
@@ -184,14 +205,18 @@ def _cases(
             case VerifyStyle.STDIO:
                 cases.append(_stdio(problems, f"{field}.stdio", case_id, case.stdio, limits))
             case VerifyStyle.FUNCTION:
-                call = _function(problems, f"{field}.function", case_id, case.function, request.entry_point)
+                call, used = _function(problems, f"{field}.function", case_id, case.function, request.entry_point)
                 cases += [call] if call else []
+                parts += used
+                if parts > MAX_VALUES_PARTS:
+                    found.append(FieldError("cases", f"have values of more than {MAX_VALUES_PARTS} parts together"))
+                    break
             case VerifyStyle.ASSERT:
                 cases.append(_assertion(problems, f"{field}.assertion", case_id, case.assertion))
             case VerifyStyle.PYTEST:
                 _most(problems, f"{field}.pytest.node_id", len(case.pytest.node_id), MAX_NODE_ID, "characters")
                 if case.pytest.node_id.startswith("-"):
-                    problem = f"is {case.pytest.node_id!r}, must be a node id like test_add.py::test_zero"
+                    problem = f"is {shown(case.pytest.node_id)}, must be a node id like test_add.py::test_zero"
                     problems.append(FieldError(f"{field}.pytest.node_id", problem))
                 cases.append(PytestCase(case.pytest.node_id, case_id))
     if sum(isinstance(case, PytestCase) and not case.node_id for case in cases) > 1:
@@ -219,35 +244,48 @@ def _assertion(found: list[FieldError], field: str, case_id: str, case: pb.Asser
     return AssertCase(case.source, case_id)
 
 
+def _values_fit(found: list[FieldError], cases: Sequence[pb.VerifyCase]) -> bool:
+    """Whether the values of all calls are few and short enough to be looked at."""
+    before, size = len(found), 0
+    for index, case in enumerate(cases):
+        call, field = case.function, f"cases[{index}].function"
+        for name, entries in (("arguments", len(call.arguments)), ("keywords", len(call.keywords))):
+            _most(found, f"{field}.{name}", entries, MAX_ARGUMENTS, "entries")
+        if len(found) > before:
+            return False
+        arguments = sum(map(len, call.arguments)) + sum(len(name) + len(text) for name, text in call.keywords.items())
+        size += arguments + len(call.expected)
+    _most(found, "cases", size, MAX_VALUES_BYTES, "characters of values")
+    return len(found) == before
+
+
 def _function(
     found: list[FieldError], field: str, case_id: str, case: pb.FunctionCase, entry_point: str
-) -> FunctionCall | None:
-    before = len(found)
-    texts = [*case.arguments, *case.keywords.values()]
-    _most(found, f"{field}.arguments", sum(map(len, texts)), MAX_BYTES, "characters with keywords")
+) -> tuple[FunctionCall | None, int]:
+    """The call, or None, and how many parts its values have."""
+    before, of_call, of_expected = len(found), [0], [0]
+    keywords = dict(case.keywords)
+    named = [(f"arguments[{i}]", text) for i, text in enumerate(case.arguments)]
+    named += [(f"keywords[{shown(name)}]", text) for name, text in keywords.items()]
+    _most(found, f"{field}.arguments", sum(len(text) for _, text in named), MAX_BYTES, "characters with keywords")
     if len(found) > before:
-        return None
-    parts = [0]
-    arguments = [_argument(found, f"{field}.arguments[{i}]", each, parts) for i, each in enumerate(case.arguments)]
-    keywords = {
-        name: _argument(found, f"{field}.keywords[{name!r}]", each, parts) for name, each in case.keywords.items()
-    }
-    expected = _value(found, f"{field}.expected", case.expected, 0, [0])
-    ask = b"" if len(found) > before else call_text(entry_point, arguments, keywords)
+        return None, 0
+    for name, text in named:
+        _value(found, f"{field}.{name}", text.encode(), ARGUMENT_DEPTH, of_call)
+    expected = case.expected.encode()
+    _value(found, f"{field}.expected", expected, 0, of_expected)
+    parts = of_call[0] + of_expected[0]
+    ask = b"" if len(found) > before else call_text(entry_point, case.arguments, keywords)
     _most(found, f"{field}.arguments", len(ask), MAX_BYTES, "bytes as text")
-    return None if len(found) > before else FunctionCall(case_id, ask, expected, case.tuples_are_lists)
+    call = None if len(found) > before else FunctionCall(case_id, ask, expected, case.tuples_are_lists)
+    return call, parts
 
 
-def _argument(found: list[FieldError], field: str, text: str, parts: list[int]) -> Tree:
-    return _value(found, field, text, ARGUMENT_DEPTH, parts)
-
-
-def _value(found: list[FieldError], field: str, text: str, depth: int, parts: list[int]) -> Tree:
+def _value(found: list[FieldError], field: str, text: bytes, depth: int, parts: list[int]) -> None:
     try:
-        return parse(text.encode(), depth=depth, parts=parts)
+        check(text, depth=depth, parts=parts)
     except Malformed as error:
         found.append(FieldError(field, f"is no plain value: {error}"))
-    return None
 
 
 def _most(found: list[FieldError], field: str, value: int, most: int, unit: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -30,6 +31,7 @@ from executor_service.sandbox.template import Profile
 from executor_service.server.access import own
 from executor_service.server.flights import Flight, SingleFlight
 from executor_service.server.problems import ReaderStalled, abort
+from executor_service.server.reading import read_apart
 from executor_service.server.runs import Abandoned, Follower, Runs
 from executor_service.server.sessions import Sessions
 from executor_service.server.verify import Verifier
@@ -155,7 +157,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self, request: pb.ExecuteCodeRequest, context: Context
     ) -> pb.ExecuteCodeResponse:
         try:
-            result = await self._execute(*self._check(request))
+            result = await self._execute(*await self._check(request))
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
         self._tell_load(context)
@@ -165,14 +167,14 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self, request: pb.VerifyCodeRequest, context: Context
     ) -> pb.VerifyCodeResponse:
         try:
-            # In a thread: a request can hold megabytes of values to be parsed.
-            valid = await asyncio.to_thread(
-                validate_verify, own(request), installed=self._installed, policy=self._policy
-            )
+            own(request)
+            check = partial(validate_verify, request, installed=self._installed, policy=self._policy)
+            valid = await read_apart(request.ByteSize(), check)
             program = valid.program
             name = "" if self._verifier.knows(program.request_id) else program.workspace_id
             with self._workspaces.hold(name, program.tenant, program.limits):
-                result = await self._verifier.verify(valid, fingerprint(request) if program.request_id else b"")
+                mark = await _mark(request) if program.request_id else b""
+                result = await self._verifier.verify(valid, mark)
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
         self._tell_load(context)
@@ -182,7 +184,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self, request: pb.StreamExecutionRequest, context: Context
     ) -> None:
         try:
-            await stream_execution(self._execute, *self._check_streamed(request.execution), context.write)
+            await stream_execution(self._execute, *await self._check_streamed(request.execution), context.write)
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
 
@@ -230,19 +232,21 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         """Behind the answer, for clients that have several executors to choose from."""
         context.set_trailing_metadata(((LOAD_KEY, str(self._runs.load())),))
 
-    def _check_streamed(self, execution: pb.ExecuteCodeRequest) -> tuple[RunRequest, bytes]:
+    async def _check_streamed(self, execution: pb.ExecuteCodeRequest) -> tuple[RunRequest, bytes]:
         """A program that is a field of another message: FieldErrors name its fields so."""
         try:
-            return self._check(execution)
+            return await self._check(execution)
         except FieldErrors as errors:
             named = [FieldError(f"execution.{error.field}", error.problem) for error in errors.errors]
             raise FieldErrors(named) from None
 
-    def _check(self, request: pb.ExecuteCodeRequest) -> tuple[RunRequest, bytes]:
-        valid = validate(own(request), installed=self._installed, policy=self._policy, profiles=self._profiles)
+    async def _check(self, request: pb.ExecuteCodeRequest) -> tuple[RunRequest, bytes]:
+        own(request)
+        check = partial(validate, request, installed=self._installed, policy=self._policy, profiles=self._profiles)
+        valid = await read_apart(request.ByteSize(), check)
         if valid.session_id:
             self._permit(valid.session_id)
-        return valid, fingerprint(request) if valid.request_id else b""
+        return valid, await _mark(request) if valid.request_id else b""
 
     async def _execute(self, request: RunRequest, mark: bytes, follow: Follower | None = None) -> ExecutionResult:
         # A workspace is held from the first moment, so that it does not go while its run waits. A repeated request is
@@ -254,18 +258,20 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
 
     async def _create(self, request: pb.CreateSessionRequest) -> pb.CreateSessionResponse:
         profiles = self._session_profiles
-        valid = validate_session(request, installed=self._installed, policy=self._policy, profiles=profiles)
+        check = partial(validate_session, request, installed=self._installed, policy=self._policy, profiles=profiles)
+        valid = await read_apart(request.ByteSize(), check)
 
         async def make() -> Made:
             return (await self._sessions.create(valid),)
 
-        made, _ = await self._once.do(valid.request_id, fingerprint(request), make)
+        made, _ = await self._once.do(valid.request_id, await _mark(request), make)
         return pb.CreateSessionResponse(session=session_to_proto(made[0]))
 
     async def _branch(self, request: pb.BranchSessionRequest) -> pb.BranchSessionResponse:
         valid = validate_branch(request)
         self._permit(valid.session_id)
-        made, _ = await self._once.do(valid.request_id, fingerprint(request), lambda: self._sessions.branch(valid))
+        mark = await _mark(request)
+        made, _ = await self._once.do(valid.request_id, mark, lambda: self._sessions.branch(valid))
         return pb.BranchSessionResponse(sessions=map(session_to_proto, made))
 
     async def _delete(self, request: pb.DeleteSessionRequest) -> pb.DeleteSessionResponse:
@@ -292,6 +298,11 @@ def fingerprint(request: Message) -> bytes:
         same.ClearField("lease")
     kind = request.DESCRIPTOR.name.encode()
     return hashlib.sha256(kind + b"\0" + same.SerializeToString(deterministic=True)).digest()
+
+
+async def _mark(request: Message) -> bytes:
+    """Its fingerprint; that of megabytes takes long."""
+    return await read_apart(request.ByteSize(), lambda: fingerprint(request))
 
 
 async def _answered(context: Context, answer: Callable[[], Awaitable[T]]) -> T:

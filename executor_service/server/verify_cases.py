@@ -7,7 +7,6 @@ candidate answered (plain data) or from what the checker said on its own channel
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -22,6 +21,7 @@ from executor_service.model import Cause, ExecutionResult, InputFile, Limits, Ou
 from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
 from executor_service.server.dialogue import Dialogue, Ended, Speaker, Test
 from executor_service.server.plans import mounted
+from executor_service.server.reading import read_apart
 from executor_service.server.served import BoxWorkers, Head, Served
 from executor_service.server.work import Attempt
 from executor_service.server.workspace_calls import Hold
@@ -33,8 +33,6 @@ _NO_END_S = 1e9
 """Wall time is kept by the server, which knows whose turn it is."""
 CHECKER_EXTRA_S = 30.0
 """What the checker may take beyond the candidate's limit: it may have to load pytest and the libraries of the tests."""
-_BIG = 256 << 10
-"""Bytes from which a comparison is made in a thread, so that the server goes on answering."""
 
 
 def _no_workspace(workspace_id: str, tenant: str, limits: Limits) -> AbstractContextManager[None]:
@@ -185,13 +183,13 @@ class FunctionWork(CaseWork):
         def compare() -> Finding:
             return judge_value(
                 blob,
-                case.expected,
+                json.loads(case.expected),
                 request.comparison,
                 tuples_are_lists=case.tuples_are_lists,
                 tolerance=request.tolerance,
             )
 
-        return compare() if len(blob) < _BIG else await asyncio.to_thread(compare)
+        return await read_apart(len(blob) + len(case.expected), compare)
 
 
 class CheckWork(CaseWork):

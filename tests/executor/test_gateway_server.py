@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
+import json
 import logging
+import time
 import zlib
 from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import aiohttp
 import pytest
+import requests
 from aiohttp import web
 
+from executor_service.gateway.handlers import handlers
 from executor_service.gateway.server import Gateway
 from tests.security import wire
 
@@ -111,3 +117,51 @@ async def test_a_compressed_body_holds_the_room_that_it_may_unfold_to() -> None:
         waiting.set()
     answers = [call.result().split()[1] for call in calls]
     assert (answers.count("200"), answers.count("504")) == (16, 4)
+
+
+def rows(*found: dict[str, Any]) -> bytes:
+    given = [{"id": 1, "content": "x", "labels": {}, **row} for row in found]
+    return json.dumps({"dataset": "code_contests", "config": {"provided_data": given}}).encode()
+
+
+LISTS = b"[" + b"[]," * 8_000_000 + b"1]"
+GARBAGE, GZIP = b"no gzip" * 100, gzip.compress(rows({}) + bytes(range(256)) * 100)
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "status", "detail"),
+    [
+        (rows({}), "", 200, ""),
+        (gzip.compress(rows({})), "gzip", 200, ""),
+        (zlib.compress(rows({})), "deflate", 200, ""),
+        (LISTS, "", 422, "too many values"),
+        (b"[" * 900 + b"]" * 900, "", 422, "nested too deeply"),
+        (b'{"config":"' + b"\\n" * (15 << 20) + b'"}', "", 422, "Field required"),
+        (rows({"labels": LISTS.decode()}), "", 400, "'labels' is text that is not JSON: the text has too many values"),
+        (rows({"labels": "[" * 900 + "]" * 900}), "", 400, "nested too deeply"),
+        (rows(*[{"labels": json.dumps({"a": [[]] * 900})} for _ in range(5000)]), "", 200, ""),
+        (json.dumps({"dataset": "x", "config": {}, "results": [5] * 10_000}).encode(), "", 422, ""),
+        (GARBAGE, "gzip", 400, "the body is not gzip"),
+        (GARBAGE, "deflate", 400, "the body is not deflate"),
+        (GZIP[:-20], "gzip", 400, "the body ends in the middle"),
+        (b"", "gzip", 400, "the body ends in the middle"),
+        (GARBAGE, "br", 400, "Content-Encoding is 'br', must be gzip or deflate"),
+        (gzip.compress(bytes(1 << 30), 1), "gzip", 413, "larger than this server takes"),
+    ],
+    ids=range(16),
+)  # fmt: skip
+async def test_no_body_costs_the_loop_much(
+    caplog: pytest.LogCaptureFixture, body: bytes, encoding: str, status: int, detail: str
+) -> None:
+    """In processor time of the loop's own thread, which makes the test one of no machine's speed alone."""
+    nobody = cast("Any", None)
+    routes = handlers(nobody, nobody, languages={"python"}, name="x", queue_s=1.0)
+    path = "/get_metrics" if b"results" in body else "/get_prompts"
+    async with Gateway("127.0.0.1:0", routes, token="") as gateway:
+        url, headers = f"http://{gateway.address}{path}", {"Content-Encoding": encoding} if encoding else {}
+        began = time.thread_time()
+        answer = await asyncio.to_thread(requests.post, url, data=body, headers=headers, timeout=100)
+        cost_s = time.thread_time() - began
+    assert (answer.status_code, detail in answer.text) == (status, True), answer.text[:500]
+    assert cost_s < 0.15
+    assert "Traceback" not in caplog.text

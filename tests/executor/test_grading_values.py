@@ -17,7 +17,7 @@ from executor_service.grading.comparison import same_value
 from executor_service.grading.model import Comparison, Verdict
 from executor_service.grading.rules import judge_value
 from executor_service.grading.validation import validate_verify
-from executor_service.grading.values import Malformed, parse
+from executor_service.grading.values import Malformed, check, parse
 from executor_service.sandbox.inside.values import MAX_DEPTH, Foreign, NotPlain, decode, encode
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldErrors
@@ -179,12 +179,12 @@ def test_text_that_can_not_be_built_is_refused_where_values_are_built(text: byte
 
 def test_texts_that_go_into_one_call_are_bounded_together() -> None:
     parts = [0]
-    parse(encode([0] * 600_000), parts=parts)
+    check(encode([0] * 600_000), parts=parts)
     with pytest.raises(Malformed, match="parts"):
-        parse(encode([0] * 600_000), parts=parts)
-    assert parse(b'["l", [["l", []]]]', depth=MAX_DEPTH - 1)
+        check(encode([0] * 600_000), parts=parts)
+    check(b'["l", [["l", []]]]', depth=MAX_DEPTH - 1)
     with pytest.raises(Malformed, match="deep"):
-        parse(b'["l", [["l", []]]]', depth=MAX_DEPTH)
+        check(b'["l", [["l", []]]]', depth=MAX_DEPTH)
 
 
 def test_every_text_of_a_call_that_is_no_value_is_named() -> None:

@@ -1,0 +1,143 @@
+"""Reads what callers send: bounded in parts before it is parsed, and off the event loop where it is large.
+
+gRPC parses a request on the loop, and 500,000 entries of one take 60 ms. Here a request of more than a few kilobytes is
+walked in a thread before anything is made of it. Invariants: a message of more than `MOST_PARTS` parts is refused by
+the name of the field that holds them; the loop never works on more than `AT_ONCE` bytes at a time; what is very large
+is read one after the other, so that a single thread at most competes with the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from executor_service.v1 import executor_pb2 as pb
+from fairbox.errors import FieldError, FieldErrors
+from fairbox.grpc_errors import abort_fields
+
+if TYPE_CHECKING:
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
+T = TypeVar("T")
+MOST_PARTS = 200_000
+"""Fields of a request, those of messages in it included: 10,000 cases of 20 fields. Parsing them takes 10 ms."""
+AT_ONCE = 16 << 10
+"""Bytes that are read on the loop: a thread costs more than they do."""
+_HEAVY = 1 << 20
+"""Bytes from which readers queue for one thread."""
+_reader = ThreadPoolExecutor(1, "large requests")
+_SERVICE = pb.DESCRIPTOR.services_by_name["ExecutorService"]
+
+
+async def read_apart(size: int, work: Callable[[], T]) -> T:
+    """What `work` makes of `size` bytes, in a thread if they are many."""
+    if size <= AT_ONCE:
+        return work()
+    if size <= _HEAVY:
+        return await asyncio.to_thread(work)
+    context = contextvars.copy_context()
+    return await asyncio.get_running_loop().run_in_executor(_reader, context.run, work)
+
+
+class BoundedRequests(grpc.aio.ServerInterceptor):
+    """Parses requests of the executor's service in place of gRPC."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """The handler of a call, which is given the bytes of its request."""
+        handler = await continuation(handler_call_details)
+        service, _, name = handler_call_details.method.lstrip("/").partition("/")
+        if handler is None or service != _SERVICE.full_name:
+            return handler
+        return _reading(handler, GetMessageClass(_SERVICE.methods_by_name[name].input_type))
+
+
+def _reading(handler: Handler, kind: type[Message]) -> Handler:
+    behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
+
+    async def read(data: bytes, context: Any) -> Any:
+        try:
+            request = await read_apart(len(data), lambda: parse(kind, data))
+        except FieldErrors as errors:
+            await abort_fields(context, errors)
+        return await behaviour(request, context)
+
+    make = grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
+    return make(read, None, handler.response_serializer)
+
+
+def parse(kind: type[Message], data: bytes) -> Message:
+    """The message. FieldErrors for bytes that are none, and for one of more than MOST_PARTS parts."""
+    try:
+        if len(data) > AT_ONCE:
+            _Walk(data).message(0, len(data), kind.DESCRIPTOR)
+        return kind.FromString(data)
+    except (DecodeError, IndexError):
+        raise FieldErrors([FieldError(kind.DESCRIPTOR.name, "is no message of this name")]) from None
+
+
+@cache
+def _messages(kind: Any) -> dict[int, Any]:
+    """Fields of a message that hold messages."""
+    return {field.number: field.message_type for field in kind.fields if field.message_type is not None}
+
+
+def _name(kind: Any, tag: int) -> str:
+    field = kind.fields_by_number.get(tag >> 3)
+    return str(field.name) if field is not None else "an unknown field"
+
+
+class _Walk:
+    """Counts the parts of a message. IndexError and DecodeError where it is none."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._left = MOST_PARTS
+
+    def message(self, at: int, end: int, kind: Any, top: str = "") -> None:
+        """One message and those in it. `top`: the field of the request that it is in."""
+        messages = _messages(kind)
+        while at < end:
+            tag, at = self._varint(at)
+            self._left -= 1
+            if self._left < 0:
+                problem = f"brings the request to more than {MOST_PARTS} parts, which is the most"
+                raise FieldErrors([FieldError(top or _name(kind, tag), problem)])
+            match tag & 7:  # the wire type
+                case 0:
+                    _, at = self._varint(at)
+                case 1:
+                    at += 8
+                case 2:
+                    size, at = self._varint(at)
+                    if inner := messages.get(tag >> 3):
+                        self.message(at, min(at + size, end), inner, top or _name(kind, tag))
+                    at += size
+                case 5:
+                    at += 4
+                case _:
+                    raise DecodeError("groups are not used")
+
+    def _varint(self, at: int) -> tuple[int, int]:
+        """The number at `at`, and where it ends."""
+        value = shift = 0
+        while shift < 70:
+            byte = self._data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, at
+            shift += 7
+        raise DecodeError("a number is too long")

@@ -1,0 +1,91 @@
+"""Requests that mean harm: each is refused by the name of a field, and costs the server's loop next to nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from executor_service.v1 import executor_pb2 as pb
+from executor_service.v1 import executor_pb2_grpc
+from tests.executor.servers import Server
+
+MANY = 500_000
+NESTED = '["l", [' * 900 + "]]" * 900
+
+
+@pytest.fixture
+def stub(server: Server) -> Iterator[executor_pb2_grpc.ExecutorServiceStub]:
+    with grpc.insecure_channel(server.target, [("grpc.max_send_message_length", -1)]) as channel:
+        yield executor_pb2_grpc.ExecutorServiceStub(channel)
+
+
+def program(**fields: Any) -> pb.ExecuteCodeRequest:
+    return pb.ExecuteCodeRequest(code="print(1)", **fields)
+
+
+def calls(*cases: pb.FunctionCase) -> pb.VerifyCodeRequest:
+    return pb.VerifyCodeRequest(
+        code="def f(): return 1",
+        style=pb.VERIFY_STYLE_FUNCTION,
+        entry_point="f",
+        cases=[pb.VerifyCase(function=case) for case in cases],
+    )
+
+
+def files() -> list[pb.InputFile]:
+    return [pb.InputFile(path=f"f{i}") for i in range(MANY)]
+
+
+REQUESTS: dict[str, Any] = {
+    "files": lambda: program(files=files()),
+    "return_paths": lambda: program(return_paths=map(str, range(MANY))),
+    "env": lambda: program(env=dict.fromkeys(map(str, range(MANY)), "")),
+    "args": lambda: program(args=["\0"] * MANY),
+    "args[0]": lambda: program(args=["\0"] * 256),
+    "language": lambda: program(language="x" * (10 << 20)),
+    "profile": lambda: program(profile="x" * (10 << 20)),
+    "files[0].path": lambda: program(files=[pb.InputFile(path="a/" * (1 << 20))]),
+    "cases": lambda: calls(*[pb.FunctionCase(expected="1")] * MANY),
+    "cases[0].function.keywords": lambda: calls(pb.FunctionCase(keywords=dict.fromkeys(map(str, range(50_000)), "1"))),
+    "cases[0].function.arguments": lambda: calls(pb.FunctionCase(arguments=["1"] * 50_000)),
+    "cases[0].function.expected": lambda: calls(pb.FunctionCase(expected=NESTED)),
+    "cases[0].function.arguments[0]": lambda: calls(pb.FunctionCase(arguments=[NESTED], expected="1")),
+    "test_files": lambda: pb.VerifyCodeRequest(code="x", style=pb.VERIFY_STYLE_PYTEST, test_files=files()[:50_000]),
+    "owners": lambda: pb.BranchSessionRequest(session_id="x", owners=["x"] * MANY),
+    "page_token": lambda: pb.ListSessionsRequest(page_token="x" * (10 << 20)),
+}
+"""By the field that is refused."""
+
+
+def loop_s(server: Server) -> float:
+    """Processor time of the server's main thread so far, which its event loop runs in."""
+    fields = Path(f"/proc/{server.pid}/task/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("field", REQUESTS)
+def test_a_hostile_request_is_refused_at_next_to_no_cost(
+    server: Server, stub: executor_pb2_grpc.ExecutorServiceStub, field: str
+) -> None:
+    request = REQUESTS[field]()
+    name = type(request).__name__.removesuffix("Request")
+    began = loop_s(server)
+    with pytest.raises(grpc.RpcError) as caught:
+        getattr(stub, name)(request, timeout=100)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT, caught.value
+    assert str(caught.value.details()).startswith(f"{field} "), caught.value
+    assert loop_s(server) - began < 0.08
+
+
+def test_values_of_all_cases_are_bounded_together(stub: executor_pb2_grpc.ExecutorServiceStub) -> None:
+    large = pb.FunctionCase(expected=f'"{"x" * (7 << 20)}"')
+    with pytest.raises(grpc.RpcError, match="cases has 36700170 characters of values, must have at most 33554432"):
+        stub.VerifyCode(calls(*[large] * 5), timeout=100)
+    many = pb.FunctionCase(expected='["l", [' + "1," * 1_000_000 + "1]]")
+    with pytest.raises(grpc.RpcError, match="have values of more than 4194304 parts together"):
+        stub.VerifyCode(calls(*[many] * 5), timeout=100)
