@@ -7,6 +7,7 @@ candidate's wrong answer wherever the checker does not fail on the expected outp
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -15,8 +16,8 @@ from executor_service.grading.rules import PASSED, Finding
 from executor_service.model import Cause, ExecutionResult, Limits, Outcome, RunRequest
 from executor_service.sandbox.limits import PAGE, disk_use
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.validation import LimitPolicy, validate
-from fairbox.errors import FieldError, FieldErrors
+from executor_service.validation import MAX_CODE, LimitPolicy, validate
+from fairbox.errors import FieldError, FieldErrors, shown
 
 INPUT, OUTPUT, ANSWER = "input", "output", "answer"
 """Names of the files, in the order in which testlib's checkers take them."""
@@ -25,31 +26,51 @@ _NAME = re.compile(r"[^\W\d]\w*")
 _WRONG_CODES = (1, 2, 4, 8)
 """testlib: wrong answer, presentation error, too much output, unexpected end of file."""
 _FAILED_CODE = 3
-_CALLS_FUNCTION = f"""\
-import sys, traceback
+_VERDICT = ".verdict"
+"""Where a checker in Python says its verdict."""
+_VERDICT_BYTES = 64
+_RUNS_CHECKER = f"""\
+def main():
+    import runpy, sys, traceback
 
-def main(name, *paths):
-    with open({SOURCE_FILE!r}, encoding="utf-8") as file:
-        source = file.read()
-    texts = []
-    for path in paths:
-        with open(path, "rb") as file:
-            texts.append(file.read().decode("utf-8", "replace"))
-    names = {{"__name__": "checker"}}
-    exec(compile(source, {SOURCE_FILE!r}, "exec"), names)
-    verdict = names[name](*texts)
-    if verdict not in (True, False):
-        raise TypeError(f"{{name}} returned {{verdict!r}}, must return True or False")
-    return 0 if verdict else 1
+    token, name, paths = sys.stdin.read(), sys.argv[1], sys.argv[2:]
+    sys.argv[:] = [{SOURCE_FILE!r}, *paths]
 
-try:
-    code = main(*sys.argv[1:])
-except BaseException:  # an exit is no verdict either
-    traceback.print_exc()
-    code = {_FAILED_CODE}
-sys.exit(code)
+    def judged():
+        names = runpy.run_path({SOURCE_FILE!r}, run_name="checker")
+        texts = []
+        for path in paths:
+            with open(path, "rb") as file:
+                texts.append(file.read().decode("utf-8", "replace"))
+        verdict = names[name](*texts)
+        if verdict not in (True, False):
+            raise TypeError(f"{{name}} returned {{verdict!r}}, must return True or False")
+        return 0 if verdict else 1
+
+    def ended():
+        try:
+            runpy.run_path({SOURCE_FILE!r}, run_name="__main__")
+        except SystemExit as error:
+            if error.code is None or isinstance(error.code, int):
+                return error.code or 0
+            print(error.code, file=sys.stderr)
+            return 1
+        return 0
+
+    try:
+        code = judged() if name else ended()
+    except BaseException:  # an exit is no verdict of a function
+        traceback.print_exc()
+        code = {_FAILED_CODE} if name else 1
+    sys.stdout.flush()
+    with open({_VERDICT!r}, "w") as file:
+        file.write(f"{{token}} {{code & 255}}")
+    sys.exit(code)
+
+main()
 """
-"""An uncaught exception would end an interpreter with the exit code that says wrong."""
+"""Runs a checker in Python, a function of it or all of it, and says its verdict when that has come to its end: what a
+checker evaluates can end it with an exit code that says right."""
 
 
 def validate_checker(
@@ -63,29 +84,35 @@ def validate_checker(
 ) -> RunRequest | None:
     """The checker of a request, but for the three files of a case; None with what is wrong in `found`."""
     checker, before = request.checker, len(found)
-    taken = (INPUT, OUTPUT, ANSWER, *((SOURCE_FILE,) if checker.entry_point else ()))
+    in_python = checker.language in ("", "python")
+    taken = (INPUT, OUTPUT, ANSWER, *((SOURCE_FILE, _VERDICT) if in_python else ()))
     for index, file in enumerate(checker.files):
         if file.path.partition("/")[0] in taken:
-            problem = f"is {file.path!r}, which is the checker's own already"
+            problem = f"is {shown(file.path)}, which is the checker's own already"
             found.append(FieldError(f"checker.files[{index}].path", problem))
     if len(found) > before:
         return None
     files = [*checker.files, *(pb.InputFile(path=name) for name in (INPUT, OUTPUT, ANSWER))]
-    code, args = checker.code, [INPUT, OUTPUT, ANSWER]
-    if checker.entry_point:
-        if checker.language not in ("", "python"):
-            found.append(FieldError("checker.entry_point", f"is set, must not be for {checker.language}"))
-        if not _NAME.fullmatch(checker.entry_point):
-            found.append(FieldError("checker.entry_point", f"is {checker.entry_point!r}, must be a function's name"))
+    code, args, entry = checker.code, [INPUT, OUTPUT, ANSWER], checker.entry_point
+    if entry:
+        if not in_python:
+            found.append(FieldError("checker.entry_point", f"is set, must not be for {shown(checker.language)}"))
+        if not _NAME.fullmatch(entry):
+            problem = f"is {shown(checker.entry_point)}, must be a function's name"
+            found.append(FieldError("checker.entry_point", problem))
+    if in_python:
         if not code:
             found.append(FieldError("checker.code", "is empty, must be the source of a checker"))
+        if len(code.encode()) > MAX_CODE:
+            found.append(FieldError("checker.code", f"has more than {MAX_CODE} bytes"))
         files.append(pb.InputFile(path=SOURCE_FILE, content=code.encode()))
-        code, args = _CALLS_FUNCTION, [checker.entry_point, INPUT, ANSWER, OUTPUT]
+        code, args = _RUNS_CHECKER, [entry, *((INPUT, ANSWER, OUTPUT) if entry else args)]
     execution = pb.ExecuteCodeRequest(
         code=code,
         language=checker.language,
         args=args,
         files=files,
+        return_paths=[_VERDICT] if in_python else [],
         limits=checker.limits,
         tenant=request.tenant,
     )
@@ -95,7 +122,8 @@ def validate_checker(
         found += [FieldError(f"checker.{error.field}", error.problem) for error in errors.errors]
         return None
     _check_room(found, program, cases, limits)
-    return None if len(found) > before else program
+    own = replace(program.limits, return_bytes=max(program.limits.return_bytes, _VERDICT_BYTES))
+    return None if len(found) > before else replace(program, limits=own)
 
 
 def _check_room(found: list[FieldError], program: RunRequest, cases: Sequence[object], limits: Limits) -> None:
@@ -107,17 +135,24 @@ def _check_room(found: list[FieldError], program: RunRequest, cases: Sequence[ob
         found.append(FieldError("checker.limits.disk_bytes", problem))
 
 
-def check_request(checker: RunRequest, case: StdioCase, output: bytes) -> RunRequest:
+def new_token(checker: RunRequest) -> str:
+    """What one run of the checker says with its verdict; empty where it has no way to say it."""
+    return secrets.token_hex(16) if checker.return_paths else ""
+
+
+def check_request(checker: RunRequest, case: StdioCase, output: bytes, token: str) -> RunRequest:
     """The run that checks `output`."""
     contents = {INPUT: case.stdin, OUTPUT: output, ANSWER: case.expected_stdout}
     files = [replace(file, content=contents.get(file.path, file.content)) for file in checker.files]
-    return replace(checker, files=tuple(files))
+    return replace(checker, files=tuple(files), stdin=token.encode())
 
 
-def judge_check_run(check: ExecutionResult) -> Finding | None:
-    """What a run of the checker says; None: it failed."""
+def judge_check_run(check: ExecutionResult, token: str) -> Finding | None:
+    """What a run of the checker says; None: it failed. Its exit code counts alone where it was given no `token`."""
     if check.cause is Cause.INFRA:
         return Finding(Verdict.ERROR, Cause.INFRA, f"The checker could not be run: {check.message}")
+    if token and [file.content for file in check.files] != [f"{token} {check.exit_code}".encode()]:
+        return None
     if check.outcome is Outcome.FINISHED:
         return PASSED
     if check.outcome is Outcome.NONZERO_EXIT and check.exit_code in _WRONG_CODES:
@@ -126,10 +161,9 @@ def judge_check_run(check: ExecutionResult) -> Finding | None:
     return None
 
 
-def judge_control(check: ExecutionResult, control: ExecutionResult) -> Finding:
-    """For a checker that failed: `check` on the candidate's output, `control` on the expected one."""
-    verdict = judge_check_run(control)
-    said = (check.stderr.text.strip().splitlines() or [check.message])[-1][:1000]
+def judge_control(check: ExecutionResult, verdict: Finding | None) -> Finding:
+    """For a checker that failed: `check` on the candidate's output; `verdict` is its on the expected one."""
+    said = (check.stderr.text.strip().splitlines() or [check.message or "it came to no verdict."])[-1][:1000]
     how = f"The checker failed ({check.outcome}, exit code {check.exit_code}): {said}"
     if verdict is None:
         return Finding(Verdict.BROKEN_CASE, Cause.TASK, f"{how} It does so for the expected output too.")

@@ -14,7 +14,7 @@ from types import TracebackType
 
 from executor_service.core.admission import QueueFull
 from executor_service.core.dedup import DedupTable
-from executor_service.grading.checker import check_request, judge_check_run, judge_control
+from executor_service.grading.checker import check_request, judge_check_run, judge_control, new_token
 from executor_service.grading.model import CaseResult, PytestCase, StdioCase, Verdict, VerifyResult
 from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
 from executor_service.grading.rules import (
@@ -172,15 +172,18 @@ class _Cases:
         finding = judge_program(execution)
         if finding is not PASSED:
             return finding
-        check = await self._check(request.checker, case, execution.stdout.data)
-        said = judge_check_run(check)
+        check, said = await self._check(request.checker, case, execution.stdout.data)
         if said is not None:
             return said
-        return judge_control(check, await self._check(request.checker, case, case.expected_stdout))
+        return judge_control(check, (await self._check(request.checker, case, case.expected_stdout))[1])
 
-    async def _check(self, checker: RunRequest, case: StdioCase, output: bytes) -> ExecutionResult:
-        """A run like any other: with a place in the queue, a lease and a sandbox of its own."""
-        return await self._run(lambda: self._runs.execute(check_request(checker, case, output), b""))
+    async def _check(
+        self, checker: RunRequest, case: StdioCase, output: bytes
+    ) -> tuple[ExecutionResult, Finding | None]:
+        """A run like any other: with a place in the queue, a lease and a sandbox of its own; and what it says."""
+        token = new_token(checker)
+        check = await self._run(lambda: self._runs.execute(check_request(checker, case, output, token), b""))
+        return check, judge_check_run(check, token)
 
     def _run_request(self, stdin: bytes) -> RunRequest:
         return replace(self._request.program, stdin=stdin, request_id="")

@@ -1142,7 +1142,8 @@ class FunctionCase(google.protobuf.message.Message):
     themselves; everything else is an array that begins with a tag: `["l", [...]]` a list, `["t", [...]]` a tuple,
     `["e", [...]]` a set, `["z", [...]]` a frozenset, `["d", [keys], [values]]` a dict, `["b", HEX]` bytes, `["i", HEX]` an
     int beyond 64 bits, `["s", HEX]` a str that is not valid Unicode (UTF-8 with `surrogatepass`). At most 100 levels,
-    2^20 parts and 8 MiB; those of all arguments together.
+    2^20 parts and 8 MiB, those of all arguments together, and 4,300 digits in a number; in all calls of a request
+    together at most 2^22 parts and 32 MiB.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1173,11 +1174,11 @@ class FunctionCase(google.protobuf.message.Message):
     """A tuple counts as the list with the same items, as befits an expected value from JSON, which has no tuples."""
     @property
     def arguments(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Positional arguments, e.g. `1` and `["l", [1, 2]]`."""
+        """Positional arguments, e.g. `1` and `["l", [1, 2]]`. At most 1,024."""
 
     @property
     def keywords(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """Keyword arguments."""
+        """Keyword arguments. At most 1,024."""
 
     def __init__(
         self,
@@ -1257,7 +1258,9 @@ class Checker(google.protobuf.message.Message):
 
     As testlib's checkers it is called with these three names, and says by its exit code: 0 right; 1, 2, 4 or 8 wrong.
     Anything else is a failure of the checker. It is then run once more, on the expected output in place of the
-    candidate's: where that fails too the case is broken, else the candidate's output is wrong.
+    candidate's: where that fails too the case is broken, else the candidate's output is wrong. One in Python has to come to
+    its end: what ends it by force, as `os._exit` does, is a failure too, whatever the exit code. In other languages the
+    exit code is all that is heard: such a checker must not run what a candidate printed.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1277,7 +1280,7 @@ class Checker(google.protobuf.message.Message):
     """
     @property
     def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___InputFile]:
-        """Files that it finds beside the three."""
+        """Files that it finds beside the three. At most 1,024."""
 
     @property
     def limits(self) -> global___Limits:
@@ -1389,11 +1392,11 @@ class VerifyCodeRequest(google.protobuf.message.Message):
 
     @property
     def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___InputFile]:
-        """Files that the candidate sees."""
+        """Files that the candidate sees. At most 1,024."""
 
     @property
     def test_files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___InputFile]:
-        """Files that only the checker sees."""
+        """Files that only the checker sees. At most 1,024."""
 
     @property
     def limits(self) -> global___Limits:

@@ -168,6 +168,31 @@ async def test_a_case_is_broken_only_without_the_candidate(
     assert message in finding.message
 
 
+STOPS = "class Stop(StopIteration): pass\ndef add(a, b): raise %s\n"
+OWN = "class Own(Exception): pass\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "source"),
+    [
+        (STOPS % "StopIteration", "assert all(map(lambda a: add(a, a) == 2 * a, [1, 2]))"),
+        (STOPS % "Stop", "assert all(map(lambda a: add(a, a) == 2 * a, [1, 2]))"),
+        (STOPS % "Stop", "class Sums:\n    def __iter__(self): return self\n    def __next__(self): return add(1, 2)\n"
+         "assert list(Sums()) == []"),
+        (STOPS % "StopIteration", "for total in iter(lambda: add(1, 2), 3): pass"),
+        ("class Numbers:\n    @property\n    def total(self): raise StopIteration\nadd = Numbers()",
+         "assert all(map(lambda a: add.total == 2 * a, [1, 2]))"),
+        ("async def add(a, b): return a + b", "assert add(add(1, 2), 3) == 6"),
+        (f"{OWN}def add(a, b): return Own", "assert add(add(1, 2), 3) == 6"),
+        (f"{OWN}def add(a, b): raise Own", "try:\n    add(1, 2)\nexcept Exception as error:\n    add(error, 1)"),
+        ("def add(a, b): return {}", "assert add(add(1, 2).items(), 3)"),
+    ],
+)  # fmt: skip
+async def test_what_a_candidate_says_is_its_own_doing(bench: Bench, code: str, source: str) -> None:
+    finding, _ = await bench.grade(assertion(code, source))
+    assert (finding.verdict, finding.cause) == FAILED, finding
+
+
 async def test_only_the_time_of_the_candidate_is_charged_to_it(bench: Bench) -> None:
     source = "import time\ntime.sleep(1.5)\nassert add(1, 2) == 3\ntime.sleep(1.5)\nassert add(1, 2) == 3"
     finding, _ = await bench.grade(assertion(ADD, source, limits=pb.Limits(wall_time_s=2)))

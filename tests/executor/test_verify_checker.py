@@ -153,3 +153,26 @@ async def test_every_field_that_is_not_acceptable_is_named(
 async def test_calls_have_no_checker(executor: ExecutorClient) -> None:
     with pytest.raises(InvalidRequest, match="only STDIO uses it"):
         await executor.verify("x", [FunctionCase()], entry_point="f", checker=ANY_ORDER)
+
+
+ENDS = "__import__('os')._exit(0)"
+"""Output that ends whoever evaluates it, with the exit code that says right."""
+
+
+@pytest.mark.parametrize(
+    "checker",
+    [
+        Checker(
+            "def check(given, expected, actual):\n    return eval(actual) == eval(expected)\n", entry_point="check"
+        ),
+        Checker("import sys\nsys.exit(eval(open('output').read()) != eval(open('answer').read()))\n"),
+    ],
+    ids=["function", "program"],
+)
+async def test_a_checker_that_is_ended_has_said_nothing(executor: ExecutorClient, checker: Checker) -> None:
+    case = StdioCase(b"", b"[3, 1]")
+    for output, verdict in ((ENDS, Verdict.WRONG_ANSWER), ("[3, 1.0]", Verdict.PASSED), ("[3]", Verdict.WRONG_ANSWER)):
+        [found] = (await executor.verify(f"print({output!r})", [case], checker=checker)).cases
+        assert (found.verdict, found.cause) == (verdict, Cause.POLICY), found.message
+    [found] = (await executor.verify(f"print({ENDS!r})", [StdioCase(b"", ENDS.encode())], checker=checker)).cases
+    assert (found.verdict, found.cause) == (Verdict.BROKEN_CASE, Cause.TASK)  # on the expected output too

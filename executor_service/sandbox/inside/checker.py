@@ -4,8 +4,9 @@ A `check` frame says what to do (its bytes are JSON: `style`, `setup`, `source`,
 done, `ask` frames go out and `answer` frames come in. The end is a `verdict` frame: `status` (passed, wrong, failed,
 foreign, unavailable), and a message as its bytes; for pytest a `test` frame for each test before it, answered by `on`:
 its bytes are the id of the test, of `name` bytes, and a message.
-Invariants: no code of the candidate runs here, and its values are plain data, so nothing
-that it does can change how the test decides.
+Invariants: no code of the candidate runs here, and its values are plain data, so nothing that it does can change how
+the test decides: once it has said more than which functions it has, what goes wrong is its own doing, and the end of
+an iteration is told by an iterator alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import traceback
 import types
 
 from executor_service.sandbox.inside.peer import Gone, Peer, summary
-from executor_service.sandbox.inside.remote import References
+from executor_service.sandbox.inside.remote import References, RemoteCallable
 from executor_service.sandbox.inside.values import Foreign
 
 TYPE_CHECKING = False
@@ -42,7 +43,7 @@ def serve(channel: Channel) -> None:
     if frame is None:
         return
     asked = json.loads(frame[1])
-    peer = Peer(channel, _perform, References(), _kind_of, restore=False, show=_show)
+    peer = TestsPeer(channel, _perform, References(), _kind_of, restore=False, show=_show)
     if sys.path[0] != os.getcwd():
         sys.path.insert(0, os.getcwd())
     sys.modules[MODULE] = RemoteModule(peer)
@@ -51,6 +52,31 @@ def serve(channel: Channel) -> None:
     else:
         status, message = run_assertions(peer, asked["setup"], asked["source"])
     channel.send({"type": "verdict", "status": status}, _bytes(message[:MAX_MESSAGE]))
+
+
+class TestsPeer(Peer):
+    """Asks the candidate for the tests."""
+
+    answered = False
+    """The candidate has returned or raised anything, or has something else than a function by some name."""
+
+    def ask(self, op: str, target: int, args: list[Any], kwargs: dict[str, Any] | None = None) -> Any:
+        """As a peer does, but for two things that would let a candidate decide."""
+        try:
+            value = super().ask(op, target, args, kwargs)
+        except Foreign as error:
+            if not self.answered:
+                raise  # the test's own mistake
+            raise TypeError(str(error)) from None
+        except BaseException as error:
+            self.answered = True
+            if isinstance(error, StopIteration | StopAsyncIteration) and op != "next":
+                # As in a generator: passed on, it would end a loop of the test's, `all(map(...))` with success.
+                raise RuntimeError(f"the candidate raised {summary(error)}") from None
+            raise
+        looked_up = op == "names" or (op == "get" and target == MODULE_NUMBER and type(value) is RemoteCallable)
+        self.answered = self.answered or not looked_up
+        return value
 
 
 def _perform(op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
