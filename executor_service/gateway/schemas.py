@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
+from executor_service.validation import MAX_CODE
+
 M = TypeVar("M", bound=BaseModel)
 _MOST_ENTRIES, _MOST_ROWS = 1024, 10_000
 """Of a list or an object that a client sends."""
@@ -52,6 +54,8 @@ def _rows(value: object) -> object:
 
 
 Text = Annotated[str, AfterValidator(_unicode)]
+Source = Annotated[Text, Field(max_length=MAX_CODE)]
+"""No program is longer."""
 Language = Annotated[str, AfterValidator(_installed)]
 Seconds = Annotated[float, Field(allow_inf_nan=False)]
 Id = int | Text
@@ -102,7 +106,7 @@ class TestConfig(_Request):
     is_fewshot: bool | None = None
     compile_timeout: Seconds | None = None
     run_timeout: Seconds | None = None
-    custom_extract_logic: Text | None = Field(None, description="Python source; it runs in a sandbox.")
+    custom_extract_logic: Source | None = Field(None, description="Python source; it runs in a sandbox.")
     provided_data: Annotated[list[dict[str, Any]] | dict[str, Any] | None, Rows] = None
     extra: dict[str, Any] = {}
 
@@ -131,7 +135,7 @@ class SubmitRequest(DatasetRequest):
     """POST /submit."""
 
     id: Id
-    completion: Text
+    completion: Source
 
 
 class GetMetricsRequest(DatasetRequest):

@@ -14,7 +14,7 @@ from executor_service.gateway.errors import Unacceptable, details_of, encode, en
 from executor_service.gateway.extraction import all_blocks, best_code
 from executor_service.gateway.replies import run_code_reply, run_result
 from executor_service.gateway.requests import budget_of, execution_of, input_files
-from executor_service.gateway.schemas import RunCodeRequest, checked
+from executor_service.gateway.schemas import RunCodeRequest, SubmitRequest, checked
 from executor_service.gateway.submissions import same_output, shortened
 from executor_service.model import Cause, ExecutionResult, Outcome, Output
 
@@ -174,6 +174,15 @@ def test_so_many_entries_are_refused_as_one(field: str) -> None:
     with pytest.raises(pydantic.ValidationError) as caught:
         request(**{field: many})
     assert [detail["type"] for detail in details_of(caught.value)] == ["too_long"]
+
+
+def test_a_completion_is_no_longer_than_a_program() -> None:
+    body = {"dataset": "x", "id": 1, "config": {}, "completion": "```\n" * (1 << 19)}
+    with pytest.raises(pydantic.ValidationError) as caught:
+        checked(SubmitRequest, body, LANGUAGES)
+    assert [(detail["type"], detail["loc"]) for detail in details_of(caught.value)] == [
+        ("too_long", ["body", "completion"])
+    ]
 
 
 def test_the_first_block_of_the_best_kind() -> None:
