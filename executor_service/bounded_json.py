@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import accumulate
 from typing import Any
 
 STEP = 16 << 10
@@ -16,6 +17,7 @@ STEP = 16 << 10
 MOST_DIGITS = 4300
 """Characters of a number: Python makes no longer ints of text, because their cost is quadratic."""
 _STRICT, _LAX = json.JSONDecoder().raw_decode, json.JSONDecoder(strict=False).raw_decode
+_STRING, _BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL), re.compile(r"[][{}]")
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _WORD = re.compile(r"[-+.0-9A-Za-z]*+")
 _RUN = re.compile(rf'(?:(?:"[^"\\\x00-\x1f]{{0,1000}}+"|[-+.0-9A-Za-z]{{1,{MOST_DIGITS}}}+)[ \t\n\r]*+,[ \t\n\r]*+)++')
@@ -29,13 +31,26 @@ _PIECE = re.compile(
 _LAST_PIECE = re.compile(rf'(?:[^"\\]++|\\[^u]|{_UNICODE})*+', re.DOTALL)
 
 
-def loads(data: bytes | str, *, depth: int, parts: int, strict: bool = True) -> Any:
-    """As `json.loads` for UTF-8. ValueError also for more than `depth` levels and `parts` values, keys not counted.
-    `strict`: no control characters in strings."""
+def loads(data: bytes | str, *, depth: int, left: list[int], strict: bool = True) -> Any:
+    """As `json.loads` for UTF-8. ValueError also for more than `depth` levels.
+
+    `left` holds how many values may come, keys not counted, here and in what is read with it later; an empty list or
+    object may count as two. `strict`: no control characters in strings."""
     text = data.decode() if isinstance(data, bytes) else data
-    if len(text) <= STEP and text.count("[") + text.count("{") <= depth:
-        return json.loads(text, strict=strict)
-    return _Builder(text, parts, strict).whole(depth)
+    if len(text) > STEP:
+        builder = _Builder(text, left[0], strict)
+        try:
+            return builder.whole(depth)
+        finally:
+            left[0] = builder.left
+    bare = _STRING.sub("", text)
+    marks = _BRACKET.findall(bare)
+    if max(accumulate(1 if mark in "[{" else -1 for mark in marks), default=0) > depth:
+        raise ValueError("the text is nested too deeply")
+    left[0] -= 1 + bare.count(",") + len(marks) // 2
+    if left[0] < 0:
+        raise ValueError("the text has too many values")
+    return json.loads(text, strict=strict)
 
 
 class Reader:

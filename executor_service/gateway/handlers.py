@@ -232,7 +232,7 @@ def _unfolded(data: bytes, encoding: str, most: int) -> bytes:
 def _checked(data: bytes, model: type[M], languages: Collection[str]) -> M:
     """The body as `model`. Raises Unacceptable."""
     try:
-        return schemas.checked(model, loads(data, depth=_DEPTH, parts=_VALUES), languages)
+        return schemas.checked(model, loads(data, depth=_DEPTH, left=[_VALUES]), languages)
     except ValidationError as error:
         raise Unacceptable(details_of(error)) from None
     except (ValueError, RecursionError) as error:

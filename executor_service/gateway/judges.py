@@ -11,6 +11,7 @@ import re
 import secrets
 import string
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,7 +25,8 @@ Row = dict[str, Any]
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text"}
 _MAX_CASES = 10_000
 _DEPTH, _MAX_VALUES = 64, 200_000
-"""Of a column that is JSON as text."""
+"""Of columns that are JSON as text; the values are those of all rows of a request."""
+_left: ContextVar[list[int]] = ContextVar("values that rows may still hold")
 _INSERT = "#<INSERT>"
 _PRELUDE = """import collections, copy, datetime, functools, hashlib, heapq, itertools
 import math, re, statistics, string, sys
@@ -73,7 +75,8 @@ class Judge(NamedTuple):
 
 
 def provided(config: TestConfig, kind: type) -> Any:
-    """The row or rows of a request: a dict, or a list of them."""
+    """The row or rows of a request, a dict, or a list of them: what its columns hold is counted from here on."""
+    _left.set([_MAX_VALUES])
     rows = config.provided_data
     if not rows:
         what = "row" if kind is dict else "rows"
@@ -92,7 +95,7 @@ def _column(row: Row, name: str, kind: type = object) -> Any:
     value = row[name]
     if kind in (dict, list) and isinstance(value, str):
         try:
-            value = loads(value, depth=_DEPTH, parts=_MAX_VALUES, strict=False)
+            value = loads(value, depth=_DEPTH, left=_left.get(), strict=False)
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"config.provided_data: {name!r} is text that is not JSON: {error}") from None
     if not isinstance(value, kind):

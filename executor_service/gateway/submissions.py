@@ -178,7 +178,7 @@ class Submissions:
             raise BadRequest(f"config.custom_extract_logic failed: {''.join(last)[:400] or result.outcome}")
         try:
             text = result.files[0].content
-            read = await read_apart(len(text), lambda: loads(text, depth=_BLOCKS_DEPTH, parts=_MOST_BLOCKS))
+            read = await read_apart(len(text), lambda: loads(text, depth=_BLOCKS_DEPTH, left=[_MOST_BLOCKS]))
             found = [CodeBlock(**each) for each in read]
             if not all(isinstance(b.priority, int) and isinstance(b.code, str) for b in found):
                 raise TypeError("priority must be a number and code text")

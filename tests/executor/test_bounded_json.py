@@ -33,7 +33,7 @@ def short_steps(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def read(text: str) -> str:
     try:
-        return repr(bounded_json.loads(text, depth=100, parts=10_000))
+        return repr(bounded_json.loads(text, depth=100, left=[10_000]))
     except ValueError:
         return "no JSON"
 
@@ -78,7 +78,7 @@ def test_nothing_holds_the_interpreter(monkeypatch: pytest.MonkeyPatch, name: st
 
     def work() -> None:
         with contextlib.suppress(ValueError):
-            bounded_json.loads(LARGE[name], depth=64, parts=200_000)
+            bounded_json.loads(LARGE[name], depth=64, left=[200_000])
         with contextlib.suppress(Malformed):
             check(LARGE[name].encode())
 

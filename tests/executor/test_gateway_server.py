@@ -139,7 +139,8 @@ GARBAGE, GZIP = b"no gzip" * 100, gzip.compress(rows({}) + bytes(range(256)) * 1
         (b'{"config":"' + b"\\n" * (15 << 20) + b'"}', "", 422, "Field required"),
         (rows({"labels": LISTS.decode()}), "", 400, "'labels' is text that is not JSON: the text has too many values"),
         (rows({"labels": "[" * 900 + "]" * 900}), "", 400, "nested too deeply"),
-        (rows(*[{"labels": json.dumps({"a": [[]] * 900})} for _ in range(5000)]), "", 200, ""),
+        (rows(*[{"labels": json.dumps({"a": [[]] * 900})} for _ in range(100)]), "", 200, ""),
+        (rows(*[{"labels": json.dumps({"a": [[]] * 900})} for _ in range(5000)]), "", 400, "too many values"),
         (json.dumps({"dataset": "x", "config": {}, "results": [5] * 10_000}).encode(), "", 422, ""),
         (GARBAGE, "gzip", 400, "the body is not gzip"),
         (GARBAGE, "deflate", 400, "the body is not deflate"),
@@ -148,7 +149,7 @@ GARBAGE, GZIP = b"no gzip" * 100, gzip.compress(rows({}) + bytes(range(256)) * 1
         (GARBAGE, "br", 400, "Content-Encoding is 'br', must be gzip or deflate"),
         (gzip.compress(bytes(1 << 30), 1), "gzip", 413, "larger than this server takes"),
     ],
-    ids=range(16),
+    ids=range(17),
 )  # fmt: skip
 async def test_no_body_costs_the_loop_much(
     caplog: pytest.LogCaptureFixture, body: bytes, encoding: str, status: int, detail: str
