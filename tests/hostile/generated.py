@@ -55,7 +55,9 @@ _GOOD = {
 }  # fmt: skip
 """Messages that are accepted, in part; others begin with nothing."""
 _METHODS = ("GET", "POST", "POST", "POST", "PUT", "DELETE", "HEAD")
-_HEADERS: tuple[dict[str, str], ...] = ({}, {}, {}, {}, {"Content-Type": "text/plain; charset=x"}, {"X": "y" * 5000})
+_HEADERS: tuple[dict[str, str], ...] = (
+    {}, {}, {}, {"Content-Encoding": "gzip"}, {"Content-Type": "text/plain; charset=x"}, {"X": "y" * 5000},
+)  # fmt: skip
 
 
 class Generator:

@@ -289,22 +289,6 @@ _WORDS = {
     "ASK": '{"request_id": "1", "attempt": 1, "bucket": "code", "tokens": 1}',
     "LEASE": '{"bucket": "code", "epoch": 1, "seq": 1, "client_session_id": "x"}',
 }
-_TODO = {
-    "frames from inside are believed, and kept": ("cell: a time beyond all numbers", "cell: a frame of 160 MiB"),
-    "expected values are parsed on the loop": ("expected: 30 MB", "expected: 900 levels", "expected: 100,000 levels"),
-    "requests of many items": (
-        "half a million files", "half a million variables", "half a million paths", "100,000 cases",
-    ),
-    "bodies of the gateway are parsed on the loop": (
-        "31 MiB of small lists", "a million names", "what is no gzip", "what is no deflate", "a bomb of gzip",
-        "a bomb of deflate", "fences in fences",
-    ),
-    "what clients of the limiter say of themselves": (
-        "20,000 holds of an executor", "20,000 that wait", "holds that are made up",
-    ),
-}  # fmt: skip
-TODO = {name: topic for topic, names in _TODO.items() for name in names}
-"""Inputs that do harm -> the point of which they are."""
 
 
 def _lines(text: str) -> dict[str, str]:

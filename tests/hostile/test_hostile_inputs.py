@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.message import Message
 
 from executor_service.v1 import executor_pb2 as pb
-from tests.hostile.inputs import INPUTS, TODO, Input
+from tests.hostile.inputs import INPUTS, Input
 from tests.hostile.services import OURS, Services, infra, started
 
 _MOST_S = 2.0
@@ -77,13 +77,7 @@ async def harm(services: Services, what: Input) -> None:
     await services.check(began, _MOST_S)
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        pytest.param(each, marks=pytest.mark.xfail(reason=TODO[name], strict=False) if name in TODO else (), id=name)
-        for name, each in INPUTS.items()
-    ],
-)
+@pytest.mark.parametrize("what", [pytest.param(each, id=name) for name, each in INPUTS.items()])
 async def test_whatever_is_sent_everything_holds(kept: Kept, what: Input) -> None:
     services = await kept.whole()
     try:
@@ -101,4 +95,3 @@ async def test_whatever_is_sent_everything_holds(kept: Kept, what: Input) -> Non
 
 def test_the_table_is_as_long_as_it_has_to_be() -> None:
     assert len(INPUTS) >= 120
-    assert TODO.keys() <= INPUTS.keys()
