@@ -165,6 +165,7 @@ a byte of memory | ExecuteCode | code: '1' limits { memory_bytes: 1 }
 memory without end | ExecuteCode | code: '1' limits { memory_bytes: 18446744073709551615 }
 processes without number | ExecuteCode | code: '1' limits { processes: 4294967295 }
 one open file | ExecuteCode | code: '1' limits { open_files: 1 }
+a session of few open files | CreateSession | limits { open_files: 100 }
 output without end | ExecuteCode | code: '1' limits { output_bytes: 18446744073709551615 }
 a byte of disk | ExecuteCode | code: '1' limits { disk_bytes: 1 }
 a file of the host | ExecuteCode | code: '1' files { path: '/etc/passwd' }

@@ -31,9 +31,8 @@ _BATCH = 500
 _AT_ONCE = 8
 _WITHIN_S = 1.0
 """A call may wait for what does not come: that is its own affair, and it is left then."""
-_KNOWN = ("its interpreter is silent", "The session was deleted.")
-"""Of answers that are none of the code's doing: what another input has deleted; and what is still answered so, a
-session whose limits its interpreter can't live within."""
+_KNOWN = ("The session was deleted.",)
+"""Of answers that are none of the code's doing: what another input has deleted."""
 _QUIET = (0.1, 0.25)
 """Longest answers of health services on a quiet machine, seconds: 99 of 100, and all."""
 
