@@ -5,6 +5,8 @@ One table for both directions and both sides; a word without a value there fails
 
 from __future__ import annotations
 
+import hashlib
+
 from limiter.core.reasons import BindStatus, BucketOrder, LeaseState, RejectReason, ReleaseOutcome, SessionKind
 from limiter.v1 import limiter_pb2 as pb
 
@@ -31,3 +33,8 @@ STATE_VALUES = {each: pb.LeaseState.Value(f"LEASE_STATE_{each.name}") for each i
 
 ORDER_VALUES = {each: pb.BucketOrder.Value(f"BUCKET_ORDER_{each.name}") for each in BucketOrder}
 ORDERS = {pb.BUCKET_ORDER_UNSPECIFIED: BucketOrder.FIFO} | {value: each for each, value in ORDER_VALUES.items()}
+
+
+def session_of(secret: str) -> str:
+    """Id of the session that belongs to whoever knows the secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()[:32]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import socket
-import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
@@ -49,9 +48,10 @@ class LimiterClient:
         `unavailable_after` seconds. None: 10 where it was never reached, and otherwise a wait lasts as long as its
         queue timeout, because the limiter may come back. `rng` spreads reconnections. `security`: TLS and the token;
         None: those of the environment (`fairbox.security.client_security`). ConfigError where they can't be used."""
-        self.session_id = uuid.uuid4().hex
+        machine = SessionMachine(SessionKind.CLIENT, name or process_name())
+        self.session_id = machine.session_id
         self._runner = SessionRunner(
-            SessionMachine(SessionKind.CLIENT, self.session_id, name or process_name()),
+            machine,
             transport or GrpcTransport(target, security),
             clock or MonotonicClock(),
             unavailable_after=unavailable_after,

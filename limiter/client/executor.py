@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import uuid
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
@@ -57,8 +56,8 @@ class ExecutorSession:
         (`fairbox.security.client_security`). ConfigError where they can't be used."""
         self.target = target
         self.executor_id = executor_id or process_name()
-        # A new id for each process: a restarted executor runs nothing of what its predecessor ran.
-        self.session_id = uuid.uuid4().hex
+        machine = SessionMachine(SessionKind.EXECUTOR, self.executor_id)
+        self.session_id = machine.session_id
         self._clock = clock or MonotonicClock()
         self._on_renewed = on_renewed
         self._lost: dict[Lease, list[Callable[[], None]]] = {}
@@ -68,7 +67,7 @@ class ExecutorSession:
         self._recheck = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
         self._runner = SessionRunner(
-            SessionMachine(SessionKind.EXECUTOR, self.session_id, self.executor_id),
+            machine,
             transport or GrpcTransport(target, security),
             self._clock,
             unavailable_after=unavailable_after,

@@ -8,6 +8,7 @@ Times are the caller's monotonic seconds.
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 
 from limiter.client.lease import BindOutcome, Lease
@@ -17,17 +18,19 @@ from limiter.client.news import (
     Granted,
     Lost,
     News,
+    Place,
     Refused,
     Wanted,
     Welcomed,
     fill_acquire,
     lease_message,
+    place_of,
 )
 from limiter.client.pulse import Pulse
 from limiter.core.limits import CLOCK_RATE_ERROR
 from limiter.core.reasons import BindStatus, RejectReason, ReleaseOutcome, SessionKind
 from limiter.v1 import limiter_pb2 as pb
-from limiter.wire import BIND_STATUSES, KIND_VALUES, OUTCOME_VALUES, REJECT_REASONS
+from limiter.wire import BIND_STATUSES, KIND_VALUES, OUTCOME_VALUES, REJECT_REASONS, session_of
 
 __all__ = ["Bound", "GoneAway", "Granted", "Lost", "News", "Refused", "SessionMachine", "Wanted", "Welcomed"]
 
@@ -46,9 +49,11 @@ connection is dead: a busy machine takes seconds to answer."""
 class SessionMachine:
     """One session of a client or an executor, over any number of connections."""
 
-    def __init__(self, kind: SessionKind, session_id: str, name: str = "") -> None:
+    def __init__(self, kind: SessionKind, name: str = "") -> None:
         self.kind = kind
-        self.session_id = session_id
+        self._secret = secrets.token_hex(16)
+        self.session_id = session_of(self._secret)
+        """Another one in each process: a restarted executor runs nothing of what its predecessor ran."""
         self.name = name
         self.epoch = 0
         """Of the limiter that said welcome last; 0 before the first."""
@@ -59,10 +64,10 @@ class SessionMachine:
         self.waiting: dict[str, Wanted] = {}
         self.held: dict[Lease, int] = {}
         """Leases in hand, in the order in which they came; their tokens when bound here, 0 before."""
-        self._places: dict[Lease, tuple[int, int]] = {}
+        self._places: dict[Lease, Place] = {}
         """Tickets of leases in hand, and of those that may have been lost with a limiter, oldest first."""
-        self._holds: dict[Lease, tuple[float, int]] = {}
-        """Those that nobody will bind: the end of the hold time, and the tokens."""
+        self._holds: dict[Lease, tuple[float, int, bytes]] = {}
+        """Those that nobody will bind: the end of the hold time, the tokens, and the proof."""
         self._say_hello = False
         self._serial = 0
         self._connection = 0
@@ -169,7 +174,7 @@ class SessionMachine:
         for queued in frame.queued:
             wanted = self.waiting.get(queued.request_id)
             if wanted is not None:
-                wanted.ticket = (queued.ticket.epoch, queued.ticket.seq)
+                wanted.ticket = place_of(queued.ticket)
         for grant in frame.grants:
             lease = Lease.of(grant.lease)
             wanted = self.waiting.get(grant.request_id)
@@ -178,9 +183,9 @@ class SessionMachine:
                 continue
             del self.waiting[grant.request_id]
             self.held[lease] = 0
-            self._remember(lease, grant.ticket)
+            self._remember(lease, place_of(grant.ticket) if grant.HasField("ticket") else wanted.ticket)
             if wanted.hold:
-                self._holds[lease] = (now + wanted.hold, wanted.tokens)
+                self._holds[lease] = (now + wanted.hold, wanted.tokens, grant.hold_proof)
             news.append(Granted(grant.request_id, lease))
         for reject in frame.rejects:
             wanted = self.waiting.get(reject.request_id)
@@ -275,11 +280,12 @@ class SessionMachine:
             kind=KIND_VALUES[self.kind],
             name=self.name,
             connection=self._connection,
+            secret=self._secret,
         )
         for lease, tokens in self.held.items():
             held = hello.held.add(lease=lease_message(lease), tokens=tokens)
             if lease in self._holds:
-                until, held.tokens = self._holds[lease]
+                until, held.tokens, held.proof = self._holds[lease]
                 held.hold_s = max(0.001, until - now)
         for wanted in self.waiting.values():
             if wanted.place is None:
@@ -301,15 +307,16 @@ class SessionMachine:
             if lease in self.held:
                 self._lose(lease, "the limiter does not know it any more", news)
 
-    def _remember(self, lease: Lease, ticket: pb.Ticket) -> None:
-        self._places[lease] = (ticket.epoch, ticket.seq)
+    def _remember(self, lease: Lease, place: Place | None) -> None:
+        if place is not None:
+            self._places[lease] = place
         if len(self._places) > _MAX_PLACES:
             del self._places[next(iter(self._places))]
 
-    def _take_place(self, wanted: Wanted, epoch: int, ticket: tuple[int, int]) -> None:
+    def _take_place(self, wanted: Wanted, epoch: int, ticket: Place) -> None:
         """Nobody of this epoch was asked under that ticket, unless the limiter is still the one that granted it."""
         wanted.place = None
-        if epoch < self.epoch and ticket > (0, 0):
+        if epoch < self.epoch:
             wanted.ticket = ticket
 
     def _bound(self, result: pb.BindResult, news: list[News]) -> None:

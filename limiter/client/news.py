@@ -10,6 +10,9 @@ from limiter.client.lease import BindOutcome, Lease
 from limiter.core.reasons import RejectReason
 from limiter.v1 import limiter_pb2 as pb
 
+Place = tuple[int, int, bytes]
+"""A ticket: epoch, number and proof."""
+
 
 @dataclass(slots=True)
 class Wanted:
@@ -22,9 +25,9 @@ class Wanted:
     tenant: str
     deadline: float
     """When its queue timeout runs out."""
-    ticket: tuple[int, int] | None = None
-    """(epoch, seq), once the limiter has said it."""
-    place: tuple[int, tuple[int, int]] | None = None
+    ticket: Place | None = None
+    """Once the limiter has said it."""
+    place: tuple[int, Place] | None = None
     """Until it is sent: epoch and ticket of a lease that it is asked instead of. It takes that place if the limiter has
     been restarted since."""
     hold: float = 0.0
@@ -106,4 +109,10 @@ def fill_acquire(message: pb.Acquire, wanted: Wanted, now: float) -> None:
     if wanted.traceparent:
         message.traceparent = wanted.traceparent
     if wanted.ticket is not None:
-        message.ticket.epoch, message.ticket.seq = wanted.ticket
+        ticket = message.ticket
+        ticket.epoch, ticket.seq, ticket.proof = wanted.ticket
+
+
+def place_of(ticket: pb.Ticket) -> Place:
+    """The ticket as it is remembered."""
+    return ticket.epoch, ticket.seq, ticket.proof

@@ -205,6 +205,10 @@ class Bucket:
         held, cap = self.held, self.cap
         return request.tokens <= cap - held or (held == 0 < cap)
 
+    def has_room(self, tokens: int) -> bool:
+        """Whether so many tokens that an earlier leader has granted are within the limit."""
+        return self.held + tokens <= self.limits.max_in_flight
+
     def ready_at(self) -> float:
         """When the rate lets the next request through; only with a rate."""
         assert self.rate is not None

@@ -6,15 +6,20 @@ The rules, with the names that docs/limiter.md gives them:
 
 R1   Only the head of a queue is granted. A waiter whose stream is lost is skipped and keeps its ticket for the grace.
 R2   A granted lease can be taken back at any time: its client is gone for longer than the grace, `start_by` has passed,
-     or the request was cancelled. An executor that comes later is refused. One that is held without a bind ends by its
-     release, its hold time or an operator alone.
+     or the request was cancelled. An executor that comes later is refused. A held lease (one with a hold time, which
+     nobody binds) ends by its release, its hold time or an operator alone.
 R3   A bind succeeds only for a granted lease of the session that the executor presents; repeating it is harmless.
+R4   An executor starts a program only after the bind was answered, while its session is valid.
+R5   An executor kills what it has bound when its session lapses.
 R6   A bound lease is freed by its executor's release, by a hello of that executor that omits it, or when that executor
      has been silent for so long that it has provably killed its work. Never by a disconnect.
 R7   Nothing is decided once `lead_until` has come: from then on another limiter may lead.
 R8   An executor is welcomed only when the next leader would find it on the roster.
-R9   Nothing is granted after a start until every executor of the roster has reported, or has provably stopped.
-R10  A hello is believed: what it lists is kept, what it omits is freed, requests return by their tickets.
+R9   Nothing is granted after a start until every executor of the roster has reported, or has provably stopped, and
+     clients and holders have had the time to return.
+R10  Of what this limiter gave, what a hello lists is kept, what it omits is freed, and requests return to their places.
+     What an earlier one gave counts once, and during the recovery: tickets, and held leases within the limit; whoever
+     makes the events has seen the proof. Executors are believed where the earlier one had let them in.
 R11  Lowering a limit revokes nothing: nothing is granted until what is held has fallen below it. Nothing passes a head
      that does not fit.
 
@@ -52,11 +57,13 @@ from limiter.core.ids import LeaseId
 from limiter.core.lease import Lease, Request, Session
 from limiter.core.ledger import Ledger, Tombstone
 from limiter.core.limits import Timing
-from limiter.core.reasons import RejectReason, SessionKind
+from limiter.core.reasons import LeaseState, RejectReason, SessionKind
 from limiter.core.recovery import Member, Recovery, Roster
 from limiter.core.rules import LeaseRules, RequestRules
 from limiter.core.session_rules import SessionRules
 from limiter.core.statistics import LimiterStatistics, snapshot
+
+_OVERDUE = {LeaseState.GRANTED: "no executor bound it in time", LeaseState.HELD: "its hold time has passed"}
 
 
 class LimiterCore:
@@ -70,18 +77,22 @@ class LimiterCore:
         now: float,
         timing: Timing | None = None,
         roster: Sequence[Member] | None = (),
+        follows: bool = False,
         keeps_roster: bool = False,
     ) -> None:
         """`epoch` must be higher than that of every limiter before it (1 or more). `roster` names the executors of the
-        limiter before, empty when there were none; None: nobody knows. `keeps_roster`: `RosterChanged` is answered."""
+        limiter before, empty when there were none; None: nobody knows. `follows`: there may have been a limiter before,
+        whose clients are waited for. `keeps_roster`: `RosterChanged` is answered."""
         self.timing = timing or Timing()
         self._started = now
         self._lead_until = float("inf")
         self._leads = True
+        given = [Bucket(limits, now) for limits in buckets]
+        holds = any(bucket.limits.max_hold for bucket in given)
         self._ledger = Ledger(
             epoch,
-            [Bucket(limits, now) for limits in buckets],
-            recovery=Recovery(roster, self.timing, now),
+            given,
+            recovery=Recovery(roster, self.timing, now, follows=follows, holds=holds),
             roster=Roster(roster or (), kept=keeps_roster),
             tombstone_ttl=self.timing.tombstone_ttl,
             max_tombstones=self.timing.max_tombstones,
@@ -145,6 +156,10 @@ class LimiterCore:
         """Whether nothing is granted yet, because programs of an earlier leader may be running uncounted."""
         return self._ledger.recovery.active
 
+    def heeds_claims(self, now: float) -> bool:
+        """Whether a client may bring what an earlier leader gave it."""
+        return self._ledger.recovery.heeds_claims(now)
+
     @property
     def open_sessions(self) -> int:
         """How many sessions there are, of any kind."""
@@ -206,7 +221,7 @@ class LimiterCore:
         ledger = self._ledger
         while (item := ledger.deadlines.pop_due(now)) is not None:
             if isinstance(item, Lease):
-                ledger.revoke(item, "its hold time has passed" if item.soft else "no executor bound it in time")
+                ledger.revoke(item, _OVERDUE[item.state])
                 ledger.pump(item.bucket, now)
             elif isinstance(item, Request):
                 message = f"{now - item.since:.1f} s in the queue of bucket {item.bucket.limits.name} were not enough"

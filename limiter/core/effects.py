@@ -26,6 +26,10 @@ class Granted:
     """Time spent in the queue."""
     ticket: Ticket
     """The place that the request had."""
+    tokens: int
+    tenant: str
+    held: bool
+    """Whether it has a hold time."""
 
 
 @fact
@@ -37,6 +41,8 @@ class Queued:
     ticket: Ticket
     position: int
     """Requests before it."""
+    bucket: str
+    tenant: str
 
 
 @fact

@@ -30,7 +30,8 @@ class Acquire:
     """Above 0: nobody will bind the lease; it ends after this time, and not before by the end of its session."""
     tenant: str = ""
     ticket: Ticket | None = None
-    """A place given earlier, presented again in a hello."""
+    """A place given earlier, presented again; whoever makes the event has seen that it was given to this session, for
+    this bucket and tenant."""
     unary: bool = False
     """Make the session if it does not exist."""
 
@@ -75,12 +76,14 @@ class HeldLease:
     client_session_id: str
     tokens: int = 1
     hold: float = 0.0
-    """What is left of its hold time, where a client has it to hold."""
+    """What is left of its hold time, where a client has it to hold; whoever makes the event has seen that it was
+    granted to this session, with these tokens."""
 
 
 @fact
 class Hello:
-    """A stream opens or resumes a session. What it lists is kept, what it omits is freed. Answered by `Welcomed`."""
+    """A stream opens or resumes a session. What it lists of this epoch is kept, what it omits is freed. Answered by
+    `Welcomed`."""
 
     session_id: str
     kind: SessionKind

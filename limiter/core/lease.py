@@ -52,8 +52,6 @@ class Lease:
     granted_at: float
     state: LeaseState = LeaseState.GRANTED
     run_id: str = ""
-    soft: bool = False
-    """Work may run under it although nobody binds it: the end of its session does not end it."""
     deadline: float = NEVER
     """While it is granted: when it ends unless bound; the end of its hold time, where it has one."""
 

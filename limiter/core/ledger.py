@@ -8,13 +8,14 @@ in `effects` in the order of the moves.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from limiter.core.bucket import Bucket
 from limiter.core.deadlines import NEVER, Deadlines
 from limiter.core.effects import Effect, Granted, Queued, Rejected, Revoked
-from limiter.core.ids import LeaseId
+from limiter.core.ids import LeaseId, Ticket
 from limiter.core.lease import Lease, Request, Session
 from limiter.core.reasons import LeaseState, RejectReason, ReleaseOutcome, SessionKind
 from limiter.core.recovery import Recovery, Roster
@@ -69,6 +70,7 @@ class Tombstones:
 
 # Python 3.11 looks members of an enum up by a function, 0.07 us each, several times for a lease.
 _GRANTED = LeaseState.GRANTED
+_HELD = LeaseState.HELD
 _UNARY = SessionKind.UNARY
 
 
@@ -90,6 +92,10 @@ class Ledger:
         self.roster = roster
         self.buckets = {bucket.limits.name: bucket for bucket in buckets}
         self.sessions: dict[str, Session] = {}
+        self.session_counts: Counter[SessionKind] = Counter()
+        self.claimed: set[Ticket] = set()
+        """Tickets of earlier leaders that were brought here: each counts once, until its request leaves without a
+        grant."""
         self.leases: dict[LeaseId, Lease] = {}
         self.deadlines: Deadlines[Request | Lease | Session | Tombstone | Recovery | Bucket] = Deadlines()
         self.tombstones = Tombstones(self.deadlines, ttl=tombstone_ttl, most=max_tombstones)
@@ -111,7 +117,7 @@ class Ledger:
         position = bucket.queue.append(request)
         if bucket.rate is not None and position == 0:
             self.pump(bucket, now)  # sets the deadline
-        self.effects.append(Queued(session.session_id, request.request_id, request.ticket, position))
+        self._tell_place(request, position)
 
     def readmit(self, request: Request, deadline: float) -> None:
         """Takes in a request that comes with its ticket; `pump` grants it when it is its turn."""
@@ -133,6 +139,7 @@ class Ledger:
         """Ends a waiting request without a grant."""
         session = request.session
         request.bucket.queue.remove(request)
+        self.claimed.discard(request.ticket)
         self._stop_waiting(request)
         self._forget(request, session)
 
@@ -173,9 +180,7 @@ class Ledger:
     def repeat(self, request: Request, now: float) -> None:
         """Says again what became of a request that waits or was granted."""
         if request.waiting:
-            position = request.bucket.queue.position(request)
-            session_id = request.session.session_id
-            self.effects.append(Queued(session_id, request.request_id, request.ticket, position))
+            self._tell_place(request, request.bucket.queue.position(request))
         elif request.lease is not None:
             self._tell_grant(request, request.lease, now, request.lease.granted_at - request.since)
 
@@ -187,10 +192,10 @@ class Ledger:
         self.deadlines.clear(lease)
         bucket = lease.bucket
         bucket.held -= lease.tokens
-        if lease.state is not _GRANTED:
+        if lease.state is not _GRANTED and lease.state is not _HELD:
             bucket.bound -= lease.tokens
         lease.holder.leases.pop(lease.lease_id, None)
-        if lease.soft:
+        if lease.state is _HELD:
             self._end_if_gone(lease.holder)
         request = lease.request
         if request is not None:
@@ -217,8 +222,7 @@ class Ledger:
         """Moves a granted lease from its client to the executor that runs work under it."""
         self.deadlines.clear(lease)
         lease.holder.leases.pop(lease.lease_id, None)
-        if lease.soft:
-            lease.soft = False
+        if lease.state is _HELD:
             self._end_if_gone(lease.holder)
         lease.holder = executor
         executor.leases[lease.lease_id] = lease
@@ -236,21 +240,32 @@ class Ledger:
 
     # Sessions
 
+    def open(self, session: Session) -> None:
+        """Takes a new session into the books."""
+        self.sessions[session.session_id] = session
+        self.session_counts[session.kind] += 1
+
+    def close(self, session: Session) -> None:
+        """Takes a session out of the books. Idempotent."""
+        if self.sessions.get(session.session_id) is session:
+            del self.sessions[session.session_id]
+            self.session_counts[session.kind] -= 1
+
     def drop_unbound(self, session: Session, reason: str, now: float) -> None:
-        """Ends what the session waits for and what it was granted but nobody has bound, unless it is held without."""
+        """Ends what the session waits for and what it was granted but nobody has bound, unless it has a hold time."""
         touched: dict[Bucket, None] = {}
         for request in [each for each in session.requests.values() if each.waiting]:
             touched[request.bucket] = None
             request.bucket.cancelled_total += 1
             self.drop(request)
-        for lease in [each for each in session.leases.values() if each.state is LeaseState.GRANTED and not each.soft]:
+        for lease in [each for each in session.leases.values() if each.state is _GRANTED]:
             touched[lease.bucket] = None
             self.revoke(lease, reason)
         for bucket in touched:
             self.pump(bucket, now)
 
     def end_client(self, session: Session, reason: str, now: float) -> None:
-        """Ends a client's session and what it waits for and holds. Leases that nobody binds stay, because work may run
+        """Ends a client's session, what it waits for and what it was granted. Held leases stay, because work may run
         under them, and the session with them until the last of them has ended."""
         self.deadlines.clear(session)
         self.drop_unbound(session, reason, now)
@@ -259,12 +274,12 @@ class Ledger:
     def _end_if_gone(self, session: Session) -> None:
         """Takes a client out of the books that is gone for good and has nothing left."""
         if not (session.leases or session.connected) and session.deadline == NEVER:
-            self.sessions.pop(session.session_id, None)
+            self.close(session)
 
     def end_session(self, session: Session, reason: str, now: float) -> None:
         """Ends a session and everything it waits for or holds, bound leases included."""
         self.deadlines.clear(session)
-        self.sessions.pop(session.session_id, None)
+        self.close(session)
         self.drop_unbound(session, reason, now)
         touched: dict[Bucket, None] = {}
         for lease in list(session.leases.values()):
@@ -280,7 +295,8 @@ class Ledger:
         self.last_lease += 1
         lease_id = LeaseId(self.epoch, self.last_lease)
         lease = Lease(lease_id, bucket, request.tokens, session.session_id, session, request, now)
-        lease.soft = request.hold > 0
+        if request.hold:
+            lease.state = _HELD
         self.leases[lease_id] = session.leases[lease_id] = request.lease = lease
         self.deadlines.set(lease, now + request.start_by)
         bucket.held += request.tokens
@@ -293,13 +309,27 @@ class Ledger:
 
     def _tell_grant(self, request: Request, lease: Lease, now: float, waited: float) -> None:
         """Says what a request was granted."""
-        start_by = max(0.0, lease.deadline - now) if lease.state is _GRANTED else 0.0
-        name, session_id = request.bucket.limits.name, request.session.session_id
+        start_by = max(0.0, lease.deadline - now) if lease.deadline != NEVER else 0.0
         self.effects.append(
             Granted(
-                session_id, request.request_id, request.attempt, name, lease.lease_id, start_by, waited, request.ticket
+                request.session.session_id,
+                request.request_id,
+                request.attempt,
+                request.bucket.limits.name,
+                lease.lease_id,
+                start_by,
+                waited,
+                request.ticket,
+                request.tokens,
+                request.tenant,
+                request.hold > 0,
             )
         )
+
+    def _tell_place(self, request: Request, position: int) -> None:
+        """Says where a request waits."""
+        session_id, bucket = request.session.session_id, request.bucket.limits.name
+        self.effects.append(Queued(session_id, request.request_id, request.ticket, position, bucket, request.tenant))
 
     def _wait(self, request: Request, deadline: float) -> None:
         """Counts a request among those that wait."""
@@ -320,6 +350,5 @@ class Ledger:
         """Takes an ended request out of its session, and a unary session out of the books with its last request."""
         if session.requests.get(request.request_id) is request:
             del session.requests[request.request_id]
-        unused = session.kind is _UNARY and not session.requests
-        if unused and self.sessions.get(session.session_id) is session:
-            del self.sessions[session.session_id]
+        if session.kind is _UNARY and not session.requests:
+            self.close(session)

@@ -98,11 +98,15 @@ class Timing:
     executor_ttl: float = 6.0
     """An executor may run bound work for this long (less 2 %) after sending a heartbeat that was acknowledged."""
     client_return: float = 1.0
-    """After a restart nothing is granted for this long where somebody had to be waited for: clients, which try to
-    reconnect at least every 0.5 s, bring their tickets back, and the order holds."""
+    """After another leader nothing is granted for this long: clients, which try to reconnect at least every 0.5 s,
+    bring their tickets back, and the order holds. Whoever comes as soon after that still takes its place."""
+    holder_return: float = 3.0
+    """The same where a bucket gives hold times: a holder that comes later is not counted, so it has time for several
+    attempts."""
     tombstone_ttl: float = 60.0
     """How long the end of a unary request is remembered."""
     max_sessions: int = 10_000
+    """Of each kind, so that clients can't shut executors out."""
     max_tombstones: int = 100_000
 
     @property

@@ -21,10 +21,16 @@ class LeaseState(StrEnum):
 
     GRANTED = "granted"
     """A client has it; it can be taken back at any time, because binding it will then be refused."""
+    HELD = "held"
+    """A client has it for a hold time: nobody binds it, and work may be running under it until that has passed."""
     BOUND = "bound"
     """An executor runs work under it; only the executor's word or the end of its session frees it."""
     REVOKING = "revoking"
     """Bound, and its executor was told to kill the work; counted until the executor says that it is dead."""
+
+
+UNBOUND = (LeaseState.GRANTED, LeaseState.HELD)
+"""No executor has them."""
 
 
 class RejectReason(StrEnum):

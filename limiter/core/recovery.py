@@ -1,8 +1,8 @@
 """The time after a start in which nothing is granted, because programs of an earlier leader may be running uncounted.
 
-It ends when every executor of the roster has said hello again, and so told what it runs, but not before clients have
-had the time to bring their tickets back; or when programs of those that did not return have provably ended. Without a
-roster only the latter counts.
+It ends when every executor of the roster has said hello again, and so told what it runs, or when programs of those that
+did not return have provably ended; without a roster only the latter counts. Never before clients have had the time to
+bring back their tickets, and what they hold. Only whoever had no leader before it has nothing to wait for.
 """
 
 from __future__ import annotations
@@ -102,17 +102,33 @@ class Roster:
 class Recovery:
     """A record of who is missing: `LimiterCore` alone changes it."""
 
-    __slots__ = ("_not_before", "_returning", "_unknown", "_until", "active", "deadline", "missing", "reading")
+    __slots__ = (
+        "_client_return",
+        "_ended_at",
+        "_not_before",
+        "_returning",
+        "_unknown",
+        "_until",
+        "active",
+        "deadline",
+        "missing",
+        "reading",
+    )
 
-    def __init__(self, roster: Sequence[Member] | None, timing: Timing, now: float) -> None:
-        """`roster` as in `limiter.leadership.Term`: empty: nothing to wait for; None: nobody knows who runs."""
+    def __init__(
+        self, roster: Sequence[Member] | None, timing: Timing, now: float, *, follows: bool, holds: bool
+    ) -> None:
+        """`roster` and `follows` as in `limiter.leadership.Term`. `holds`: clients may hold something that nobody has
+        bound."""
         self._unknown = roster is None
         self.missing = {member.session_id: member for member in roster or ()}
         """Executors that have not reported, by session."""
-        self.active = self._unknown or bool(self.missing)
+        self.active = self._unknown or bool(self.missing) or follows
         """Whether nothing may be granted."""
-        self._until = now + timing.executor_silence
-        self._not_before = now + min(timing.client_return, timing.executor_silence)
+        self._not_before = now + (timing.holder_return if holds else timing.client_return)
+        self._until = max(now + timing.executor_silence, self._not_before)
+        self._client_return = timing.client_return
+        self._ended_at = NEVER if self.active else float("-inf")
         self.deadline = NEVER
         self.reading = 0
         """Hellos of clients that have come and are not read yet."""
@@ -129,6 +145,15 @@ class Recovery:
     def until(self) -> float:
         """The latest end, as far as is known."""
         return max([self._until, *self._returning.values()])
+
+    def heeds_claims(self, now: float) -> bool:
+        """Whether a client may still bring what an earlier leader gave it."""
+        return now < self._ended_at + self._client_return
+
+    def heeds_executor(self, session_id: str) -> bool:
+        """Whether an executor may still say what it runs since an earlier leader: one that nobody had let in runs
+        nothing, and after the end the programs of all others have ended."""
+        return self.active and (self._unknown or session_id in self.missing)
 
     def returned(self, session_id: str) -> None:
         """An executor has said hello."""
@@ -152,5 +177,5 @@ class Recovery:
         """Whether it has just ended; true once."""
         if not self.active or now < self.ends_at():
             return False
-        self.active = False
+        self.active, self._ended_at = False, now
         return True

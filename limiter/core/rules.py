@@ -11,7 +11,7 @@ from limiter.core.ids import Ticket
 from limiter.core.lease import Lease, Request, Session
 from limiter.core.ledger import Ledger
 from limiter.core.limits import Timing
-from limiter.core.reasons import BindStatus, LeaseState, RejectReason, SessionKind
+from limiter.core.reasons import UNBOUND, BindStatus, LeaseState, RejectReason, SessionKind
 
 
 class RequestRules:
@@ -35,7 +35,7 @@ class RequestRules:
             if event.attempt < known.attempt:
                 self._reject(event, RejectReason.INVALID, f"attempt is {event.attempt}, but {known.attempt} is known")
                 return
-            unbound = known.lease is None or known.lease.state is LeaseState.GRANTED
+            unbound = known.lease is None or known.lease.state in UNBOUND
             if event.attempt == known.attempt or unbound:
                 known.attempt = event.attempt
                 ledger.repeat(known, now)
@@ -44,26 +44,38 @@ class RequestRules:
         if problem is not None:
             ledger.effects.append(problem)
             if session.kind is SessionKind.UNARY and not session.requests:
-                del ledger.sessions[session.session_id]
+                ledger.close(session)
             return
         if event.ticket is None:
             bucket = ledger.buckets[event.bucket]
-            ledger.admit(_place(ledger, session, event, bucket, now), now, event.queue_timeout)
+            ledger.admit(_request(session, event, bucket, _next_ticket(ledger), now), now, event.queue_timeout)
         else:
             self.take_back(event, session, now)
             ledger.pump(ledger.buckets[event.bucket], now)
 
-    def take_back(self, event: Acquire, session: Session, now: float) -> None:
-        """Takes in a request of a hello, in the place of its ticket, or says why not. The caller pumps."""
+    def take_back(self, event: Acquire, session: Session, now: float, place: Ticket | None = None) -> None:
+        """Takes in a request that had a place, or says why not: in `place`, which this limiter remembers, or in that of
+        its ticket while those count. The caller pumps."""
         ledger = self._ledger
         problem = self._problem(event, session, now)
         if problem is not None:
             ledger.effects.append(problem)
             return
-        request = _place(ledger, session, event, ledger.buckets[event.bucket], now)
+        ticket = place or self._claim(event.ticket, now) or _next_ticket(ledger)
+        request = _request(session, event, ledger.buckets[event.bucket], ticket, now)
         ledger.readmit(request, now + event.queue_timeout)
-        if request.ticket != event.ticket:
+        if ticket != event.ticket:
             ledger.repeat(request, now)
+
+    def _claim(self, ticket: Ticket | None, now: float) -> Ticket | None:
+        """The ticket, if it gives a place."""
+        ledger = self._ledger
+        if ticket is None or not ledger.recovery.heeds_claims(now) or ticket in ledger.claimed:
+            return None
+        if not (0, 0) < ticket <= (ledger.epoch, ledger.last_ticket):
+            return None  # no limiter so far has issued it
+        ledger.claimed.add(ticket)
+        return ticket
 
     def _unary_session(self, event: Acquire, now: float) -> Session | None:
         """A session for a unary call, or None after a rejection."""
@@ -71,11 +83,14 @@ class RequestRules:
         if not event.unary:
             self._reject(event, RejectReason.INVALID, f"session {event.session_id} is not known; say hello first")
             return None
-        if len(ledger.sessions) >= self._timing.max_sessions:
-            self._reject(event, RejectReason.QUEUE_FULL, f"{len(ledger.sessions)} sessions are open, which is all", 1.0)
+        if ledger.session_counts[SessionKind.UNARY] >= self._timing.max_sessions:
+            message = (
+                f"{self._timing.max_sessions} callers of unary calls wait or hold something, which is all that may"
+            )
+            self._reject(event, RejectReason.QUEUE_FULL, message, 1.0)
             return None
         session = Session(event.session_id, SessionKind.UNARY, event.session_id, now)
-        ledger.sessions[event.session_id] = session
+        ledger.open(session)
         return session
 
     def _problem(self, event: Acquire, session: Session, now: float) -> Rejected | None:
@@ -121,7 +136,7 @@ class RequestRules:
             if request.waiting:
                 released = True
                 self._withdraw(request, now)
-            elif request.lease is not None and request.lease.state is LeaseState.GRANTED:
+            elif request.lease is not None and request.lease.state in UNBOUND:
                 released = True
                 request.bucket.released_total += 1
                 ledger.free(request.lease)
@@ -146,12 +161,14 @@ class RequestRules:
         self._ledger.pump(request.bucket, now)
 
 
-def _place(ledger: Ledger, session: Session, acquire: Acquire, bucket: Bucket, now: float) -> Request:
-    """The record of a request, with the ticket that it presents if this or an earlier limiter can have issued it."""
-    ticket = acquire.ticket
-    if ticket is None or ticket > (ledger.epoch, ledger.last_ticket) or ticket.seq < 1 or ticket.epoch < 1:
-        ledger.last_ticket += 1
-        ticket = Ticket(ledger.epoch, ledger.last_ticket)
+def _next_ticket(ledger: Ledger) -> Ticket:
+    """A place behind everybody else's."""
+    ledger.last_ticket += 1
+    return Ticket(ledger.epoch, ledger.last_ticket)
+
+
+def _request(session: Session, acquire: Acquire, bucket: Bucket, ticket: Ticket, now: float) -> Request:
+    """The record of a request."""
     start_by = acquire.hold or (bucket.limits.start_by if acquire.start_by is None else acquire.start_by)
     return Request(
         session,
@@ -186,7 +203,7 @@ class LeaseRules:
             session.last_heard = now
         released = bound = False
         if lease is not None:
-            granted = lease.state is _GRANTED
+            granted = lease.state is _GRANTED or lease.state is LeaseState.HELD
             if lease.holder is session and (granted or not event.unbound_only):
                 released = True
                 request = lease.request
@@ -210,7 +227,7 @@ class LeaseRules:
             status = BindStatus.UNKNOWN_LEASE if event.lease.epoch == ledger.epoch else BindStatus.WRONG_EPOCH
         elif lease.client_session_id != event.client_session_id:
             status = BindStatus.WRONG_CLIENT
-        elif lease.state is LeaseState.GRANTED:
+        elif lease.state in UNBOUND:
             status = BindStatus.BOUND
             ledger.bind(lease, executor, event.run_id)
         elif lease.holder is not executor:
@@ -226,7 +243,7 @@ class LeaseRules:
         ledger = self._ledger
         lease = ledger.leases.get(event.lease)
         was = lease.state if lease is not None else None
-        if lease is not None and was is LeaseState.GRANTED:
+        if lease is not None and was in UNBOUND:
             ledger.revoke(lease, event.reason)
             ledger.pump(lease.bucket, now)
         elif lease is not None and event.force:

@@ -20,35 +20,38 @@ from limiter.core.ids import LeaseId, Ticket
 from limiter.core.lease import Lease, Session
 from limiter.core.ledger import Ledger
 from limiter.core.limits import Timing
-from limiter.core.reasons import LeaseState, ReleaseOutcome, SessionKind
+from limiter.core.reasons import UNBOUND, LeaseState, ReleaseOutcome, SessionKind
 from limiter.core.rules import RequestRules
 
 # A hello: makes what the limiter believes about a session agree with what the session says.
 #
-# The session is believed. What it lists is kept, what it omits is freed: a grant lost with a connection is found here,
-# and so is a lease whose release was lost. Requests come back by their tickets, so that a reconnection or a restart of
-# the limiter does not change their order.
+# Of what this limiter gave the session, what it lists is kept, what it omits is freed: a grant lost with a connection
+# is found here, and so is a lease whose release was lost. Requests come back to the places that they have here. What an
+# earlier limiter gave counts while clients and executors are expected: leases of executors that it had let in, and
+# tickets and held leases that it provably gave to the session, the latter within the limit.
 
 
-def reconcile_leases(ledger: Ledger, session: Session, hello: Hello, now: float) -> tuple[LeaseId, ...]:
-    """Frees what the hello omits, adopts what has run since an earlier epoch, and returns what is unknown.
-
-    Requests whose grants were lost wait again, with the tickets they had. Nothing is granted here.
-    """
+def reconcile_leases(
+    ledger: Ledger, session: Session, hello: Hello, now: float
+) -> tuple[tuple[LeaseId, ...], dict[str, Ticket]]:
+    """Frees what the hello omits, and adopts what has run since an earlier epoch. Returns what is unknown, and the
+    places of requests whose grants were lost, by their ids. Nothing is granted here."""
+    places: dict[str, Ticket] = {}
     listed = {held.lease for held in hello.held}
     wanted = {acquire.request_id for acquire in hello.queued}
     for lease in list(session.leases.values()):
         if lease.lease_id in listed:
             continue
         request = lease.request
-        lost = request is not None and request.session is session and lease.state is LeaseState.GRANTED
+        lost = request is not None and request.session is session and lease.state in UNBOUND
         if lost and request is not None and request.request_id in wanted:
+            places[request.request_id] = request.ticket
             lease.bucket.revoked_total += 1
         else:
             lease.bucket.released_total += 1
             lease.bucket.outcomes[ReleaseOutcome.UNUSED if lost else ReleaseOutcome.OK] += 1
         ledger.free(lease)
-    return tuple(held.lease for held in hello.held if not _holds(ledger, session, held, now))
+    return tuple(held.lease for held in hello.held if not _holds(ledger, session, held, now)), places
 
 
 def _holds(ledger: Ledger, session: Session, held: HeldLease, now: float) -> bool:
@@ -62,15 +65,20 @@ def _holds(ledger: Ledger, session: Session, held: HeldLease, now: float) -> boo
     lease = Lease(held.lease, bucket, held.tokens, held.client_session_id, session, None, now, LeaseState.BOUND)
     if session.kind is not SessionKind.EXECUTOR:
         hold = min(held.hold, bucket.limits.max_hold)
-        if hold <= 0 or held.client_session_id != session.session_id:
+        mine = hold > 0 and held.client_session_id == session.session_id
+        if not (mine and bucket.has_room(held.tokens) and ledger.recovery.heeds_claims(now)):
             return False
-        lease.state, lease.soft = LeaseState.GRANTED, True
+        lease.state = LeaseState.HELD
         ledger.deadlines.set(lease, now + hold)
+    elif not ledger.recovery.heeds_executor(session.session_id):
+        return False
     ledger.adopt(lease)
     return True
 
 
-def reconcile_requests(ledger: Ledger, session: Session, hello: Hello) -> tuple[list[Acquire], list[Bucket]]:
+def reconcile_requests(
+    ledger: Ledger, session: Session, hello: Hello, now: float
+) -> tuple[list[Acquire], list[Bucket]]:
     """Puts listed requests back in their places and drops waiting ones that the hello omits.
 
     Returns the listed ones that are new to this limiter, in ticket order, and the buckets to pump.
@@ -85,6 +93,8 @@ def reconcile_requests(ledger: Ledger, session: Session, hello: Hello) -> tuple[
         else:
             request.attempt = acquire.attempt
             ledger.put_back(request)
+            if acquire.ticket is None:
+                ledger.repeat(request, now)  # where it waits was lost on the way
     known = [acquire for acquire in listed.values() if acquire.request_id not in session.requests]
     last = Ticket(ledger.epoch, ledger.last_ticket)
     known.sort(key=lambda acquire: acquire.ticket or Ticket(last.epoch + 1, 0))
@@ -150,12 +160,13 @@ class SessionRules:
         session = ledger.sessions.get(event.session_id)
         resumed = session is not None
         if session is None:
-            if len(ledger.sessions) >= self._timing.max_sessions:
-                message = f"{len(ledger.sessions)} sessions are open, which is all that may"
+            if ledger.session_counts[event.kind] >= self._timing.max_sessions:
+                message = f"{self._timing.max_sessions} sessions of kind {event.kind} are open, which is all that may"
                 ledger.effects.append(Refused(event.session_id, message, 1.0))
                 self._leave(event.session_id)
                 return
-            session = ledger.sessions[event.session_id] = Session(event.session_id, event.kind, event.name, now)
+            session = Session(event.session_id, event.kind, event.name, now)
+            ledger.open(session)
         elif session.kind is not event.kind:
             ledger.effects.append(_other_kind(event, session))
             return
@@ -166,11 +177,11 @@ class SessionRules:
             ledger.deadlines.set(session, now + self._timing.executor_silence)
         else:
             ledger.deadlines.clear(session)
-        unknown = reconcile_leases(ledger, session, event, now)
+        unknown, places = reconcile_leases(ledger, session, event, now)
         ledger.effects.append(Welcomed(session.session_id, resumed, unknown))
-        known, touched = reconcile_requests(ledger, session, event)
+        known, touched = reconcile_requests(ledger, session, event, now)
         for acquire in known:
-            self._requests.take_back(acquire, session, now)
+            self._requests.take_back(acquire, session, now, places.get(acquire.request_id))
         if session.kind is SessionKind.EXECUTOR:
             ledger.recovery.returned(session.session_id)
             self.recover(now)

@@ -21,7 +21,7 @@ candidate's own clock: no wall clock, and no time in the record.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
@@ -54,6 +54,8 @@ class Record:
     """Executors whose programs may be running; None: nobody knows."""
     version: str = ""
     """Set by the store; differs after each write of anybody."""
+    key: bytes = field(default=b"", repr=False)
+    """That of all leaders; empty: none has made one yet."""
 
 
 class Conflict(Exception):  # noqa: N818 - a fact about the record
@@ -128,9 +130,10 @@ class Election:
     """One candidate, for one term. Ask `decide()`, do what it says, report what came of it, ask again; one at a time,
     except that `keep()` and `resign()` may come between."""
 
-    def __init__(self, identity: str, *, duration: float = DURATION_S, fresh: bool = False) -> None:
+    def __init__(self, identity: str, *, duration: float = DURATION_S, fresh: bool = False, key: bytes = b"") -> None:
         """`identity`: nobody else alive has it; a process that has the identity of another proves that one dead.
         `duration`: seconds. `fresh`: where there is no record yet, no executor has ever worked, by the caller's word.
+        `key`: that of a record that has none yet.
         """
         self.identity = identity
         self.duration = duration
@@ -142,6 +145,8 @@ class Election:
         self.lost = ""
         """Why it does not lead any more; empty: it was not taken from it."""
         self._fresh = fresh
+        self._key = key
+        self._follows = True
         self._record: Record | None = None
         """The record as last read or written."""
         self._changed_at = _NEVER
@@ -205,7 +210,7 @@ class Election:
         if not record.holder:
             self.role = Role.OVER
         elif self.role is Role.FOLLOWING:
-            self.role, self.term = Role.LEADING, Term(record.epoch, record.roster)
+            self.role, self.term = Role.LEADING, Term(record.epoch, record.roster, self._follows, record.key)
         if self.role is Role.LEADING:
             self._renewed_at = sent
             self.lead_until = max(self.lead_until, sent + self.duration * (1 - 2 * CLOCK_RATE_ERROR))
@@ -241,13 +246,14 @@ class Election:
     def _follow(self, now: float, epoch_from: int) -> Decision:
         record = self._record
         if record is None:
-            roster = () if self._fresh else None
-            return self._write(Record(self.identity, max(1, epoch_from), self.duration, "", roster))
+            roster, self._follows = () if self._fresh else None, not self._fresh
+            return self._write(Record(self.identity, max(1, epoch_from), self.duration, "", roster, key=self._key))
         # What the leader promised, but no less than what this one would: a record without a duration is nobody's.
         free_at = self._changed_at + max(record.duration, self.duration) * (1 + 2 * CLOCK_RATE_ERROR)
         if record.holder in ("", self.identity) or now >= free_at:
-            epoch = max(record.epoch + 1, epoch_from)
-            return self._write(replace(record, holder=self.identity, epoch=epoch, duration=self.duration))
+            epoch, self._follows = max(record.epoch + 1, epoch_from), True
+            key = record.key or self._key
+            return self._write(replace(record, holder=self.identity, epoch=epoch, duration=self.duration, key=key))
         look_at = self._looked_at + self.duration / _LOOKS
         return Look() if now >= look_at else Rest(min(look_at, free_at))
 

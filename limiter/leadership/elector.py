@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 from collections.abc import Callable, Sequence
 
 from fairbox.clock import Clock
@@ -24,7 +25,7 @@ from limiter.leadership.election import (
     RosterRefused,
     StoreUnavailable,
 )
-from limiter.leadership.term import LeadershipLost, Member, RosterNotKept, Term
+from limiter.leadership.term import KEY_BYTES, LeadershipLost, Member, RosterNotKept, Term
 
 _LOG = logging.getLogger("limiter.leadership")
 _CALL_SHARE = 0.8
@@ -55,7 +56,8 @@ class Elector:
         over: the least epoch of the new term."""
         self._records = records
         self._clock = clock
-        self._election = Election(identity, duration=duration, fresh=fresh)
+        key = secrets.token_bytes(KEY_BYTES)
+        self._election = Election(identity, duration=duration, fresh=fresh, key=key)
         self._epoch_from = epoch_from
         self._jitter = jitter or random.Random()  # noqa: S311 - spreads retries
         self._turn = asyncio.Lock()

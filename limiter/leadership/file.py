@@ -1,4 +1,4 @@
-"""Leading by a lock on a file of this machine, with epoch and roster in a file beside it.
+"""Leading by a lock on a file of this machine, with epoch, roster and key in a file beside it.
 
 The kernel gives the lock to one process and takes it back when that process dies, never before, so a leader leads for
 as long as it lives. The lock is on `PATH.lock`, which is never renamed; `PATH` is replaced as a whole with each write.
@@ -13,22 +13,27 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fairbox.errors import ConfigError
 from limiter.leadership.term import (
+    KEY_BYTES,
     LeadershipLost,
     Member,
     RosterNotKept,
     Term,
+    decode_key,
     decode_roster,
     encode_roster,
     wall_epoch,
 )
 
 T = TypeVar("T")
+_State = tuple[int, tuple[Member, ...] | None, bytes]
+"""Epoch, roster and key."""
 
 _POLL_S = 0.05
 """How often a waiting limiter tries the lock: a dead leader is followed within this time."""
@@ -58,6 +63,7 @@ class FileLeadership:
         self._fresh = fresh
         self._lock: int | None = None
         self._epoch = 0
+        self._key = b""
         self._at_work: set[asyncio.Future[Any]] = set()
         """What threads are doing for it."""
         self._writing: asyncio.Task[None] | None = None
@@ -73,8 +79,9 @@ class FileLeadership:
                 raise LeadershipLost("this process has resigned")
             await asyncio.sleep(_POLL_S)
         try:
-            epoch, roster = await self._off_loop(self._read)
+            epoch, roster, key = await self._off_loop(self._read)
             self._epoch = max(epoch + 1, wall_epoch())
+            self._key = key or secrets.token_bytes(KEY_BYTES)
             await self._write(roster)
         except RosterNotKept as error:
             await asyncio.shield(self.resign())
@@ -83,7 +90,7 @@ class FileLeadership:
             await asyncio.shield(self.resign())
             raise
         self.leader, self.lead_until = self._name, float("inf")
-        return Term(self._epoch, roster)
+        return Term(self._epoch, roster, epoch > 0 or not self._fresh, self._key)
 
     async def hold(self) -> None:
         """Until it is cancelled. LeadershipLost when somebody removed the lock file, so that another can lock a new
@@ -111,7 +118,7 @@ class FileLeadership:
             os.close(lock)
 
     async def _write(self, roster: Sequence[Member] | None) -> None:
-        text = json.dumps({"epoch": self._epoch, "roster": encode_roster(roster)})
+        text = json.dumps({"epoch": self._epoch, "roster": encode_roster(roster), "key": self._key.hex()})
         try:
             async with asyncio.timeout(_WRITE_WITHIN_S):
                 if self._writing is not None:
@@ -172,11 +179,11 @@ class FileLeadership:
     def _lock_is_ours(self) -> bool:
         return self._lock is not None and _same_file(self._lock, self._lock_path)
 
-    def _read(self) -> tuple[int, tuple[Member, ...] | None]:
+    def _read(self) -> _State:
         try:
             text = self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            return 0, () if self._fresh else None
+            return 0, () if self._fresh else None, b""
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"state_file {self._path} can't be read: {_reason(error)}") from None
         try:
@@ -187,20 +194,22 @@ class FileLeadership:
             ) from None
 
 
-def _parse(text: str) -> tuple[int, tuple[Member, ...] | None]:
+def _parse(text: str) -> _State:
     state = json.loads(text)
-    if not isinstance(state, dict) or set(state) != {"epoch", "roster"}:
-        raise ValueError("it must have epoch and roster, and nothing else")
+    if not isinstance(state, dict) or set(state) - {"key"} != {"epoch", "roster"}:
+        raise ValueError("it must have epoch, roster and key, and nothing else")
     epoch = state["epoch"]
     if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1:
         raise ValueError(f"epoch is {epoch!r}, must be from 1")
-    return epoch, decode_roster(state["roster"])
+    return epoch, decode_roster(state["roster"]), decode_key(state["key"]) if "key" in state else b""
 
 
 def _replace(path: Path, text: str) -> None:
-    """Puts a file with `text` at `path`: after a crash of the machine there is the old one or the new one."""
+    """Puts a file with `text`, which nobody else may read, at `path`: after a crash of the machine there is the old one
+    or the new one."""
     fresh = path.with_name(path.name + ".new")
     with fresh.open("w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o600)
         file.write(text + "\n")
         file.flush()
         os.fsync(file.fileno())

@@ -3,7 +3,7 @@
     spec.holderIdentity, spec.leaseDurationSeconds    as everywhere; the duration is rounded up
     spec.acquireTime, spec.renewTime                  for people: nothing here reads them
     spec.leaseTransitions                             terms, counted
-    metadata.annotations fairbox.dev/epoch, .../renewal, .../roster
+    metadata.annotations fairbox.dev/epoch, .../renewal, .../roster, .../key
     metadata.resourceVersion                          the version that a write replaces
 
 The epoch has an annotation of its own because leaseTransitions has 32 bits and starts at 0 when somebody deletes the
@@ -30,10 +30,11 @@ from kubernetes_asyncio.config import ConfigException, load_incluster_config
 
 from fairbox.errors import ConfigError
 from limiter.leadership.election import Conflict, Record, RosterRefused, StoreUnavailable
-from limiter.leadership.term import Member, decode_roster, encode_roster
+from limiter.leadership.term import Member, decode_key, decode_roster, encode_roster
 
 _LOG = logging.getLogger("limiter.leadership")
 _EPOCH, _RENEWAL, _ROSTER = "fairbox.dev/epoch", "fairbox.dev/renewal", "fairbox.dev/roster"
+_KEY = "fairbox.dev/key"
 _MAX_ROSTER_BYTES = 200_000
 """All annotations of an object together may have 256 KiB."""
 _KEPT = ("labels", "annotations", "ownerReferences", "finalizers")
@@ -111,6 +112,7 @@ class LeaseRecords:
             duration=float(spec.get("leaseDurationSeconds") or 0),
             renewal=annotations.get(_RENEWAL) or str(spec.get("renewTime")),
             roster=self._roster(annotations.get(_ROSTER)),
+            key=self._key(annotations.get(_KEY)),
             version=_version(lease),
         )
 
@@ -123,6 +125,13 @@ class LeaseRecords:
             _LOG.warning("Lease %s/%s: annotation %s: %s", self.namespace, self.name, _ROSTER, error)
             return None
 
+    def _key(self, text: str | None) -> bytes:
+        try:
+            return b"" if text is None else decode_key(text)
+        except ValueError as error:
+            _LOG.warning("Lease %s/%s: annotation %s: %s", self.namespace, self.name, _KEY, error)
+            return b""
+
     def _lease(self, record: Record, expected: str | None) -> dict[str, Any]:
         known = self._seen if expected is not None and self._seen and _version(self._seen) == expected else {}
         old, spec = known.get("metadata") or {}, known.get("spec") or {}
@@ -130,6 +139,8 @@ class LeaseRecords:
         annotations = dict(metadata.get("annotations") or {})
         new_term = annotations.get(_EPOCH) != str(record.epoch)
         annotations |= {_EPOCH: str(record.epoch), _RENEWAL: record.renewal}
+        if record.key:
+            annotations[_KEY] = record.key.hex()
         annotations.pop(_ROSTER, None)
         if record.roster is not None:
             annotations[_ROSTER] = _roster_text(record.roster)

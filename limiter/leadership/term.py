@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from limiter.core.recovery import Member
@@ -23,6 +23,7 @@ __all__ = [
     "Member",
     "RosterNotKept",
     "Term",
+    "decode_key",
     "decode_roster",
     "encode_roster",
     "wall_epoch",
@@ -36,8 +37,12 @@ class Term:
     epoch: int
     """Higher than that of every term before it, from 1."""
     roster: tuple[Member, ...] | None
-    """Executors that the leader before let in and whose end it had not seen. Empty: there were none, and nothing has to
-    be waited for. None: nobody knows, so that the longest time that a program can outlive a leader has to pass."""
+    """Executors that the leader before let in and whose end it had not seen. Empty: there were none, and nothing
+    runs. None: nobody knows, so that the longest time that a program can outlive a leader has to pass."""
+    follows: bool = True
+    """Whether there may have been a leader before, whose clients come back and are waited for."""
+    key: bytes = field(default=b"", repr=False)
+    """Proves what leaders give; each has that of the one before."""
 
 
 class LeadershipLost(Exception):  # noqa: N818 - a fact about the world
@@ -97,10 +102,12 @@ class Alone:
 
     keeps_roster = False
 
-    def __init__(self, *, name: str = "", fresh: bool = False, leash: Leash | None = None) -> None:
+    def __init__(self, *, name: str = "", fresh: bool = False, leash: Leash | None = None, key: bytes = b"") -> None:
+        """`key`: as in `Term`; nothing keeps it, so it has to be the same after a restart."""
         self.leader = name
         self._fresh = fresh
         self._leash = leash
+        self._key = key
 
     @property
     def lead_until(self) -> float:
@@ -109,7 +116,7 @@ class Alone:
 
     async def campaign(self) -> Term:
         """At once. The epoch is the wall clock in milliseconds: it grows over restarts unless the clock is set back."""
-        return Term(wall_epoch(), () if self._fresh else None)
+        return Term(wall_epoch(), () if self._fresh else None, not self._fresh, self._key)
 
     async def hold(self) -> None:
         """Until it is cancelled."""
@@ -129,6 +136,19 @@ def wall_epoch() -> int:
     was lost, or where the limiter before kept none, unless the clock was set back in between.
     """
     return max(1, time.time_ns() // 1_000_000)
+
+
+KEY_BYTES = 32
+
+
+def decode_key(value: object) -> bytes:
+    """A key that was kept as hexadecimal digits; ValueError says what is wrong, not what it is."""
+    if not (isinstance(value, str) and len(value) == 2 * KEY_BYTES):
+        raise ValueError(f"key must be {2 * KEY_BYTES} hexadecimal digits")
+    try:
+        return bytes.fromhex(value)
+    except ValueError:
+        raise ValueError(f"key must be {2 * KEY_BYTES} hexadecimal digits") from None
 
 
 def encode_roster(roster: Sequence[Member] | None) -> list[list[str]] | None:

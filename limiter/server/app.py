@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -217,7 +219,14 @@ def open_leadership(config: LimiterConfig, clock: Clock) -> Leadership:
         return FileLeadership(config.state_file, name=name, fresh=config.fresh)
     if config.leader == "k8s":
         return _kubernetes(config, clock)
-    return Alone(name=config.listen, fresh=config.fresh, leash=Leash.handed_down())
+    return Alone(name=config.listen, fresh=config.fresh, leash=Leash.handed_down(), key=_lasting_key(config))
+
+
+def _lasting_key(config: LimiterConfig) -> bytes:
+    """A key that is the same after a restart, though nothing is kept: made from what clients don't know. Without
+    executors' tokens and TLS there is no such thing, and everybody may be an executor."""
+    paths = [path for path in (config.executor_token_file, config.tls_key) if path]
+    return hashlib.sha256(b"".join(Path(path).read_bytes() for path in paths)).digest()
 
 
 def _kubernetes(config: LimiterConfig, clock: Clock) -> Leadership:

@@ -18,10 +18,10 @@ from limiter.core import (
 from limiter.core.effects import Rejected
 from limiter.core.events import Acquire, HeldLease, Hello
 from limiter.core.lease import Lease, Session
-from limiter.server.access import UNARY_PREFIX
+from limiter.server.claims import Claims
 from limiter.server.fields import IDENTIFIER, Fields
 from limiter.v1 import limiter_pb2 as pb
-from limiter.wire import KIND_VALUES, KINDS, ORDER_VALUES, ORDERS, STATE_VALUES
+from limiter.wire import KIND_VALUES, KINDS, ORDER_VALUES, ORDERS, STATE_VALUES, session_of
 
 _DEFAULTS = BucketLimits("")
 
@@ -77,8 +77,11 @@ _SLICE = 500
 """Of these, what is read in one turn of the loop: some 2 ms."""
 
 
-def acquire_event(session_id: str, message: pb.Acquire, identity: Identity = ANYONE) -> Acquire | Rejected:
-    """The event, or the rejection that names the field that is wrong. `identity` is of whoever asks."""
+def acquire_event(
+    session_id: str, message: pb.Acquire, identity: Identity = ANYONE, claims: Claims | None = None
+) -> Acquire | Rejected:
+    """The event, or the rejection that names the field that is wrong. `identity` is of whoever asks. `claims` judges
+    the ticket; None: it does not count."""
     request_id, tokens, timeout = message.request_id, message.tokens or 1, message.queue_timeout_s
     hold, tenant = message.hold_s, message.tenant
     ticket = None
@@ -100,13 +103,16 @@ def acquire_event(session_id: str, message: pb.Acquire, identity: Identity = ANY
             problem = str(refused)
     if problem:
         return Rejected(session_id, request_id[:128], message.attempt, RejectReason.INVALID, problem)
-    if message.HasField("ticket"):
+    bucket = message.bucket or DEFAULT_BUCKET
+    if claims is not None and message.HasField("ticket"):
         ticket = Ticket(message.ticket.epoch, message.ticket.seq)
+        if not claims.owns_ticket(message.ticket.proof, session_id, ticket, bucket, tenant):
+            ticket = None
     return Acquire(
         session_id,
         request_id,
         message.attempt,
-        message.bucket or DEFAULT_BUCKET,
+        bucket,
         tokens,
         queue_timeout=timeout or _QUEUE_TIMEOUT_S,
         hold=hold,
@@ -119,8 +125,9 @@ def check_hello(message: pb.Hello) -> SessionKind:
     """The kind of session that it opens. FieldErrors when that can't be, whatever it lists."""
     fields = Fields()
     session_id = fields.identifier("hello.session_id", message.session_id)
-    if session_id.startswith(UNARY_PREFIX):
-        fields.refuse("hello.session_id", f"is {session_id!r}, must not start with {UNARY_PREFIX!r}")
+    fields.secret("hello.secret", message.secret)
+    if session_id != session_of(message.secret):
+        fields.refuse("hello.session_id", "must be the first 32 hexadecimal digits of the SHA-256 of hello.secret")
     if message.kind not in KINDS:
         fields.refuse("hello.kind", "is not set, must be SESSION_KIND_CLIENT or SESSION_KIND_EXECUTOR")
     fields.text("hello.name", message.name, longest=256)
@@ -131,34 +138,41 @@ def check_hello(message: pb.Hello) -> SessionKind:
     return KINDS[message.kind]
 
 
-async def hello_event(message: pb.Hello, identity: Identity = ANYONE) -> tuple[Hello, list[Rejected]]:
+async def hello_event(
+    message: pb.Hello, identity: Identity = ANYONE, claims: Claims | None = None
+) -> tuple[Hello, list[Rejected]]:
     """The event of a hello that was checked, and rejections of requests in it that can't be taken. FieldErrors when a
-    lease can't be. Others have their turn before each slice of what it lists."""
+    lease can't be. `claims` judges what an earlier leader gave; None: it does not count. Others have their turn before
+    each slice of what it lists."""
     fields = Fields()
-    leases: list[HeldLease] = []
+    session_id, leases = message.session_id, list[HeldLease]()
     for index, held in enumerate(message.held):
         if index % _SLICE == 0:
             await asyncio.sleep(0)
         lease, tokens, hold = held.lease, held.tokens or 1, held.hold_s
+        name = LeaseId(lease.epoch, lease.seq)
         if tokens > _MAX_TOKENS:
             fields.refuse(f"hello.held[{index}].tokens", f"is {tokens}, must be at most {_MAX_TOKENS}")
         if hold:
             fields.duration(f"hello.held[{index}].hold_s", hold, default=0.0, longest=MAX_HOLD_S)
-        leases.append(HeldLease(LeaseId(lease.epoch, lease.seq), lease.bucket, lease.client_session_id, tokens, hold))
+            if claims is None or not claims.owns_hold(
+                held.proof, session_id, name, lease.bucket, tokens, identity.tenant
+            ):
+                hold = 0.0
+        leases.append(HeldLease(name, lease.bucket, lease.client_session_id, tokens, hold))
     fields.check()
     requests: list[Acquire] = []
     rejected: list[Rejected] = []
     for index, each in enumerate(message.queued):
         if index % _SLICE == 0:
             await asyncio.sleep(0)
-        event = acquire_event(message.session_id, each, identity)
+        event = acquire_event(session_id, each, identity, claims)
         if isinstance(event, Rejected):
             rejected.append(event)
         else:
             requests.append(event)
-    name = message.name or message.session_id
-    kind = KINDS[message.kind]
-    return Hello(message.session_id, kind, name, tuple(leases), tuple(requests), message.connection), rejected
+    kind, name_shown = KINDS[message.kind], message.name or session_id
+    return Hello(session_id, kind, name_shown, tuple(leases), tuple(requests), message.connection), rejected
 
 
 def lease_message(lease: LeaseId, bucket: str, client_session_id: str) -> common_pb2.Lease:

@@ -12,6 +12,7 @@ from fairbox.grpc_errors import abort_fields
 
 IDENTIFIER = re.compile(r"[!-~]{1,128}")
 """1 to 128 characters of visible ASCII."""
+_SHORTEST_SECRET = 16
 
 
 class Fields:
@@ -29,6 +30,11 @@ class Fields:
         if len(value) > longest or not IDENTIFIER.fullmatch(value):
             self.refuse(field, f"is {_short(value)}, must be 1 to {longest} characters of visible ASCII")
         return value
+
+    def secret(self, field: str, value: str) -> None:
+        """16 to 128 characters of visible ASCII, which no message repeats."""
+        if len(value) < _SHORTEST_SECRET or not IDENTIFIER.fullmatch(value):
+            self.refuse(field, f"has {len(value)} characters, must have {_SHORTEST_SECRET} to 128 of visible ASCII")
 
     def text(self, field: str, value: str, *, longest: int) -> str:
         """Free text, at most `longest` characters."""

@@ -26,6 +26,7 @@ from limiter.core.effects import (
     Welcomed,
 )
 from limiter.core.events import Acquire, Cancel, Disconnect, Event, Hello, LeadUntil, Tick
+from limiter.server.claims import Claims
 
 _RESUMED = "another stream has resumed this session"
 _LATE = "a later connection of this session has said hello already"
@@ -108,8 +109,9 @@ def _shutting_down(session_id: str, request_id: str) -> Rejected:
 class Hub:
     """`apply(event)` is the only way to the core. Make it inside the running loop; `close()` it.
 
-    `lead_until` says how long nobody else can lead. `on_roster` is given each roster that has to be kept, and must see
-    to it that `RosterKept` is applied; `on_stepped_down` is called once when another limiter may lead.
+    `claims` makes and checks proofs for its streams. `lead_until` says how long nobody else can lead. `on_roster` is
+    given each roster that has to be kept, and must see to it that `RosterKept` is applied; `on_stepped_down` is called
+    once when another limiter may lead.
     """
 
     def __init__(
@@ -117,12 +119,14 @@ class Hub:
         core: LimiterCore,
         clock: Clock,
         *,
+        claims: Claims | None = None,
         lead_until: Callable[[], float] | None = None,
         on_roster: Callable[[RosterChanged], None] | None = None,
         on_stepped_down: Callable[[], None] | None = None,
     ) -> None:
         self.core = core
         self.clock = clock
+        self.claims = claims or Claims(b"")
         self.unary = UnaryCalls(self)
         self.reading = {kind: asyncio.Lock() for kind in SessionKind}
         """Held while a hello of that kind is read: executors don't wait for clients."""

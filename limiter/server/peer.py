@@ -35,6 +35,7 @@ from limiter.core.effects import (
 )
 from limiter.core.events import Bind, Cancel, Event, Goodbye, Heartbeat, Hello, Reading, Release, Returning
 from limiter.server.access import check_kind
+from limiter.server.claims import Claims
 from limiter.server.convert import acquire_event, check_hello, hello_event, lease_message
 from limiter.server.fields import IDENTIFIER
 from limiter.server.hub import Hub
@@ -148,7 +149,7 @@ class PeerStream:
             hub.apply(Reading(1))
         try:
             async with hub.reading[kind]:
-                self._say_hello(frame, *await hello_event(message, self._identity))
+                self._say_hello(frame, *await hello_event(message, self._identity, self._claims()))
         finally:
             if waited_for:
                 hub.apply(Reading(-1))
@@ -195,7 +196,8 @@ class PeerStream:
         if self._waits is not None:
             self._waits.begin(frame.acquires)
         for acquire in frame.acquires:
-            event = acquire_event(session_id, acquire, self._identity)
+            claims = self._claims() if acquire.HasField("ticket") else None
+            event = acquire_event(session_id, acquire, self._identity, claims)
             if isinstance(event, Rejected):
                 self.deliver(event)
             else:
@@ -209,6 +211,10 @@ class PeerStream:
             yield Heartbeat(session_id, frame.heartbeat)
         if frame.goodbye:
             yield Goodbye(session_id)
+
+    def _claims(self) -> Claims | None:
+        """What judges claims, while they count."""
+        return self._hub.claims if self._hub.core.heeds_claims(self._hub.clock.now()) else None
 
     def end(self) -> None:
         """The stream has ended, for whatever reason. Idempotent."""
@@ -259,14 +265,19 @@ class PeerStream:
             lease.bucket = effect.bucket
             lease.epoch, lease.seq = effect.lease
             lease.client_session_id = effect.session_id
-            grant.ticket.epoch, grant.ticket.seq = effect.ticket
+            if not effect.waited:  # otherwise `queued` has told it
+                self._tell_ticket(grant.ticket, effect)
+            if effect.held:
+                grant.hold_proof = self._hub.claims.hold_proof(
+                    effect.session_id, effect.lease, effect.bucket, effect.tokens, self._identity.tenant
+                )
             if self._waits is not None:
                 self._waits.end(effect.request_id, "granted")
         elif isinstance(effect, Queued):
             queued = self._frame().queued.add()
             queued.request_id = effect.request_id
             queued.position = effect.position
-            queued.ticket.epoch, queued.ticket.seq = effect.ticket
+            self._tell_ticket(queued.ticket, effect)
         elif isinstance(effect, BindAnswered):
             bound = self._binding[effect.lease]
             self._frame().bind_results.add(
@@ -290,6 +301,10 @@ class PeerStream:
             self._frame().heartbeat_ack = effect.number
         else:
             self._deliver_session(effect)
+
+    def _tell_ticket(self, ticket: pb.Ticket, effect: Granted | Queued) -> None:
+        ticket.epoch, ticket.seq = effect.ticket
+        ticket.proof = self._hub.claims.ticket_proof(effect.session_id, effect.ticket, effect.bucket, effect.tenant)
 
     def _deliver_session(self, effect: Effect) -> None:
         if isinstance(effect, Welcomed):

@@ -20,6 +20,7 @@ from limiter.core import BucketLimits, LimiterCore, Timing
 from limiter.core.effects import RosterChanged
 from limiter.core.events import RosterFailed, RosterKept
 from limiter.leadership import Leadership, LeadershipLost, RosterNotKept
+from limiter.server.claims import Claims
 from limiter.server.hub import Hub
 
 _LOG = logging.getLogger("limiter")
@@ -83,11 +84,13 @@ class Reign:
             now=self._clock.now(),
             timing=self._timing,
             roster=term.roster,
+            follows=term.follows,
             keeps_roster=leadership.keeps_roster,
         )
         self.hub = Hub(
             core,
             self._clock,
+            claims=Claims(term.key),
             lead_until=lambda: leadership.lead_until,
             on_roster=self._note_roster,
             on_stepped_down=self._stepped_down.set,

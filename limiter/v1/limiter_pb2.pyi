@@ -206,6 +206,8 @@ class _LeaseStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """Bound by an executor; work runs under it."""
     LEASE_STATE_REVOKING: _LeaseState.ValueType  # 3
     """Bound, and its executor has been told to kill the work."""
+    LEASE_STATE_HELD: _LeaseState.ValueType  # 4
+    """Granted with a hold time: nobody binds it, and work may be running under it."""
 
 class LeaseState(_LeaseState, metaclass=_LeaseStateEnumTypeWrapper):
     """State of a lease."""
@@ -218,6 +220,8 @@ LEASE_STATE_BOUND: LeaseState.ValueType  # 2
 """Bound by an executor; work runs under it."""
 LEASE_STATE_REVOKING: LeaseState.ValueType  # 3
 """Bound, and its executor has been told to kill the work."""
+LEASE_STATE_HELD: LeaseState.ValueType  # 4
+"""Granted with a hold time: nobody binds it, and work may be running under it."""
 global___LeaseState = LeaseState
 
 @typing.final
@@ -228,33 +232,45 @@ class Ticket(google.protobuf.message.Message):
 
     EPOCH_FIELD_NUMBER: builtins.int
     SEQ_FIELD_NUMBER: builtins.int
+    PROOF_FIELD_NUMBER: builtins.int
     epoch: builtins.int
     """Epoch of the limiter that issued it. Lower epochs go first."""
     seq: builtins.int
     """Number within the epoch, from 1. Lower numbers go first."""
+    proof: builtins.bytes
+    """From the limiter: shows the next one that this ticket was given to this session, for this bucket and tenant. To be
+    presented with the ticket; without it, or with another one, the request goes to the end of the queue. 16 bytes.
+    """
     def __init__(
         self,
         *,
         epoch: builtins.int = ...,
         seq: builtins.int = ...,
+        proof: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "seq", b"seq"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "proof", b"proof", "seq", b"seq"]) -> None: ...
 
 global___Ticket = Ticket
 
 @typing.final
 class HeldLease(google.protobuf.message.Message):
-    """A lease in hand, as a hello lists it. A limiter that was restarted counts by it."""
+    """A lease in hand, as a hello lists it. A limiter that was restarted counts by it: of an executor that the one before had
+    on its roster, until its recovery ends; of a client with the proof of its grant, until 1 s after that, and while the
+    bucket's limit is not reached.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     LEASE_FIELD_NUMBER: builtins.int
     TOKENS_FIELD_NUMBER: builtins.int
     HOLD_S_FIELD_NUMBER: builtins.int
+    PROOF_FIELD_NUMBER: builtins.int
     tokens: builtins.int
     """Tokens: for an executor as BindResult told them, for a client with a hold time as it asked for them. 0: 1."""
     hold_s: builtins.float
     """Client only: what is left of the lease's hold time. 0: it has none."""
+    proof: builtins.bytes
+    """Client only: `hold_proof` of the lease's grant. Empty: none, and a limiter that was restarted does not count it."""
     @property
     def lease(self) -> fairbox.v1.common_pb2.Lease:
         """The lease."""
@@ -265,15 +281,18 @@ class HeldLease(google.protobuf.message.Message):
         lease: fairbox.v1.common_pb2.Lease | None = ...,
         tokens: builtins.int = ...,
         hold_s: builtins.float = ...,
+        proof: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["hold_s", b"hold_s", "lease", b"lease", "tokens", b"tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["hold_s", b"hold_s", "lease", b"lease", "proof", b"proof", "tokens", b"tokens"]) -> None: ...
 
 global___HeldLease = HeldLease
 
 @typing.final
 class Hello(google.protobuf.message.Message):
-    """Opens or resumes a session. The limiter believes it: what it lists is kept, what it omits is freed."""
+    """Opens or resumes a session. What it lists of this limiter's is kept, what it omits is freed; what it lists of an
+    earlier limiter's has to be proved.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -283,8 +302,9 @@ class Hello(google.protobuf.message.Message):
     HELD_FIELD_NUMBER: builtins.int
     QUEUED_FIELD_NUMBER: builtins.int
     CONNECTION_FIELD_NUMBER: builtins.int
+    SECRET_FIELD_NUMBER: builtins.int
     session_id: builtins.str
-    """Chosen by the peer, unique per process and event loop (a UUID)."""
+    """The first 32 hexadecimal digits of the SHA-256 of `secret`. Whoever gets a lease of the session sees it."""
     kind: global___SessionKind.ValueType
     """What the session is for."""
     name: builtins.str
@@ -293,6 +313,10 @@ class Hello(google.protobuf.message.Message):
     """Number of this connection within the session: higher than that of every connection before it, from 1. A hello with
     a lower number than one that has arrived is late, from a connection that its peer has given up; it is refused,
     because what it omits may be in use by now. 0: not said, taken for the newest.
+    """
+    secret: builtins.str
+    """Chosen by the peer at random, unique per process and event loop, told to nobody but limiters: whoever knows it may
+    resume the session. 16 to 128 characters of visible ASCII.
     """
     @property
     def held(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HeldLease]:
@@ -311,8 +335,9 @@ class Hello(google.protobuf.message.Message):
         held: collections.abc.Iterable[global___HeldLease] | None = ...,
         queued: collections.abc.Iterable[global___Acquire] | None = ...,
         connection: builtins.int = ...,
+        secret: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["connection", b"connection", "held", b"held", "kind", b"kind", "name", b"name", "queued", b"queued", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["connection", b"connection", "held", b"held", "kind", b"kind", "name", b"name", "queued", b"queued", "secret", b"secret", "session_id", b"session_id"]) -> None: ...
 
 global___Hello = Hello
 
@@ -358,7 +383,8 @@ class Acquire(google.protobuf.message.Message):
     @property
     def ticket(self) -> global___Ticket:
         """On reconnection: the ticket that the request was given. Also that of a lease of an earlier epoch that nobody has
-        bound, for the request that takes its place. Otherwise unset.
+        bound, for the request that takes its place. A ticket of a request that this limiter does not know counts once, and
+        until 1 s after the end of a recovery; after that the request goes to the end of the queue. Otherwise unset.
         """
 
     def __init__(
@@ -594,12 +620,15 @@ class Grant(google.protobuf.message.Message):
     LEASE_FIELD_NUMBER: builtins.int
     START_BY_S_FIELD_NUMBER: builtins.int
     TICKET_FIELD_NUMBER: builtins.int
+    HOLD_PROOF_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """The request's id."""
     attempt: builtins.int
     """The attempt that was granted."""
     start_by_s: builtins.float
     """The lease ends unless an executor binds it within this time; with `hold_s`, when it ends."""
+    hold_proof: builtins.bytes
+    """With a hold time: the proof to list the lease with in a hello. 16 bytes."""
     @property
     def lease(self) -> fairbox.v1.common_pb2.Lease:
         """The lease."""
@@ -607,7 +636,7 @@ class Grant(google.protobuf.message.Message):
     @property
     def ticket(self) -> global___Ticket:
         """The ticket that the request had: if the limiter is restarted before anybody has bound the lease, a request that is
-        asked instead takes this place.
+        asked instead takes this place. Unset: as `Queued` told it.
         """
 
     def __init__(
@@ -618,9 +647,10 @@ class Grant(google.protobuf.message.Message):
         lease: fairbox.v1.common_pb2.Lease | None = ...,
         start_by_s: builtins.float = ...,
         ticket: global___Ticket | None = ...,
+        hold_proof: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease", b"lease", "ticket", b"ticket"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "lease", b"lease", "request_id", b"request_id", "start_by_s", b"start_by_s", "ticket", b"ticket"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "hold_proof", b"hold_proof", "lease", b"lease", "request_id", b"request_id", "start_by_s", b"start_by_s", "ticket", b"ticket"]) -> None: ...
 
 global___Grant = Grant
 

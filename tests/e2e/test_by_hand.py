@@ -38,6 +38,12 @@ def call(line: str, service: Service) -> Any:
     return json.loads(done.stdout)
 
 
+def filled(line: str, lease: dict[str, Any]) -> str:
+    """The line with what the first call has printed."""
+    line = line.replace("EPOCH", str(lease["epoch"])).replace("SEQ", str(lease["seq"]))
+    return line.replace("SESSION", lease["client_session_id"])
+
+
 @needs_grpcurl
 @pytest.mark.parametrize(
     ("tier", "name"), [("executor", "executor_service.v1.ExecutorService"), ("limiter", "limiter.v1.LimiterService")]
@@ -53,22 +59,24 @@ def test_grpcurl_lists_both_services(service: Service, tier: str, name: str) -> 
 def test_the_three_lines_acquire_execute_and_release(service: Service) -> None:
     acquire, execute, release = readme_lines()
     lease = call(acquire, service)["lease"]
-    filled = execute.replace("EPOCH", str(lease["epoch"])).replace("SEQ", str(lease["seq"]))
-    result = call(filled.replace("SESSION", lease["client_session_id"]), service)["result"]
+    result = call(filled(execute, lease), service)["result"]
     assert (result["outcome"], result["cause"]) == ("OUTCOME_FINISHED", "CAUSE_POLICY")
     assert result["stdout"]["data"] == "NDIK"  # base64 of "42\n"
     # The executor gives the token back when its program has ended; then nothing is left to release.
     deadline = time.monotonic() + 20
-    while (answer := call(release, service)) != {}:
+    while (answer := call(filled(release, lease), service)) != {}:
         assert answer == {"bound": True}
         assert time.monotonic() < deadline
 
 
 @needs_grpcurl
-def test_an_unused_lease_is_given_back_by_hand(service: Service) -> None:
+def test_unused_leases_are_given_back_by_hand_again_and_again_and_by_several_people(service: Service) -> None:
     acquire, _, release = readme_lines()
-    call(acquire.replace('"request_id": "1"', '"request_id": "2"'), service)
-    assert call(release.replace('"request_id": "1"', '"request_id": "2"'), service) == {"released": True}
+    for _ in range(2):
+        mine, yours = call(acquire, service)["lease"], call(acquire, service)["lease"]
+        assert mine != yours
+        for lease in (mine, yours):
+            assert call(filled(release, lease), service) == {"released": True}
 
 
 def test_a_program_run_by_hand_behaves_as_if_it_had_run_here(service: Service) -> None:

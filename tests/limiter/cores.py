@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from limiter.core import BucketLimits, LeaseId, LimiterCore, SessionKind, Timing
+from limiter.core import BucketLimits, LeaseId, LimiterCore, Member, SessionKind, Timing
 from limiter.core.effects import (
     Effect,
     Granted,
@@ -19,15 +19,23 @@ E = TypeVar("E", bound=Effect)
 
 
 def make_core(
-    limit: int = 1, *, epoch: int = 5, timing: Timing | None = None, max_queued: int = 100, **more: Any
+    limit: int = 1,
+    *,
+    epoch: int = 5,
+    timing: Timing | None = None,
+    max_queued: int = 100,
+    follows: bool = False,
+    **more: Any,
 ) -> LimiterCore:
-    """A core with a client `c`, a client `d` and an executor `x`, all connected at time 0. `more` are further fields
-    of the bucket's limits."""
+    """A core with a client `c`, a client `d` and an executor `x`, all connected at time 0. `follows`: there was a
+    limiter before, which had let `x` in, and `x` has yet to come back. `more` are further fields of the bucket."""
     limits = replace(BucketLimits("code", limit, max_queued, 10, 5.0), **more)
-    core = LimiterCore(epoch, [limits], now=0.0, timing=timing)
+    roster = (Member("x", "executor"),) if follows else ()
+    core = LimiterCore(epoch, [limits], now=0.0, timing=timing, roster=roster, follows=follows)
     core.handle(Hello("c", SessionKind.CLIENT, "client"), 0.0)
     core.handle(Hello("d", SessionKind.CLIENT, "other"), 0.0)
-    core.handle(Hello("x", SessionKind.EXECUTOR, "executor"), 0.0)
+    if not follows:
+        core.handle(Hello("x", SessionKind.EXECUTOR, "executor"), 0.0)
     return core
 
 

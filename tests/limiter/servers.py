@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
@@ -25,6 +25,7 @@ from limiter.config import BucketConfig, LimiterConfig
 from limiter.server import LimiterServer
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
+from limiter.wire import session_of
 
 if TYPE_CHECKING:
     from limiter.v1.limiter_pb2_grpc import LimiterAdminServiceAsyncStub, LimiterServiceAsyncStub
@@ -193,6 +194,12 @@ async def program(source: str, *args: str) -> AsyncIterator[asyncio.subprocess.P
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+def raw_hello(name: str = "raw", kind: pb.SessionKind.ValueType = pb.SESSION_KIND_CLIENT, **more: Any) -> pb.Hello:
+    """A hello of whoever knows the secret that is made from `name`."""
+    secret = f"{name:*>16}"
+    return pb.Hello(session_id=session_of(secret), secret=secret, kind=kind, **more)
 
 
 async def code_of(call: Awaitable[object]) -> grpc.StatusCode:

@@ -6,8 +6,8 @@ from typing import Any
 
 from limiter.core import BucketOrder, LeaseId, LimiterCore, SessionKind, Ticket
 from limiter.core.effects import Effect, Granted, Queued
-from limiter.core.events import Acquire, Disconnect, HeldLease, Hello, Release
-from tests.limiter.cores import listed, make_core, only
+from limiter.core.events import Acquire, Disconnect, HeldLease, Hello, Release, Tick
+from tests.limiter.cores import granted, listed, make_core, only
 
 FAIR: dict[str, Any] = {"order": BucketOrder.FAIR_BY_TENANT}
 
@@ -63,9 +63,10 @@ def test_a_hello_of_a_stream_that_was_not_lost_costs_nobody_a_turn() -> None:
 
 
 def test_a_restarted_limiter_serves_each_tenant_in_its_old_order() -> None:
-    core = make_core(1, epoch=9, **FAIR)
+    core = make_core(1, epoch=9, follows=True, **FAIR)
     core.handle(Hello("x", SessionKind.EXECUTOR, held=(HeldLease(LeaseId(5, 1), "code", "gone"),)), 0.0)
     old = [("b1", 4), ("a2", 3), ("a1", 2)]
     queued = tuple(Acquire("c", name, tenant=name[0], ticket=Ticket(5, seq)) for name, seq in old)
     core.handle(Hello("c", SessionKind.CLIENT, queued=queued), 0.0)
+    assert granted(core.handle(Tick(), 1.0)) == []
     assert drain(core, LeaseId(5, 1), "x") == ["a1", "b1", "a2"]

@@ -42,9 +42,16 @@ SILENCE = TIMING.executor_silence
 
 
 def restarted(
-    roster: Sequence[Member] | None, *, limit: int = 2, keeps: bool = False, timing: Timing = TIMING
+    roster: Sequence[Member] | None,
+    *,
+    limit: int = 2,
+    keeps: bool = False,
+    timing: Timing = TIMING,
+    follows: bool = False,
+    max_hold: float = 0.0,
 ) -> LimiterCore:
-    core = LimiterCore(7, [BucketLimits("code", limit)], now=100.0, timing=timing, roster=roster, keeps_roster=keeps)
+    limits = BucketLimits("code", limit, max_hold=max_hold)
+    core = LimiterCore(7, [limits], now=100.0, timing=timing, roster=roster, follows=follows, keeps_roster=keeps)
     core.handle(Hello("c", SessionKind.CLIENT, "client"), 100.0)
     return core
 
@@ -159,11 +166,38 @@ def test_without_a_roster_the_whole_learning_time_has_to_pass() -> None:
     assert granted(core.handle(Tick(), 100.0 + SILENCE)) == ["a"]
 
 
-def test_waiting_for_clients_never_lasts_longer_than_for_executors() -> None:
-    timing = Timing(executor_ttl=0.2, client_return=1.0)
-    core = restarted((X,), timing=timing)
-    hello(core, X, 100.0)
-    assert core.next_deadline() == 100.0 + timing.executor_silence
+@pytest.mark.parametrize(("max_hold", "until"), [(0.0, 101.0), (60.0, 103.0)])
+def test_clients_and_holders_are_waited_for_where_there_were_no_executors(max_hold: float, until: float) -> None:
+    core = restarted((), limit=2, follows=True, max_hold=max_hold)
+    assert core.recovering
+    assert granted(acquire(core, "c", "a", 100.0)) == []
+    assert granted(core.handle(Tick(), until - 0.001)) == []
+    held = (HeldLease(LeaseId(6, 1), "code", "d", 2, hold=30.0),) if max_hold else ()
+    early = (Acquire("d", "early", ticket=Ticket(6, 3)),)
+    core.handle(Hello("d", SessionKind.CLIENT, "other", held, early), until - 0.001)
+    effects = core.handle(Tick(), until)
+    assert granted(effects) == ([] if max_hold else ["early", "a"])
+    assert core.statistics(until).held == 2
+
+
+def test_held_leases_come_back_within_the_limit_and_for_as_long_as_clients_are_expected() -> None:
+    core = restarted((), limit=4, follows=True, max_hold=60.0)
+
+    def claim(now: float, *leases: tuple[int, int]) -> tuple[LeaseId, ...]:
+        held = tuple(HeldLease(LeaseId(6, seq), "code", "d", tokens, hold=30.0) for seq, tokens in leases)
+        return only(Welcomed, core.handle(Hello("d", SessionKind.CLIENT, held=held), now)).unknown
+
+    assert claim(100.1, (1, 3), (2, 2), (3, 1)) == (LeaseId(6, 2),)
+    assert core.statistics(100.1).held == 4
+    core.handle(Tick(), 103.0)
+    assert claim(103.9, (1, 3), (4, 1)) == ()
+    assert claim(104.1, (1, 3), (5, 1)) == (LeaseId(6, 5),)
+    assert core.statistics(104.1).held == 3
+
+
+def test_waiting_for_executors_lasts_no_less_than_for_clients() -> None:
+    core = restarted((X,), timing=Timing(executor_ttl=0.2, client_return=1.0))
+    assert core.next_deadline() == 101.0
 
 
 def test_requests_queue_and_time_out_while_it_recovers() -> None:
@@ -198,14 +232,15 @@ def test_an_older_roster_lets_nobody_in_who_is_not_on_it() -> None:
 
 
 def test_of_executors_that_are_let_in_at_once_the_tickets_decide() -> None:
-    core = restarted((), limit=1, keeps=True)
+    core = restarted((), limit=1, keeps=True, follows=True)
     first, second = (
         Hello(member.session_id, SessionKind.EXECUTOR, queued=(Acquire(member.session_id, "a", ticket=Ticket(6, seq)),))
         for member, seq in ((X, 9), (Y, 2))
     )
     core.handle(first, 100.0)
     change = only(RosterChanged, core.handle(second, 100.0))
-    effects = core.handle(RosterKept(change.version), 100.1)
+    core.handle(Tick(), 101.0)
+    effects = core.handle(RosterKept(change.version), 101.1)
     assert [effect.session_id for effect in effects if isinstance(effect, Granted)] == ["y"]
 
 
@@ -233,10 +268,10 @@ def test_a_silent_executor_is_taken_off_when_its_programs_have_ended() -> None:
 
 def test_an_executor_that_finds_no_room_is_not_kept() -> None:
     core = restarted((), keeps=True, timing=Timing(max_sessions=1))
-    change = only(RosterChanged, hello(core, X, 100.0))
+    change = [only(RosterChanged, hello(core, member, 100.0)) for member in (X, Y)][-1]
     effects = core.handle(RosterKept(change.version), 100.0)
-    assert only(Refused, effects).session_id == "x"
-    assert only(RosterChanged, effects).members == ()
+    assert only(Refused, effects).session_id == "y"
+    assert only(RosterChanged, effects).members == (X,)
 
 
 def test_a_hello_of_another_kind_is_refused_before_it_joins() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from limiter.core import LeaseId, RejectReason, SessionKind, Ticket, Timing
 from limiter.core.effects import (
     HeartbeatAcked,
@@ -90,28 +92,62 @@ def test_silent_executor_is_counted_until_its_work_has_provably_ended() -> None:
 
 
 def test_new_limiter_adopts_what_an_executor_runs_and_keeps_the_order_of_old_tickets() -> None:
-    core = make_core(2, epoch=9)
+    core = make_core(2, epoch=9, follows=True)
     running = tuple(HeldLease(LeaseId(5, number), "code", "c") for number in (1, 2, 3))
     assert only(Welcomed, core.handle(Hello("x", SessionKind.EXECUTOR, held=running), 0.0)).unknown == ()
     assert core.statistics(0.0).held == 3
     acquire(core, "d", "new")
     old = (Acquire("c", "second", ticket=Ticket(5, 8)), Acquire("c", "first", ticket=Ticket(5, 7)))
     core.handle(Hello("c", SessionKind.CLIENT, queued=old), 0.0)
-    order = []
+    order = granted(core.handle(Tick(), 1.0))
     for held in running:
-        order += granted(core.handle(Release("x", held.lease), 0.0))
+        order += granted(core.handle(Release("x", held.lease), 1.0))
     assert order == ["first", "second"]
     assert listed(core) == ["new"]
 
 
-def test_ticket_that_was_never_issued_is_replaced_by_a_fresh_one() -> None:
-    core = make_core(1)
+@pytest.mark.parametrize(("now", "ticket"), [(0.0, Ticket(99, 1)), (2.0, Ticket(4, 1)), (2.0, Ticket(5, 1))])
+def test_ticket_that_was_never_issued_or_comes_late_is_replaced_by_a_fresh_one(now: float, ticket: Ticket) -> None:
+    core = make_core(1, follows=True)
+    core.handle(Hello("x", SessionKind.EXECUTOR), 0.0)
     acquire(core, "d", "a")
     acquire(core, "d", "b")
-    forged = (Acquire("c", "forged", ticket=Ticket(99, 1)),)
-    effects = core.handle(Hello("c", SessionKind.CLIENT, queued=forged), 0.0)
+    core.handle(Tick(), 1.0)
+    effects = core.handle(Hello("c", SessionKind.CLIENT, queued=(Acquire("c", "forged", ticket=ticket),)), now + 1.0)
     assert only(Queued, effects).ticket == Ticket(5, 3)
     assert listed(core) == ["b", "forged"]
+
+
+def test_ticket_of_an_earlier_limiter_counts_once() -> None:
+    core = make_core(1, follows=True)
+    acquire(core, "d", "a")
+    old = Ticket(4, 1)
+    core.handle(Acquire("c", "first", ticket=old), 0.0)
+    core.handle(Acquire("c", "second", ticket=old), 0.0)
+    assert listed(core) == ["first", "a", "second"]
+    core.handle(Cancel("c", "first"), 0.0)
+    core.handle(Acquire("c", "third", ticket=old), 0.0)
+    assert listed(core) == ["third", "a", "second"], "it was never granted"
+
+
+def test_executor_that_no_earlier_limiter_had_let_in_runs_nothing() -> None:
+    core = make_core(2, follows=True)
+    held = (HeldLease(LeaseId(4, 1), "code", "c"),)
+    assert only(Welcomed, core.handle(Hello("y", SessionKind.EXECUTOR, held=held), 0.0)).unknown == (LeaseId(4, 1),)
+    assert only(Welcomed, core.handle(Hello("x", SessionKind.EXECUTOR, held=held), 0.0)).unknown == ()
+    core.handle(Tick(), 1.0)
+    late = core.handle(Hello("x", SessionKind.EXECUTOR, held=(*held, HeldLease(LeaseId(4, 2), "code", "c"))), 1.1)
+    assert only(Welcomed, late).unknown == (LeaseId(4, 2),)
+    assert core.statistics(1.1).held == 1
+
+
+def test_grant_that_was_lost_leaves_its_place_to_the_same_request() -> None:
+    core = make_core(1)
+    acquire(core, "c", "a")
+    acquire(core, "d", "b")
+    core.handle(Disconnect("c"), 0.1)
+    assert granted(core.handle(Hello("c", SessionKind.CLIENT, queued=(Acquire("c", "a"),)), 0.2)) == ["a"]
+    assert listed(core) == ["b"]
 
 
 def test_unary_session_lives_as_long_as_its_requests() -> None:
@@ -137,10 +173,16 @@ def test_unary_release_that_overtakes_its_acquire_wins() -> None:
 
 
 def test_bounds_on_sessions_and_kinds_refuse_a_hello() -> None:
-    core = make_core(timing=Timing(max_sessions=3))
-    assert "3 sessions are open" in only(Refused, core.handle(Hello("z", SessionKind.CLIENT), 0.0)).message
+    core = make_core(timing=Timing(max_sessions=2))
+    full = only(Refused, core.handle(Hello("z", SessionKind.CLIENT), 0.0))
+    assert full.message == "2 sessions of kind client are open, which is all that may"
     assert only(Refused, core.handle(Hello("x", SessionKind.CLIENT), 0.0)).retry_after == 0
-    assert "3 sessions are open" in only(Rejected, core.handle(Acquire("unary:m", "a", unary=True), 0.0)).message
+    for name in "mn":
+        core.handle(Acquire(f"unary:{name}", "a", unary=True), 0.0)
+    assert "2 callers" in only(Rejected, core.handle(Acquire("unary:o", "a", unary=True), 0.0)).message
+    assert only(Welcomed, core.handle(Hello("y", SessionKind.EXECUTOR), 0.0)), "nobody shuts executors out"
+    core.handle(Cancel("unary:m", "a"), 0.0)
+    assert granted(core.handle(Acquire("unary:o", "a", unary=True), 0.0)) == ["a"] or "a" in listed(core)
 
 
 def test_requests_of_sessions_that_never_said_hello_are_refused() -> None:

@@ -12,7 +12,7 @@ from limiter.client.grpc_transport import GrpcTransport, Targets
 from limiter.client.transport import ConnectionLost
 from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.chaos.proxy import Proxy
-from tests.limiter.servers import limiter_server
+from tests.limiter.servers import limiter_server, raw_hello
 
 
 async def test_reader_of_a_stream_that_is_closed_learns_that_it_is_lost() -> None:
@@ -41,7 +41,7 @@ async def test_reader_that_is_cancelled_is_cancelled() -> None:
 
 
 async def test_stream_after_one_that_was_given_up_does_not_take_its_connection() -> None:
-    hello = pb.SessionRequest(hello=pb.Hello(session_id="s", kind=pb.SESSION_KIND_CLIENT))
+    hello = pb.SessionRequest(hello=raw_hello())
     async with limiter_server() as server, Proxy(int(server.address.rpartition(":")[2])) as proxy:
         transport = GrpcTransport(proxy.address)
         try:

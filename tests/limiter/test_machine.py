@@ -14,7 +14,7 @@ LEASE = common_pb2.Lease(bucket="code", epoch=5, seq=1, client_session_id="s")
 
 
 def open_machine(kind: SessionKind = SessionKind.CLIENT) -> SessionMachine:
-    machine = SessionMachine(kind, "s", "name")
+    machine = SessionMachine(kind, "name")
     machine.connected(0.0)
     machine.take_frame(0.0)
     machine.received(welcome(heartbeat_ack=1 if kind is SessionKind.EXECUTOR else 0), 0.0)
@@ -58,7 +58,7 @@ def test_hello_lists_what_is_held_and_what_waits_with_its_ticket_and_the_time_le
     held, waits = ask(machine), ask(machine)
     frame(machine)
     grant(machine, held)
-    ticket = pb.Ticket(epoch=5, seq=9)
+    ticket = pb.Ticket(epoch=5, seq=9, proof=b"proof")
     machine.received(pb.SessionResponse(queued=[pb.Queued(request_id=waits, ticket=ticket)]), 0.0)
     assert machine.disconnected() == []
     machine.connected(4.0)

@@ -96,7 +96,7 @@ def test_a_grant_that_its_client_no_longer_wants_is_given_back() -> None:
 
 
 def test_a_restarted_limiter_counts_it_for_what_is_left() -> None:
-    core = LimiterCore(9, [BucketLimits("code", 4, max_hold=10.0)], now=0.0)
+    core = LimiterCore(9, [BucketLimits("code", 4, max_hold=10.0)], now=-3.0, follows=True)
     old = LeaseId(5, 1)
     held = (
         HeldLease(old, "code", "c", 3, hold=20.0),
@@ -111,7 +111,7 @@ def test_a_restarted_limiter_counts_it_for_what_is_left() -> None:
     assert only(Granted, core.handle(Acquire("c", "x"), 10.0))
 
 
-def _config(listen: str = ANYWHERE) -> LimiterConfig:
+def _config(listen: str = ANYWHERE, *, fresh: bool = True) -> LimiterConfig:
     bucket = BucketConfig(max_in_flight=4, max_hold_s=60.0, start_by_s=0.2, adaptive=True)
     return LimiterConfig(
         listen=listen,
@@ -119,7 +119,7 @@ def _config(listen: str = ANYWHERE) -> LimiterConfig:
         health_listen=ANYWHERE,
         buckets={"code": bucket},
         grace_s=0.1,
-        fresh=True,
+        fresh=fresh,
     )
 
 
@@ -249,7 +249,7 @@ async def test_it_is_counted_again_after_a_restart() -> None:
         async with LimiterServer(_config(listen)):
             context = client.lease(tokens=3, hold=30.0)
             await context.__aenter__()
-        async with LimiterServer(_config(listen)) as server:
+        async with LimiterServer(_config(listen, fresh=False)) as server:
             await until(lambda: server.statistics().held == 3)
             await context.__aexit__(None, None, None)
             await until(lambda: server.statistics().held == 0)

@@ -13,7 +13,7 @@ import pytest
 
 from limiter.server import LimiterServer
 from limiter.v1 import limiter_pb2 as pb
-from tests.limiter.servers import limiter_server, unary_stub, until
+from tests.limiter.servers import limiter_server, raw_hello, unary_stub, until
 
 Stream = grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse]
 
@@ -27,10 +27,6 @@ async def raw_session(server: LimiterServer, hello: pb.Hello | None) -> AsyncIte
             await stream.write(pb.SessionRequest(hello=hello))
         yield stream
         stream.cancel()
-
-
-def hello(session_id: str = "raw", kind: pb.SessionKind.ValueType = pb.SESSION_KIND_CLIENT) -> pb.Hello:
-    return pb.Hello(session_id=session_id, kind=kind)
 
 
 async def read(stream: Stream) -> pb.SessionResponse:
@@ -50,7 +46,7 @@ async def refusal(stream: Stream) -> tuple[grpc.StatusCode, str]:
 
 
 async def test_welcome_is_the_first_frame_and_many_requests_share_one() -> None:
-    async with limiter_server(2) as server, raw_session(server, hello()) as stream:
+    async with limiter_server(2) as server, raw_session(server, raw_hello()) as stream:
         first = await read(stream)
         assert first.HasField("welcome")
         assert (first.welcome.ttl_s, first.welcome.grace_s, first.welcome.resumed) == (6.0, 1.5, False)
@@ -65,7 +61,7 @@ async def test_welcome_is_the_first_frame_and_many_requests_share_one() -> None:
 
 
 async def test_bad_request_is_rejected_alone() -> None:
-    async with limiter_server() as server, raw_session(server, hello()) as stream:
+    async with limiter_server() as server, raw_session(server, raw_hello()) as stream:
         await read(stream)
         bad = [
             pb.Acquire(request_id="a b"),
@@ -88,15 +84,13 @@ async def test_bad_request_is_rejected_alone() -> None:
     [
         (pb.SessionRequest(heartbeat=1), "hello"),
         (pb.SessionRequest(hello=pb.Hello(kind=pb.SESSION_KIND_CLIENT)), "hello.session_id"),
-        (pb.SessionRequest(hello=pb.Hello(session_id="x")), "hello.kind"),
-        (pb.SessionRequest(hello=hello("unary:me")), "hello.session_id"),
+        (pb.SessionRequest(hello=raw_hello("x", pb.SESSION_KIND_UNSPECIFIED)), "hello.kind"),
+        (pb.SessionRequest(hello=pb.Hello(session_id="unary:me", kind=pb.SESSION_KIND_CLIENT)), "hello.secret"),
         (
-            pb.SessionRequest(
-                hello=pb.Hello(session_id="x", kind=pb.SESSION_KIND_EXECUTOR, held=[pb.HeldLease(tokens=1 << 30)])
-            ),
+            pb.SessionRequest(hello=raw_hello("x", pb.SESSION_KIND_EXECUTOR, held=[pb.HeldLease(tokens=1 << 30)])),
             "hello.held[0].tokens",
         ),
-        (pb.SessionRequest(hello=hello(), binds=[pb.Bind()]), "binds"),
+        (pb.SessionRequest(hello=raw_hello(), binds=[pb.Bind()]), "binds"),
     ],
 )
 async def test_stream_that_breaks_the_protocol_ends_with_the_field(frame: pb.SessionRequest, field: str) -> None:
@@ -109,16 +103,16 @@ async def test_stream_that_breaks_the_protocol_ends_with_the_field(frame: pb.Ses
 
 
 async def test_second_hello_is_refused() -> None:
-    async with limiter_server() as server, raw_session(server, hello()) as stream:
+    async with limiter_server() as server, raw_session(server, raw_hello()) as stream:
         await read(stream)
-        await stream.write(pb.SessionRequest(hello=hello()))
+        await stream.write(pb.SessionRequest(hello=raw_hello()))
         assert (await refusal(stream))[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_newer_stream_replaces_the_older_one_of_its_session() -> None:
-    async with limiter_server() as server, raw_session(server, hello()) as old:
+    async with limiter_server() as server, raw_session(server, raw_hello()) as old:
         await read(old)
-        async with raw_session(server, hello()) as new:
+        async with raw_session(server, raw_hello()) as new:
             assert (await read(new)).welcome.resumed
             assert (await read(old)).go_away.reason == "another stream has resumed this session"
             assert (await refusal(old))[0] is grpc.StatusCode.OK
@@ -127,10 +121,10 @@ async def test_newer_stream_replaces_the_older_one_of_its_session() -> None:
 
 
 async def test_hello_of_another_kind_is_sent_away_and_harms_nobody() -> None:
-    async with limiter_server() as server, raw_session(server, hello()) as stream:
+    async with limiter_server() as server, raw_session(server, raw_hello()) as stream:
         await read(stream)
         async with raw_session(server, None) as impostor:
-            kind = hello(kind=pb.SESSION_KIND_EXECUTOR)
+            kind = raw_hello(kind=pb.SESSION_KIND_EXECUTOR)
             await impostor.write(pb.SessionRequest(hello=kind, acquires=[pb.Acquire(request_id="theirs")]))
             assert "another kind" in (await read(impostor)).go_away.reason
         await stream.write(pb.SessionRequest(acquires=[pb.Acquire(request_id="1")]))
@@ -139,7 +133,7 @@ async def test_hello_of_another_kind_is_sent_away_and_harms_nobody() -> None:
 
 
 async def test_silent_executor_is_sent_away() -> None:
-    executor = hello("executor", pb.SESSION_KIND_EXECUTOR)
+    executor = raw_hello("executor", pb.SESSION_KIND_EXECUTOR)
     async with limiter_server(executor_ttl_s=0.3) as server, raw_session(server, executor) as stream:
         assert (await read(stream)).HasField("welcome")
         assert (await read(stream)).go_away.reason == "it was silent for too long"

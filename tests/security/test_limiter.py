@@ -21,7 +21,7 @@ from limiter.client import LeaseRefused, LimiterUnavailable
 from limiter.config import LimiterConfig
 from limiter.server import LimiterServer
 from limiter.v1 import limiter_pb2 as pb
-from tests.limiter.servers import admin_stub, lease_message, unary_lease, unary_stub
+from tests.limiter.servers import admin_stub, lease_message, raw_hello, unary_lease, unary_stub
 from tests.security.authority import Authority
 from tests.security.services import TOKENS, Secrets, guarded_limiter
 
@@ -112,7 +112,7 @@ async def test_a_client_can_not_pass_for_an_executor(secrets: Secrets) -> None:
         ):
             async with unary_stub(server, secrets.security(who)) as stub:
                 stream = stub.Session(timeout=10)
-                await stream.write(pb.SessionRequest(hello=pb.Hello(session_id="s", kind=kind, name="n")))
+                await stream.write(pb.SessionRequest(hello=raw_hello("s", kind)))
                 assert await ended(stream.read()) == (grpc.StatusCode.PERMISSION_DENIED, problem)
         # A session that is a client's binds nothing.
         async with (
@@ -121,7 +121,7 @@ async def test_a_client_can_not_pass_for_an_executor(secrets: Secrets) -> None:
             unary_stub(server, secrets.security()) as stub,
         ):
             stream = stub.Session(timeout=10)
-            await stream.write(pb.SessionRequest(hello=pb.Hello(session_id="s", kind=pb.SESSION_KIND_CLIENT)))
+            await stream.write(pb.SessionRequest(hello=raw_hello()))
             await stream.write(pb.SessionRequest(binds=[pb.Bind(lease=lease_message(lease))]))
             await stream.read()  # the welcome
             code, text = await ended(stream.read())

@@ -20,7 +20,7 @@ from fairbox.v1 import common_pb2
 from limiter import LimiterClient
 from limiter.server import LimiterServer
 from limiter.v1 import limiter_pb2 as pb
-from tests.limiter.servers import admin_stub, unary_stub
+from tests.limiter.servers import admin_stub, raw_hello, unary_stub
 from tests.security.authority import Authority, Files
 from tests.security.services import Secrets, guarded_limiter
 
@@ -146,7 +146,7 @@ async def test_a_clients_certificate_and_authorities_are_rotated_too(secrets: Se
         unary_stub(server, replace(secrets.security(), tls_ca=str(client_trusts))) as clients,
     ):
         in_flight = clients.Session()
-        await in_flight.write(pb.SessionRequest(hello=pb.Hello(session_id="s", kind=pb.SESSION_KIND_CLIENT)))
+        await in_flight.write(pb.SessionRequest(hello=raw_hello()))
         assert isinstance(await in_flight.read(), pb.SessionResponse)
         new = Authority(tmp_path, "new")
         for path in (server_trusts, client_trusts):

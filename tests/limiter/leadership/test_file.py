@@ -50,17 +50,19 @@ async def test_first_start_knows_nobody_unless_it_is_fresh(tmp_path: Path) -> No
     assert term.roster is None
     assert abs(term.epoch - time.time() * 1000) < 60_000
     assert leadership.lead_until == float("inf")
-    assert state(tmp_path / "a") == {"epoch": term.epoch, "roster": None}
+    assert state(tmp_path / "a") == {"epoch": term.epoch, "roster": None, "key": term.key.hex()}
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600, "whoever has the key can make tickets"
     await leadership.resign()
     fresh = FileLeadership(tmp_path / "b", fresh=True)
-    assert (await fresh.campaign()).roster == ()
+    first = await fresh.campaign()
+    assert (first.roster, first.follows) == ((), False)
     await fresh.resign()
 
 
 async def test_the_next_gets_the_roster_and_a_higher_epoch(tmp_path: Path) -> None:
     path = tmp_path / "state"
     first = FileLeadership(path, name="first")
-    epoch = (await first.campaign()).epoch
+    before = await first.campaign()
     await first.store(ROSTER)
     second = FileLeadership(path, name="second", fresh=True)
     campaign = asyncio.create_task(second.campaign())
@@ -70,13 +72,14 @@ async def test_the_next_gets_the_roster_and_a_higher_epoch(tmp_path: Path) -> No
     await first.resign()
     await first.resign()
     term = await asyncio.wait_for(campaign, 5)
-    assert (term.epoch > epoch, term.roster, second.leader) == (True, ROSTER, "second")
+    assert (term.epoch > before.epoch, term.roster, second.leader) == (True, ROSTER, "second")
+    assert (term.follows, term.key) == (True, before.key), "what the first has given is known"
     with pytest.raises(LeadershipLost, match="does not lead"):
         await first.store(())
     await second.resign()
     path.write_text(json.dumps({"epoch": 1 << 50, "roster": []}))
     third = FileLeadership(path)
-    assert (await third.campaign()) == type(term)((1 << 50) + 1, ())
+    assert (await third.campaign()).epoch == (1 << 50) + 1
     await third.resign()
 
 
@@ -85,10 +88,11 @@ async def test_the_next_gets_the_roster_and_a_higher_epoch(tmp_path: Path) -> No
     [
         ("", "Expecting value"),
         ('{"epoch": 3', "delimiter"),
-        ('{"epoch": 3}', "it must have epoch and roster, and nothing else"),
+        ('{"epoch": 3}', "it must have epoch, roster and key, and nothing else"),
         ('{"epoch": 0, "roster": []}', "epoch is 0, must be from 1"),
         ('{"epoch": 3, "roster": [["a"]]}', r"roster\[0\] is \['a'\], must be a session and a name"),
         ('{"epoch": 3, "roster": {}}', "roster is {}, must be a list or null"),
+        ('{"epoch": 3, "roster": [], "key": "ab"}', "key must be 64 hexadecimal digits"),
     ],
 )
 async def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, text: str, sentence: str) -> None:

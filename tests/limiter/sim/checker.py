@@ -13,6 +13,7 @@ hold for it, and docs/limiter.md says so.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.limiter.sim.loop import Process, SimLoop
@@ -34,6 +35,10 @@ class Program:
     tokens: int
     started: float = 0.0
     excused: bool = False
+    held: tuple[int, int] | None = None
+    """The lease, where a client holds it without a bind."""
+    reported: bool = True
+    """With `held`: whether somebody is left who tells a new limiter of it."""
 
 
 class Checker:
@@ -50,6 +55,10 @@ class Checker:
         """By bucket: since when which limit is in force."""
         self._reported: Counter[str] = Counter()
         self._excused: dict[Process, None] = {}
+        self.granted_at: dict[tuple[int, int], float] = {}
+        """When each lease with a hold time was granted, so that clients can keep to it however late they hear of it."""
+        self.forgers: dict[str, str] = {}
+        """Names of those who claim what they do not have, by the sessions that are theirs."""
 
     def count(self, what: str) -> None:
         """Something worth counting has happened."""
@@ -94,6 +103,13 @@ class Checker:
         if program in self.running:
             del self.running[program]
             self._trace.event(f"stop {program.name} on {program.executor}")
+
+    def excuse_unreported(self, counted: Callable[[tuple[int, int]], bool] | None = None) -> None:
+        """A limiter has begun to lead, and can't know what nobody tells it of. `counted`: it has heard everybody that
+        came in time, and what it does not count by now it never will."""
+        for program in self.running:
+            if program.held is not None and not (counted(program.held) if counted else program.reported):
+                program.excused = True
 
     def excuse(self, executor: Process) -> None:
         """The executor can't keep its promise from now on; what it runs is not judged any more."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 
 from limiter import BindStatus, Lease, LimiterClient, LimiterError
+from tests.limiter.sim.checker import Program
 from tests.limiter.sim.connection import Broken, dial
 from tests.limiter.sim.loop import Process
 from tests.limiter.sim.transport import SimTransport
@@ -53,6 +54,8 @@ class ClientNode:
         )
         self._leaving = asyncio.Event()
         self._serial = 0
+        self._held: dict[Program, None] = {}
+        """What runs under leases that nobody binds."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -75,7 +78,9 @@ class ClientNode:
         self._leaving.set()
 
     def died(self) -> None:
-        """Nothing is left of it."""
+        """What it holds goes on, elsewhere: nobody tells a new limiter of it."""
+        for program in self._held:
+            program.reported = False
 
     def prober(self, bucket: str) -> Callable[[], Coroutine[None, None, None]]:
         """Asks for one short lease, when all is quiet. Raises LimiterError."""
@@ -101,7 +106,8 @@ class ClientNode:
         tokens = rng.randint(1, bucket.max_in_flight) if world.scenario.heavy and rng.random() < 0.3 else 1
         seconds = min(20.0, rng.expovariate(1 / world.scenario.program))
         request = Execute(f"{self._label}.{self._serial}", bucket.name, tokens, seconds, None)
-        if rng.random() < 0.1:
+        hold = rng.uniform(1.0, 10.0) if bucket.max_hold else 0.0
+        if rng.random() < 0.1 and not hold:
             await self._execute(request)
             return
         timeout = rng.choice([0.3, 3.0, 20.0, 20.0])
@@ -111,12 +117,12 @@ class ClientNode:
         try:
             async with asyncio.timeout(patience) as changed:
                 async with self.client.lease(
-                    request.bucket, request.tokens, queue_timeout=timeout, tenant=tenant
+                    request.bucket, request.tokens, queue_timeout=timeout, tenant=tenant, hold=hold
                 ) as lease:
-                    if rng.random() < 0.9:
+                    if rng.random() < 0.9 or hold:
                         changed.reschedule(None)
                     self._check_wait(request, asked, stopped, timeout)
-                    await self._use(request, lease)
+                    await (self._hold(request, lease, hold) if hold else self._use(request, lease))
                     return
         except TimeoutError:
             checker.count("changed mind")
@@ -145,6 +151,26 @@ class ClientNode:
         if answer == BindStatus.WRONG_EPOCH and self._world.scenario.extended:
             await self._replace(request, lease)
 
+    async def _hold(self, request: Execute, lease: Lease, hold: float) -> None:
+        """Runs something under a lease that nobody binds, for no longer than it is granted for."""
+        world, checker = self._world, self._world.checker
+        name = (lease.epoch, lease.seq)
+        until = min(checker.granted_at[name] + hold * 0.97, world.loop.true_time + request.seconds)
+        if until <= world.loop.true_time or lease not in self.client.held:
+            return
+        program = Program(request.run_id, self.process, request.bucket, request.tokens, held=name)
+        self._held[program] = None
+        checker.count("held")
+        checker.started(program)
+        # It runs elsewhere, and ends there in time, whatever becomes of this client.
+        world.loop.after(until - world.loop.true_time, checker.stopped, program)
+        try:
+            await asyncio.sleep((until - world.loop.true_time) * 1.02)
+        finally:
+            if not self.process.dead:
+                del self._held[program]
+                checker.stopped(program)
+
     async def _replace(self, request: Execute, void: Lease) -> None:
         """Asks for the place of a lease that nobody had bound when its limiter died."""
         self._world.checker.count("asked instead")
@@ -157,6 +183,8 @@ class ClientNode:
 
 async def execute(world: World, rng: random.Random, process: Process, request: Execute) -> str:
     """Calls an executor; the request or the answer can be lost."""
+    if not world.scenario.executors:
+        return "nobody"
     target = f"executor{rng.randrange(world.scenario.executors)}"
     end = dial(world.network, process, target)
     try:

@@ -34,8 +34,8 @@ class Defect:
     """One mistake."""
 
     name: str
-    patches: tuple[tuple[type, str, Wrap], ...]
-    """Class, method, and what becomes of it."""
+    patches: tuple[tuple[Any, str, Wrap], ...]
+    """Class or module, method, and what becomes of it."""
     faults: tuple[Fault, ...]
     finds: frozenset[str]
     """Kinds of violations, any of which shows it."""
@@ -72,16 +72,16 @@ def _always(_: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _no_wait(init: Callable[..., Any]) -> Callable[..., Any]:
-    def wrong(self: Recovery, *args: Any) -> None:
-        init(self, *args)
+    def wrong(self: Recovery, *args: Any, **more: Any) -> None:
+        init(self, *args, **more)
         self.active = False
 
     return wrong
 
 
 def _learn_too_short(init: Callable[..., Any]) -> Callable[..., Any]:
-    def wrong(self: Recovery, roster: Any, timing: Timing, now: float) -> None:
-        init(self, roster, timing, now)
+    def wrong(self: Recovery, roster: Any, timing: Timing, now: float, **more: Any) -> None:
+        init(self, roster, timing, now, **more)
         self._until = now + timing.executor_silence / 8
 
     return wrong
@@ -257,9 +257,9 @@ DEFECTS = (
     Defect(
         "an executor is let in before the roster is written",
         ((Roster, "admits", _always),),
-        (Fault.LIMITER_CRASH,),
+        (Fault.LIMITER_CRASH, Fault.FADING),
         _LIMIT,
-        {**_RESTARTS, "limiters": 1},
+        {**_RESTARTS, "limiters": 1, "fault_every": 1.0, "timing": Timing(), "program": 8.0},
     ),
     Defect(
         "an executor starts a program without looking again after the bind",

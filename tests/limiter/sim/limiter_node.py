@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from limiter.leadership import Alone, Elector, Leadership, LeadershipLost, Term
 from limiter.server.hub import Hub
@@ -29,7 +30,7 @@ class SimAlone(Alone):
     async def campaign(self) -> Term:
         """At once."""
         term = await super().campaign()
-        return Term(self._life, term.roster)
+        return replace(term, epoch=self._life)
 
 
 class LimiterNode:
@@ -102,6 +103,7 @@ class LimiterNode:
     def _lead(self, hub: Hub) -> None:
         self.hub = hub
         self._world.checker.count("leads")
+        self._world.checker.excuse_unreported()
         watch(hub.core, self._world, self.process)
         for bucket in self._world.scenario.buckets:
             self._world.checker.configured(bucket.name, bucket.max_in_flight)
@@ -117,7 +119,7 @@ class LimiterNode:
         if self.hub is None or self.hub.closed:
             end.abort()
             return
-        if self._world.scenario.unary:
+        if self._world.scenario.extended:
             task = asyncio.create_task(serve_any(end, self.hub))
         else:
             task = asyncio.create_task(serve_session(end, self.hub))

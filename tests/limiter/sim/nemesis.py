@@ -192,7 +192,8 @@ class Nemesis:
         node = self._world.nodes[name] if name is not None else None
         if not isinstance(node, LimiterNode) or node.hub is None or not node.leads:
             return
-        leases = node.hub.core.leases()
+        # What is held without a bind goes on when it is revoked, so that is left alone.
+        leases = [lease for lease in node.hub.core.leases() if lease.state is not LeaseState.HELD]
         if leases:
             lease = self._rng.choice(leases)
             self._world.checker.count(f"revoked {LeaseState(lease.state)}")

@@ -17,6 +17,12 @@ EXTENDED_FROM = 100_000
 """Seeds from here on have more in their world; those below stay what they are when that changes."""
 
 
+HELD = "held"
+"""The bucket whose leases nobody binds."""
+SESSIONS = 40
+"""Sessions of one kind in the extended world: enough for all who take part, also after crashes."""
+
+
 class Fault(StrEnum):
     """What can befall the simulated cluster."""
 
@@ -129,6 +135,8 @@ class Scenario:
     """Tenants that requests name; 0: they name none."""
     operator: bool = False
     """Whether somebody changes buckets all the time."""
+    forgers: int = 0
+    """Clients that claim what they were never given, and call anonymously without end."""
 
     @property
     def prompt(self) -> bool:
@@ -149,13 +157,19 @@ def _extend(scenario: Scenario) -> Scenario:
     paced = BucketLimits("paced", 4, start_by=start_by, rate_per_s=rng.choice([4.0, 10.0]), burst=rng.choice([1, 4]))
     shared = BucketLimits("shared", 3, start_by=start_by, order=BucketOrder.FAIR_BY_TENANT)
     more = rng.choice([(), (paced,), (shared,), (paced, shared)])
+    unary, operator = rng.choice([0, 2, 4]), rng.random() < 0.4
+    held = BucketLimits(HELD, 2, start_by=start_by, max_hold=12.0)
+    holds = rng.random() < 0.6
     return replace(
         scenario,
         extended=True,
-        buckets=(scenario.buckets[0], *more),
-        unary=rng.choice([0, 2, 4]),
+        buckets=(scenario.buckets[0], *more, *((held,) if holds else ())),
+        unary=unary,
         tenants=3 if shared in more else 0,
-        operator=rng.random() < 0.4,
+        operator=operator,
+        executors=rng.choice([0, scenario.executors]) if holds else scenario.executors,
+        forgers=rng.choice([0, 1, 2]),
+        timing=replace(scenario.timing, max_sessions=SESSIONS),
     )
 
 

@@ -14,18 +14,20 @@ from limiter.core import SessionKind
 from tests.limiter.sim.audit import audit
 from tests.limiter.sim.client_node import ClientNode
 from tests.limiter.sim.executor_node import ExecutorNode
+from tests.limiter.sim.forger_node import ForgerNode
 from tests.limiter.sim.limiter_node import LimiterNode
 from tests.limiter.sim.loop import SimLoop
 from tests.limiter.sim.nemesis import Nemesis
 from tests.limiter.sim.operator import Operator
 from tests.limiter.sim.records import StoreNode
 from tests.limiter.sim.scenario import Scenario
+from tests.limiter.sim.unary import FORGER
 from tests.limiter.sim.unary_node import UNARY, UnaryNode
 from tests.limiter.sim.world import STORE, Node, World
 
 _RECONNECTED_WITHIN_S = 20.0
 """After the last fault every connection that looks alive is alive: dead ones are noticed within 14 s."""
-_WORKERS: tuple[type[Node], ...] = (ClientNode, UnaryNode, ExecutorNode)
+_WORKERS: tuple[type[Node], ...] = (ClientNode, UnaryNode, ForgerNode, ExecutorNode)
 _QUIET_WITHIN_S = 120.0
 """True seconds after the last fault in which every request has to end: the longest queue timeout, backstop, program
 and partition together."""
@@ -77,6 +79,8 @@ def make_node(world: World, name: str) -> Node:
         return LimiterNode(world, name)
     if name.startswith(UNARY):
         return UnaryNode(world, name)
+    if name.startswith(FORGER):
+        return ForgerNode(world, name)
     return ExecutorNode(world, name) if name.startswith("executor") else ClientNode(world, name)
 
 
@@ -98,6 +102,7 @@ async def _history(world: World) -> None:
     names += [f"executor{number}" for number in range(scenario.executors)]
     names += [f"client{number}" for number in range(scenario.clients)]
     names += [f"{UNARY}{number}" for number in range(scenario.unary)]
+    names += [f"{FORGER}{number}" for number in range(scenario.forgers)]
     for name in names:
         world.start(name)
     nemesis = world.loop.create_task(Nemesis(world).run())
@@ -115,7 +120,7 @@ async def _history(world: World) -> None:
         await _probe(world)
     await asyncio.sleep(0.5)
     _check_nothing_left(world)
-    for kind in (UnaryNode, ClientNode, ExecutorNode, LimiterNode, StoreNode):
+    for kind in (UnaryNode, ForgerNode, ClientNode, ExecutorNode, LimiterNode, StoreNode):
         for name in [name for name, node in world.nodes.items() if isinstance(node, kind)]:
             await world.leave(name)
     await world.ended()

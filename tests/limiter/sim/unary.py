@@ -13,6 +13,8 @@ from tests.limiter.sim.connection import Broken, End
 from tests.limiter.sim.transport import serve_session
 
 _FIRST_WITHIN_S = 10.0
+FORGER = "client-forger"
+"""How the names of those begin who make claims up, and the name that they give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ async def serve_any(end: End, hub: Hub) -> None:
         return
     if isinstance(first, pb.SessionRequest):
         end.put_back(first)
-        await serve_session(end, hub)
+        await serve_session(end, hub, forged=first.hello.name == FORGER)
         return
     try:
         await end.send(await _call(first, end, hub))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from limiter.core import BucketOrder, LimiterCore
-from limiter.core.effects import Configured, Effect, Granted
-from limiter.core.events import Configure, Event
+from limiter.core.effects import Configured, Effect, Granted, Refused
+from limiter.core.events import Acquire, Configure, Event, Hello
 from limiter.core.lease import Request
 from tests.limiter.sim.loop import Process
 from tests.limiter.sim.pace import Pace
 from tests.limiter.sim.turns import Turns
+from tests.limiter.sim.unary import FORGER
 from tests.limiter.sim.world import World
 
 _TINY_S = 1e-6
@@ -30,6 +31,9 @@ class _Watcher:
         self._process = process
         self._paces: dict[str, Pace] = {}
         self._turns: dict[str, Turns] = {}
+        self._claims_until = core._started
+        self._seen: set[str] = set()
+        """Requests of forgers."""
         for bucket in core._ledger.buckets.values():
             self._begin(bucket.limits.name, core._started)
 
@@ -38,12 +42,22 @@ class _Watcher:
         return [effect for event in events for effect in self._handle(event, now)]
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
+        core, recovering = self._core, self._core.recovering
+        last = (core.epoch, core._ledger.last_ticket)
         effects = self._decide((event,), now)
         if self._process.dead:
             return effects
+        if recovering and not core.recovering:
+            self._claims_until = now + core.timing.client_return
+            if not self._world.scenario.prompt:
+                self._world.checker.excuse_unreported(core._ledger.leases.__contains__)
+        if isinstance(event, (Hello, Acquire)):
+            self._check_claims(event, last, now)
         for effect in effects:
             if isinstance(effect, Granted):
                 self._granted(effect, now)
+            elif isinstance(effect, Refused) and "sessions of kind executor are open" in effect.message:
+                self._world.checker.violated("shut out", effect.message)
             elif isinstance(effect, Configured) and isinstance(event, Configure) and effect.changed:
                 self._world.checker.configured(effect.bucket, event.limits.max_in_flight)
                 self._begin(effect.bucket, now, changed=True)
@@ -54,6 +68,30 @@ class _Watcher:
             for text in turns.found():
                 self._world.checker.violated("fair", text)
         return effects
+
+    def _check_claims(self, event: Hello | Acquire, last: tuple[int, int], now: float) -> None:
+        """Nobody gains by claims that are not true, or that are made too late or too often."""
+        core, checker = self._core, self._world.checker
+        session = core._ledger.sessions.get(event.session_id)
+        forger = event.session_id in checker.forgers
+        if isinstance(event, Hello) and (event.name == FORGER) is not forger:
+            checker.violated("forged", f"{event.name} has opened a session that is not its own")
+        if session is None or not forger:
+            return
+        for request in session.requests.values():
+            if request.request_id not in self._seen and request.ticket <= last:
+                checker.violated("forged", f"a request has come to place {request.ticket}, the last is {last}")
+            self._seen.add(request.request_id)
+        adopted = [lease for lease in session.leases.values() if lease.request is None and lease.granted_at == now]
+        for lease in adopted:
+            checker.count("a claim was believed")
+            late = not core.recovering and now >= self._claims_until
+            if late or (lease.lease_id, event.session_id) not in self._world.given:
+                checker.violated(
+                    "forged", f"lease {lease.lease_id} counts, and has not been granted or was claimed late"
+                )
+            if lease.bucket.held > lease.bucket.limits.max_in_flight:
+                checker.violated("forged", f"{lease.bucket.held} tokens of {lease.bucket.limits.name} are claimed")
 
     def _begin(self, name: str, now: float, *, changed: bool = False) -> None:
         """The bucket's rules are others from now on."""
@@ -72,6 +110,9 @@ class _Watcher:
         lease = core._ledger.leases.get(effect.lease)
         if lease is None or lease.request is None:
             return
+        if effect.held:
+            checker.granted_at[effect.lease] = self._world.loop.true_time
+            self._world.given.add((effect.lease, effect.session_id))
         pace = self._paces.get(effect.bucket)
         if pace is not None and not pace.allows(1, now):
             checker.violated("rate", f"{effect.bucket} grants faster than {pace}")

@@ -69,6 +69,8 @@ class World:
         self.checker = Checker(loop, self.trace, limits)
         self.nodes: dict[str, Node] = {}
         """Those that run, by name."""
+        self.given: set[tuple[tuple[int, int], str]] = set()
+        """Leases with a hold time that were granted, and to which sessions."""
         self.busy = True
         """Whether clients ask for more."""
         self._make = make
