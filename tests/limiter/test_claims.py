@@ -15,6 +15,8 @@ import pytest
 from fairbox.channels import open_channel
 from fairbox.v1 import common_pb2
 from limiter import ExecutorSession, LimiterClient
+from limiter.core import LeaseId, Ticket
+from limiter.server.claims import Claims
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 from tests.limiter.servers import LimiterProcess, limiter_process, limiter_server, queued, raw_hello, unary_stub, until
@@ -50,6 +52,21 @@ def pushy() -> pb.Hello:
     """Asks for the first place of all, and for the whole limit."""
     asks = pb.Acquire(request_id="pushy", ticket=pb.Ticket(epoch=1, seq=1, proof=b"0" * 16))
     return raw_hello("forger", held=made_up(3), queued=[asks])
+
+
+def test_a_proof_is_good_for_what_it_was_given_for_and_nothing_else() -> None:
+    claims, ticket, lease = Claims(b"key"), Ticket(5, 7), LeaseId(5, 8)
+    proof = claims.ticket_proof("s", ticket, "code", "t")
+    assert claims.owns_ticket(proof, "s", ticket, "code", "t")
+    for other in (("z", ticket, "code", "t"), ("s", Ticket(5, 6), "code", "t"), ("s", ticket, "gpu", "t")):
+        assert not claims.owns_ticket(proof, *other)
+    assert not claims.owns_ticket(proof, "s", ticket, "code", "u")
+    assert not Claims(b"another").owns_ticket(proof, "s", ticket, "code", "t")
+    held = claims.hold_proof("s", lease, "code", 2, "t")
+    assert claims.owns_hold(held, "s", lease, "code", 2, "t")
+    assert not claims.owns_hold(held, "s", lease, "code", 3, "t")
+    assert not claims.owns_hold(held, "s", lease, "code", 2, "u")
+    assert not claims.owns_hold(proof, "s", LeaseId(*ticket), "code", 1, "t"), "a place is no lease"
 
 
 async def test_a_made_up_ticket_and_made_up_holds_gain_nothing_from_a_limiter_that_runs() -> None:

@@ -152,24 +152,13 @@ class ClientNode:
             await self._replace(request, lease)
 
     async def _hold(self, request: Execute, lease: Lease, hold: float) -> None:
-        """Runs something under a lease that nobody binds, for no longer than it is granted for."""
-        world, checker = self._world, self._world.checker
-        name = (lease.epoch, lease.seq)
-        until = min(checker.granted_at[name] + hold * 0.97, world.loop.true_time + request.seconds)
-        if until <= world.loop.true_time or lease not in self.client.held:
+        """Runs something under a lease that nobody binds, and tells new limiters of it while this client lives."""
+        program = Program(request.run_id, self.process, request.bucket, request.tokens, held=(lease.epoch, lease.seq))
+        if lease not in self.client.held:
             return
-        program = Program(request.run_id, self.process, request.bucket, request.tokens, held=name)
         self._held[program] = None
-        checker.count("held")
-        checker.started(program)
-        # It runs elsewhere, and ends there in time, whatever becomes of this client.
-        world.loop.after(until - world.loop.true_time, checker.stopped, program)
-        try:
-            await asyncio.sleep((until - world.loop.true_time) * 1.02)
-        finally:
-            if not self.process.dead:
-                del self._held[program]
-                checker.stopped(program)
+        await run_held(self._world, program, hold, request.seconds)
+        self._held.pop(program, None)
 
     async def _replace(self, request: Execute, void: Lease) -> None:
         """Asks for the place of a lease that nobody had bound when its limiter died."""
@@ -179,6 +168,24 @@ class ClientNode:
 
     async def _execute(self, request: Execute) -> str:
         return await execute(self._world, self._rng, self.process, request)
+
+
+async def run_held(world: World, program: Program, hold: float, seconds: float) -> None:
+    """Runs a program under a lease that nobody binds, for no longer than that is granted for."""
+    assert program.held is not None
+    checker = world.checker
+    left = min(checker.granted_at[program.held] + hold * 0.97 - world.loop.true_time, seconds)
+    if left <= 0:
+        return
+    checker.count("held")
+    checker.started(program)
+    # It runs elsewhere, and ends there in time, whatever becomes of its client.
+    world.loop.after(left, checker.stopped, program)
+    try:
+        await asyncio.sleep(left * 1.02)
+    finally:
+        if not program.executor.dead:
+            checker.stopped(program)
 
 
 async def execute(world: World, rng: random.Random, process: Process, request: Execute) -> str:

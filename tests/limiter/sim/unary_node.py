@@ -7,7 +7,8 @@ import asyncio
 from limiter import Lease
 from limiter.core.effects import Granted
 from limiter.core.events import Acquire, Cancel
-from tests.limiter.sim.client_node import Execute, execute
+from tests.limiter.sim.checker import Program
+from tests.limiter.sim.client_node import Execute, execute, run_held
 from tests.limiter.sim.connection import Broken, dial
 from tests.limiter.sim.unary import Answer
 from tests.limiter.sim.world import LIMITER, World
@@ -62,7 +63,8 @@ class UnaryNode:
     async def _one(self) -> None:
         world, rng, checker = self._world, self._rng, self._world.checker
         self._serial += 1
-        bucket = rng.choice(world.scenario.buckets).name
+        limits = rng.choice(world.scenario.buckets)
+        bucket, hold = limits.name, rng.uniform(1.0, 10.0) if limits.max_hold and rng.random() < 0.7 else 0.0
         timeout = rng.choice([0.3, 3.0, 20.0])
         patience = rng.choice([timeout + _BACKSTOP_S, timeout + _BACKSTOP_S, rng.uniform(0.0, 0.05), rng.random()])
         ask = Acquire(
@@ -71,6 +73,7 @@ class UnaryNode:
             bucket=bucket,
             queue_timeout=timeout,
             start_by=_UNBOUND_TTL_S,
+            hold=hold,
             tenant=f"t{rng.randrange(world.scenario.tenants)}" if world.scenario.tenants else "",
             unary=True,
         )
@@ -82,12 +85,12 @@ class UnaryNode:
             if took > timeout + _BACKSTOP_S + _SLACK_S:
                 checker.violated("late", f"a unary call took {took:.1f} s, its queue timeout was {timeout}")
             if answer.granted is not None:
-                await self._use(answer.granted)
+                await self._use(answer.granted, hold)
         finally:
             if not self.process.dead:
                 await self._call(Cancel(self._client_id, ask.request_id, ask.attempt), _RELEASE_WITHIN_S)
 
-    async def _use(self, granted: Granted) -> None:
+    async def _use(self, granted: Granted, hold: float) -> None:
         """Runs a program under its lease."""
         world, rng = self._world, self._rng
         if rng.random() < 0.1:
@@ -95,6 +98,10 @@ class UnaryNode:
         lease = Lease(granted.bucket, granted.lease.epoch, granted.lease.seq, granted.session_id)
         seconds = min(20.0, rng.expovariate(1 / world.scenario.program))
         run_id = f"{self._client_id}.{self._serial}.{lease.seq}"
+        if hold:
+            program = Program(run_id, self.process, granted.bucket, 1, held=granted.lease, reported=False)
+            await run_held(world, program, hold, seconds)
+            return
         await execute(world, rng, self.process, Execute(run_id, granted.bucket, 1, seconds, lease))
 
     async def _call(self, call: Acquire | Cancel, within: float) -> Answer:

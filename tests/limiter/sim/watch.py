@@ -61,7 +61,7 @@ class _Watcher:
             elif isinstance(effect, Configured) and isinstance(event, Configure) and effect.changed:
                 self._world.checker.configured(effect.bucket, event.limits.max_in_flight)
                 self._begin(effect.bucket, now, changed=True)
-        if not self._core.recovering:
+        if core._leads and not core.recovering:
             self._check_idle(now)
         for name, turns in self._turns.items():
             turns.settle({each.tenant for each in self._waiting(name)})
