@@ -65,6 +65,20 @@ def test_a_released_record_and_one_of_its_own_identity_are_taken_at_once(holder:
     assert write_of(election, 0.0) == Write(Record("me", 5, 6.0, "5.1", ROSTER), "v1")
 
 
+@pytest.mark.parametrize(("kept", "key"), [(b"kept", b"kept"), (b"", b"mine")])
+def test_a_term_has_the_key_of_the_one_before_and_knows_that_there_was_one(kept: bytes, key: bytes) -> None:
+    election = Election("me", fresh=True, key=b"mine")
+    election.saw(replace(OTHER, holder="", key=kept), 0.0)
+    election.wrote(write_of(election, 0.0).record, 0.0)
+    assert election.term is not None
+    assert (election.term.follows, election.term.key) == (True, key)
+    first = Election("me", fresh=True, key=b"mine")
+    first.saw(None, 0.0)
+    first.wrote(write_of(first, 0.0).record, 0.0)
+    assert first.term is not None
+    assert (first.term.follows, first.term.key) == (False, b"mine")
+
+
 def test_a_leader_renews_each_quarter_and_counts_from_the_sending() -> None:
     election = leader()
     assert election.decide(1.0) == Rest(1.5)

@@ -87,12 +87,15 @@ async def test_what_belongs_to_others_is_kept() -> None:
 
 async def test_damage_by_hand_is_never_taken_for_knowledge() -> None:
     async with LeaseServer() as server, lease_of(server.url) as records:
-        await records.write(Record("me", 3, 6.0, "3.1", ROSTER), None)
+        await records.write(Record("me", 3, 6.0, "3.1", ROSTER, key=b"k" * 32), None)
         annotations = server.leases[KEY]["metadata"]["annotations"]
-        annotations["fairbox.dev/roster"] = "[["
         found = await records.read()
         assert found is not None
-        assert found.roster is None
+        assert (found.roster, found.key) == (ROSTER, b"k" * 32)
+        annotations["fairbox.dev/roster"], annotations["fairbox.dev/key"] = "[[", "kk"
+        found = await records.read()
+        assert found is not None
+        assert (found.roster, found.key) == (None, b"")
         annotations["fairbox.dev/epoch"] = "three"
         with pytest.raises(ConfigError, match=r"Lease fairbox/limiter: annotation fairbox\.dev/epoch is 'three'"):
             await records.read()
