@@ -13,6 +13,7 @@ from google.protobuf import message_factory, text_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from limiter.wire import session_of
 from tests.hostile.services import RPCS
 
 _TEXTS = (
@@ -34,6 +35,13 @@ _BITS = {  # type of a field -> least and most
     _TYPES.TYPE_UINT64: (0, 2**64 - 1),
 }
 _DEPTH = 5
+
+
+def _known_session(kind: int) -> str:
+    secret = str(kind) * 32
+    return f"session_id: '{session_of(secret)}' secret: '{secret}' kind: {kind} connection: 1"
+
+
 _GOOD = {
     "ExecuteCode": ("code: 'print(1)' limits { wall_time_s: 1 } files { path: 'a' content: 'x' } return_paths: 'a'",
         "code: '1' session_id: 'KNOWN'", "code: 'input()' display: true stdin: '1'", "code: 'echo 1' language: 'bash'"),
@@ -48,9 +56,9 @@ _GOOD = {
     "PrepareWorkspace": ("bundle: '# v2 git bundle\\n'",),
     "AcquireToken": ("bucket: 'code' client_id: 'a' request_id: '1' queue_timeout_s: 0.5",),
     "ReleaseToken": ("client_id: 'a' request_id: '1'",),
-    "Session": ("hello { session_id: 'a' kind: 1 connection: 1 } "
+    "Session": (f"hello {{ {_known_session(1)} }} "
         "acquires { request_id: '1' bucket: 'code' tokens: 1 queue_timeout_s: 1 } heartbeat: 1",
-        "hello { session_id: 'b' kind: 2 connection: 1 name: 'x' } binds { run_id: '1' }"),
+        f"hello {{ {_known_session(2)} name: 'x' }} binds {{ run_id: '1' }}"),
     "AdminConfigureBucket": ("config { name: 'other' max_in_flight: 5 max_queued: 5 start_by_s: 1 }",),
 }  # fmt: skip
 """Messages that are accepted, in part; others begin with nothing."""

@@ -21,6 +21,7 @@ from google.protobuf.message import Message
 
 from executor_service.v1 import executor_pb2 as pb
 from limiter.v1 import limiter_pb2
+from limiter.wire import session_of
 from tests.hostile.services import RPCS
 
 _BRIEF = pb.Limits(wall_time_s=3)
@@ -252,15 +253,15 @@ logic that is left | /submit | {"dataset": "code_contests", "id": 1, "completion
 "provided_data": {"id": 1, "test": [{"input": {"stdin": ""}, "output": {"stdout": ""}}]}}}
 no hello | Session | {"acquires": [ASK]}
 two hellos | Session | {"hello": HELLO} ; {"hello": HELLO}
-a hello of no kind | Session | {"hello": {"session_id": "a"}}
-a client's name of 1 MB | Session | {"hello": {"session_id": "x", "kind": 1, "connection": 1, "name": "<<999999*x>>"}}
-holds that are made up | Session | {"hello": {"session_id": "x", "kind": 1, "connection": 1, "held": [ \\
+a hello of no kind | Session | {"hello": {MYSELF}}
+a client's name of 1 MB | Session | {"hello": {MYSELF, "kind": 1, "connection": 1, "name": "<<999999*x>>"}}
+holds that are made up | Session | {"hello": {MYSELF, "kind": 1, "connection": 1, "held": [ \\
 <<3#{"lease": {"bucket": "code", "epoch": 1, "seq": %d, "client_session_id": "x"}, "tokens": 1000000},>> ]}}
-20,000 holds of an executor | Session | {"hello": {"session_id": "x", "kind": 2, "connection": 1, "held": [ \\
+20,000 holds of an executor | Session | {"hello": {MYSELF, "kind": 2, "connection": 1, "held": [ \\
 <<20000#{"lease": {"bucket": "code", "epoch": 1, "seq": %d, "client_session_id": "x"}, "tokens": 1},>> ]}}
-a ticket that is made up | Session | {"hello": {"session_id": "x", "kind": 1, "connection": 1, "queued": [ \\
+a ticket that is made up | Session | {"hello": {MYSELF, "kind": 1, "connection": 1, "queued": [ \\
 {"request_id": "1", "attempt": 1, "bucket": "code", "tokens": 1, "ticket": {"epoch": 1, "seq": 1}}]}}
-20,000 that wait | Session | {"hello": {"session_id": "x", "kind": 1, "connection": 1, "queued": [ \\
+20,000 that wait | Session | {"hello": {MYSELF, "kind": 1, "connection": 1, "queued": [ \\
 <<20000#{"request_id": "%d", "attempt": 1, "bucket": "code", "tokens": 1},>> ]}}
 20,000 at once | Session | {"hello": HELLO} ; {"acquires": [<<20000#{"request_id": "%d", "bucket": "code", "tokens": \\
 1},>>]}
@@ -285,8 +286,11 @@ leases of nowhere | AdminListLeases | page_token: '\\001\\0' page_size: 42949672
 revokes what is not there | AdminRevokeLease | lease { bucket: 'code' epoch: 1 seq: 1 } force: true reason: \\
 '<<99999*x>>'
 """
+_SECRET = "s" * 32
+_MYSELF = f'"session_id": "{session_of(_SECRET)}", "secret": "{_SECRET}"'
 _WORDS = {
-    "HELLO": '{"session_id": "aaaaaaaaaaaaaaaa", "kind": 1, "connection": 1}',
+    "MYSELF": _MYSELF,
+    "HELLO": f'{{{_MYSELF}, "kind": 1, "connection": 1}}',
     "ASK": '{"request_id": "1", "attempt": 1, "bucket": "code", "tokens": 1}',
     "LEASE": '{"bucket": "code", "epoch": 1, "seq": 1, "client_session_id": "x"}',
 }
@@ -321,7 +325,7 @@ def _request(line: str) -> Input:
             {"Content-Encoding": coding},
         )
     if to == "Session":
-        words = re.sub("HELLO|ASK|LEASE", lambda found: _WORDS[found[0]], text)
+        words = re.sub("MYSELF|HELLO|ASK|LEASE", lambda found: _WORDS[found[0]], text)
         return Input(to, lambda: [_said(each) for each in _large(words).split(" ; ")])
     kind = message_factory.GetMessageClass(RPCS[to].input_type)
     return Input(to, lambda: [text_format.Parse(_large(text), kind())])
