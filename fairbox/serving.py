@@ -78,7 +78,7 @@ class _Readable(grpc.GenericRpcHandler):
 @functools.lru_cache(maxsize=256)
 def _readable(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
     kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
-    parse: Any = handler.request_deserializer
+    parse: Any = handler.request_deserializer or (lambda data: data)  # without one gRPC hands the bytes on
     behaviour = getattr(handler, kind)
     if not inspect.iscoroutinefunction(behaviour):
         return handler

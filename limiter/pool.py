@@ -49,8 +49,7 @@ __all__ = [
 
 T = TypeVar("T")
 _LOG = logging.getLogger("limiter.pool")
-_MODULES = {"thread": (), "process": ("cloudpickle",), "ray": ("cloudpickle", "ray")}
-"""Kinds of workers, and what they need."""
+_NEEDED_BY_KIND = {"thread": (), "process": ("cloudpickle",), "ray": ("cloudpickle", "ray")}
 
 
 @dataclasses.dataclass(slots=True)
@@ -123,12 +122,12 @@ class ExecutionPool:
         for a missing extra."""
         _check(
             ("num_workers", num_workers, 1 <= num_workers <= 10_000, "from 1 to 10000"),
-            ("kind", kind, kind in _MODULES, f"one of {', '.join(_MODULES)}"),
+            ("kind", kind, kind in _NEEDED_BY_KIND, f"one of {', '.join(_NEEDED_BY_KIND)}"),
             ("bucket", bucket, bucket != "", "the name of a bucket"),
             ("max_queued", max_queued, max_queued >= 0, "at least 0"),
             ("close_timeout", close_timeout, close_timeout >= 0, "at least 0"),
         )
-        if not all(importlib.util.find_spec(module) for module in _MODULES[kind]):
+        if not all(importlib.util.find_spec(module) for module in _NEEDED_BY_KIND[kind]):
             extras = "pool,ray" if kind == "ray" else "pool"
             raise ConfigError(f"kind is {kind}, which needs an extra: pip install 'fairbox[{extras}]'")
         self._limiter, self._name, self._kind, self._bucket = limiter, name, kind, bucket
@@ -273,26 +272,25 @@ class ExecutionPool:
 
     @contextlib.asynccontextmanager
     async def _lease(self, run: _Run) -> AsyncIterator[None]:
-        """A bound lease around the block. One that is lost at once is no loss, since nothing runs: another is asked
-        for."""
+        """A bound lease around the block. One that is lost before anything runs is asked for again."""
         if self._session is None:
             yield
             return
-        loop = asyncio.get_running_loop()
+
+        def lose(lease: Lease) -> None:
+            run.lost.set_result(lease)
+            if run.started and not self._can_end(run):
+                _LOG.warning("lease %s is lost, and its thread runs on", lease)
+
         while True:
-            left = min(max(0.001, run.deadline - loop.time()), 86_400.0)
+            left = min(max(0.001, run.deadline - asyncio.get_running_loop().time()), 86_400.0)
             async with self._session.acquire(self._bucket, run.tokens, queue_timeout=left) as lease:
-                self._session.when_lost(lease, functools.partial(self._lost, run, lease))
+                self._session.when_lost(lease, functools.partial(lose, lease))
                 if not run.lost.done():
                     yield
                     self._session.release(lease, run.ended)
                     return
-            run.lost = loop.create_future()
-
-    def _lost(self, run: _Run, lease: Lease) -> None:
-        run.lost.set_result(lease)
-        if run.started and not self._can_end(run):
-            _LOG.warning("lease %s is lost, and its thread runs on", lease)
+            run.lost = asyncio.Future()
 
     async def _in_thread(self, run: _Run) -> Outcome:
         ending = workers.in_thread(functools.partial(workers.call, run.work))
@@ -398,6 +396,5 @@ class BlockingExecutionPool:
 
 def _check(*values: tuple[str, object, bool, str]) -> None:
     """Raises FieldErrors unless all are good, given as name, value, whether it is good, and what is allowed."""
-    errors = [FieldError(name, f"is {value!r}, must be {allowed}") for name, value, good, allowed in values if not good]
-    if errors:
+    if errors := [FieldError(name, f"is {value!r}, must be {may}") for name, value, good, may in values if not good]:
         raise FieldErrors(errors)

@@ -13,6 +13,7 @@ from limiter.core.events import Hello, RosterKept
 from limiter.server.hub import Hub
 from limiter.server.peer import PeerStream
 from limiter.v1 import limiter_pb2 as pb
+from tests.limiter.servers import raw_hello
 
 _EXECUTORS, _PROGRAMS = 200, 250
 
@@ -49,8 +50,7 @@ async def test_late_hello_does_not_push_aside_a_newer_one_that_waits_for_the_ros
 
 def hello_frame(number: int) -> pb.SessionRequest:
     """An executor's, as it comes to the limiter that follows a lost one."""
-    frame = pb.SessionRequest(heartbeat=1)
-    frame.hello.session_id, frame.hello.kind = f"x{number}", pb.SESSION_KIND_EXECUTOR
+    frame = pb.SessionRequest(heartbeat=1, hello=raw_hello(f"x{number}", pb.SESSION_KIND_EXECUTOR))
     for index in range(_PROGRAMS):
         lease = frame.hello.held.add(tokens=1).lease
         lease.bucket, lease.epoch, lease.seq, lease.client_session_id = "code", 1, number * _PROGRAMS + index + 1, "c"
@@ -60,11 +60,12 @@ def hello_frame(number: int) -> pb.SessionRequest:
 async def test_executors_that_return_all_at_once_are_answered_before_what_they_list_is_read() -> None:
     """And none of that holds the loop: its share of this thread's processor time between two turns is measured."""
     clock = MonotonicClock()
-    members = [Member(f"x{number}", "") for number in range(_EXECUTORS)]
+    frames = [hello_frame(number) for number in range(_EXECUTORS)]
+    members = [Member(frame.hello.session_id, "") for frame in frames]
     limits = [BucketLimits("code", _EXECUTORS * _PROGRAMS)]
     hub = Hub(LimiterCore(2, limits, now=clock.now(), roster=members, keeps_roster=True), clock)
     peers = [PeerStream(hub) for _ in members]
-    opening = [asyncio.create_task(peer.open(hello_frame(number))) for number, peer in enumerate(peers)]
+    opening = [asyncio.create_task(peer.open(frame)) for frame, peer in zip(frames, peers, strict=True)]
     await asyncio.sleep(0)
     first = [await peer.next_frame() for peer in peers]
     assert [frame.heartbeat_ack for frame in first if frame is not None] == [1] * _EXECUTORS
@@ -87,8 +88,7 @@ async def test_executors_that_return_all_at_once_are_answered_before_what_they_l
 async def test_recovery_waits_while_hello_of_a_client_is_read_and_no_longer() -> None:
     clock = MonotonicClock()
     hub = Hub(LimiterCore(2, [BucketLimits("code")], now=clock.now(), roster=[Member("x", "")]), clock)
-    frame = pb.SessionRequest()
-    frame.hello.session_id, frame.hello.kind = "c", pb.SESSION_KIND_CLIENT
+    frame = pb.SessionRequest(hello=raw_hello("c"))
     frame.hello.queued.add(request_id="1").ticket.epoch = 1
     recovery = hub.core._ledger.recovery
     gone = asyncio.create_task(PeerStream(hub).open(frame))
