@@ -75,6 +75,8 @@ _GARBAGE = 10_000
 _LIMITER_WITHIN_S = 15.0
 """How long readiness waits for the limiter at start. Less than startup probes allow."""
 _LIMITER_LOOK_S = 0.02
+_LIMITER_AWAY_S = 10.0
+"""So long programs without a lease wait for a limiter that can't be reached: their callers can ask another executor."""
 _BUCKET = "code"
 """Of the limiter, for requests that bring no lease."""
 _KNOWN_IDS = 200_000
@@ -333,7 +335,9 @@ async def open_gate(
         yield NoLimiter()
         return
     renewed = leases.allow_until
-    async with ExecutorSession(config.limiter, executor_id=name, on_renewed=renewed, security=security) as session:
+    async with ExecutorSession(
+        config.limiter, executor_id=name, on_renewed=renewed, unavailable_after=_LIMITER_AWAY_S, security=security
+    ) as session:
         yield RemoteLimiter(
             session,
             bucket=_BUCKET,
