@@ -70,6 +70,8 @@ class Tombstones:
 
 # Python 3.11 looks members of an enum up by a function, 0.07 us each, several times for a lease.
 _GRANTED = LeaseState.GRANTED
+_COUNTED = 100
+"""Longest queue in which those before a request are counted when its place is told again."""
 _HELD = LeaseState.HELD
 _UNARY = SessionKind.UNARY
 
@@ -180,7 +182,9 @@ class Ledger:
     def repeat(self, request: Request, now: float) -> None:
         """Says again what became of a request that waits or was granted."""
         if request.waiting:
-            self._tell_place(request, request.bucket.queue.position(request))
+            queue = request.bucket.queue
+            # Counting those before it takes time for each of them, and a hello may bring thousands of requests.
+            self._tell_place(request, queue.position(request) if len(queue) <= _COUNTED else len(queue) - 1)
         elif request.lease is not None:
             self._tell_grant(request, request.lease, now, request.lease.granted_at - request.since)
 
