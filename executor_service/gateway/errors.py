@@ -6,7 +6,6 @@ sentence in `detail`. No body holds a traceback, and none echoes more than a few
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from itertools import chain, repeat
@@ -19,7 +18,7 @@ from fairbox.errors import FieldErrors
 _MAX_ECHO = 400
 """Characters of a bad input that an answer repeats."""
 _AT_ONCE = 256 << 10
-"""Characters of JSON that are made without a pause: some milliseconds where all are escaped."""
+"""Characters of a text that are made in one piece: some milliseconds where all are escaped."""
 _NESTED = 5
 """How deep texts of programs lie in a reply: those of a notebook's cells' displays."""
 
@@ -54,38 +53,14 @@ class BadRequest(Refused):
     status = 400
 
 
-def encode(value: object, levels: int = 2) -> bytes:
-    """`value` as JSON in UTF-8. Lone surrogates, which only an echo can have, become escapes. The first levels are made
-    entry by entry, so that a thread which makes something long lets others have their turn."""
-    if levels and isinstance(value, list):
-        return b"[%b]" % b",".join(encode(each, levels - 1) for each in value)
-    if levels and isinstance(value, dict):
-        entries = (b"%b:%b" % (encode(str(name), 0), encode(each, levels - 1)) for name, each in value.items())
-        return b"{%b}" % b",".join(entries)
+def encode(value: object) -> bytes:
+    """`value` as JSON in UTF-8. Lone surrogates, which only an echo can have, become escapes. It is made in pieces, so
+    that a thread which makes something long lets others have their turn."""
+    return b"".join(_pieces(value, _NESTED))
+
+
+def _dumps(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
-
-
-async def encode_large(value: object) -> bytes | bytearray:
-    """The same, and others have their turn in between: texts of programs hold many MiB."""
-    if _characters(value, _NESTED) <= _AT_ONCE:
-        return encode(value)
-    made, since = bytearray(), 0
-    for piece in _pieces(value, _NESTED):
-        made += piece
-        since += len(piece)
-        if since > _AT_ONCE:
-            since = 0
-            await asyncio.sleep(0)
-    return made
-
-
-def _characters(value: object, depth: int) -> int:
-    """Of its texts."""
-    if isinstance(value, str):
-        return len(value)
-    if depth and isinstance(value, (dict, list)):
-        return sum([_characters(each, depth - 1) for each in (value.values() if isinstance(value, dict) else value)])
-    return 0
 
 
 def _pieces(value: object, depth: int) -> Iterator[bytes]:
@@ -93,11 +68,11 @@ def _pieces(value: object, depth: int) -> Iterator[bytes]:
         case str() if len(value) > _AT_ONCE:
             yield b'"'
             for start in range(0, len(value), _AT_ONCE):
-                yield encode(value[start : start + _AT_ONCE])[1:-1]
+                yield _dumps(value[start : start + _AT_ONCE])[1:-1]
             yield b'"'
         case dict() if value and depth:
             for sign, (name, each) in zip(chain(b"{", repeat(b","[0])), value.items(), strict=False):
-                yield bytes([sign]) + encode(name) + b":"
+                yield bytes([sign]) + _dumps(str(name)) + b":"
                 yield from _pieces(each, depth - 1)
             yield b"}"
         case list() if value and depth:
@@ -106,7 +81,7 @@ def _pieces(value: object, depth: int) -> Iterator[bytes]:
                 yield from _pieces(each, depth - 1)
             yield b"]"
         case _:
-            yield encode(value)
+            yield _dumps(value)
 
 
 def details_of(error: ValidationError) -> list[dict[str, Any]]:

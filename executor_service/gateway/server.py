@@ -14,7 +14,7 @@ from types import TracebackType
 
 from aiohttp import web
 
-from executor_service.gateway.errors import Refused, Unavailable, encode, encode_large
+from executor_service.gateway.errors import Refused, Unavailable, encode
 from fairbox import tracing
 from fairbox.http_server import HttpServer
 from fairbox.serving import check_address
@@ -128,7 +128,7 @@ def _answered(handler: Callable[[web.Request], Awaitable[object]], name: str) ->
                 body = await handler(request)
         if isinstance(body, web.StreamResponse):
             return body
-        return web.Response(body=await encode_large(body), content_type="application/json")
+        return json_response(body)
 
     return answer
 

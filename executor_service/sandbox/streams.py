@@ -121,7 +121,6 @@ class Streams:
             self._forget(pipe)
             os.close(pipe)
         self._pipes = {}
-        self.on_flood, self.observe = lambda: None, None  # no circle keeps what was captured
 
     def _forget(self, pipe: int) -> None:
         if pipe in self._reading:
