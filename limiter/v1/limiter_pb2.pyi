@@ -592,7 +592,9 @@ class Queued(google.protobuf.message.Message):
     request_id: builtins.str
     """The request's id."""
     position: builtins.int
-    """Requests before it, at this moment."""
+    """Requests before it, at this moment.
+    Told again, after a reconnection, in a queue of more than 100: the most that it can be.
+    """
     @property
     def ticket(self) -> global___Ticket:
         """Its ticket, to be presented on reconnection."""

@@ -56,6 +56,16 @@ def test_lost_grant_is_found_by_the_hello_and_granted_again_from_the_front() -> 
     assert core.statistics(0.2).held == 1
 
 
+def test_places_in_a_long_queue_are_bounds_when_a_hello_asks_for_them_again() -> None:
+    core = make_core(1, max_queued=1000, max_queued_per_client=1000)
+    acquire(core, "d", "first")
+    for waiting, told in ((3, [0, 1, 2]), (200, [199] * 200)):
+        queued = tuple(Acquire("c", str(number)) for number in range(waiting))
+        core.handle(Hello("c", SessionKind.CLIENT, queued=queued, connection=2 * waiting), 0.0)
+        effects = core.handle(Hello("c", SessionKind.CLIENT, queued=queued, connection=2 * waiting + 1), 0.0)
+        assert [each.position for each in effects if isinstance(each, Queued)] == told
+
+
 def test_hello_frees_what_it_omits_and_names_what_is_unknown() -> None:
     core = make_core(2)
     acquire(core, "c", "omitted")
