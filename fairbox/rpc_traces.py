@@ -77,6 +77,7 @@ def _with_span(handler: Handler, name: str, traceparent: str) -> Handler:
                 span.set_attribute("fairbox.status", _status(context))
                 return response
             except grpc.aio.AbortError as error:
+                request = None  # this frame stays as long as the error
                 status = _status(context)
                 span.set_attribute("fairbox.status", status)
                 if status not in _CALLERS:

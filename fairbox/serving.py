@@ -18,7 +18,6 @@ import resource
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, cast
@@ -32,6 +31,7 @@ from grpc_reflection.v1alpha import reflection
 from fairbox import logs
 from fairbox.channels import server_options
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, ConfigError, FairboxError
+from fairbox.grpc_errors import let_go
 from fairbox.rpc_traces import server_interceptors
 from fairbox.security.server import PortGuard
 
@@ -99,11 +99,8 @@ def _readable(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler
         except DecodeError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"what was sent is no message of its type: {error}")
         except grpc.aio.AbortError as error:
-            # gRPC's call keeps it, and it its frames and so the call: without the request, however large. It is this
-            # call's alone; the errors of before may be in frames of others that still run.
             del request
-            traceback.clear_frames(error.__traceback__)
-            error.__context__ = error.__cause__ = None
+            let_go(error)
             raise
 
     make = getattr(grpc, f"{kind}_rpc_method_handler")

@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -22,7 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldError, FieldErrors
-from fairbox.grpc_errors import abort_fields
+from fairbox.grpc_errors import abort_fields, let_go
 
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -67,12 +67,18 @@ class BoundedRequests(grpc.aio.ServerInterceptor):
 def _reading(handler: Handler, kind: type[Message]) -> Handler:
     behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
 
-    async def read(data: bytes, context: Any) -> Any:
+    async def read(data: bytes | None, context: Any) -> Any:
+        request = None
         try:
-            request = await read_apart(len(data), lambda: parse(kind, data))
-        except FieldErrors as errors:
-            await abort_fields(context, errors)
-        return await behaviour(request, context)
+            try:
+                request = await read_apart(len(data or b""), partial(parse, kind, data or b""))
+            except FieldErrors as errors:
+                await abort_fields(context, errors)
+            return await behaviour(request, context)
+        except grpc.aio.AbortError as error:
+            data = request = None
+            let_go(error)
+            raise
 
     make = grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
     return make(read, None, handler.response_serializer)

@@ -18,7 +18,7 @@ from tests.hostile.services import OURS, Services, infra, started
 _MOST_S = 2.0
 """Longest answer of a health service, on a machine that does other things as well."""
 
-_ROUNDS = 5
+_ROUNDS = 3
 """How often something is sent that leaves memory."""
 
 
