@@ -74,9 +74,6 @@ MAX_BRANCHES = 64
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
 SESSION_LANGUAGES = ("python",)
 _TOKEN = struct.Struct(">Q")
-_LEAST_FILES = 256
-"""The interpreter's own channel has a number that programs don't come to, and the kernel refuses numbers beyond the
-limit."""
 
 
 def validate_session(
@@ -91,9 +88,6 @@ def validate_session(
             FieldError("language", f"is {shown(language)}, must be {' or '.join(offered)}: sessions have no other")
         )
     limits = policy.resolve(request.limits, found)
-    if limits.open_files < _LEAST_FILES:
-        text = f"is {limits.open_files}, must be at least {_LEAST_FILES} in a session"
-        found.append(FieldError("limits.open_files", text))
     ttl_s = request.idle_ttl_s
     if not math.isfinite(ttl_s) or not 0 <= ttl_s <= MAX_IDLE_TTL_S:
         found.append(FieldError("idle_ttl_s", f"is {ttl_s:g}, must be from 0 to {MAX_IDLE_TTL_S:g} seconds"))

@@ -922,8 +922,8 @@ class CreateSessionRequest(google.protobuf.message.Message):
     """The same id returns the same session."""
     @property
     def limits(self) -> global___Limits:
-        """What the session may hold, with at least 256 open files; wall and CPU time are those of each cell unless a cell says
-        otherwise.
+        """What the session may hold; wall and CPU time are those of each cell unless a cell says otherwise. One that has fewer
+        than 256 open_files can't branch.
         """
 
     @property

@@ -7,7 +7,16 @@ import os
 
 import pytest
 
-from executor_service import Cause, ExecutionResult, ExecutorClient, InputFile, InvalidRequest, Limits, Outcome
+from executor_service import (
+    CannotBranch,
+    Cause,
+    ExecutionResult,
+    ExecutorClient,
+    InputFile,
+    InvalidRequest,
+    Limits,
+    Outcome,
+)
 from tests.executor.servers import Server, idle, running, wait_for
 
 MIB = 1 << 20
@@ -117,6 +126,15 @@ except OSError as error: print(error.strerror, i > 1000)
 async def test_one_file_is_bounded(executor: ExecutorClient) -> None:
     code = "f = open('x', 'wb')\ntry:\n    f.write(bytes(2 << 20)); f.flush()\nexcept OSError as e: print(e.strerror)"
     assert (await executor.execute(code, limits=Limits(file_bytes=MIB))).stdout.data == b"File too large\n"
+
+
+async def test_few_open_files_are_enough_for_cells_and_candidates(executor: ExecutorClient) -> None:
+    few = Limits(open_files=16)
+    assert (await executor.execute("print(1)", display=True, limits=few)).stdout.data == b"1\n"
+    async with executor.session(limits=few) as session:
+        assert (await session.run("print(2)")).stdout.data == b"2\n"
+        with pytest.raises(CannotBranch):
+            await session.branch()
 
 
 async def test_open_files_are_bounded(executor: ExecutorClient) -> None:

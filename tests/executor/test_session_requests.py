@@ -21,7 +21,6 @@ LONG = "x" * 129
         ({"language": "bash"}, "language", "'bash', must be python"),
         ({"language": "cobol"}, "language", "'cobol'"),
         ({"profile": "none"}, "profile", "'none', must be empty or 'python-base'"),
-        ({"limits": Limits(open_files=255)}, "limits.open_files", "255, must be at least 256"),
         ({"idle_ttl_s": -1.0}, "idle_ttl_s", "-1, must be from 0 to 86400"),
         ({"idle_ttl_s": 86_401.0}, "idle_ttl_s", "86401"),
         ({"idle_ttl_s": float("nan")}, "idle_ttl_s", "nan"),

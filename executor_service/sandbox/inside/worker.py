@@ -87,16 +87,16 @@ def _task(control: Socket, pages: Pages, confinement: Confinement) -> Program:
     os.close(work)
     if task["stdin_size"]:
         _stdin(view[: task["stdin_size"]], reopen=confinement.bare is None)
+    number = -1
+    if task["mode"] == "serve":
+        # Out of the way of the numbers that a program's own files get, and before a limit forbids it.
+        number = fcntl.fcntl(_DATA, fcntl.F_DUPFD_CLOEXEC, _CHANNEL)
     for name, value in task["rlimits"].items():
         limit(getattr(resource, name), value)
     if control.recv(1) != GO:
         os._exit(0)
     if task["mode"] == "exec":
         _exec(task, pages, changed_ns)
-    if task["mode"] == "serve":
-        # Out of the way of the numbers that a program's own files get.
-        channel = socket.socket(fileno=fcntl.fcntl(control.detach(), fcntl.F_DUPFD_CLOEXEC, _CHANNEL))
-        os.close(_DATA)
     source = blob[task["stdin_size"] :][: task["files"][0]["size"]] if task["mode"] == "main" else b""
     program = Program(task["argv"], task["env"], source, pages)
     if confinement.bare is not None:
@@ -106,8 +106,9 @@ def _task(control: Socket, pages: Pages, confinement: Confinement) -> Program:
     if task["mode"] == "main":
         control.close()
         return program
+    control.close()
     program.take_over()
-    entries.serve(task["entry"], wire.Channel(channel))
+    entries.serve(task["entry"], wire.Channel(socket.socket(fileno=number)))
     os._exit(0)
 
 

@@ -282,8 +282,8 @@ async def test_branches_that_were_made_in_vain_are_gone_when_it_is_answered(
 async def test_the_memory_limit_is_for_the_family(executor: ExecutorClient) -> None:
     async with executor.session(limits=Limits(memory_bytes=128 * MIB)) as session:
         (branch,) = await session.branch()
-        await session.run(f"kept = bytearray(b'x' * {60 * MIB})")
-        result = await branch.run(f"more = bytearray(b'x' * {90 * MIB})")
+        await session.run(f"kept = b'x' * {60 * MIB}")
+        result = await branch.run(f"more = b'x' * {90 * MIB}")
         assert (result.outcome, result.cause) == (Outcome.MEMORY_LIMIT, Cause.POLICY)
 
 
