@@ -163,15 +163,18 @@ def boxes(server: Server) -> int:
     return sum(profile.ready for profile in server.status().profiles)
 
 
-def processes_with(marker: str) -> list[int]:
-    """Processes of the whole machine whose command line holds `marker`."""
+def processes_with(marker: str, below: int | None = None) -> list[int]:
+    """Processes of the whole machine, or those below one, whose command line holds `marker`.
+
+    A marker that is not the caller's alone needs `below`: other suites run at the same time.
+    """
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 if marker.encode() in Path(entry.path, "cmdline").read_bytes():
                     found.append(int(entry.name))
-    return found
+    return found if below is None else sorted({*found} & {*children(below)})
 
 
 def marked() -> tuple[str, list[str]]:

@@ -20,7 +20,7 @@ from executor_service import (
     Outcome,
     OutputFile,
 )
-from tests.executor.servers import Server, children, processes_with, running, wait_for
+from tests.executor.servers import Server, processes_with, running, wait_for
 from tests.executor.test_leases import limiter_running
 
 pytestmark = [
@@ -229,7 +229,7 @@ async def test_a_compiler_is_killed_with_the_lease_that_it_ran_under() -> None:
 
 def compilers(server: Server) -> set[int]:
     """Processes of a server that compile C."""
-    return {*processes_with("main.c")} & {*children(server.pid)}
+    return {*processes_with("main.c", server.pid)}
 
 
 async def until(what: object) -> None:

@@ -321,15 +321,15 @@ async def test_no_tenant_waits_for_bundles_of_another(executor: ExecutorClient, 
         asyncio.create_task(executor.prepare_workspace(bundle=long, commit=base, tenant="first"))
         for long in (unfolding(folder, objects=5000 + number, copies=1) for number in range(3))
     ]
-    await asyncio.to_thread(wait_for, lambda: len(processes_with("index-pack")) == 2)
-    assert os.geteuid() or all(map(owner, processes_with("index-pack")))
+    await asyncio.to_thread(wait_for, lambda: len(processes_with("index-pack", server.pid)) == 2)
+    assert os.geteuid() or all(map(owner, processes_with("index-pack", server.pid)))
     async with asyncio.timeout(60):
         ready = await executor.prepare_workspace(bundle=bundle(folder), commit=base, tenant="second")
     assert (ready.commit, [call.done() for call in calls]) == (base, [False] * 3)
-    assert (len(processes_with("index-pack")), server.status().workspaces.preparing) == (2, 3)
+    assert (len(processes_with("index-pack", server.pid)), server.status().workspaces.preparing) == (2, 3)
     for call in calls:
         call.cancel()
-    await asyncio.to_thread(wait_for, lambda: not processes_with("index-pack"))
+    await asyncio.to_thread(wait_for, lambda: not processes_with("index-pack", server.pid))
 
 
 async def test_a_preparation_that_takes_too_long_is_ended_with_all_its_processes(roots: Path, tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ async def test_a_preparation_that_takes_too_long_is_ended_with_all_its_processes
             long = unfolding(project(roots / "long")[0], objects=5000, copies=1)
             with pytest.raises(ExecutorError, match="longer than 3 s"):
                 await executor.prepare_workspace(bundle=long, commit="main")
-            assert not processes_with("index-pack")
+            assert not processes_with("index-pack", server.pid)
             assert not list((kept(tmp_path) / "ready").iterdir())
             assert not list((kept(tmp_path) / "making").iterdir())
 
