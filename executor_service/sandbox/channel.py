@@ -42,6 +42,8 @@ class Channel:
         """What is no frame yet, or comes behind `_next`."""
         self._next: Frame | None = None
         self._ended = False
+        self.wrong = False
+        """It has ended because what came is no frame; the other side may live on."""
         self._told: Callable[[], object] | None = None
         self._reading: asyncio.AbstractEventLoop | None = None
         """It stays registered from frame to frame, as they follow each other closely."""
@@ -147,6 +149,7 @@ class Channel:
         try:
             self._next = self._frame()
         except (ValueError, RecursionError):
+            self.wrong = True
             self._end()
 
     def _frame(self) -> Frame | None:

@@ -176,8 +176,11 @@ class CellRun:
 
     async def _lost(self) -> None:
         """Its channel ends a moment before it; where it lives on, it is of no use without."""
-        await asyncio.wait([self._member.gone], timeout=_EXIT_WITHIN_S)
-        self._kill(Ended("was killed: its interpreter closed its channel", Cause.POLICY), Killed.NOT)
+        why = "was killed: its interpreter sent what is no frame"
+        if not self._member.channel.wrong:
+            why = "was killed: its interpreter closed its channel"
+            await asyncio.wait([self._member.gone], timeout=_EXIT_WITHIN_S)
+        self._kill(Ended(why, Cause.POLICY), Killed.NOT)
         await self._wait_for_death()
 
     async def _wait_for_death(self) -> None:

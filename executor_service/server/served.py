@@ -47,7 +47,7 @@ class Served:
         self._channel: Channel | None = None
         self._killed = Killed.NOT
         self._silent = False
-        """The channel has ended: the worker has, or does not speak as it should."""
+        """The channel has ended as it does when the worker ends."""
         self._exited: Head | None = None
         """The worker ended by itself."""
         self._ended: Head | None = None
@@ -70,7 +70,7 @@ class Served:
         """The next frame; None when it has ended or has sent what is no frame."""
         assert self._channel is not None
         frame = await self._channel.receive()
-        self._silent = frame is None
+        self._silent = frame is None and not self._channel.wrong
         return frame
 
     async def starved_s(self, within_s: float) -> float:

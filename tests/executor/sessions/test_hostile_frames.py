@@ -219,7 +219,7 @@ async def test_the_servers_memory_is_as_before_when_hostile_sessions_have_ended(
 ) -> None:
     async def round_of(said: str) -> None:
         async def one() -> None:
-            async with executor.session(limits=Limits(wall_time_s=3)) as session:
+            async with executor.session(limits=Limits(wall_time_s=1.5)) as session:
                 result = await session.run(SAY + said)
                 assert (result.cause, result.outcome in OURS) == (Cause.POLICY, False), result
 
