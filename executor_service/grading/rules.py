@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from executor_service.grading.comparison import TOLERANCE, same_text, same_value
-from executor_service.grading.model import CaseResult, Comparison, StdioCase, Tolerance, Verdict, VerifyResult
+from executor_service.grading.model import CaseResult, Comparison, Tolerance, Verdict, VerifyResult
 from executor_service.grading.values import Malformed, Tree, parse
 from executor_service.model import Cause, Compilation, ExecutionResult, Outcome, Output
 
@@ -63,14 +63,9 @@ def unanswered(execution: ExecutionResult) -> Finding:
     return Finding(Verdict.FAILED, Cause.POLICY, message)
 
 
-def judge_stdio(
-    execution: ExecutionResult, case: StdioCase, comparison: Comparison, tolerance: Tolerance = TOLERANCE
-) -> Finding:
-    """For a program that has run."""
-    finding = judge_program(execution)
-    if finding is not PASSED:
-        return finding
-    if same_text(case.expected_stdout, execution.stdout.data, comparison, tolerance):
+def judge_text(expected: bytes, actual: bytes, comparison: Comparison, tolerance: Tolerance = TOLERANCE) -> Finding:
+    """For a program that has printed `actual`."""
+    if same_text(expected, actual, comparison, tolerance):
         return PASSED
     return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, "The output is not the expected one.")
 
@@ -101,14 +96,14 @@ def judge_value(
                 raise Malformed("the answer has no value")
     except Malformed as error:
         return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, f"The function returned no plain data: {error}.")
-    shown = _shown(actual)
+    shown = short(json.dumps(actual).encode())
     if same_value(expected, actual, comparison, tuples_are_lists=tuples_are_lists, tolerance=tolerance):
         return Finding(Verdict.PASSED, Cause.POLICY, actual=shown)
     return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, "The value is not the expected one.", shown)
 
 
-def _shown(actual: Tree) -> bytes | None:
-    text = json.dumps(actual).encode()
+def short(text: bytes) -> bytes | None:
+    """The text of a value where it can be returned as `actual`."""
     return None if len(text) > _SHOWN_BYTES or _LONG_INT.search(text) else text
 
 

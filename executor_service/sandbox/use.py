@@ -62,7 +62,7 @@ class Sandbox:
         self._leases = 0
         self._deadline: asyncio.Timeout | None = None
         self._ended = self._dead = False
-        self._unsent = b""
+        self._unsent, self._blobs = b"", list[bytes]()
         self._unarmed = False
         self._later: asyncio.TimerHandle | None = None
         self.started = False
@@ -262,8 +262,12 @@ class Sandbox:
             # The init need not be woken for a program that ends before it could have met a limit.
             self._later = loop.call_later(quiet_s, self._tell, begin)
         blobs = [plan.stdin, *(file.content for file in plan.files)]
-        self._unsent = b"".join((wire.encode(self._task(), sum(map(len, blobs))), *blobs))
-        if self._unarmed or len(self._unsent) > _AT_ONCE:
+        self._unsent = wire.encode(self._task(), size := sum(map(len, blobs)))
+        if len(self._unsent) + size > _AT_ONCE:
+            self._blobs = blobs  # what is large is not copied
+        else:
+            self._unsent = b"".join((self._unsent, *blobs))
+        if self._unarmed or self._blobs:
             return False
         loop.call_soon(self._send_ahead)
         return True
@@ -282,9 +286,11 @@ class Sandbox:
 
     async def _send(self, more: bytes = b"") -> None:
         assert self._data is not None
-        data, self._unsent = self._unsent + more, b""
+        pieces = [self._unsent, *self._blobs, more] if self._blobs else [self._unsent + more]
+        self._unsent, self._blobs = b"", []
         with contextlib.suppress(ConnectionError):  # it failed before it read all; its init says why
-            await asyncio.get_running_loop().sock_sendall(self._data, data)
+            for piece in pieces:
+                await asyncio.get_running_loop().sock_sendall(self._data, piece)
 
     def _task(self) -> dict[str, Any]:
         plan = self._plan

@@ -14,6 +14,7 @@ from types import TracebackType
 
 from executor_service.core.admission import QueueFull
 from executor_service.core.dedup import DedupTable
+from executor_service.grading.apart import MOST_HERE, Answer, finding_of
 from executor_service.grading.checker import check_request, judge_check_run, judge_control, new_token
 from executor_service.grading.model import CaseResult, PytestCase, StdioCase, Verdict, VerifyResult
 from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
@@ -23,12 +24,12 @@ from executor_service.grading.rules import (
     OutputBudget,
     aggregate,
     judge_program,
-    judge_stdio,
     unanswered,
 )
 from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
 from executor_service.server.flights import Flight, SingleFlight
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
+from executor_service.server.reading import read_apart
 from executor_service.server.runs import Abandoned, Draining, QueueTimeout, Runs
 from executor_service.server.verify_cases import CaseWork, CheckWork, FunctionWork, Grader
 from fairbox.clock import Clock
@@ -139,11 +140,12 @@ class _Cases:
         work = self._work(case)
         try:
             execution = await self._run(lambda: self._runs.execute(self._run_request(b""), b"", work=work))
+            answer = work.answer if isinstance(work, FunctionWork) else None
+            finding = await self._compared(answer) if answer else work.finding or unanswered(execution)
         except _NOT_STARTED as error:
             self._trouble = error
             return [_error(case, error)]
         tests = work.tests if isinstance(work, CheckWork) and isinstance(case, PytestCase) and not case.node_id else []
-        finding = work.finding or unanswered(execution)
         if not tests:
             return [_result(case.case_id, finding, execution)]
         return _tests(tests, finding, execution)
@@ -166,16 +168,26 @@ class _Cases:
         return _result(case.case_id, finding, execution)
 
     async def _judged(self, case: StdioCase, execution: ExecutionResult) -> Finding:
-        request = self._request
-        if request.checker is None:
-            return await asyncio.to_thread(judge_stdio, execution, case, request.comparison, request.tolerance)
-        finding = judge_program(execution)
+        request, finding = self._request, judge_program(execution)
         if finding is not PASSED:
             return finding
+        if request.checker is None:
+            answer = Answer(case.expected_stdout, execution.stdout.data, request.comparison, request.tolerance)
+            return await self._compared(answer)
         check, said = await self._check(request.checker, case, execution.stdout.data)
         if said is not None:
             return said
         return judge_control(check, (await self._check(request.checker, case, case.expected_stdout))[1])
+
+    async def _compared(self, answer: Answer) -> Finding:
+        """A large one in a run of its own, like one of a checker."""
+        found = answer.at_sight()
+        if found is None and answer.size <= MOST_HERE:
+            found = await read_apart(answer.size, answer.judge)
+        if found is not None:
+            return found
+        program = answer.program(self._request.program.tenant)
+        return finding_of(await self._run(lambda: self._runs.execute(program, b"")))
 
     async def _check(
         self, checker: RunRequest, case: StdioCase, output: bytes

@@ -14,14 +14,14 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from dataclasses import dataclass, replace
 
 from executor_service.core.verdict import judge
+from executor_service.grading.apart import Answer
 from executor_service.grading.model import AssertCase, PytestCase, Verdict, VerifyStyle
 from executor_service.grading.request import FunctionCall, VerifyRequest
-from executor_service.grading.rules import Finding, Status, judge_check, judge_value, unanswered
+from executor_service.grading.rules import Finding, Status, judge_check, unanswered
 from executor_service.model import Cause, ExecutionResult, InputFile, Limits, Outcome
 from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
 from executor_service.server.dialogue import Dialogue, Ended, Speaker, Test
 from executor_service.server.plans import mounted
-from executor_service.server.reading import read_apart
 from executor_service.server.served import BoxWorkers, Head, Served
 from executor_service.server.work import Attempt
 from executor_service.server.workspace_calls import Hold
@@ -88,7 +88,7 @@ class Grader:
 
 
 class CaseWork:
-    """`finding` is set when `perform` has returned."""
+    """`finding` is set when `perform` has returned, unless there is an answer to be compared."""
 
     def __init__(self, grader: Grader, request: VerifyRequest) -> None:
         self.grader = grader
@@ -153,11 +153,12 @@ def _with_report(result: ExecutionResult, report: Report, setup_s: float) -> Exe
 
 
 class FunctionWork(CaseWork):
-    """The server calls the candidate's function, and compares what comes back."""
+    """The server calls the candidate's function. What comes back is `answer`, which is left to be compared."""
 
     def __init__(self, grader: Grader, request: VerifyRequest, case: FunctionCall) -> None:
         super().__init__(grader, request)
         self._case = case
+        self.answer: Answer | None = None
 
     async def _perform(self, attempt: Attempt) -> ExecutionResult:
         admitted = self.grader.clock.now()
@@ -168,7 +169,15 @@ class FunctionWork(CaseWork):
             head, blob = await _call(speaker, self._case.ask)
             report = await worker.end()
         if head.get("type") == "answer" and head.get("ok") is True:
-            self.finding = await self._compared(blob)
+            case, request = self._case, self.request
+            self.answer = Answer(
+                case.expected,
+                blob,
+                request.comparison,
+                request.tolerance,
+                is_value=True,
+                tuples_are_lists=case.tuples_are_lists,
+            )
             return self._answered(attempt, report, setup_s)
         if head.get("type") in ("answer", "raised"):
             self.finding = _raised(head)
@@ -176,20 +185,6 @@ class FunctionWork(CaseWork):
         result = self._unanswered(attempt, report, setup_s)
         self.finding = unanswered(result)
         return result
-
-    async def _compared(self, blob: bytes) -> Finding:
-        case, request = self._case, self.request
-
-        def compare() -> Finding:
-            return judge_value(
-                blob,
-                json.loads(case.expected),
-                request.comparison,
-                tuples_are_lists=case.tuples_are_lists,
-                tolerance=request.tolerance,
-            )
-
-        return await read_apart(len(blob) + len(case.expected), compare)
 
 
 class CheckWork(CaseWork):

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+from executor_service.grading.apart import Answer
 from executor_service.grading.rules import Finding
 from executor_service.grading.validation import validate_verify
 from executor_service.model import ExecutionResult, Limits
@@ -44,9 +45,11 @@ class Bench:
         async with NoLimiter().claim(None, run_id="1", tenant="") as claim:
             result = await work.perform(Attempt(request.program, next(_NUMBERS), claim, 0.0))
         self.tests = getattr(work, "tests", [])
-        assert work.finding is not None
+        answer: Answer | None = getattr(work, "answer", None)
+        finding = answer.judge() if answer else work.finding
+        assert finding is not None
         assert not self.workers.alive()
-        return work.finding, result
+        return finding, result
 
 
 def function(code: str, entry_point: str, arguments_json: str, expected_json: str, **more: Any) -> pb.VerifyCodeRequest:

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor_service.grading.comparison import same_text, same_value
-from executor_service.grading.model import Comparison
+from executor_service.grading.apart import Answer, finding_of
+from executor_service.grading.comparison import TOLERANCE, same_text, same_value
+from executor_service.grading.model import Comparison, Verdict
 from executor_service.grading.values import parse
+from executor_service.model import Cause, ExecutionResult, Outcome
 from executor_service.sandbox.inside.values import encode
 
 EXACT, WHITESPACE, FLOAT = Comparison.EXACT, Comparison.WHITESPACE, Comparison.FLOAT
@@ -53,6 +55,22 @@ def test_any_output_can_be_compared(expected: bytes, actual: bytes, comparison: 
     assert same_text(expected, actual, comparison) == same_text(actual, expected, comparison)
 
 
+texts = st.text("a \n").map(str.encode)
+
+
+@given(texts, texts, st.sampled_from(Comparison))
+def test_a_text_is_right_at_sight_only_where_it_is_right(expected: bytes, actual: bytes, how: Comparison) -> None:
+    answer = Answer(expected, actual, how, TOLERANCE)
+    assert answer.at_sight() in (None, answer.judge())
+
+
+@pytest.mark.parametrize("outcome", [Outcome.MEMORY_LIMIT, Outcome.CPU_LIMIT, Outcome.NONZERO_EXIT])
+def test_an_answer_that_is_too_much_to_compare_is_wrong(outcome: Outcome) -> None:
+    found = finding_of(ExecutionResult(outcome, Cause.POLICY, message="It took too much."))
+    assert (found.verdict, found.cause) == (Verdict.WRONG_ANSWER, Cause.POLICY)
+    assert "It took too much." in found.message
+
+
 def value(expected: Any, actual: Any, comparison: Comparison = EXACT, **more: Any) -> bool:
     return same_value(parse(encode(expected)), parse(encode(actual)), comparison, **more)
 
@@ -68,6 +86,13 @@ plain = st.recursive(
     ),
     max_leaves=8,
 )
+
+
+@given(plain, plain)
+def test_a_value_is_right_at_sight_only_where_it_is_right(expected: Any, actual: Any) -> None:
+    answer = Answer(encode(expected), encode([actual, [], ""]), EXACT, TOLERANCE, is_value=True)
+    found = answer.at_sight()
+    assert found == (answer.judge() if encode(expected) == encode(actual) else None)
 
 
 @given(plain, plain)

@@ -20,7 +20,8 @@ NESTED = '["l", [' * 900 + "]]" * 900
 
 @pytest.fixture
 def stub(server: Server) -> Iterator[executor_pb2_grpc.ExecutorServiceStub]:
-    with grpc.insecure_channel(server.target, [("grpc.max_send_message_length", -1)]) as channel:
+    options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(server.target, options) as channel:
         yield executor_pb2_grpc.ExecutorServiceStub(channel)
 
 
@@ -28,9 +29,19 @@ def program(**fields: Any) -> pb.ExecuteCodeRequest:
     return pb.ExecuteCodeRequest(code="print(1)", **fields)
 
 
-def calls(*cases: pb.FunctionCase) -> pb.VerifyCodeRequest:
+def printed(code: str, expected: bytes) -> pb.VerifyCodeRequest:
     return pb.VerifyCodeRequest(
-        code="def f(): return 1",
+        code=code,
+        style=pb.VERIFY_STYLE_STDIO,
+        comparison=pb.COMPARISON_FLOAT,
+        cases=[pb.VerifyCase(stdio=pb.StdioCase(expected_stdout=expected))],
+        limits=pb.Limits(output_bytes=8 << 20),
+    )
+
+
+def calls(*cases: pb.FunctionCase, code: str = "def f(): return 1") -> pb.VerifyCodeRequest:
+    return pb.VerifyCodeRequest(
+        code=code,
         style=pb.VERIFY_STYLE_FUNCTION,
         entry_point="f",
         cases=[pb.VerifyCase(function=case) for case in cases],
@@ -80,6 +91,40 @@ def test_a_hostile_request_is_refused_at_next_to_no_cost(
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT, caught.value
     assert str(caught.value.details()).startswith(f"{field} "), caught.value
     assert loop_s(server) - began < 0.08
+
+
+NUMBERS = 1 << 20
+SETS = '["e", [' + ", ".join(f'["z", [{i}]]' for i in range(9000)) + "]]"
+LARGE: dict[str, tuple[pb.VerifyCodeRequest, str]] = {
+    "numbers that are close": (printed(f"print('1.0 ' * {NUMBERS})", b"1 " * NUMBERS), "PASSED"),
+    "numbers that are not": (printed(f"print('1.0 ' * {NUMBERS - 1}, 2)", b"1 " * NUMBERS), "WRONG_ANSWER"),
+    "sets in another order": (
+        calls(pb.FunctionCase(expected=SETS), code="def f(): return {frozenset({i}) for i in range(8999, -1, -1)}"),
+        "PASSED",
+    ),
+    "a value that is only large": (
+        calls(pb.FunctionCase(expected="1"), code="def f(): return [[[]] for i in range(300_000)]"),
+        "WRONG_ANSWER",
+    ),
+}
+"""What is compared, and what is found."""
+
+
+def server_s(server: Server) -> float:
+    """Processor time of the server's threads so far."""
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_answer_is_compared_outside_of_the_server(
+    server: Server, stub: executor_pb2_grpc.ExecutorServiceStub, name: str
+) -> None:
+    request, verdict = LARGE[name]
+    began = server_s(server)
+    [found] = stub.VerifyCode(request, timeout=100).cases
+    assert (pb.Verdict.Name(found.verdict), pb.Cause.Name(found.cause)) == (f"VERDICT_{verdict}", "CAUSE_POLICY"), found
+    assert server_s(server) - began < 0.4
 
 
 def test_values_of_all_cases_are_bounded_together(stub: executor_pb2_grpc.ExecutorServiceStub) -> None:

@@ -95,6 +95,7 @@ a lone surrogate | x = chr(0xd800)
 numbers that are equal to many | x = {float("nan"): 1, float("inf"): 2, -0.0: 3}
 a map of 300,000 names | x = {str(i): i for i in range(300000)}
 a set whose items collide | x = {i * (2**61 - 1) for i in range(2000)}
+a set of 300,000 sets | x = {frozenset({i}) for i in range(300000)}
 a class that lies about itself | x = type("L", (), {"__class__": property(lambda s: list), "__iter__": lambda s: \\
 iter(int, 1)})()
 a list without an end | x = type("L", (list,), {"__iter__": lambda self: iter(int, 1)})()
@@ -143,6 +144,8 @@ prints a traceback | import sys; sys.stderr.write("Traceback (most recent call l
 REQUESTS = """
 expected: 30 MB | VerifyCode | style: 2 code: '1' entry_point: 'f' cases { function { expected: \\
 '["l",[<<9999999*0,>>0]]' } }
+expected: 300,000 sets | VerifyCode | style: 2 code: 'def f(): return {frozenset({i}) for i in range(300000)}' \\
+entry_point: 'f' cases { function { expected: '["e",[<<300000#["z",[%d]],>>["z",[-1]]]]' } }
 expected: 900 levels | VerifyCode | style: 2 code: '1' entry_point: 'f' cases { function { expected: \\
 '<<900*["l",[>>' } }
 expected: 100,000 levels | VerifyCode | style: 2 code: '1' entry_point: 'f' cases { function { expected: \\

@@ -1,0 +1,123 @@
+"""Comparison of an answer with what was expected: in a sandbox where that is too much for a server.
+
+There a program of ours does it, which is this file and those that it imports; it reads what the candidate made and runs
+nothing of it. Invariants: a server parses and compares at most `MOST_HERE` bytes; a right answer whose text is the
+expected one is accepted at sight, whatever its size; `LIMITS` suffice for all that a task can expect, so an answer that
+they do not suffice for is the candidate's doing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from executor_service.bounded_json import loads
+from executor_service.grading.model import Comparison, Tolerance, Verdict
+from executor_service.grading.rules import PASSED, Finding, judge_text, judge_value, short
+from executor_service.model import Cause, ExecutionResult, InputFile, Limits, Outcome, RunRequest
+
+MOST_HERE = 64 << 10
+"""Bytes of both together: up to 50 ms of a thread, and no step of it that others would wait for."""
+LIMITS = Limits(
+    wall_time_s=300.0,
+    cpu_time_s=120.0,
+    memory_bytes=2 << 30,
+    processes=4,
+    open_files=64,
+    output_bytes=64 << 10,
+    file_bytes=64 << 20,
+    disk_bytes=64 << 20,
+    return_bytes=0,
+    compile_time_s=1.0,
+)
+"""Of one comparison. The largest values take 15 s of CPU time and less than 1 GiB."""
+_EXPECTED, _ACTUAL = "expected", "actual"
+_CODE = b"from executor_service.grading.apart import main\nmain()\n"
+_SOURCES = (
+    *("bounded_json", "model", "sandbox/inside/values"),
+    *(f"grading/{name}" for name in ("apart", "comparison", "model", "rules", "values")),
+)
+_MOST_SPACE = 1 << 10
+"""White space behind one of two texts that are the same otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a candidate printed or returned, and what it should have been."""
+
+    expected: bytes
+    """Text of a value that was found good, where it is one."""
+    actual: bytes
+    """What the process of a function sent, where there is one."""
+    comparison: Comparison
+    tolerance: Tolerance
+    is_value: bool = False
+    tuples_are_lists: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes to be compared."""
+        return len(self.expected) + len(self.actual)
+
+    def at_sight(self) -> Finding | None:
+        """For an answer whose text is the expected one; None for others. Nothing is copied."""
+        if self.is_value:
+            # [value, changed arguments, printed text]
+            begins, ends = b'["l", [', 7 + len(self.expected)
+            same = self.actual.startswith(self.expected, 7) and self.actual.startswith(begins)
+            if not same or self.actual[ends : ends + 1] != b",":
+                return None
+            return Finding(Verdict.PASSED, Cause.POLICY, actual=short(self.expected))
+        if self.comparison is Comparison.EXACT:
+            return judge_text(self.expected, self.actual, self.comparison)
+        less, more = sorted((self.expected, self.actual), key=len)
+        if len(more) - len(less) > _MOST_SPACE or not more.startswith(less) or more[len(less) :].strip():
+            return None
+        return PASSED
+
+    def judge(self) -> Finding:
+        """Compares: takes time that grows with `size`."""
+        if not self.is_value:
+            return judge_text(self.expected, self.actual, self.comparison, self.tolerance)
+        return judge_value(
+            self.actual,
+            json.loads(self.expected),
+            self.comparison,
+            tuples_are_lists=self.tuples_are_lists,
+            tolerance=self.tolerance,
+        )
+
+    def program(self, tenant: str) -> RunRequest:
+        """The run that compares: `finding_of` reads its result."""
+        tolerance = (self.tolerance.absolute, self.tolerance.relative)
+        how = json.dumps([self.comparison, tolerance, self.is_value, self.tuples_are_lists])
+        files = (*_sources(), InputFile(_EXPECTED, self.expected), InputFile(_ACTUAL, self.actual))
+        return RunRequest(_CODE, "python", LIMITS, args=(how,), files=files, tenant=tenant)
+
+
+@cache
+def _sources() -> tuple[InputFile, ...]:
+    folder = Path(__file__).parents[1]
+    return tuple(InputFile(f"{folder.name}/{name}.py", (folder / f"{name}.py").read_bytes()) for name in _SOURCES)
+
+
+def main() -> None:
+    """What `Answer.program` runs."""
+    comparison, tolerance, is_value, tuples_are_lists = json.loads(sys.argv[1])
+    expected, actual = (Path(name).read_bytes() for name in (_EXPECTED, _ACTUAL))
+    found = Answer(expected, actual, Comparison(comparison), Tolerance(*tolerance), is_value, tuples_are_lists).judge()
+    json.dump([found.verdict, found.message, (found.actual or b"").decode()], sys.stdout)
+
+
+def finding_of(run: ExecutionResult) -> Finding:
+    """What a run of `Answer.program` has found."""
+    if run.cause is Cause.INFRA:
+        return Finding(Verdict.ERROR, Cause.INFRA, f"The answer could not be compared: {run.message}")
+    if run.outcome is not Outcome.FINISHED:
+        why = run.message or run.stderr.text.strip().rpartition("\n")[2][:1000]
+        return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, f"The answer is too much to be compared: {why}")
+    verdict, message, actual = loads(run.stdout.data, depth=1, left=[4])
+    return Finding(Verdict(verdict), Cause.POLICY, message, actual.encode() or None)
