@@ -276,6 +276,12 @@ class ExecutionResult:
         return (self.stdout, self.stderr, *said)
 
     @property
+    def size(self) -> int:
+        """Bytes of all that it returns."""
+        parts = [*(output.data for output in self.outputs), *(file.content for file in self.files)]
+        return sum(map(len, parts)) + sum(len(form) for display in self.displays for form in display.data.values())
+
+    @property
     def ok(self) -> bool:
         """Whether the program ended by itself with exit code 0."""
         return self.outcome is Outcome.FINISHED

@@ -31,7 +31,6 @@ from executor_service.gateway.replies import at_once_too_late, run_code_reply
 from executor_service.gateway.requests import budget_of, compiles, execution_of
 from executor_service.gateway.server import Handlers, json_response
 from executor_service.gateway.submissions import Submissions, judge_of
-from executor_service.model import ExecutionResult
 from executor_service.server.displayed import DisplayedPrograms
 from executor_service.server.reading import read_apart
 
@@ -73,7 +72,7 @@ def handlers(
             if seconds <= 0 and (not compiling or compiles(request.language)):
                 return run_code_reply(at_once_too_late(name, compiling=compiling), request.fetch_files)
         result = await executions.run(execution, budget_of(request, queue_s))
-        return await read_apart(_size(result), lambda: json_response(run_code_reply(result, request.fetch_files)))
+        return await read_apart(result.size, lambda: json_response(run_code_reply(result, request.fetch_files)))
 
     async def run_jupyter(request: schemas.RunJupyterRequest) -> Any:
         """Runs cells in one interpreter."""
@@ -114,12 +113,6 @@ def handlers(
 
 def _size_of_files(request: schemas.RunCodeRequest | schemas.RunJupyterRequest) -> int:
     return sum(len(content or "") for content in request.files.values())
-
-
-def _size(result: ExecutionResult) -> int:
-    """Bytes that a reply has to hold."""
-    outputs = (result.stdout.data, result.stderr.data, *(file.content for file in result.files))
-    return sum(map(len, outputs))
 
 
 def _apart(answer: Callable[[M], Any]) -> Callable[[M], Awaitable[Any]]:

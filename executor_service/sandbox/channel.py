@@ -13,6 +13,7 @@ import math
 import socket
 import struct
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from typing import Any
 
 from executor_service.sandbox.inside import wire
@@ -40,6 +41,9 @@ class Channel:
         self._most, self._most_head = most, most_head
         self._came = bytearray()
         """What is no frame yet, or comes behind `_next`."""
+        self._large: tuple[dict[str, Any], BytesIO] | None = None
+        """A frame of which `_missing` bytes have not come; what came of it is given away without a copy."""
+        self._missing = 0
         self._next: Frame | None = None
         self._ended = False
         self.wrong = False
@@ -80,7 +84,7 @@ class Channel:
     @property
     def ready(self) -> bool:
         """Whether `take()` has something to say: a frame, or that none will come."""
-        if self._next is None and self._came and not self._ended:
+        if self._next is None and (self._came or self._large) and not self._ended:
             self._parse()
         return self._next is not None or self._ended
 
@@ -112,6 +116,12 @@ class Channel:
                 self.ignore()
         return self.take()
 
+    async def blob(self) -> bytes:
+        """The bytes of the next frame. ConnectionError where `receive` has none."""
+        if (frame := await self.receive()) is None:
+            raise ConnectionError
+        return frame[1]
+
     def close(self) -> None:
         """Idempotent."""
         self._end()
@@ -128,7 +138,10 @@ class Channel:
             return
         except OSError:
             data = b""
-        self._came += data
+        if self._large is not None:
+            self._missing -= self._large[1].write(data)
+        else:
+            self._came += data
         if not data:
             self._end()
         if self.ready:
@@ -136,9 +149,10 @@ class Channel:
             told()
 
     def _receive(self) -> bytes:
+        most = min(self._missing, _AT_ONCE) or _AT_ONCE
         if not self._asks_sender:
-            return self._control.recv(_AT_ONCE)
-        data, said, _, _ = self._control.recvmsg(_AT_ONCE, socket.CMSG_SPACE(_CREDENTIALS.size))
+            return self._control.recv(most)
+        data, said, _, _ = self._control.recvmsg(most, socket.CMSG_SPACE(_CREDENTIALS.size))
         for _, kind, facts in said:
             if kind == socket.SCM_CREDENTIALS:
                 self.sender = _CREDENTIALS.unpack(facts)[0]
@@ -154,29 +168,39 @@ class Channel:
 
     def _frame(self) -> Frame | None:
         """ValueError and RecursionError for what is none."""
+        if self._large is not None:
+            if self._missing:
+                return None
+            (head, large), self._large = self._large, None
+            return head, large.getvalue()
         if len(self._came) < wire.HEADER.size:
             return None
         length, size = wire.HEADER.unpack_from(self._came)
         if length > self._most_head or size > self._most:
             raise ValueError(f"a frame of {length} and {size} bytes is beyond the bounds")
         start = wire.HEADER.size + length
-        if len(self._came) < start + size:
+        missing = max(start + size - len(self._came), 0)
+        if missing and (size <= _AT_ONCE or len(self._came) < start):
             return None
         with memoryview(self._came) as view:
             head = _flat(json.loads(str(view[wire.HEADER.size : start], "utf-8")))
             blob = bytes(view[start : start + size])
-        if len(self._came) == start + size:
+        if len(self._came) <= start + size:
             self._came = bytearray()
         else:
             del self._came[: start + size]
         if self._asks_sender:
             self._asks_sender = False
             self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        if missing:
+            self._large, self._missing = (head, BytesIO()), missing
+            self._large[1].write(blob)
+            return None
         return head, blob
 
     def _end(self) -> None:
         self._ended = True
-        self._came = bytearray()
+        self._came, self._large, self._missing = bytearray(), None, 0
         self._pause()
 
     def _pause(self) -> None:

@@ -15,6 +15,7 @@ import fcntl
 import os
 import termios
 from collections.abc import Callable
+from io import BytesIO
 
 from executor_service.model import Output
 from executor_service.sandbox.report import Stream
@@ -32,15 +33,16 @@ class Capture:
         """`before`: what was captured with another limit, to be gone on with."""
         self._limit = limit
         self._flood = max(limit * FLOOD_FACTOR, FLOOD_MINIMUM)
-        self._data = bytearray(before.data[:limit] if before else b"")
+        self._data = BytesIO()  # what it has is given away without a copy
+        self._kept = self._data.write(before.data[:limit] if before else b"")
         self._total = before.total_bytes if before else 0
         self._cut = before is not None and before.truncated
 
     def feed(self, data: bytes) -> bytes:
         """Takes in what was read, and returns what is kept of it."""
         self._total += len(data)
-        kept = data[: max(0, self._limit - len(self._data))] if not self._cut else b""
-        self._data += kept
+        kept = data[: max(0, self._limit - self._kept)] if not self._cut else b""
+        self._kept += self._data.write(kept)
         return kept
 
     @property
@@ -48,7 +50,7 @@ class Capture:
         return self._total > self._flood
 
     def output(self) -> Output:
-        return Output(bytes(self._data), self._total, truncated=self._total > len(self._data))
+        return Output(self._data.getvalue(), self._total, truncated=self._total > self._kept)
 
 
 _CHUNK = 64 << 10

@@ -335,19 +335,17 @@ class Sandbox:
         try:
             async with asyncio.timeout(_SETUP_TIMEOUT_S):
                 await reader.send(order)
-                frame = await reader.receive()
+                table = json.loads(await reader.blob())
+                files = []
+                for path, (answer, size) in zip(plan.return_paths, table, strict=True):
+                    status = FileStatus(answer.upper())
+                    content = await reader.blob() if status is FileStatus.RETURNED and size else b""
+                    files.append(OutputFile(path, status, content, size))
+                return tuple(files)
+        except ConnectionError:
+            raise SandboxFailure("files", 0, "their reader ended without a word", started=True) from None
         finally:
             reader.close()
-        if frame is None:
-            raise SandboxFailure("files", 0, "their reader ended without a word", started=True)
-        head, blob = frame
-        files, offset = [], head["table"]
-        for path, (answer, size) in zip(plan.return_paths, json.loads(blob[:offset]), strict=True):
-            status = FileStatus(answer.upper())
-            end = offset + (size if status is FileStatus.RETURNED else 0)
-            files.append(OutputFile(path, status, blob[offset:end], size))
-            offset = end
-        return tuple(files)
 
     def _report(self, head: dict[str, Any], files: tuple[OutputFile, ...]) -> Report:
         stdout, stderr = self.streams.outputs()

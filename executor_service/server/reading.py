@@ -2,8 +2,8 @@
 
 gRPC parses a request on the loop, and 500,000 entries of one take 60 ms. Here a request of more than a few kilobytes is
 walked in a thread before anything is made of it. Invariants: a message of more than `MOST_PARTS` parts is refused by
-the name of the field that holds them; the loop never works on more than `AT_ONCE` bytes at a time; what is very large
-is read one after the other, so that a single thread at most competes with the loop.
+the name of the field that holds them; the loop never works on more than `AT_ONCE` bytes at a time; what is large is
+read one after the other, and so is what is very large, so that two threads at most compete with the loop.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ MOST_PARTS = 200_000
 AT_ONCE = 16 << 10
 """Bytes that are read on the loop: a thread costs more than they do."""
 _HEAVY = 1 << 20
-"""Bytes from which readers queue for one thread."""
-_reader = ThreadPoolExecutor(1, "large requests")
+"""Bytes from which something waits for those of its kind only."""
+_readers = (ThreadPoolExecutor(1, "large requests"), ThreadPoolExecutor(1, "very large requests"))
+_size = contextvars.ContextVar("size", default=0)
+"""Bytes of the request that the task answers. The message would make a copy of itself to tell."""
 _SERVICE = pb.DESCRIPTOR.services_by_name["ExecutorService"]
 
 
@@ -42,10 +44,13 @@ async def read_apart(size: int, work: Callable[[], T]) -> T:
     """What `work` makes of `size` bytes, in a thread if they are many."""
     if size <= AT_ONCE:
         return work()
-    if size <= _HEAVY:
-        return await asyncio.to_thread(work)
     context = contextvars.copy_context()
-    return await asyncio.get_running_loop().run_in_executor(_reader, context.run, work)
+    return await asyncio.get_running_loop().run_in_executor(_readers[size > _HEAVY], context.run, work)
+
+
+async def check_apart(work: Callable[[], T]) -> T:
+    """What `work` makes of the request that is answered, in a thread if that is large."""
+    return await read_apart(_size.get(), work)
 
 
 class BoundedRequests(grpc.aio.ServerInterceptor):
@@ -69,6 +74,7 @@ def _reading(handler: Handler, kind: type[Message]) -> Handler:
 
     async def read(data: bytes | None, context: Any) -> Any:
         request = None
+        _size.set(len(data or b""))
         try:
             try:
                 request = await read_apart(len(data or b""), partial(parse, kind, data or b""))
@@ -81,7 +87,12 @@ def _reading(handler: Handler, kind: type[Message]) -> Handler:
             raise
 
     make = grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
-    return make(read, None, handler.response_serializer)
+    return make(read, None, _written)
+
+
+def _written(response: Message | bytes) -> bytes:
+    """`replies` makes large ones as they are to be sent."""
+    return response if isinstance(response, bytes) else response.SerializeToString()
 
 
 def parse(kind: type[Message], data: bytes) -> Message:

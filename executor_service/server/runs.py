@@ -271,9 +271,7 @@ class Runs:
         if tracing.enabled():
             _record(run.request, ending, now - run.place.entered_at, name=self._name)
         if run.started and isinstance(ending, ExecutionResult):
-            size = sum(len(output.data) for output in ending.outputs) + sum(len(file.content) for file in ending.files)
-            size += sum(len(form) for display in ending.displays for form in display.data.values())
-            self._table.end(request_id, ending, size, now)
+            self._table.end(request_id, ending, ending.size, now)
         else:
             self._table.abandon(request_id)
 

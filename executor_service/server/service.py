@@ -19,11 +19,10 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from executor_service.balance import LOAD_KEY
-from executor_service.convert import result_to_proto, session_to_proto
+from executor_service.convert import session_to_proto
 from executor_service.core.dedup import DedupTable
 from executor_service.core.output import OutputLog, OutputReader
 from executor_service.core.sessions import SessionNotFound
-from executor_service.grading.convert import verify_to_proto
 from executor_service.grading.validation import validate_verify
 from executor_service.model import ExecutionResult, RunRequest, SessionInfo
 from executor_service.sandbox.report import Stream
@@ -31,7 +30,8 @@ from executor_service.sandbox.template import Profile
 from executor_service.server.access import own
 from executor_service.server.flights import Flight, SingleFlight
 from executor_service.server.problems import ReaderStalled, abort
-from executor_service.server.reading import read_apart
+from executor_service.server.reading import check_apart
+from executor_service.server.replies import reply_with, verify_reply
 from executor_service.server.runs import Abandoned, Follower, Runs
 from executor_service.server.sessions import Sessions
 from executor_service.server.verify import Verifier
@@ -58,7 +58,7 @@ STALLED_S = 900.0
 Response = TypeVar("Response")
 Execute = Callable[[RunRequest, bytes, Follower], Coroutine[Any, Any, ExecutionResult]]
 """Runs a request, or joins the run that has its id: see `Runs.execute`."""
-Send = Callable[[pb.StreamExecutionResponse], Awaitable[None]]
+Send = Callable[[pb.StreamExecutionResponse | bytes], Awaitable[None]]
 """Returns when the connection has room for more."""
 
 
@@ -86,7 +86,7 @@ async def stream_execution(execute: Execute, request: RunRequest, fingerprint: b
     finally:
         run.cancel()
         await asyncio.wait([run])
-    await send_in_time(send, pb.StreamExecutionResponse(result=result_to_proto(result)))
+    await send_in_time(send, await reply_with(pb.StreamExecutionResponse, result))
 
 
 async def _send_rest(result: ExecutionResult, reader: OutputReader, send: Send) -> None:
@@ -155,21 +155,21 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
 
     async def ExecuteCode(  # noqa: N802
         self, request: pb.ExecuteCodeRequest, context: Context
-    ) -> pb.ExecuteCodeResponse:
+    ) -> Any:
         try:
             result = await self._execute(*await self._check(request))
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
         self._tell_load(context)
-        return pb.ExecuteCodeResponse(result=result_to_proto(result))
+        return await reply_with(pb.ExecuteCodeResponse, result)
 
     async def VerifyCode(  # noqa: N802
         self, request: pb.VerifyCodeRequest, context: Context
-    ) -> pb.VerifyCodeResponse:
+    ) -> Any:
         try:
             own(request)
             check = partial(validate_verify, request, installed=self._installed, policy=self._policy)
-            valid = await read_apart(request.ByteSize(), check)
+            valid = await check_apart(check)
             program = valid.program
             name = "" if self._verifier.knows(program.request_id) else program.workspace_id
             with self._workspaces.hold(name, program.tenant, program.limits):
@@ -178,7 +178,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         except Exception as error:  # the boundary: each gets its status
             await abort(context, error)
         self._tell_load(context)
-        return await asyncio.to_thread(verify_to_proto, result)
+        return await verify_reply(result)
 
     async def StreamExecution(  # type: ignore[override]  # noqa: N802
         self, request: pb.StreamExecutionRequest, context: Context
@@ -243,7 +243,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     async def _check(self, request: pb.ExecuteCodeRequest) -> tuple[RunRequest, bytes]:
         own(request)
         check = partial(validate, request, installed=self._installed, policy=self._policy, profiles=self._profiles)
-        valid = await read_apart(request.ByteSize(), check)
+        valid = await check_apart(check)
         if valid.session_id:
             self._permit(valid.session_id)
         return valid, await _mark(request) if valid.request_id else b""
@@ -259,7 +259,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     async def _create(self, request: pb.CreateSessionRequest) -> pb.CreateSessionResponse:
         profiles = self._session_profiles
         check = partial(validate_session, request, installed=self._installed, policy=self._policy, profiles=profiles)
-        valid = await read_apart(request.ByteSize(), check)
+        valid = await check_apart(check)
 
         async def make() -> Made:
             return (await self._sessions.create(valid),)
@@ -302,7 +302,7 @@ def fingerprint(request: Message) -> bytes:
 
 async def _mark(request: Message) -> bytes:
     """Its fingerprint; that of megabytes takes long."""
-    return await read_apart(request.ByteSize(), lambda: fingerprint(request))
+    return await check_apart(lambda: fingerprint(request))
 
 
 async def _answered(context: Context, answer: Callable[[], Awaitable[T]]) -> T:

@@ -49,6 +49,16 @@ async def test_frames_come_in_order_however_they_are_cut(pair: tuple[Channel, so
     assert not channel.ready
 
 
+async def test_a_large_frame_ends_where_the_next_begins(pair: tuple[Channel, socket.socket]) -> None:
+    channel, theirs = pair
+    large = os.urandom(1 << 20)
+    data = b"".join((wire.encode({"n": 0}, len(large)), large, wire.encode({"n": 1}, 1), b"x", wire.encode({"n": 2})))
+    sending = asyncio.create_task(asyncio.to_thread(theirs.sendall, data))
+    assert await frame(channel) == ({"n": 0}, large)
+    assert [await frame(channel), await frame(channel)] == [({"n": 1}, b"x"), ({"n": 2}, b"")]
+    await sending
+
+
 async def test_what_nobody_waits_for_is_not_read(pair: tuple[Channel, socket.socket]) -> None:
     """An interpreter that talks out of turn fills its own socket, and not the server's memory."""
     channel, theirs = pair

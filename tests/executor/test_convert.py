@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import StrEnum
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -12,6 +12,7 @@ from executor_service.convert import from_message, to_message
 from executor_service.grading.convert import verify_from_proto, verify_to_proto
 from executor_service.grading.model import Checker, Tolerance, VerifyResult
 from executor_service.model import Compilation, ExecutionResult, InputFile, Limits, SessionInfo, Workspace
+from executor_service.server.replies import reply_with, verify_reply
 from executor_service.v1 import executor_pb2 as pb
 
 
@@ -54,6 +55,19 @@ def test_verdicts_go_there_and_come_back() -> None:
     assert verify_from_proto(verify_to_proto(result)) == result
     bare = VerifyResult((), result.cause)
     assert verify_from_proto(verify_to_proto(bare)) == bare
+
+
+async def test_a_large_reply_is_the_message_that_a_small_one_would_be() -> None:
+    result = filled(ExecutionResult)
+    large = replace(result, stdout=replace(result.stdout, data=bytes(300_000)))
+    written = await reply_with(pb.ExecuteCodeResponse, large)
+    assert isinstance(written, bytes)
+    assert pb.ExecuteCodeResponse.FromString(written).result == to_message(pb.ExecutionResult, large)
+    verified = filled(VerifyResult)
+    verified = replace(verified, cases=(*verified.cases, replace(verified.cases[0], execution=large)))
+    of_cases = await verify_reply(verified)
+    assert isinstance(of_cases, bytes)
+    assert pb.VerifyCodeResponse.FromString(of_cases) == verify_to_proto(verified)
 
 
 def test_a_number_that_this_version_does_not_know_is_named() -> None:

@@ -127,6 +127,18 @@ def test_a_large_answer_is_compared_outside_of_the_server(
     assert server_s(server) - began < 0.4
 
 
+def test_the_largest_result_is_not_copied_again_and_again(
+    server: Server, stub: executor_pb2_grpc.ExecutorServiceStub
+) -> None:
+    code = "open('a', 'wb').write(bytes(40 << 20)); open('b', 'wb').write(b'b' * 9)"
+    limits = pb.Limits(return_bytes=60 << 20)
+    request = pb.ExecuteCodeRequest(code=code, return_paths=["a", "none", "b"], limits=limits)
+    began = loop_s(server)
+    files = stub.ExecuteCode(request, timeout=100).result.files
+    assert [file.content for file in files] == [bytes(40 << 20), b"", b"b" * 9]
+    assert loop_s(server) - began < 0.2
+
+
 def test_values_of_all_cases_are_bounded_together(stub: executor_pb2_grpc.ExecutorServiceStub) -> None:
     large = pb.FunctionCase(expected=f'"{"x" * (7 << 20)}"')
     with pytest.raises(grpc.RpcError, match="cases has 36700170 characters of values, must have at most 33554432"):

@@ -234,7 +234,8 @@ def _read_files(work: str, paths: list[str], most: int) -> tuple[list[FileAnswer
     except OSError:  # the code has removed it
         return [("missing", 0)] * len(paths), b""
     try:
-        return read_files(folder, paths, most)
+        answers, contents = read_files(folder, paths, most)
+        return answers, b"".join(contents)
     finally:
         os.close(folder)
 

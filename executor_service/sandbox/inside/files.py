@@ -44,15 +44,16 @@ def write_files(work: int, entries: list[FileEntry], blob: memoryview) -> None:
         os.close(handle)
 
 
-def read_files(work: int, paths: list[str], budget: int) -> tuple[list[FileAnswer], bytes]:
-    """One answer per path, and the contents of those returned, in order, `budget` bytes together at most."""
+def read_files(work: int, paths: list[str], budget: int) -> tuple[list[FileAnswer], list[bytes]]:
+    """For each path an answer and its content, empty unless returned; `budget` bytes together at most."""
     answers: list[FileAnswer] = []
-    contents = bytearray()
+    contents: list[bytes] = []
     for path in paths:
-        answer, data = _read(work, path, budget - len(contents))
+        answer, data = _read(work, path, budget)
         answers.append(answer)
-        contents += data
-    return answers, bytes(contents)
+        contents.append(data)
+        budget -= len(data)
+    return answers, contents
 
 
 def _read(work: int, path: str, room: int) -> tuple[FileAnswer, bytes]:

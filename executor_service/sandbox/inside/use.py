@@ -342,8 +342,9 @@ def _return_files(channel: socket.socket, work: str) -> None:
         channel.recv(1)  # until it has been copied: the box is cleared then
         return
     files, contents = read_files(folder, head["paths"], head["budget"])
-    table = json.dumps(files).encode()
-    wire.send(channel, {"type": "files", "table": len(table)}, table + contents)
+    wire.send(channel, {"type": "files"}, json.dumps(files).encode())
+    for content in filter(None, contents):  # each in a frame of its own, of which the server makes no copy
+        wire.send(channel, {"type": "file"}, content)
 
 
 def _ways(status: int) -> dict[str, int]:
