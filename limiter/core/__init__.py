@@ -11,9 +11,11 @@ from limiter.core.ids import LeaseId, Ticket
 from limiter.core.limits import BucketLimits, Timing
 from limiter.core.reasons import BindStatus, BucketOrder, LeaseState, RejectReason, ReleaseOutcome, SessionKind
 from limiter.core.recovery import Member
+from limiter.core.session_rules import SLICE
 from limiter.core.statistics import BucketStatistics, LimiterStatistics
 
 __all__ = [
+    "SLICE",
     "BindStatus",
     "BucketLimits",
     "BucketOrder",

@@ -5,6 +5,7 @@ Each names the session that it is for, where it is for one. Times are durations 
 
 from __future__ import annotations
 
+from limiter.core.events import HeldLease
 from limiter.core.facts import fact
 from limiter.core.ids import LeaseId, Ticket
 from limiter.core.reasons import BindStatus, LeaseState, RejectReason
@@ -100,8 +101,16 @@ class Welcomed:
     session_id: str
     resumed: bool
     """False when the session is new to this limiter."""
-    unknown: tuple[LeaseId, ...] = ()
-    """Leases that the hello listed and that are not held for this session; work under them must end."""
+    unknown: tuple[HeldLease, ...] = ()
+    """Leases that the hello listed and that are not held for this session; work under them must end. Where there are
+    many, the others are `Revoked`."""
+
+
+@fact
+class Unread:
+    """A hello is too long for one step: `ReadOn` is to follow soon, after whatever else is to be done."""
+
+    session_id: str
 
 
 @fact
@@ -170,6 +179,7 @@ Effect = (
     | Released
     | Revoked
     | Welcomed
+    | Unread
     | Refused
     | HeartbeatAcked
     | SessionEnded

@@ -83,7 +83,7 @@ class HeldLease:
 @fact
 class Hello:
     """A stream opens or resumes a session. What it lists of this epoch is kept, what it omits is freed. Answered by
-    `Welcomed`."""
+    `Welcomed`, or by `Unread` where it lists much: then each `ReadOn` goes on with it."""
 
     session_id: str
     kind: SessionKind
@@ -92,6 +92,13 @@ class Hello:
     queued: tuple[Acquire, ...] = ()
     connection: int = 0
     """Grows with each connection of the session; a lower one than before is late and refused. 0: not said."""
+
+
+@fact
+class ReadOn:
+    """The next step of a long hello; answered as the hello itself. Nothing happens when there is none."""
+
+    session_id: str
 
 
 @fact
@@ -183,6 +190,7 @@ Event = (
     | Release
     | Bind
     | Hello
+    | ReadOn
     | Disconnect
     | Goodbye
     | Returning

@@ -75,4 +75,6 @@ class Session:
     """By bucket: how many of its requests wait."""
     connection: int = 0
     """Number of the newest connection that has said hello."""
+    welcomed: bool = False
+    """Whether a hello of it has been read to its end: before that, what it runs may not be counted yet."""
     deadline: float = NEVER

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from limiter.core.bucket import Bucket
-from limiter.core.effects import HeartbeatAcked, Refused, RosterChanged, SessionEnded, Welcomed
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from limiter.core.effects import HeartbeatAcked, Refused, Revoked, RosterChanged, SessionEnded, Unread, Welcomed
 from limiter.core.events import (
     Acquire,
     Disconnect,
@@ -12,12 +15,13 @@ from limiter.core.events import (
     HeldLease,
     Hello,
     Reading,
+    ReadOn,
     Returning,
     RosterFailed,
     RosterKept,
 )
 from limiter.core.ids import LeaseId, Ticket
-from limiter.core.lease import Lease, Session
+from limiter.core.lease import Lease, Request, Session
 from limiter.core.ledger import Ledger
 from limiter.core.limits import Timing
 from limiter.core.reasons import UNBOUND, LeaseState, ReleaseOutcome, SessionKind
@@ -29,29 +33,128 @@ from limiter.core.rules import RequestRules
 # is found here, and so is a lease whose release was lost. Requests come back to the places that they have here. What an
 # earlier limiter gave counts while clients and executors are expected: leases of executors that it had let in, and
 # tickets and held leases that it provably gave to the session, the latter within the limit.
+#
+# A long hello is read in steps, with other events between them. Until the step that welcomes the session nothing is
+# granted to it, none of its heartbeats counts, and a recovery that waits for it goes on.
+
+SLICE = 500
+"""Looks at leases and requests of a hello in one step, some 2 ms; each is looked at twice or three times."""
+
+_Item = TypeVar("_Item")
 
 
-def reconcile_leases(
-    ledger: Ledger, session: Session, hello: Hello, now: float
-) -> tuple[tuple[LeaseId, ...], dict[str, Ticket]]:
-    """Frees what the hello omits, and adopts what has run since an earlier epoch. Returns what is unknown, and the
-    places of requests whose grants were lost, by their ids. Nothing is granted here."""
-    places: dict[str, Ticket] = {}
-    listed = {held.lease for held in hello.held}
-    wanted = {acquire.request_id for acquire in hello.queued}
-    for lease in list(session.leases.values()):
-        if lease.lease_id in listed:
-            continue
+class _Reconciliation:
+    """One hello on its way into the books."""
+
+    def __init__(self, ledger: Ledger, requests: RequestRules, session: Session, hello: Hello, now: float) -> None:
+        """`now`: when it came, and so when what it says was true."""
+        self._ledger = ledger
+        self._requests = requests
+        self._session = session
+        self._hello = hello
+        self._now = now
+        self._count = 0
+        self._returned = False
+        """Whether its requests are in their places."""
+        self._listed: set[LeaseId] = set()
+        self._wanted: dict[str, Acquire] = {}
+        self._places: dict[str, Ticket] = {}
+        """Those of requests whose grants were lost."""
+        self._unknown: list[HeldLease] = []
+        self._untold: list[Request] = []
+        """Where they wait was lost on the way."""
+
+    def steps(self, resumed: bool) -> Iterator[None]:
+        """Each does a slice of the work; at its end everything is in its place, but nothing is granted."""
+        ledger, session, hello = self._ledger, self._session, self._hello
+        yield from self._each(hello.held, lambda held: self._listed.add(held.lease))
+        yield from self._each(hello.queued, self._want)
+        yield from self._each(list(session.leases.values()), self._free_if_omitted)
+        yield from self._each(hello.held, self._hold)
+        yield from self._each([each for each in session.requests.values() if each.waiting], self._drop_if_omitted)
+        if session.kind is SessionKind.EXECUTOR and not ledger.roster.admits(session.session_id):
+            ledger.effects.append(Refused(session.session_id, "it was given up while its hello was read", 1.0))
+            ledger.end_session(session, "its programs have had to end", self._now)
+            return
+        for request in session.requests.values():
+            if request.waiting:
+                ledger.put_back(request)
+        session.welcomed = self._returned = True
+        ledger.effects.append(Welcomed(session.session_id, resumed, tuple(self._unknown[:SLICE])))
+        if session.kind is SessionKind.EXECUTOR:
+            ledger.recovery.returned(session.session_id)
+        yield from self._each(self._unknown[SLICE:], self._tell_unknown)
+        yield from self._each(self._untold, self._tell_place)
+        new = list(self._wanted.values())
+        slices = list[list[Acquire]]()
+        for start in range(0, len(new), SLICE):
+            slices.append(sorted(new[start : start + SLICE], key=_ticket_of))
+            if start:
+                yield
+        yield from self._each(heapq.merge(*slices, key=_ticket_of), self._take_in)
+
+    def _each(self, items: Iterable[_Item], visit: Callable[[_Item], object]) -> Iterator[None]:
+        for item in items:
+            visit(item)
+            self._count += 1
+            if self._count % SLICE == 0:
+                if not self._returned and self._count == SLICE:
+                    self._ledger.park(self._session)
+                yield
+
+    def _want(self, acquire: Acquire) -> None:
+        self._wanted[acquire.request_id] = acquire
+
+    def _free_if_omitted(self, lease: Lease) -> None:
+        if lease.lease_id in self._listed or lease.lease_id not in self._session.leases:
+            return
         request = lease.request
-        lost = request is not None and request.session is session and lease.state in UNBOUND
-        if lost and request is not None and request.request_id in wanted:
-            places[request.request_id] = request.ticket
+        lost = request is not None and request.session is self._session and lease.state in UNBOUND
+        if lost and request is not None and request.request_id in self._wanted:
+            self._places[request.request_id] = request.ticket
             lease.bucket.revoked_total += 1
         else:
             lease.bucket.released_total += 1
             lease.bucket.outcomes[ReleaseOutcome.UNUSED if lost else ReleaseOutcome.OK] += 1
-        ledger.free(lease)
-    return tuple(held.lease for held in hello.held if not _holds(ledger, session, held, now)), places
+        self._ledger.free(lease)
+
+    def _hold(self, held: HeldLease) -> None:
+        if not _holds(self._ledger, self._session, held, self._now):
+            self._unknown.append(held)
+
+    def _drop_if_omitted(self, request: Request) -> None:
+        if not request.waiting:
+            return  # its time has come since the first step: it is asked for anew
+        acquire = self._wanted.pop(request.request_id, None)
+        if acquire is None or acquire.attempt < request.attempt:
+            request.bucket.cancelled_total += 1
+            self._ledger.drop(request)
+        else:
+            request.attempt = acquire.attempt
+            if acquire.ticket is None:
+                self._untold.append(request)
+
+    def _tell_unknown(self, held: HeldLease) -> None:
+        reason = "the limiter does not know it any more"
+        told = Revoked(self._session.session_id, held.lease, held.bucket, held.client_session_id, reason)
+        self._ledger.effects.append(told)
+
+    def _tell_place(self, request: Request) -> None:
+        if request.waiting:
+            self._ledger.repeat(request, self._now)
+
+    def _take_in(self, acquire: Acquire) -> None:
+        if acquire.request_id not in self._session.requests:
+            place = self._places.get(acquire.request_id)
+            self._requests.take_back(acquire, self._session, self._now, place)
+
+
+def _ticket_of(acquire: Acquire) -> Ticket:
+    """Those that have none come last."""
+    return acquire.ticket or _LAST
+
+
+_LAST = Ticket(1 << 64, 0)
 
 
 def _holds(ledger: Ledger, session: Session, held: HeldLease, now: float) -> bool:
@@ -76,31 +179,6 @@ def _holds(ledger: Ledger, session: Session, held: HeldLease, now: float) -> boo
     return True
 
 
-def reconcile_requests(
-    ledger: Ledger, session: Session, hello: Hello, now: float
-) -> tuple[list[Acquire], list[Bucket]]:
-    """Puts listed requests back in their places and drops waiting ones that the hello omits.
-
-    Returns the listed ones that are new to this limiter, in ticket order, and the buckets to pump.
-    """
-    listed = {acquire.request_id: acquire for acquire in hello.queued}
-    touched: dict[Bucket, None] = dict.fromkeys(ledger.buckets.values())
-    for request in [each for each in session.requests.values() if each.waiting]:
-        acquire = listed.pop(request.request_id, None)
-        if acquire is None or acquire.attempt < request.attempt:
-            request.bucket.cancelled_total += 1
-            ledger.drop(request)
-        else:
-            request.attempt = acquire.attempt
-            ledger.put_back(request)
-            if acquire.ticket is None:
-                ledger.repeat(request, now)  # where it waits was lost on the way
-    known = [acquire for acquire in listed.values() if acquire.request_id not in session.requests]
-    last = Ticket(ledger.epoch, ledger.last_ticket)
-    known.sort(key=lambda acquire: acquire.ticket or Ticket(last.epoch + 1, 0))
-    return known, list(touched)
-
-
 class SessionRules:
     """Handles `Hello`, `RosterKept`, `Disconnect`, `Goodbye`, `Heartbeat`, the ends of sessions and of the recovery."""
 
@@ -108,6 +186,8 @@ class SessionRules:
         self._ledger = ledger
         self._requests = requests
         self._timing = timing
+        self._unread: dict[str, Iterator[None]] = {}
+        """What is left of hellos that are being read, by session."""
 
     def hello(self, event: Hello, now: float) -> None:
         session = self._ledger.sessions.get(event.session_id)
@@ -177,16 +257,30 @@ class SessionRules:
             ledger.deadlines.set(session, now + self._timing.executor_silence)
         else:
             ledger.deadlines.clear(session)
-        unknown, places = reconcile_leases(ledger, session, event, now)
-        ledger.effects.append(Welcomed(session.session_id, resumed, unknown))
-        known, touched = reconcile_requests(ledger, session, event, now)
-        for acquire in known:
-            self._requests.take_back(acquire, session, now, places.get(acquire.request_id))
-        if session.kind is SessionKind.EXECUTOR:
-            ledger.recovery.returned(session.session_id)
-            self.recover(now)
-        for bucket in touched if pump else ():
-            ledger.pump(bucket, now)
+        self._stop_reading(session.session_id)
+        reconciliation = _Reconciliation(ledger, self._requests, session, event, now)
+        self._unread[session.session_id] = reconciliation.steps(resumed)
+        ledger.recovery.reading += 1
+        self._read_on(session.session_id, now, pump=pump)
+
+    def read_on(self, event: ReadOn, now: float) -> None:
+        if event.session_id in self._unread:
+            self._read_on(event.session_id, now)
+
+    def _read_on(self, session_id: str, now: float, *, pump: bool = True) -> None:
+        """The next step of a hello."""
+        for _ in self._unread[session_id]:
+            self._ledger.effects.append(Unread(session_id))
+            return
+        self._stop_reading(session_id)
+        self.recover(now)
+        for bucket in self._ledger.buckets.values() if pump else ():
+            self._ledger.pump(bucket, now)
+
+    def _stop_reading(self, session_id: str) -> None:
+        """Its hello has been read, or counts no more: its stream has ended, or another one has come."""
+        if self._unread.pop(session_id, None) is not None:
+            self._ledger.recovery.reading -= 1
 
     def recover(self, now: float) -> None:
         """Grants again once nothing of an earlier leader can be running uncounted."""
@@ -207,6 +301,7 @@ class SessionRules:
     def disconnect(self, event: Disconnect, now: float) -> None:
         ledger = self._ledger
         session = ledger.sessions.get(event.session_id)
+        self._stop_reading(event.session_id)
         if session is None and ledger.roster.joins(event.session_id):
             self._leave(event.session_id)
         if session is None or not session.connected:
@@ -224,7 +319,7 @@ class SessionRules:
         """Its programs may go on for their time from now. Those of a session that is not known yet are not counted, so
         the recovery goes on as long."""
         session = self._ledger.sessions.get(event.session_id)
-        if session is not None and session.kind is SessionKind.EXECUTOR:
+        if session is not None and session.welcomed and session.kind is SessionKind.EXECUTOR:
             session.last_heard = now
             self._ledger.effects.append(HeartbeatAcked(event.session_id, event.number))
         elif self._ledger.recovery.wait_again(event.session_id, now + self._timing.executor_silence):
@@ -242,7 +337,7 @@ class SessionRules:
 
     def heartbeat(self, event: Heartbeat, now: float) -> None:
         session = self._ledger.sessions.get(event.session_id)
-        if session is not None:
+        if session is not None and session.welcomed:
             session.last_heard = now
             self._ledger.effects.append(HeartbeatAcked(event.session_id, event.number))
 
@@ -262,6 +357,7 @@ class SessionRules:
 
     def _end(self, session: Session, reason: str, now: float) -> None:
         """Ends an executor, which the next leader need not wait for."""
+        self._stop_reading(session.session_id)
         self._ledger.effects.append(SessionEnded(session.session_id, reason))
         self._ledger.end_session(session, reason, now)
         self._leave(session.session_id)

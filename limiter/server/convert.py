@@ -7,6 +7,7 @@ import asyncio
 from fairbox.security import ANYONE, Identity, TenantRefused
 from fairbox.v1 import common_pb2
 from limiter.core import (
+    SLICE,
     BucketLimits,
     BucketOrder,
     BucketStatistics,
@@ -73,8 +74,6 @@ _MAX_QUEUE_TIMEOUT_S = 86_400.0
 MAX_HOLD_S = 86_400.0
 MAX_HELLO_ITEMS = 200_000
 """Leases and requests that one hello may list: more than any client can have within default bounds."""
-_SLICE = 500
-"""Of these, what is read in one turn of the loop: some 2 ms."""
 
 
 def acquire_event(
@@ -147,7 +146,7 @@ async def hello_event(
     fields = Fields()
     session_id, leases = message.session_id, list[HeldLease]()
     for index, held in enumerate(message.held):
-        if index % _SLICE == 0:
+        if index % SLICE == 0:
             await asyncio.sleep(0)
         lease, tokens, hold = held.lease, held.tokens or 1, held.hold_s
         name = LeaseId(lease.epoch, lease.seq)
@@ -164,7 +163,7 @@ async def hello_event(
     requests: list[Acquire] = []
     rejected: list[Rejected] = []
     for index, each in enumerate(message.queued):
-        if index % _SLICE == 0:
+        if index % SLICE == 0:
             await asyncio.sleep(0)
         event = acquire_event(session_id, each, identity, claims)
         if isinstance(event, Rejected):

@@ -23,9 +23,10 @@ from limiter.core.effects import (
     RevokeAnswered,
     RosterChanged,
     SteppedDown,
+    Unread,
     Welcomed,
 )
-from limiter.core.events import Acquire, Cancel, Disconnect, Event, Hello, LeadUntil, Tick
+from limiter.core.events import Acquire, Cancel, Disconnect, Event, Hello, LeadUntil, ReadOn, Tick
 from limiter.server.claims import Claims
 
 _RESUMED = "another stream has resumed this session"
@@ -138,6 +139,8 @@ class Hub:
         self._sinks: dict[str, Sink] = {}
         self._opening: dict[str, tuple[Sink, int]] = {}
         """Streams whose hello has not been answered, and the numbers of their connections."""
+        self._unread: dict[str, asyncio.Future[None]] = {}
+        """Sessions whose hellos are being read, a step of one of them in each turn of the loop, and their ends."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -177,6 +180,11 @@ class Hub:
         if old is not None:
             old.close(_RESUMED, 0.0)
         self.apply(hello)
+
+    async def read(self, session_id: str) -> None:
+        """Returns when the hello of that session has been read to its end, or has waited for its roster."""
+        if session_id in self._unread:
+            await asyncio.wait([self._unread[session_id]])
 
     def detach(self, session_id: str, sink: Sink) -> None:
         """The stream has ended. Does nothing when it is not the session's stream any more."""
@@ -221,6 +229,9 @@ class Hub:
                 return
         if isinstance(effect, (RevokeAnswered, Configured, Released)):
             return
+        if isinstance(effect, Unread):
+            self._read_later(effect.session_id)
+            return
         if isinstance(effect, RosterChanged):
             if self._on_roster is not None:
                 self._on_roster(effect)
@@ -251,6 +262,24 @@ class Hub:
         if old is not None:
             old.close(_RESUMED, 0.0)
         return False
+
+    def _read_later(self, session_id: str) -> None:
+        """What an older stream says must not come between the steps."""
+        old = self._sinks.pop(session_id, None) if session_id in self._opening else None
+        if old is not None:
+            old.close(_RESUMED, 0.0)
+        if not self._unread:
+            self._loop.call_soon(self._read_on)
+        self._unread.setdefault(session_id, self._loop.create_future())
+
+    def _read_on(self) -> None:
+        session_id, future = next(iter(self._unread.items()))
+        more = not self.closed and Unread(session_id) in self.apply(ReadOn(session_id))
+        if not more:
+            del self._unread[session_id]
+            future.set_result(None)
+        if self._unread:
+            self._loop.call_soon(self._read_on)
 
     def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from opentelemetry.trace import Span
 
@@ -20,7 +21,7 @@ from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.security import ANYONE, Identity
 from fairbox.v1.common_pb2 import Lease
-from limiter.core import LeaseId, ReleaseOutcome, SessionKind
+from limiter.core import SLICE, LeaseId, ReleaseOutcome, SessionKind
 from limiter.core.effects import (
     BindAnswered,
     Effect,
@@ -101,6 +102,7 @@ class TracedWaits:
             self.end(request_id, "disconnected")
 
 
+_Item = TypeVar("_Item")
 MAX_FRAME_ITEMS = 512
 """Items in one frame: keeps frames far below gRPC's message limit and the peer's work per frame short."""
 _QUIET_S = 1.5
@@ -121,8 +123,6 @@ class PeerStream:
         self._identity = identity
         self._session_id = ""
         self._executor = False
-        self._listed: Sequence[pb.HeldLease] = ()
-        """Leases of the hello, until it is answered."""
         self._binding: dict[LeaseId, Lease] = {}
         """Those that the frame at hand binds."""
         self._frames: deque[pb.SessionResponse] = deque()
@@ -149,23 +149,25 @@ class PeerStream:
             hub.apply(Reading(1))
         try:
             async with hub.reading[kind]:
-                self._say_hello(frame, *await hello_event(message, self._identity, self._claims()))
+                await self._say_hello(frame, *await hello_event(message, self._identity, self._claims()))
         finally:
             if waited_for:
                 hub.apply(Reading(-1))
 
-    def _say_hello(self, frame: pb.SessionRequest, hello: Hello, rejected: list[Rejected]) -> None:
+    async def _say_hello(self, frame: pb.SessionRequest, hello: Hello, rejected: list[Rejected]) -> None:
         if self._hub.closed:
             self.close("the limiter is shutting down", 1.0)
         if self._closing:
             return
         self._session_id, self._executor = hello.session_id, hello.kind is SessionKind.EXECUTOR
-        self._listed = frame.hello.held
         if self._waits is not None:
-            self._waits.begin(frame.hello.queued)
+            async for part in _slices(frame.hello.queued):
+                self._waits.begin(part)
         self._hub.open(hello, self)
-        for each in rejected:
-            self.deliver(each)
+        await self._hub.read(hello.session_id)
+        async for refusals in _slices(rejected):
+            for each in refusals:
+                self.deliver(each)
         self._handle(frame)
 
     def receive(self, frame: pb.SessionRequest) -> None:
@@ -315,20 +317,14 @@ class PeerStream:
                 grace_s=timing.grace,
                 resumed=effect.resumed,
                 recovering=self._hub.core.recovering,
-                unknown=self._unknown(effect),
+                unknown=[lease_message(each.lease, each.bucket, each.client_session_id) for each in effect.unknown],
                 quiet_s=quiet_for(self._hub.core.open_sessions),
             )
-            self._listed = ()
             self._frame().welcome.CopyFrom(welcome)
         elif isinstance(effect, Refused):
             self.close(effect.message, effect.retry_after)
         elif isinstance(effect, SessionEnded):
             self.close(effect.reason, 0.0)
-
-    def _unknown(self, welcomed: Welcomed) -> list[Lease]:
-        unknown = set(welcomed.unknown)
-        found = (held.lease for held in self._listed if unknown)
-        return [lease for lease in found if LeaseId(lease.epoch, lease.seq) in unknown]
 
     def _frame(self) -> pb.SessionResponse:
         """The frame to add one item to."""
@@ -340,6 +336,13 @@ class PeerStream:
             self._ready.set()
         self._room -= 1
         return self._frames[-1]
+
+
+async def _slices(items: Sequence[_Item]) -> AsyncIterator[Sequence[_Item]]:
+    """As many at once as one step of a hello has, with a turn for others between them."""
+    for start in range(0, len(items), SLICE):
+        yield items[start : start + SLICE]
+        await asyncio.sleep(0)
 
 
 def quiet_for(sessions: int) -> float:

@@ -9,6 +9,7 @@ from limiter.core import BucketLimits, LeaseId, LimiterCore, Member, SessionKind
 from limiter.core.effects import (
     Effect,
     Granted,
+    Welcomed,
 )
 from limiter.core.events import (
     Acquire,
@@ -47,6 +48,11 @@ def only(kind: type[E], effects: list[Effect]) -> E:
 
 def granted(effects: list[Effect]) -> list[str]:
     return [effect.request_id for effect in effects if isinstance(effect, Granted)]
+
+
+def unknown(effects: list[Effect]) -> list[LeaseId]:
+    """What the one welcome says that is not held."""
+    return [held.lease for held in only(Welcomed, effects).unknown]
 
 
 def acquire(core: LimiterCore, session: str, request: str, now: float = 0.0) -> list[Effect]:

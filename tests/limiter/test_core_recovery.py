@@ -34,7 +34,7 @@ from limiter.core.events import (
     Tick,
 )
 from limiter.core.ids import LeaseId
-from tests.limiter.cores import acquire, granted, lease_of, make_core, only
+from tests.limiter.cores import acquire, granted, lease_of, make_core, only, unknown
 
 X, Y = Member("x", "executor x"), Member("y", "executor y")
 TIMING = Timing(executor_ttl=6.0, client_return=1.0)
@@ -183,15 +183,15 @@ def test_clients_and_holders_are_waited_for_where_there_were_no_executors(max_ho
 def test_held_leases_come_back_within_the_limit_and_for_as_long_as_clients_are_expected() -> None:
     core = restarted((), limit=4, follows=True, max_hold=60.0)
 
-    def claim(now: float, *leases: tuple[int, int]) -> tuple[LeaseId, ...]:
+    def claim(now: float, *leases: tuple[int, int]) -> list[LeaseId]:
         held = tuple(HeldLease(LeaseId(6, seq), "code", "d", tokens, hold=30.0) for seq, tokens in leases)
-        return only(Welcomed, core.handle(Hello("d", SessionKind.CLIENT, held=held), now)).unknown
+        return unknown(core.handle(Hello("d", SessionKind.CLIENT, held=held), now))
 
-    assert claim(100.1, (1, 3), (2, 2), (3, 1)) == (LeaseId(6, 2),)
+    assert claim(100.1, (1, 3), (2, 2), (3, 1)) == [LeaseId(6, 2)]
     assert core.statistics(100.1).held == 4
     core.handle(Tick(), 103.0)
-    assert claim(103.9, (1, 3), (4, 1)) == ()
-    assert claim(104.1, (1, 3), (5, 1)) == (LeaseId(6, 5),)
+    assert claim(103.9, (1, 3), (4, 1)) == []
+    assert claim(104.1, (1, 3), (5, 1)) == [LeaseId(6, 5)]
     assert core.statistics(104.1).held == 3
 
 

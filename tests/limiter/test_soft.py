@@ -24,7 +24,7 @@ from limiter.core.events import Acquire, Bind, Cancel, Disconnect, HeldLease, He
 from limiter.pool import ExecutionPool, FunctionFailed, RunTimeout
 from limiter.server import LimiterServer
 from limiter.v1 import limiter_pb2 as pb
-from tests.limiter.cores import granted, lease_of, make_core, only
+from tests.limiter.cores import granted, lease_of, make_core, only, unknown
 from tests.limiter.servers import ANYWHERE, code_of, unary_lease, unary_stub, until
 
 
@@ -103,8 +103,8 @@ def test_a_restarted_limiter_counts_it_for_what_is_left() -> None:
         HeldLease(LeaseId(5, 2), "code", "c"),
         HeldLease(LeaseId(5, 3), "code", "z", hold=5.0),
     )
-    welcomed = core.handle(Hello("c", SessionKind.CLIENT, held=held), 0.0)[0]
-    assert getattr(welcomed, "unknown", None) == (LeaseId(5, 2), LeaseId(5, 3))
+    welcomed = core.handle(Hello("c", SessionKind.CLIENT, held=held), 0.0)
+    assert unknown(welcomed) == [LeaseId(5, 2), LeaseId(5, 3)]
     assert (core.statistics(0.0).held, core.statistics(0.0).bound) == (3, 0)
     assert granted(core.handle(Acquire("c", "two", tokens=2), 0.0)) == []
     assert only(Revoked, core.handle(Tick(), 10.0)).lease == old
