@@ -163,6 +163,18 @@ async def test_holds_and_order_outlive_leaders_where_there_is_no_executor(how: s
         await holds[1].__aexit__(None, None, None)
 
 
+@pytest.mark.xfail(strict=True, reason="a unary caller has no stream on which it could say what it holds")
+async def test_what_a_unary_caller_holds_is_counted_after_a_restart(tmp_path: Path) -> None:
+    async with limiter_process(*HOLDS, "leader=file", f"state_file={tmp_path / 'state'}") as limiter:
+        async with open_channel(limiter.address) as channel:
+            stub = cast("LimiterServiceAsyncStub", limiter_pb2_grpc.LimiterServiceStub(channel))
+            await stub.AcquireToken(pb.AcquireTokenRequest(hold_s=60))
+        await _restart_with_holders(limiter, "SIGTERM")
+        while (await limiter.status()).recovering:
+            await asyncio.sleep(0.02)
+        assert (await limiter.bucket()).held == 1
+
+
 async def test_the_id_of_a_session_does_not_open_it() -> None:
     async with (
         limiter_server(1) as server,

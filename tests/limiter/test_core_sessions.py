@@ -6,6 +6,7 @@ import pytest
 
 from limiter.core import LeaseId, RejectReason, SessionKind, Ticket, Timing
 from limiter.core.effects import (
+    Granted,
     HeartbeatAcked,
     Queued,
     Refused,
@@ -141,6 +142,17 @@ def test_ticket_of_an_earlier_limiter_counts_once() -> None:
     core.handle(Cancel("c", "first"), 0.0)
     core.handle(Acquire("c", "third", ticket=old), 0.0)
     assert listed(core) == ["third", "a", "second"], "it was never granted"
+
+
+@pytest.mark.xfail(strict=True, reason="a proof shows that a place was given, and not that it was used since")
+def test_a_place_that_was_used_before_a_restart_gains_nothing_after_it() -> None:
+    before = make_core(1, epoch=4)
+    used = only(Granted, acquire(before, "c", "used")).ticket
+    waits = only(Queued, acquire(before, "d", "waits")).ticket
+    after = make_core(1, follows=True)
+    after.handle(Acquire("d", "waits", ticket=waits), 0.0)
+    after.handle(Acquire("c", "again", ticket=used), 0.0)
+    assert listed(after) == ["waits", "again"]
 
 
 def test_executor_that_no_earlier_limiter_had_let_in_runs_nothing() -> None:

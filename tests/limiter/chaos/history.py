@@ -14,10 +14,13 @@ from typing import Any
 
 from tests.limiter.chaos.journal import Steps
 
+_RETURN_NS = 3_000_000_000
+"""For so long a new limiter grants nothing, so that holders can report: what they hold is counted until then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A program that an executor ran under a lease."""
+    """A program that an executor ran under a lease, or a client's own work under a hold."""
 
     executor: str
     bucket: str
@@ -44,7 +47,7 @@ class Grant:
     """When the client knew that the limiter had it in its queue, on the stream that the grant came by. So the limiter
     saw its session connected from then on. None: it was never told that on this stream."""
     ticket: tuple[int, int] | None = None
-    """The ticket that it was told on that stream."""
+    """The ticket that it was told on that stream, or had brought there before anything was granted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +77,11 @@ def read_history(folder: Path, limits: dict[str, int]) -> History:
     runs: list[Run] = []
     requests: list[Request] = []
     grants: list[Grant] = []
+    kills = [event["at"] for path in folder.glob("limiter.jsonl") for event in _events(path)]
     for path in sorted(folder.glob("executor-*.jsonl")):
-        runs += _runs(path)
+        runs += _runs(path, kills)
     for path in sorted(folder.glob("client-*.jsonl")):
+        runs += _runs(path, kills)
         _read_client(path, requests, grants)
     return History(limits, tuple(runs), tuple(requests), tuple(grants))
 
@@ -86,20 +91,29 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def _runs(path: Path) -> Iterator[Run]:
-    """A run that did not come to its end, because its executor was killed, ended with its last step."""
-    started: dict[int, dict[str, Any]] = {}
-    stopped: dict[int, int] = {}
-    for event in _events(path):
+def _runs(path: Path, kills: list[int]) -> Iterator[Run]:
+    """What ran until its last step. `kills`: when the limiter was ended."""
+    events = list(_events(path))
+    steps: list[int] = []
+    for event in events:
         if event["kind"] == "start":
-            started[event["run"]] = event
-        elif event["kind"] == "stop":
-            stopped[event["run"]] = event["at"]
-    steps = Steps.read(path.with_suffix(".steps"))
-    for number, event in started.items():
-        stop = stopped.get(number) or max(steps[number], event["at"])
-        lease = (event["epoch"], event["seq"])
-        yield Run(path.stem, event["bucket"], event["tokens"], lease, event["at"], stop)
+            steps = steps or Steps.read(path.with_suffix(".steps"))
+            stop = max(steps[event["run"]], event["at"])
+            lease = (event["epoch"], event["seq"])
+            for kill in sorted(kills):
+                if "held" in event and event["at"] < kill < stop and not _reported(event, kill, events):
+                    stop = min(stop, kill + _RETURN_NS)
+            yield Run(path.stem, event["bucket"], event["tokens"], lease, event["at"], stop)
+
+
+def _reported(held: dict[str, Any], kill: int, events: list[dict[str, Any]]) -> bool:
+    """Whether the limiter that came after that time was told in time what is held, and so counts it. A unary lease is
+    never reported."""
+    welcome = next((each for each in events if each["kind"] == "welcome" and each["at"] > kill), None)
+    if held["held"] == "unary" or welcome is None or not welcome["recovering"]:
+        return False
+    lost = [each for each in events if each["kind"] == "unknown" and each["at"] > kill]
+    return all((each["epoch"], each["seq"]) != (held["epoch"], held["seq"]) for each in lost)
 
 
 def _read_client(path: Path, requests: list[Request], grants: list[Grant]) -> None:
@@ -107,9 +121,11 @@ def _read_client(path: Path, requests: list[Request], grants: list[Grant]) -> No
     ends: dict[str, list[str]] = {}
     queued: dict[str, tuple[int, int]] = {}
     """By request: stream, and when it was known to be queued."""
-    tickets: dict[str, tuple[int, tuple[int, int]]] = {}
+    tickets: dict[str, tuple[int, int, tuple[int, int]]] = {}
+    """By request: stream, epoch, ticket."""
     resumed: set[str] = set()
     """They came to their stream with a ticket, and may rightly have been passed while they had none."""
+    welcome: dict[str, Any] = {}
     survived = False
     for event in _events(path):
         kind, request = event["kind"], event.get("request", "")
@@ -120,13 +136,19 @@ def _read_client(path: Path, requests: list[Request], grants: list[Grant]) -> No
         elif kind == "queued":
             queued.setdefault(request, (event["stream"], event["at"]))
             if request not in resumed:
-                tickets[request] = (event["stream"], (event["epoch"], event["seq"]))
+                tickets[request] = (event["stream"], welcome["epoch"], (event["epoch"], event["seq"]))
+        elif kind == "welcome":
+            welcome = event
         elif kind == "placed":
-            resumed.add(request)
             queued[request] = (event["stream"], event["at"])
+            _, epoch, ticket = tickets.pop(request, (-1, welcome["epoch"], (0, 0)))
+            if welcome["recovering"] and epoch < welcome["epoch"] and request not in resumed:
+                tickets[request] = (event["stream"], welcome["epoch"], ticket)
+            else:
+                resumed.add(request)
         elif kind == "granted":
             stream, since = queued.pop(request, (-1, 0))
-            named, ticket = tickets.pop(request, (-1, (0, 0)))
+            named, _, ticket = tickets.pop(request, (-1, 0, (0, 0)))
             grants.append(
                 Grant(
                     path.stem,

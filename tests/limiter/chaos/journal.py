@@ -13,7 +13,7 @@ import struct
 import time
 from pathlib import Path
 
-_SLOTS = 1 << 16
+SLOTS = 1 << 16
 """Runs of one executor process; a soak makes some ten thousand."""
 _SLOT = struct.Struct("=q")
 
@@ -35,7 +35,7 @@ class Steps:
 
     def __init__(self, path: Path) -> None:
         with path.open("wb+") as file:
-            file.truncate(_SLOTS * _SLOT.size)
+            file.truncate(SLOTS * _SLOT.size)
             self._memory = mmap.mmap(file.fileno(), 0)
 
     def take(self, run: int, at: int) -> None:

@@ -7,18 +7,21 @@ At the end of `torment()` everything runs and every link is open.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import signal
 import time
 from collections.abc import Awaitable, Callable
 
-from tests.limiter.chaos.cluster import TTL_S, Cluster
+from tests.limiter.chaos.cluster import Cluster
 
 _PAUSE_S = 0.4
 """Mean time between the beginnings of two faults."""
 _AT_ONCE = 2
 _KINDS_A_RUN = (2, 4)
-_DURATIONS_S = (0.05, 0.3, 1.0, 1.2 * TTL_S, 1.7 * TTL_S)
-"""Hiccups, what heartbeats just survive, and what ends sessions."""
+_HICCUPS_S = (0.05, 0.3, 1.0)
+_SILENCES = (1.2, 1.7)
+"""What ends sessions, in times of an executor's."""
 _REST_S = 2.5
 """What is killed is then left alone for so long: it needs about a second to start, and shall do something."""
 _DELAYS_S = (0.01, 0.05, 0.3)
@@ -33,7 +36,9 @@ class Nemesis:
         self._cluster = cluster
         self._rng = random.Random(f"nemesis {seed}")
         count = self._rng.randint(*_KINDS_A_RUN)
-        self.kinds = kinds or tuple(sorted(self._rng.sample(sorted(KINDS), count)))
+        possible = [kind for kind, (victims, _) in KINDS.items() if victims(cluster)]
+        self.kinds = kinds or tuple(sorted(self._rng.sample(sorted(possible), count)))
+        self._durations = (*_HICCUPS_S, *(times * cluster.world.ttl_s for times in _SILENCES))
         self._began = time.monotonic()
         self._busy: set[str] = set()
         self.log: list[str] = []
@@ -48,7 +53,7 @@ class Nemesis:
                 victims, fault = KINDS[kind]
                 free = [name for name in victims(self._cluster) if self._may_suffer(name)]
                 victim = self._rng.choice(free) if free else ""
-                duration = self._rng.choice(_DURATIONS_S)
+                duration = self._rng.choice(self._durations)
                 if victim and len(self._busy) < _AT_ONCE:
                     self._busy.add(victim)
                     self.log.append(f"{time.monotonic() - self._began:6.2f} {kind} {victim} {duration:.2f} s")
@@ -74,8 +79,34 @@ class Nemesis:
         await self._cluster.start(victim)
         await asyncio.sleep(_REST_S)
 
+    async def end(self, victim: str, duration: float) -> None:
+        """SIGTERM, and another life soon."""
+        await self._cluster.kill(victim, signal.SIGTERM)
+        await asyncio.sleep(duration / 10)
+        await self._cluster.start(victim)
+        await asyncio.sleep(_REST_S)
+
+    async def fill(self, victim: str, duration: float) -> None:
+        """No room is left on its disk; half of the time it is killed then, and can't start before there is room."""
+        ballast = self._cluster.disk / "ballast"
+        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        if self._rng.random() < 0.5:
+            await self._cluster.kill(victim)
+            await self._cluster.start(victim)
+        await asyncio.sleep(duration)
+        ballast.unlink()
+        await asyncio.sleep(_REST_S)
+        await self._cluster.revive(victim)
+
+    async def lose(self, victim: str, duration: float) -> None:
+        """What is open carries nothing any more, and nobody is told."""
+        self._cluster.proxies[victim].lose()
+        await asyncio.sleep(duration)
+
     async def pause(self, victim: str, duration: float) -> None:
-        """SIGSTOP and SIGCONT."""
+        """SIGSTOP and SIGCONT. Programs of an executor are children of a process that goes on."""
         self._cluster.pause(victim)
         await asyncio.sleep(duration)
         self._cluster.resume(victim)
@@ -114,6 +145,10 @@ def _limiter(cluster: Cluster) -> list[str]:
     return ["limiter"]
 
 
+def _disk(cluster: Cluster) -> list[str]:
+    return ["limiter"] if cluster.small else []
+
+
 def _clients(cluster: Cluster) -> list[str]:
     return cluster.clients
 
@@ -128,7 +163,9 @@ def _links(cluster: Cluster) -> list[str]:
 
 KINDS: dict[str, tuple[Callable[[Cluster], list[str]], Fault]] = {
     "kill limiter": (_limiter, Nemesis.kill),
+    "end limiter": (_limiter, Nemesis.end),
     "pause limiter": (_limiter, Nemesis.pause),
+    "full disk": (_disk, Nemesis.fill),
     "kill client": (_clients, Nemesis.kill),
     "pause client": (_clients, Nemesis.pause),
     "kill executor": (_executors, Nemesis.kill),
@@ -139,5 +176,6 @@ KINDS: dict[str, tuple[Callable[[Cluster], list[str]], Fault]] = {
     "cut executor": (_executors, Nemesis.cut),
     "slow": (_links, Nemesis.slow),
     "reset": (_links, Nemesis.reset),
+    "half-open": (_links, Nemesis.lose),
 }
 """Who may suffer it, and what it is."""

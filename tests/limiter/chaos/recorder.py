@@ -50,7 +50,9 @@ class _Recorded:
         frame = await self._connection.receive()
         note, stream = self._journal.note, self._stream
         if frame.HasField("welcome"):
-            note("welcome", stream=stream, epoch=frame.welcome.epoch)
+            note("welcome", stream=stream, epoch=frame.welcome.epoch, recovering=frame.welcome.recovering)
+            for unknown in frame.welcome.unknown:
+                note("unknown", epoch=unknown.epoch, seq=unknown.seq)
             for request in self._listed:
                 note("placed", stream=stream, request=request)
         for queued in frame.queued:

@@ -1,42 +1,49 @@
 """Real processes on loopback, disturbed by a seed, judged by what their journals say.
 
-FAIRBOX_CHAOS_SEED replays one seed, FAIRBOX_CHAOS_S sets the seconds. Faults come at the same times and hit the same
-victims; what the processes do in between depends on the machine, so a seed is worth several tries.
+FAIRBOX_CHAOS_SEED replays one seed, FAIRBOX_CHAOS_S sets the seconds, FAIRBOX_CHAOS_N the number of short histories in
+a soak. Faults come at the same times and hit the same victims; what the processes do in between depends on the machine,
+so a seed is worth several tries. `python -m tests.limiter.chaos.test_chaos SEED [N]` runs short histories alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
-import time
+import shutil
+import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from limiter.config import LEADERS as ALL_LEADERS
 from tests.limiter.chaos.checker import problems
 from tests.limiter.chaos.cluster import LIMIT, Cluster
 from tests.limiter.chaos.history import History, read_history
 from tests.limiter.chaos.nemesis import Nemesis
+from tests.limiter.chaos.world import LEADERS, World, draw
 
-LEADERS = tuple(sorted({"file", "none"} & set(ALL_LEADERS)))
-"""How limiters come to lead: odd seeds without a roster, even ones with it."""
 _SHORT_S = 8.0
-_SOAK_S = 600.0
-_SEED_S = 30.0
-"""Of one seed in a soak."""
+_HISTORIES = 600
+"""In a soak, each of few seconds."""
+_HISTORY_S = 5.0
+_AT_ONCE = 6
+"""They wait more than they compute."""
 _CHOSEN = {
     3: ("kill limiter", "cut client", "stall executor"),
-    8: ("kill limiter", "kill client", "kill executor", "pause limiter", "reset"),
+    8: ("kill limiter", "kill client", "kill executor", "pause limiter", "pause executor", "reset"),
 }
 """Seeds of the short run, and kinds that together hit everybody."""
+_HOLDERS = World("file", clients=2, executors=0, tasks=5, unary=1, holds=True, queue_s=10.0, long_s=(0.5, 5.0))
 
 
-async def one_run(folder: Path, seed: int, seconds: float, kinds: tuple[str, ...] = ()) -> History:
-    """Disturbs one cluster for that long. AssertionError with all that is known when something did not hold."""
-    leader = LEADERS[seed % len(LEADERS)]
-    async with Cluster(folder, seed, leader=leader) as cluster:
+async def one_run(
+    folder: Path, seed: int, seconds: float, world: World, kinds: tuple[str, ...] = ()
+) -> tuple[History, Counter[str]]:
+    """Disturbs one cluster for that long, and counts. AssertionError with all that is known when something did not
+    hold."""
+    async with Cluster(folder, seed, world) as cluster:
         await cluster.ready()
         nemesis = Nemesis(cluster, seed, kinds)
         await nemesis.torment(seconds)
@@ -46,22 +53,20 @@ async def one_run(folder: Path, seed: int, seconds: float, kinds: tuple[str, ...
     history = read_history(folder, {"code": LIMIT})
     found += problems(history)
     ends = Counter(end for request in history.requests for end in request.ends)
-    summary = f"seed {seed}, leader={leader}, {seconds:.0f} s of {', '.join(nemesis.kinds)}: "
+    summary = f"seed {seed}, {world}, {seconds:.0f} s of {', '.join(nemesis.kinds)}: "
     summary += f"{len(history.runs)} runs, {dict(ends)}"
-    print(summary)  # noqa: T201 - which seed it was
     assert not found, "\n".join(
         [
             f"{len(found)} problems, the first of them:",
             *found[:20],
             summary,
             *nemesis.log,
-            f"replay: FAIRBOX_CHAOS_SEED={seed} FAIRBOX_CHAOS_S={seconds:g} python -m pytest {__file__} -k seed",
             f"journals: {folder}",
         ]
     )
-    assert history.runs, summary
     assert ends["granted"] > 0, summary
-    return history
+    faults = Counter(line.split(maxsplit=1)[1].rsplit(maxsplit=3)[0] for line in nemesis.log)
+    return history, faults + Counter(requests=len(history.requests), runs=len(history.runs), histories=1)
 
 
 def _seeds() -> dict[int, tuple[str, ...]]:
@@ -70,20 +75,51 @@ def _seeds() -> dict[int, tuple[str, ...]]:
     return {int(seed): _CHOSEN.get(int(seed), ())} if seed else _CHOSEN
 
 
+async def many(folder: Path, first: int, count: int) -> tuple[Counter[str], list[str]]:
+    """Runs short histories, several at once. What they were, and a line for each that broke a promise."""
+    seeds, total, failed = iter(range(first, first + count)), Counter[str](), list[str]()
+
+    async def worker() -> None:
+        for seed in seeds:
+            place = folder / str(seed)
+            place.mkdir()
+            try:
+                total.update((await one_run(place, seed, _HISTORY_S, draw(seed)))[1])
+            except Exception as error:
+                (place / "why.txt").write_text(f"{type(error).__name__}: {error}")
+                why = str(error).splitlines()[1:2] or [repr(error)]
+                failed.append(f"python -m tests.limiter.chaos.test_chaos {seed}: {why[0]} ({place})")
+                print(failed[-1], flush=True)  # noqa: T201 - as soon as it is known
+            else:
+                shutil.rmtree(place)
+
+    await asyncio.gather(*(worker() for _ in range(_AT_ONCE)))
+    return total, failed
+
+
 @pytest.mark.parametrize("seed", _seeds())
 async def test_seed_breaks_no_promise(seed: int, tmp_path: Path) -> None:
     seconds = float(os.environ.get("FAIRBOX_CHAOS_S", _SHORT_S))
-    await one_run(tmp_path, seed, seconds, _seeds()[seed])
+    history, _ = await one_run(tmp_path, seed, seconds, World(LEADERS[seed % len(LEADERS)]), _seeds()[seed])
+    assert history.runs
+
+
+async def test_holds_and_unary_callers_without_an_executor_break_none_either(tmp_path: Path) -> None:
+    history, _ = await one_run(tmp_path, 5, _SHORT_S, _HOLDERS, ("kill limiter", "end limiter", "half-open", "reset"))
+    assert history.runs
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-async def test_many_seeds_break_no_promise(tmp_path: Path) -> None:
+async def test_many_short_histories_break_no_promise(tmp_path: Path) -> None:
     first = int(os.environ.get("FAIRBOX_CHAOS_SEED", random.SystemRandom().randrange(1 << 30)))
-    end = time.monotonic() + float(os.environ.get("FAIRBOX_CHAOS_S", _SOAK_S))
-    seed = first
-    while time.monotonic() < end:
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        await one_run(folder, seed, _SEED_S)
-        seed += 1
+    total, failed = await many(tmp_path, first, int(os.environ.get("FAIRBOX_CHAOS_N", _HISTORIES)))
+    print(dict(total))  # noqa: T201 - what they were
+    assert not failed, "\n".join(failed)
+
+
+if __name__ == "__main__":
+    first, *rest = (int(word) for word in sys.argv[1:])
+    found, broken = asyncio.run(many(Path(tempfile.mkdtemp()), first, *(rest or [1])))
+    print(dict(found), f"{len(broken)} failed", sep="\n")  # noqa: T201
+    sys.exit(bool(broken))

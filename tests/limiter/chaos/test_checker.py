@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.limiter.chaos.checker import problems
-from tests.limiter.chaos.history import Grant, History, Request, Run
+from tests.limiter.chaos.history import Grant, History, Request, Run, read_history
+from tests.limiter.chaos.journal import Journal, Steps
 
 _LIMITS = {"code": 3}
 
@@ -97,3 +100,54 @@ def test_lease_is_granted_once() -> None:
     twice = replace(_grant(1, asked=0), request="other")
     (found,) = problems(_history(grants=(_grant(1, asked=0), twice)))
     assert "lease (7, 1) was granted to" in found
+
+
+def _written(folder: Path, *events: tuple[str, float, dict[str, Any]], step: float) -> History:
+    """What a client's journal and a kill of the limiter at second 2 are read as; `step`: when its work went on last."""
+    Journal(folder / "limiter.jsonl").note("killed", at=2_000_000_000)
+    journal = Journal(folder / "client-0.0.jsonl")
+    for kind, at, facts in events:
+        journal.note(kind, at=int(at * 1e9), **facts)
+    Steps(folder / "client-0.0.steps").take(0, int(step * 1e9))
+    return read_history(folder, _LIMITS)
+
+
+_HELD = ("start", 1.0, {"run": 0, "bucket": "code", "tokens": 1, "epoch": 7, "seq": 1, "held": "stream"})
+
+
+@pytest.mark.parametrize(
+    ("later", "counted"),
+    [
+        ([("welcome", 4.0, {"stream": 2, "epoch": 8, "recovering": True})], 9.0),
+        ([("welcome", 6.0, {"stream": 2, "epoch": 8, "recovering": False})], 5.0),
+        (
+            [
+                ("welcome", 4.0, {"stream": 2, "epoch": 8, "recovering": True}),
+                ("unknown", 4.0, {"epoch": 7, "seq": 1}),
+            ],
+            5.0,
+        ),
+        ([], 5.0),
+    ],
+    ids=["reported", "reported too late", "not taken", "not reported"],
+)
+def test_work_under_a_hold_counts_for_as_long_as_its_client_has_said_so(
+    later: list[tuple[str, float, dict[str, Any]]], counted: float, tmp_path: Path
+) -> None:
+    (run,) = _written(tmp_path, _HELD, *later, step=9.0).runs
+    assert (run.start, run.stop) == (1_000_000_000, int(counted * 1e9))
+
+
+@pytest.mark.parametrize("recovering", [True, False])
+def test_place_of_who_came_back_before_anything_was_granted_is_judged(recovering: bool, tmp_path: Path) -> None:
+    (grant,) = _written(
+        tmp_path,
+        ("request", 1.0, {"request": "r", "bucket": "code"}),
+        ("welcome", 1.0, {"stream": 1, "epoch": 7, "recovering": False}),
+        ("queued", 1.1, {"stream": 1, "request": "r", "epoch": 7, "seq": 3}),
+        ("welcome", 3.0, {"stream": 2, "epoch": 8, "recovering": recovering}),
+        ("placed", 3.0, {"stream": 2, "request": "r"}),
+        ("granted", 5.0, {"stream": 2, "request": "r", "epoch": 8, "seq": 1}),
+        step=0.0,
+    ).grants
+    assert (grant.queued, grant.ticket) == (3_000_000_000, (7, 3) if recovering else None)
