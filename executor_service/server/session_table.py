@@ -3,7 +3,8 @@
 room reserved -> live (rests, or a cell has its turn and others queue behind it) -> ended (why stays known a while).
 
 Invariants: one cell of a session at a time, in the order of arrival; no more than `most` sessions live or are being
-made; a tenant that has fewer than its share of them can have one more; what waits in an ended session is told so.
+made; a tenant that has fewer than its share of them can have one more, if it has to as soon as a cell has ended: none
+is ended for another tenant while a cell runs in it; what waits in an ended session is told so.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from executor_service.core.sessions import Ended, SessionBusy, SessionNotFound, TooManySessions
 from executor_service.core.shares import Weights, bound, lender
@@ -49,6 +50,8 @@ class LiveSession:
     """What its interpreter held at the end of its last cell."""
     busy: bool = False
     """A cell has its turn."""
+    running: bool = False
+    """It has its slot as well, or branches are being made: the session is not ended for another tenant now."""
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
     async def enter(self) -> None:
@@ -93,6 +96,14 @@ class LiveSession:
         return replace(self.info, busy=self.busy, idle_s=idle_s, cells=self.cells, memory_bytes=self.memory_bytes)
 
 
+class _Debt(NamedTuple):
+    """Room that a tenant has to give back for another one's session."""
+
+    tenant: str
+    paid: asyncio.Future[LiveSession]
+    """The session whose end has made the room."""
+
+
 class SessionTable:
     """`server` is the name that every session id begins with; `weights` are those of tenants whose share is not that of
     all others."""
@@ -107,37 +118,45 @@ class SessionTable:
         self.made = 0
         """Sessions so far, branches among them."""
         self._used: Counter[str] = Counter()
-        """Tenant -> sessions that live or are being made."""
+        """Tenant -> sessions that live or are being made, without those that it owes."""
+        self._debts: list[_Debt] = []
         self._numbers = count(1)
 
     def session_id(self, secret: str) -> str:
         """An id that names this server and can't be guessed if `secret` can't."""
         return f"{self._server}~{secret}"
 
-    def reserve(self, number: int, tenant: str) -> list[LiveSession]:
-        """Takes room for so many sessions of a tenant, and returns those that have to be ended at once to make it.
-        Raises TooManySessions; then nothing has changed."""
-        used, giving_way = self._used.copy(), list[LiveSession]()
-        candidates: dict[str, list[LiveSession]] = {}
+    def reserve(self, number: int, tenant: str) -> tuple[list[LiveSession], list[asyncio.Future[LiveSession]]]:
+        """Takes room for so many sessions of a tenant. Returns those that have to be ended at once to make it, and what
+        to wait for: sessions whose ends have made it. Raises TooManySessions; then nothing has changed."""
+        used, giving_way, debtors = self._used.copy(), list[LiveSession](), Counter[str]()
         free = self._most - used.total()
         used[tenant] += min(number, free)
         for _ in range(number - free):
             other = lender(tenant, used, self._weights)
-            if other is not None and other not in candidates:
-                candidates[other] = self._in_order_of_loss(other)
-            if other is None or not candidates[other]:
+            at_once, later = self._can_end(other) if other is not None else ([], 0)
+            if other is None or debtors[other] >= len(at_once) + later:
                 raise TooManySessions(self._most, bound(tenant, self._used, self._most, self._weights))
-            giving_way.append(candidates[other].pop())
+            giving_way += at_once[debtors[other] :][:1]
+            debtors[other] += 1
             used[other] -= 1
             used[tenant] += 1
-        self._used[tenant] += number
-        return giving_way
+        self._used = used
+        debts = [_Debt(other, asyncio.get_running_loop().create_future()) for other in debtors.elements()]
+        self._debts += debts
+        return giving_way, [debt.paid for debt in debts]
 
-    def _in_order_of_loss(self, tenant: str) -> list[LiveSession]:
-        """A tenant's sessions, last the one whose end costs least: the one that has rested longest, or where all run
-        cells the newest."""
+    def _can_end(self, tenant: str) -> tuple[list[LiveSession], int]:
+        """A tenant's sessions in which no cell runs, first the one that has rested longest, last the oldest whose cell
+        waits; and how many it can end beside them, once their cells have ended."""
         mine = [session for session in self.live.values() if session.info.tenant == tenant]
-        return sorted(mine, key=lambda each: (not each.busy, -each.idle_since if not each.busy else each.number))
+        at_once = [session for session in mine if not session.running]
+        at_once.sort(key=lambda each: (each.busy, -each.number if each.busy else each.idle_since))
+        return at_once, len(mine) - len(at_once) - sum(debt.tenant == tenant for debt in self._debts)
+
+    def owes(self, tenant: str) -> bool:
+        """Whether the tenant's next session in which no cell runs has to end for another tenant."""
+        return any(debt.tenant == tenant for debt in self._debts)
 
     def release(self, number: int, tenant: str) -> None:
         """Gives reserved room back."""
@@ -170,6 +189,12 @@ class SessionTable:
         if session is None:
             return
         self.release(1, session.info.tenant)
+        if self._debts:  # whoever's end it is: there is room
+            debt = next((each for each in self._debts if each.tenant == session.info.tenant), self._debts[0])
+            self._debts.remove(debt)
+            self._used[debt.tenant] += 1
+            if not debt.paid.done():
+                debt.paid.set_result(session)
         self._ended[session_id] = ended
         while len(self._ended) > KEPT_ENDED:
             self._ended.popitem(last=False)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
 from types import TracebackType
@@ -88,12 +88,12 @@ class Sessions:
         """Raises TooManySessions, SessionFailed, Draining, and what holding its workspace raises."""
         if self.draining:
             raise Draining
-        giving_way = self.table.reserve(1, request.tenant)
+        ends = self.table.reserve(1, request.tenant)
         session_id = self._new_id()
         opened: asyncio.Future[Family] = asyncio.get_running_loop().create_future()
         profile = request.profile or self._planner.session_profile()
         try:
-            await self._end_all(giving_way)
+            await self._make_room(*ends)
             self._tasks.create_task(self._keep(request, profile, session_id, opened), name=session_id)
             family = await opened
         except BaseException as error:
@@ -122,11 +122,12 @@ class Sessions:
         parent.enter_at_once()
         try:
             tenant = parent.info.tenant
-            giving_way = self.table.reserve(request.count, tenant)
+            ends = self.table.reserve(request.count, tenant)
             ids = [self._new_id() for _ in range(request.count)]
             try:
-                await self._end_all(giving_way)
-                members = await parent.family.branch(parent.member, ids)
+                await self._make_room(*ends)
+                with self._running(parent):
+                    members = await parent.family.branch(parent.member, ids)
             except BaseException:
                 self.table.release(request.count, tenant)
                 raise
@@ -188,9 +189,10 @@ class Sessions:
         run = CellRun(family, member, attempt.request, limits, cell=cell, grace_s=self._grace_s, clock=self._clock)
         family.hold_lease()
         try:
-            async with run:
-                setup_s = self._clock.now() - admitted
-                end = await run.end(f"<cell {cell}>", attempt.observe)
+            with self._running(session):
+                async with run:
+                    setup_s = self._clock.now() - admitted
+                    end = await run.end(f"<cell {cell}>", attempt.observe)
         finally:
             family.drop_lease()
         if end.answer is not None:
@@ -212,12 +214,27 @@ class Sessions:
         session.family.kill(session.member, Death(why, ours=True))
         self.table.end(session.info.session_id, why)
 
-    async def _end_all(self, giving_way: list[LiveSession]) -> None:
-        """Ends them at once, and returns when nothing of them runs any more, or they take too long to die."""
+    async def _make_room(self, giving_way: list[LiveSession], ends: list[asyncio.Future[LiveSession]]) -> None:
+        """Ends those at once, waits for the ends of others, which the limits of their cells bound, and returns when
+        nothing of them runs any more, or they take too long to die. Raises Draining."""
         for session in giving_way:
             self._end(session, _GAVE_WAY)
-        if giving_way:
-            await asyncio.wait([session.member.gone for session in giving_way], timeout=_DYING_S)
+        if ends:
+            ended = await asyncio.gather(*ends)
+            await asyncio.wait([session.member.gone for session in ended], timeout=_DYING_S)
+            if self.draining:
+                raise Draining
+
+    @contextmanager
+    def _running(self, session: LiveSession) -> Iterator[None]:
+        """The session is not ended for another tenant in the block, and after it if it has to be."""
+        session.running = True
+        try:
+            yield
+        finally:
+            session.running = False
+            if self.table.owes(session.info.tenant) and not session.member.gone.done():
+                self._end(session, _GAVE_WAY)
 
     async def _keep(
         self, request: SessionRequest, profile: str, session_id: str, opened: asyncio.Future[Family]

@@ -88,7 +88,7 @@ def test_room_is_taken_while_sessions_are_being_made() -> None:
     table.reserve(3, "a")
 
 
-def test_room_is_made_by_those_that_have_borrowed_or_nothing_changes() -> None:
+async def test_room_is_made_by_those_that_have_borrowed_or_nothing_changes() -> None:
     clock = ManualClock()
     table = SessionTable("here", clock, most=6, weights={"b": 2.0})
     made = {}
@@ -98,13 +98,39 @@ def test_room_is_made_by_those_that_have_borrowed_or_nothing_changes() -> None:
     made["a1"].busy = made["a3"].busy = True
     with pytest.raises(TooManySessions, match=r"max_sessions\), 0 of them this tenant's, whose share is 3"):
         table.reserve(4, "b")
-    assert table.reserve(3, "b") == [made["a2"], made["a4"], made["a3"]], "rested longest, then the newest that works"
-    for name in ("a2", "a4", "a3"):
-        table.end(name, Ended("gave way"))
+    giving_way, ends = table.reserve(3, "b")
+    assert giving_way == [made["a2"], made["a4"], made["a3"]], "rested longest, then the newest whose cell waits"
+    for session in giving_way:
+        table.end(session.info.session_id, Ended("gave way"))
+    assert [end.result() for end in ends] == giving_way
     with pytest.raises(TooManySessions, match="1 of them this tenant's, whose share is 1"):
         table.reserve(1, "a")
     table.release(3, "b")
     table.reserve(3, "a")
+
+
+async def test_a_session_in_which_a_cell_runs_gives_way_when_that_has_ended() -> None:
+    table = SessionTable("here", ManualClock(), most=4)
+    made = [add(table, SessionInfo(f"a{number}", tenant="a")) for number in range(4)]
+    for session in made:
+        session.busy = session.running = True
+    giving_way, [first] = table.reserve(1, "b")
+    assert giving_way == []
+    _, [second] = table.reserve(1, "c")
+    with pytest.raises(TooManySessions):
+        table.reserve(1, "a")
+    assert table.owes("a")
+    table.end("a2", Ended("was deleted"))
+    assert first.result() is made[2], "whoever waits longest has the room, and whatever ends makes it"
+    assert table.owes("a")
+    assert not second.done()
+    table.end("a0", Ended("gave way"))
+    assert second.result() is made[0]
+    assert not table.owes("a")
+    with pytest.raises(TooManySessions, match="2 of them this tenant's, whose share is 1"):
+        table.reserve(1, "a")
+    with pytest.raises(TooManySessions, match="1 of them this tenant's, whose share is 1"):
+        table.reserve(1, "b")
 
 
 async def test_an_ended_session_says_why_and_who_could_have_caused_it() -> None:

@@ -331,20 +331,24 @@ async def test_the_number_of_sessions_is_bounded() -> None:
 
 
 async def test_a_tenant_gets_its_share_of_the_sessions_that_another_has_taken() -> None:
-    """Another's sessions end for it: one that rests before one that works, and none within the other's own share."""
+    """Another's sessions end for it: one that rests at once, one in which a cell runs when that has ended, and none
+    within the other's own share."""
     with running("max_concurrent=4", "max_sessions=4") as server:
         async with ExecutorClient(server.target) as executor:
             greedy = [Session(executor, await executor.create_session(tenant="greedy")) for _ in range(4)]
-            cells = [asyncio.create_task(each.run("while True: pass")) for each in (greedy[0], greedy[2], greedy[3])]
+            cells = [asyncio.create_task(greedy[at].run("while True: pass")) for at in (0, 2)]
+            cells.append(asyncio.create_task(greedy[3].run("import time; time.sleep(3)")))
             await asyncio.to_thread(wait_for, lambda: server.status().running == 3)
             calm = Session(executor, await executor.create_session(tenant="calm"))
             with pytest.raises(SessionNotFound, match=r"gave way to another tenant's.*max_sessions") as caught:
                 await greedy[1].run("1")
             assert caught.value.cause is Cause.INFRA
-            await calm.branch()  # the newest of those that work
+            branching = asyncio.create_task(calm.branch())
+            following = asyncio.create_task(greedy[3].run("1"))
+            await branching
+            assert (await cells[2]).outcome is Outcome.FINISHED, "its own cell came to its end"
             with pytest.raises(SessionNotFound, match="gave way"):
-                await greedy[3].run("1")
-            assert (await cells[2]).outcome is Outcome.CANCELLED
+                await following
             with pytest.raises(Overloaded, match=r"\(max_sessions\), 2 of them this tenant's, whose share is 2$"):
                 await calm.branch()
             with pytest.raises(Overloaded, match=r"\(max_sessions\), 2 of them this tenant's, whose share is 2$"):
