@@ -88,7 +88,9 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
     gateway_listen: str = setting(
         "", help="Address of the SandboxFusion gateway, e.g. 127.0.0.1:8080: HTTP, or HTTPS with tls_cert; empty: none."
     )
-    gateway_token_file: str = setting("", help="File with the token that its clients must give; empty: none.")
+    gateway_token_file: str = setting(
+        "", help="Tokens of its clients, one a line as in client_token_file, which may be the same; empty: none."
+    )
     gateway_queue_timeout_s: float = setting(
         18.0, above=0, help="Longest wait in the queues of its requests, seconds; less where their timeouts leave less."
     )

@@ -19,6 +19,7 @@ from executor_service.server.runs import Abandoned, Draining, QueueTimeout, Runs
 from executor_service.server.work import Work
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldErrors
+from fairbox.security import current_identity
 
 _RETRY_S = 1.0
 """Advice to one whose turn did not come."""
@@ -50,7 +51,8 @@ class Executions:
         work: Work | None = None,
     ) -> ExecutionResult:
         """A result that the program could have caused. Raises Unacceptable, in the `names` of the interface, and
-        Unavailable. `work` does it in place of the usual work."""
+        Unavailable. `work` does it in place of the usual work. It is the tenant's whom the caller's token is for."""
+        request.tenant = current_identity().for_tenant(request.tenant)
         whole, queued = asyncio.timeout(budget.total_s), asyncio.timeout(budget.queue_s)
 
         def started() -> None:

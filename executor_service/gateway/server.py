@@ -17,8 +17,9 @@ from aiohttp import web
 from executor_service.gateway.errors import Refused, Unavailable, encode
 from fairbox import tracing
 from fairbox.http_server import HttpServer
+from fairbox.security.roles import set_identity
+from fairbox.security.tokens import Keyring
 from fairbox.serving import check_address
-from fairbox.tokens import matches
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Handlers = dict[tuple[str, str], Callable[[web.Request], Awaitable[object]]]
@@ -43,13 +44,14 @@ class Gateway:
         listen: str,
         handlers: Handlers,
         *,
-        token: str,
+        keyring: Keyring | None,
         max_body_bytes: int = _MAX_BODY_BYTES,
         insecure: bool = False,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        check_address(listen, insecure=insecure or bool(token), setting="gateway_listen")
-        self._token = token
+        """`keyring`: its clients give one of these tokens; None: they give none."""
+        check_address(listen, insecure=insecure or keyring is not None, setting="gateway_listen")
+        self._keyring = keyring
         self._tls = tls
         self._max_body_bytes = max_body_bytes
         self._room = max_body_bytes * _BODIES_AT_ONCE
@@ -82,9 +84,9 @@ class Gateway:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Lets nobody pass without the token, where there is one; without, its path form does not exist."""
+        """Lets nobody pass without a token, where there are some; without, its path form does not exist."""
         given = request.match_info.get("token")
-        if not self._token:
+        if self._keyring is None:
             if given is not None:
                 raise web.HTTPNotFound
             return await handler(request)
@@ -93,8 +95,10 @@ class Gateway:
             given = given.strip() if scheme.lower() == "bearer" else ""
             if not given and request.path in _OPEN:
                 return await handler(request)
-        if not matches(self._token, given):
+        identity = self._keyring.table().find(given)
+        if identity is None:
             raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
+        set_identity(identity, lambda: True)  # nothing here outlives a rotation for long
         return await handler(request)
 
     @web.middleware

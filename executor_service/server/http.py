@@ -15,6 +15,8 @@ from executor_service.server.displayed import DisplayedPrograms
 from executor_service.server.runs import Runs
 from executor_service.validation import validate
 from fairbox.errors import ConfigError
+from fairbox.security import Role
+from fairbox.security.tokens import Keyring
 
 _LOG = logging.getLogger("executor_service")
 
@@ -34,18 +36,19 @@ async def open_gateway(
         # Here, because aiohttp and pydantic are needed by no other part of the executor.
         from executor_service.gateway import Executions, Gateway
         from executor_service.gateway.handlers import handlers
-        from fairbox.tokens import read_token
     except ImportError as error:
         raise ConfigError(f"gateway_listen is set, which needs the extra `gateway`: {error}") from None
     policy = config.policy()
-    token = read_token(config.gateway_token_file, "gateway_token_file")
+    keyring = None
+    if path := config.gateway_token_file:
+        keyring = Keyring({Role.CLIENT: path}, setting="gateway_token_file")
     executions = Executions(runs, lambda request: validate(request, installed=installed, policy=policy))
     queue_s = config.gateway_queue_timeout_s
     answers = handlers(executions, boxed, languages=installed, name=name, queue_s=queue_s)
     gateway = Gateway(
         config.gateway_listen,
         answers,
-        token=token,
+        keyring=keyring,
         insecure=config.insecure,
         tls=tls,
     )

@@ -110,12 +110,16 @@ _LOG = logging.getLogger("fairbox.security")
 
 
 class Keyring:
-    """`table()` is the tokens of this moment. `files` are paths by role; an empty path: that role has no tokens."""
+    """`table()` is the tokens of this moment. `files` are paths by role; an empty path: that role has no tokens.
+    `setting` is what errors call a role's file."""
 
-    def __init__(self, files: Mapping[Role, str], *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, files: Mapping[Role, str], *, clock: Clock | None = None, setting: str = "{role}_token_file"
+    ) -> None:
         """ConfigError for files that are not acceptable."""
         self._paths = {role: path for role, path in files.items() if path}
-        named = [(f"{role}_token_file", path) for role, path in self._paths.items()]
+        self._setting = setting
+        named = [(setting.format(role=role), path) for role, path in self._paths.items()]
         self._files = FileSet(named, max_bytes=MAX_FILE_BYTES, clock=clock)
         self.problem = ""
         """Why the files of this moment are not in use; empty: they are."""
@@ -145,7 +149,7 @@ class Keyring:
             return False
         lines = {}
         for (role, path), content in zip(self._paths.items(), contents, strict=True):
-            where = f"{role}_token_file is {path!r}"
+            where = f"{self._setting.format(role=role)} is {path!r}"
             lines[role] = parse_tokens(content, where, tenants=role is Role.CLIENT)
         self._table = TokenTable(lines)
         self.problem = ""

@@ -6,7 +6,7 @@ import base64
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -275,13 +275,39 @@ def test_with_a_token_only_those_who_have_it_pass(token: Path) -> None:
         assert guarded.get(f"/k/{right}/v1/ping").json() == "pong"
 
 
+def test_a_request_is_its_tokens_tenants_and_has_its_share_alone(tmp_path: Path) -> None:
+    tokens = {name: f"{name}-0123456789abcdef" for name in ("greedy", "calm")}
+    path = tmp_path / "tokens"
+    path.write_text("".join(f"{name}:{token}\n" for name, token in tokens.items()))
+    words = ("max_concurrent=1", "max_queued=2", "gateway_queue_timeout_s=100")
+    with gateway(f"gateway_token_file={path}", *words) as shared, ThreadPoolExecutor(4) as pool:
+
+        def run(name: str, code: str) -> Future[requests.Response]:
+            body = {"code": code, "run_timeout": 300}
+            return pool.submit(shared.post, f"/k/{tokens[name]}/run_code", body)
+
+        runs = run("greedy", "import time; time.sleep(300)")
+        wait_for(lambda: shared.server.status().running == 1)
+        waits = [run("greedy", "1") for _ in range(2)]
+        wait_for(lambda: shared.server.status().queued == 2)
+        calm = run("calm", "print(1)")
+        refused = next(as_completed(waits, 60)).result()
+        assert refused.status_code == 504
+        assert "2 of them this tenant's, whose share is 1: this one gave way to another tenant's" in refused.text
+        shared.server.process.terminate()
+        assert all(each.result(60).status_code == 504 for each in (runs, calm, *waits))
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
         (["gateway_listen=0.0.0.0:0"], "is not loopback"),
         (["gateway_listen=nonsense"], "must be HOST:PORT"),
         (["gateway_listen=127.0.0.1:0", "gateway_token_file=/nowhere"], "can't be read"),
-        (["gateway_listen=127.0.0.1:0", "gateway_token_file=/dev/null"], "less than 16 characters"),
+        (
+            ["gateway_listen=127.0.0.1:0", "gateway_token_file=/dev/null"],
+            "must hold at least one token",
+        ),
         (["gateway_queue_timeout_s=0"], "must be positive"),
     ],
 )

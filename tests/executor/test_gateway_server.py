@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import json
 import logging
+import tempfile
 import time
 import zlib
 from collections.abc import AsyncIterator
@@ -19,6 +20,8 @@ from aiohttp import web
 
 from executor_service.gateway.handlers import handlers
 from executor_service.gateway.server import Gateway
+from fairbox.security import Role
+from fairbox.security.tokens import Keyring
 from tests.security import wire
 
 TOKEN = "gateway-token-0123456789"
@@ -35,8 +38,14 @@ async def serving(waiting: asyncio.Event | None = None) -> AsyncIterator[Gateway
             await waiting.wait()
         return size
 
-    async with Gateway("127.0.0.1:0", {("POST", "/run_code"): answer}, token=TOKEN, max_body_bytes=MOST) as gateway:
-        yield gateway
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(TOKEN)
+        file.flush()
+        keyring = Keyring({Role.CLIENT: file.name})
+        async with Gateway(
+            "127.0.0.1:0", {("POST", "/run_code"): answer}, keyring=keyring, max_body_bytes=MOST
+        ) as gateway:
+            yield gateway
 
 
 async def sent(gateway: Gateway, *lines: str, body: bytes = b"") -> str:
@@ -158,7 +167,7 @@ async def test_no_body_costs_the_loop_much(
     nobody = cast("Any", None)
     routes = handlers(nobody, nobody, languages={"python"}, name="x", queue_s=1.0)
     path = "/get_metrics" if b"results" in body else "/get_prompts"
-    async with Gateway("127.0.0.1:0", routes, token="") as gateway:
+    async with Gateway("127.0.0.1:0", routes, keyring=None) as gateway:
         url, headers = f"http://{gateway.address}{path}", {"Content-Encoding": encoding} if encoding else {}
         began = time.thread_time()
         answer = await asyncio.to_thread(requests.post, url, data=body, headers=headers, timeout=100)
