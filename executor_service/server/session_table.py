@@ -159,8 +159,11 @@ class SessionTable:
         return any(debt.tenant == tenant for debt in self._debts)
 
     def release(self, number: int, tenant: str) -> None:
-        """Gives reserved room back."""
+        """Gives reserved room back, and with it what others owe to those who no longer wait."""
         self._used[tenant] -= number
+        for debt in [each for each in self._debts if each.paid.cancelled()]:
+            self._debts.remove(debt)
+            self._used[debt.tenant] += 1
         self._used += Counter()  # forgets tenants that have none
 
     def add(self, info: SessionInfo, limits: Limits, family: Family, member: Interpreter) -> LiveSession:

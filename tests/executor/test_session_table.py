@@ -133,6 +133,20 @@ async def test_a_session_in_which_a_cell_runs_gives_way_when_that_has_ended() ->
         table.reserve(1, "b")
 
 
+async def test_nobody_owes_room_to_one_that_no_longer_waits() -> None:
+    table = SessionTable("here", ManualClock(), most=2)
+    for number in range(2):
+        add(table, SessionInfo(f"a{number}", tenant="a")).running = True
+    _, [end] = table.reserve(1, "b")
+    end.cancel()
+    table.release(1, "b")
+    assert not table.owes("a")
+    with pytest.raises(TooManySessions, match="2 of them this tenant's"):
+        table.reserve(1, "a")
+    table.end("a0", Ended("was deleted"))
+    assert table.reserve(1, "b") == ([], [])
+
+
 async def test_an_ended_session_says_why_and_who_could_have_caused_it() -> None:
     table = table_of("s")
     session = table.find("s")
