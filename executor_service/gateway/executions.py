@@ -14,10 +14,10 @@ from executor_service.gateway.errors import Unavailable, unacceptable
 from executor_service.gateway.requests import FIELD_NAMES, Budget
 from executor_service.model import ExecutionResult, Outcome, RunRequest
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
-from executor_service.server.reading import read_apart
 from executor_service.server.runs import Abandoned, Draining, QueueTimeout, Runs
 from executor_service.server.work import Work
 from executor_service.v1 import executor_pb2 as pb
+from fairbox.apart import read_apart
 from fairbox.errors import FieldErrors
 from fairbox.security import current_identity
 

@@ -15,7 +15,6 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 
-from executor_service.bounded_json import loads
 from executor_service.gateway import schemas
 from executor_service.gateway.errors import BadRequest, Unacceptable, details_of, json_error
 from executor_service.gateway.executions import Executions
@@ -32,7 +31,8 @@ from executor_service.gateway.requests import budget_of, compiles, execution_of
 from executor_service.gateway.server import Handlers, json_response
 from executor_service.gateway.submissions import Submissions, judge_of
 from executor_service.server.displayed import DisplayedPrograms
-from executor_service.server.reading import read_apart
+from fairbox.apart import read_apart
+from fairbox.bounded_json import loads
 
 M = TypeVar("M", bound=BaseModel)
 Posts = dict[str, tuple[type[Any], Callable[[Any], Awaitable[Any]]]]

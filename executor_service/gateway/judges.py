@@ -15,11 +15,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from executor_service.bounded_json import loads
 from executor_service.gateway.errors import BadRequest
 from executor_service.gateway.extraction import CodeBlock, all_blocks, best_code
 from executor_service.gateway.requests import compiles
 from executor_service.gateway.schemas import RunCodeRequest, SubmitRequest, TestConfig
+from fairbox.bounded_json import loads
 
 Row = dict[str, Any]
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text"}

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from executor_service.bounded_json import loads
 from executor_service.gateway import extraction
 from executor_service.gateway.errors import BadRequest
 from executor_service.gateway.executions import Executions
@@ -21,8 +20,9 @@ from executor_service.gateway.requests import budget_of, execution_of
 from executor_service.gateway.schemas import RunCodeRequest, SubmitRequest, TestConfig
 from executor_service.grading.rules import OutputBudget
 from executor_service.model import FileStatus
-from executor_service.server.reading import AT_ONCE, read_apart
 from executor_service.v1 import executor_pb2 as pb
+from fairbox.apart import AT_ONCE, read_apart
+from fairbox.bounded_json import loads
 
 _TOLERANCE = 1e-5
 _NUMBER = 4300

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from executor_service.bounded_json import loads
 from executor_service.grading.model import Comparison, Tolerance, Verdict
 from executor_service.grading.rules import PASSED, Finding, judge_text, judge_value, short
 from executor_service.model import Cause, ExecutionResult, InputFile, Limits, Outcome, RunRequest
+from fairbox.bounded_json import loads
 
 MOST_HERE = 64 << 10
 """Bytes of both together: up to 50 ms of a thread, and no step of it that others would wait for."""
@@ -37,8 +37,8 @@ LIMITS = Limits(
 _EXPECTED, _ACTUAL = "expected", "actual"
 _CODE = b"from executor_service.grading.apart import main\nmain()\n"
 _SOURCES = (
-    *("bounded_json", "model", "sandbox/inside/values"),
-    *(f"grading/{name}" for name in ("apart", "comparison", "model", "rules", "values")),
+    *("fairbox/bounded_json", "executor_service/model", "executor_service/sandbox/inside/values"),
+    *(f"executor_service/grading/{name}" for name in ("apart", "comparison", "model", "rules", "values")),
 )
 _MOST_SPACE = 1 << 10
 """White space behind one of two texts that are the same otherwise."""
@@ -100,8 +100,8 @@ class Answer:
 
 @cache
 def _sources() -> tuple[InputFile, ...]:
-    folder = Path(__file__).parents[1]
-    return tuple(InputFile(f"{folder.name}/{name}.py", (folder / f"{name}.py").read_bytes()) for name in _SOURCES)
+    root = Path(__file__).parents[2]
+    return tuple(InputFile(f"{name}.py", (root / f"{name}.py").read_bytes()) for name in _SOURCES)
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from executor_service.bounded_json import Reader
 from executor_service.sandbox.inside.values import MAX_BYTES, MAX_DEPTH, MAX_NODES
+from fairbox.bounded_json import Reader
 
 Tree = Any
 """None, bool, int, float, str, or [tag, ...]."""

@@ -2,16 +2,13 @@
 
 gRPC parses a request on the loop, and 500,000 entries of one take 60 ms. Here a request of more than a few kilobytes is
 walked in a thread before anything is made of it. Invariants: a message of more than `MOST_PARTS` parts is refused by
-the name of the field that holds them; the loop never works on more than `AT_ONCE` bytes at a time; what is large is
-read one after the other, and so is what is very large, so that two threads at most compete with the loop.
+the name of the field that holds them; the loop never works on more than `AT_ONCE` bytes at a time.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from executor_service.v1 import executor_pb2 as pb
+from fairbox.apart import AT_ONCE, read_apart
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.grpc_errors import abort_fields, let_go
 
@@ -30,22 +28,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MOST_PARTS = 200_000
 """Fields of a request, those of messages in it included: 10,000 cases of 20 fields. Parsing them takes 10 ms."""
-AT_ONCE = 16 << 10
-"""Bytes that are read on the loop: a thread costs more than they do."""
-_HEAVY = 1 << 20
-"""Bytes from which something waits for those of its kind only."""
-_readers = (ThreadPoolExecutor(1, "large requests"), ThreadPoolExecutor(1, "very large requests"))
 _size = contextvars.ContextVar("size", default=0)
 """Bytes of the request that the task answers. The message would make a copy of itself to tell."""
 _SERVICE = pb.DESCRIPTOR.services_by_name["ExecutorService"]
-
-
-async def read_apart(size: int, work: Callable[[], T]) -> T:
-    """What `work` makes of `size` bytes, in a thread if they are many."""
-    if size <= AT_ONCE:
-        return work()
-    context = contextvars.copy_context()
-    return await asyncio.get_running_loop().run_in_executor(_readers[size > _HEAVY], context.run, work)
 
 
 async def check_apart(work: Callable[[], T]) -> T:

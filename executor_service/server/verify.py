@@ -29,9 +29,9 @@ from executor_service.grading.rules import (
 from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
 from executor_service.server.flights import Flight, SingleFlight
 from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
-from executor_service.server.reading import read_apart
 from executor_service.server.runs import Abandoned, Draining, QueueTimeout, Runs
 from executor_service.server.verify_cases import CaseWork, CheckWork, FunctionWork, Grader
+from fairbox.apart import read_apart
 from fairbox.clock import Clock
 
 AT_ONCE = 4

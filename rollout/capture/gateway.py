@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from executor_service import Cause
+from fairbox.apart import read_apart
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.tokens import read_token
@@ -217,7 +218,9 @@ class CaptureGateway:
         """A recorded turn. Raises ApiError. Cancelling it ends the generation."""
         failures = entry.failures
         try:
-            pending = entry.recorder.begin(asked.messages, asked.tools, max_new_tokens=asked.params.max_new_tokens)
+            # Encoding a long text takes seconds.
+            pending = await read_apart(asked.size, lambda: entry.recorder.plan(asked.messages, asked.tools))
+            entry.recorder.reserve(pending, asked.params.max_new_tokens)
             params = replace(asked.params, max_new_tokens=pending.max_new_tokens)
             try:
                 result = await self._generate(entry, pending, params)

@@ -6,12 +6,12 @@ several masks the shared ones in all but one: `inherited` says how many response
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from executor_service import Cause
+from fairbox.bounded_json import loads
 from rollout.capture.recorder import BranchReason, Recorder, Turn
 from rollout.dump import Decode, record_of
 from rollout.engines.base import FinishReason
@@ -185,7 +185,7 @@ def _tool_calls(turns: Sequence[Turn]) -> tuple[ToolCallRecord, ...]:
 
 def _arguments(text: str) -> dict[str, Any] | None:
     try:
-        value = json.loads(text)
+        value = loads(text, depth=64, left=[200_000], finite=True)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

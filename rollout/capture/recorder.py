@@ -132,12 +132,13 @@ class Recorder:
         """Ids of all turns, those that branches share counted once."""
         self.branches = 0
 
-    def begin(
-        self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]], *, max_new_tokens: int
-    ) -> Pending:
-        """What to sample for a request; its budget is clamped to the room that is left. Raises ApiError where there is
-        none, or the chat template does not take the messages."""
-        pending = self._continued(messages, tuple(tools))
+    def plan(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> Pending:
+        """What to sample for a request; give it to `reserve`. It changes nothing, so a thread may do it while others
+        reserve and commit. Raises ApiError where the chat template does not take the messages."""
+        return self._continued(messages, tuple(tools))
+
+    def reserve(self, pending: Pending, max_new_tokens: int) -> None:
+        """Sets the budget, clamped to the room that is left. Raises ApiError where there is none."""
         model_room = self._max_model_tokens - len(pending.ids)
         room = self._max_tokens - self.tokens - self._reserved - len(pending.before.ids)
         if model_room < 1:
@@ -149,7 +150,6 @@ class Recorder:
             raise _too_long(f"{problem}: a trajectory may have {self._max_tokens}")
         pending.max_new_tokens = min(max_new_tokens, model_room, room)
         self._reserved += len(pending.before.ids) + pending.max_new_tokens
-        return pending
 
     def commit(
         self, pending: Pending, result: GenerationResult, message: ChatMessage, text: str, sampling: SamplingParams
@@ -191,7 +191,7 @@ class Recorder:
         return turn
 
     def abandon(self, pending: Pending) -> None:
-        """Gives back what `begin` reserved."""
+        """Gives back what `reserve` took."""
         self._reserved -= len(pending.before.ids) + pending.max_new_tokens
 
     def tips(self) -> tuple[Turn, ...]:

@@ -6,12 +6,14 @@ ignored, and only that. `null` is the same as leaving a parameter out, as in Ope
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
+from fairbox.bounded_json import loads
 from fairbox.errors import FieldErrors
 from rollout.capture.errors import ApiError, bad_parameter
 from rollout.capture.messages import ChatMessage, Wire, WireMessage, parse_messages, refusal, shorten
@@ -52,6 +54,10 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Parameters that are accepted with these values only, with which they change nothing."""
 
 
+_DEPTH, _VALUES = 64, 200_000
+"""Of a body."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """What a client asks for."""
@@ -67,6 +73,8 @@ class ChatRequest:
     include_usage: bool = False
     logprobs: bool = False
     token_ids: bool = False
+    size: int = 0
+    """Bytes of the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +139,17 @@ class _Body(Wire):
     return_token_ids: bool = False
 
 
-def parse_request(body: Any, rules: RequestRules) -> ChatRequest:
+def parse_body(data: bytes) -> Any:
+    """A body as JSON. Raises ApiError."""
+    try:
+        return loads(data, depth=_DEPTH, left=[_VALUES], finite=True)
+    except (ValueError, RecursionError) as error:
+        raise bad_parameter("body", f"is not JSON: {str(error)[:200]}", code="invalid_json") from None
+
+
+def parse_request(data: bytes, rules: RequestRules) -> ChatRequest:
     """Raises ApiError naming the parameter, its value and what is allowed."""
+    body = parse_body(data)
     if not isinstance(body, dict):
         raise bad_parameter("body", f"is {shorten(body)}, must be a JSON object")
     said = {name: value for name, value in body.items() if value is not None and name not in rules.ignore}
@@ -144,15 +161,21 @@ def parse_request(body: Any, rules: RequestRules) -> ChatRequest:
     _check_others(asked.model_extra or {})
     if asked.stream_options is not None and not asked.stream:
         raise bad_parameter("stream_options", "is given, but stream is not true")
+    tools = tuple(said.get("tools", ()))
+    try:
+        json.dumps(tools, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise bad_parameter("tools", "hold half of a surrogate pair, which no tokenizer takes") from None
     return ChatRequest(
         messages=parse_messages(asked.messages),
-        tools=tuple(said.get("tools", ())),
+        tools=tools,
         parse_calls=bool(asked.tools) and asked.tool_choice != "none",
         params=_params(asked, rules),
         stream=asked.stream,
         include_usage=asked.stream_options is not None and asked.stream_options.include_usage is True,
         logprobs=asked.logprobs,
         token_ids=asked.return_token_ids,
+        size=len(data),
     )
 
 

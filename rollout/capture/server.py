@@ -12,20 +12,22 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from fairbox import logs, tracing
+from fairbox.apart import read_apart
 from fairbox.errors import FieldErrors
 from fairbox.http_server import HttpServer
 from fairbox.security.tls import ServerTls
 from fairbox.serving import check_address
 from fairbox.tokens import matches
 from rollout.capture.errors import ApiError, UnknownTrajectoryError, bad_parameter
+from rollout.capture.messages import shorten
 from rollout.capture.record import record_json
 from rollout.capture.replies import Answer, branch_headers, chunks, completion, sse
-from rollout.capture.requests import ChatRequest, parse_request
+from rollout.capture.requests import ChatRequest, parse_body, parse_request
 from rollout.capture.settings import CaptureSettings
 from rollout.engines.base import EngineUnavailable
 
@@ -42,6 +44,8 @@ _KEEP_ALIVE_S = 15.0
 """A stream that waits for its turn says so at such intervals."""
 _LAST_CALLS_S = 1.0
 """Requests in flight when the server is stopped get so long before they are cancelled."""
+_PIECES = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+"""Makes long bodies in small pieces, between which other threads have their turn."""
 _LOG = logging.getLogger("fairbox.capture")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -68,7 +72,12 @@ class CaptureServer:
             for prefix in ("", "/t/{trajectory}") if path.startswith("/v1") else ("",):
                 application.router.add_route(method, prefix + path, handler)
         self._server = HttpServer(
-            application, settings.listen, setting="listen", logger=_LOG.name, last_calls_s=_LAST_CALLS_S
+            application,
+            settings.listen,
+            setting="listen",
+            logger=_LOG.name,
+            last_calls_s=_LAST_CALLS_S,
+            auto_decompress=False,  # nothing is taken that aiohttp would unfold on the event loop
         )
 
     async def start(self) -> None:
@@ -111,7 +120,8 @@ class CaptureServer:
     async def _turn(self, request: web.Request, trajectory_id: str) -> web.StreamResponse:
         entry = self._gateway.begin(trajectory_id)  # before the body is read, so that bodies in memory are bounded, too
         try:
-            asked = parse_request(await _body(request), self._gateway.rules)
+            data = await _body(request)
+            asked = await read_apart(len(data), lambda: parse_request(data, self._gateway.rules))
             turn = self._gateway.start(entry, asked)
             try:
                 if asked.stream:
@@ -148,9 +158,15 @@ class CaptureServer:
         return response
 
     async def _record(self, request: web.Request) -> web.StreamResponse:
-        found = self._gateway.trajectory(_trajectory_id(request))
-        chat = self._gateway.chat
-        return _json(record_json(found, model=self._gateway.engine.model_name, decode=chat.decode_plain))
+        trajectory_id, gateway = _trajectory_id(request), self._gateway
+
+        def made() -> bytes:
+            found = gateway.trajectory(trajectory_id)
+            body = record_json(found, model=gateway.engine.model_name, decode=gateway.chat.decode_plain)
+            return "".join(_PIECES.iterencode(body)).encode()
+
+        # A trajectory has a million tokens at most.
+        return web.Response(body=await asyncio.to_thread(made), content_type="application/json")
 
     async def _delete(self, request: web.Request) -> web.StreamResponse:
         trajectory_id = _trajectory_id(request)
@@ -159,12 +175,17 @@ class CaptureServer:
 
     async def _reward(self, request: web.Request) -> web.StreamResponse:
         trajectory_id = _trajectory_id(request)
-        body = await _body(request)
+        data = await _body(request)
+        body = await read_apart(len(data), lambda: parse_body(data))
         value = body.get("reward") if isinstance(body, dict) else None
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise bad_parameter("reward", f"is {value!r}, must be a number")
-        self._gateway.set_reward(trajectory_id, float(value))
-        return _json({"trajectory_id": trajectory_id, "reward": float(value)})
+        try:
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError
+            reward = float(value)
+        except (TypeError, OverflowError):
+            raise bad_parameter("reward", f"is {shorten(value)}, must be a number") from None
+        self._gateway.set_reward(trajectory_id, reward)
+        return _json({"trajectory_id": trajectory_id, "reward": reward})
 
     def _names(self) -> list[str]:
         return list(self._gateway.rules.models) or [self._gateway.engine.model_name]
@@ -227,22 +248,17 @@ def _trajectory_id(request: web.Request) -> str:
     return given
 
 
-async def _body(request: web.Request) -> Any:
-    """A body as JSON. Raises ApiError."""
+async def _body(request: web.Request) -> bytes:
+    """A body as it was sent. Raises ApiError."""
+    encoding = request.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        problem = f"is {shorten(encoding)}, must not be set: bodies are taken as they are"
+        raise ApiError(415, f"Content-Encoding {problem}", code="unsupported_media_type")
     try:
         async with asyncio.timeout(_READ_S):
-            data = await request.read()
+            return await request.read()
     except TimeoutError:
         raise web.HTTPRequestTimeout from None
-    try:
-        return json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        reason = str(error) or type(error).__name__
-        raise bad_parameter("body", f"is not JSON: {reason}", code="invalid_json") from None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
 
 
 def _http_error(request: web.Request, error: web.HTTPException) -> ApiError:

@@ -1,5 +1,5 @@
-"""Makes inputs for every RPC and every route of the gateway from what the services say of themselves: descriptors of
-messages, and the gateway's openapi.json. One seed and one number make one input, whatever came before.
+"""Makes inputs for every RPC and every route of the gateways from what the services say of themselves: descriptors of
+messages, and schemas of JSON. One seed and one number make one input, whatever came before.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Generator:
     def input(self) -> tuple[str, list[Message | bytes], dict[str, str]]:
         """Name of an RPC, or method and path; what to send; headers."""
         chance = self._random
-        if chance.random() < 0.15:
+        if chance.random() < 0.25:
             path = chance.choice([*self._schema["paths"], "/", "/k/x/run_code", "/nowhere"])
             return f"{chance.choice(_METHODS)} {path}", [self._body(path)], dict(chance.choice(_HEADERS))
         name = chance.choice([*RPCS])

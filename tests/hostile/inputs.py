@@ -22,6 +22,7 @@ from google.protobuf.message import Message
 from executor_service.v1 import executor_pb2 as pb
 from limiter.v1 import limiter_pb2
 from limiter.wire import session_of
+from tests.hostile.capture import CAPTURED
 from tests.hostile.services import RPCS
 
 _BRIEF = pb.Limits(wall_time_s=3)
@@ -295,6 +296,9 @@ _WORDS = {
     "MYSELF": _MYSELF,
     "HELLO": f'{{{_MYSELF}, "kind": 1, "connection": 1}}',
     "ASK": '{"request_id": "1", "attempt": 1, "bucket": "code", "tokens": 1}',
+    "CHAT": "/t/x/v1/chat/completions",
+    "MODEL": '"model":"scripted"',
+    "USER": '{"role":"user","content":',
     "LEASE": '{"bucket": "code", "epoch": 1, "seq": 1, "client_session_id": "x"}',
 }
 
@@ -315,7 +319,7 @@ def _large(text: str) -> str:
 
 
 def _request(line: str) -> Input:
-    to, _, text = line.partition(" |")
+    to, _, text = re.sub("CHAT|MODEL|USER", lambda found: _WORDS[found[0]], line).partition(" |")
     text = text.strip() if to.startswith("/") else text
     if to.startswith("/"):
         coding, _, rest = text.partition(" ")
@@ -382,7 +386,7 @@ INPUTS = {
         for name, code in _lines(ASSERTED).items()
     },
     **{f"printed: {name}": _verify(code, 1, stdio=_NUMBERS) for name, code in _lines(PRINTED).items()},
-    **{name: _request(line) for name, line in _lines(REQUESTS).items()},
+    **{name: _request(line) for name, line in _lines(REQUESTS + CAPTURED.lstrip()).items()},
     **{
         f"{to}: {name}": _raw(to, data)
         for to in ("ExecuteCode", "VerifyCode", "PrepareWorkspace", "Session", "AcquireToken")

@@ -1,6 +1,7 @@
-"""An executor with its gateway, and a limiter, as those meet them who mean harm; and what holds whatever was sent.
+"""An executor with its gateway, a limiter and a capture gateway, as those meet them who mean harm; and what holds
+whatever was sent.
 
-Held after each input: both health services answered all the while, a neighbour's run and lease come, memory of the
+Held after each input: all health services answered all the while, a neighbour's run, lease and turn come, memory of the
 servers is what it was, no result is masked as INFRA, no call fails as ours do, and no log has a traceback.
 """
 
@@ -45,14 +46,20 @@ ANSWERS_WITHIN_S = 60.0
 """One call, hostile or a neighbour's."""
 OURS = ("INTERNAL", "UNKNOWN", "DATA_LOSS", "UNAVAILABLE", "DEADLINE_EXCEEDED")
 """Statuses that no input may earn: they say that the service did not do its job."""
+_CAPTURED = ("/t/", "/v1/chat", "/v1/models", "/statistics", "/health")
+"""Beginnings of the paths of the capture gateway; all others are those of the executor's."""
 _PULSE = """
-import sys, time, grpc
+import sys, time, urllib.request, grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-stub = health_pb2_grpc.HealthStub(grpc.insecure_channel(sys.argv[1]))
+if sys.argv[1].startswith("http"):
+    ask = lambda: urllib.request.urlopen(sys.argv[1], timeout=60).read()
+else:
+    stub = health_pb2_grpc.HealthStub(grpc.insecure_channel(sys.argv[1]))
+    ask = lambda: stub.Check(health_pb2.HealthCheckRequest(), timeout=60)
 while True:
     began = time.monotonic()
-    try: stub.Check(health_pb2.HealthCheckRequest(), timeout=60)
-    except grpc.RpcError: took = 60.0
+    try: ask()
+    except (grpc.RpcError, OSError): took = 60.0
     else: took = time.monotonic() - began
     print(f"{began} {took}", flush=True)
     time.sleep(0.01)
@@ -103,13 +110,14 @@ class Watched:
 
 @dataclasses.dataclass
 class Services:
-    """Both, started."""
+    """All, started."""
 
     executor: str
     gateway: str
     limiter: str
     admin: str
-    watched: tuple[Watched, Watched]
+    capture: str
+    watched: tuple[Watched, ...]
 
     def address(self, name: str) -> str:
         """Where the RPC of that name is served."""
@@ -122,17 +130,20 @@ class Services:
         async with open_channel(self.address(name), [("grpc.max_send_message_length", -1)]) as channel:
             return await called(channel, name, *sent, within_s=within_s)
 
+    def url(self, path: str) -> str:
+        """Of a path of either gateway."""
+        return f"http://{self.capture if path.startswith(_CAPTURED) else self.gateway}{path}"
+
     async def http(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> list[Any]:
-        """Sends a request to the gateway: its status, and the body of its answer."""
+        """Sends a request to a gateway: its status, and the body of its answer."""
         timeout = aiohttp.ClientTimeout(total=ANSWERS_WITHIN_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             headers = {"Content-Type": "application/json", **headers}
-            url = f"http://{self.gateway}{path}"
-            async with session.request(method, url, data=io.BytesIO(body), headers=headers) as answer:
+            async with session.request(method, self.url(path), data=io.BytesIO(body), headers=headers) as answer:
                 return [answer.status, await answer.text(errors="replace")]
 
     async def serve_a_neighbour(self) -> None:
-        """A run of another tenant, and a lease of another client: both have to end well."""
+        """A run of another tenant, a lease of another client, a turn of another trajectory: all have to end well."""
         request = pb.ExecuteCodeRequest(code="print(6 * 7)", tenant="neighbour")
         answer, status = await self.call("ExecuteCode", request)
         assert (status, answer.result.stdout.data) == ("OK", b"42\n"), answer
@@ -143,6 +154,13 @@ class Services:
         assert granted[-1] == "OK", granted
         release = limiter_pb2.ReleaseTokenRequest(client_id=ask.client_id, request_id="1")
         assert (await self.call("ReleaseToken", release))[-1] == "OK"
+        path, body = (
+            f"/t/{ask.client_id}",
+            b'{"model": "scripted", "messages": [{"role": "user", "content": "2 + 2?"}]}',
+        )
+        for method, rest in (("POST", "/v1/chat/completions"), ("GET", ""), ("DELETE", "")):
+            answered = await self.http(method, path + rest, body, {})
+            assert answered[0] == 200, answered
 
     async def warm(self) -> None:
         """Runs a little of everything, so that memory is what it stays."""
@@ -226,10 +244,10 @@ def _pulse(health: str, to: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def started(folder: Path, *settings: str) -> Iterator[Services]:
-    """Both services, with small bounds; killed at the end, since what came before may have frozen them."""
-    logs = [folder / f"{name}-{uuid.uuid4().hex[:6]}.log" for name in ("executor", "limiter")]
+    """All services, with small bounds; killed at the end, since what came before may have frozen them."""
+    logs = [folder / f"{name}-{uuid.uuid4().hex[:6]}.log" for name in ("executor", "limiter", "capture")]
     pulses = [log.with_suffix(".pulse") for log in logs]
-    gateway, *ports = (f"127.0.0.1:{port}" for port in free_ports(4))
+    gateway, capture, *ports = (f"127.0.0.1:{port}" for port in free_ports(5))
     words = [f"{name}={port}" for name, port in zip(("listen", "admin_listen", "health_listen"), ports, strict=True)]
     words += ["metrics_listen=", "fresh=true", "buckets.code.max_in_flight=1000000", "buckets.code.start_by_s=1"]
     to_log = ["sh", "-c", 'exec "$@" 2>"$0"']
@@ -237,13 +255,16 @@ def started(folder: Path, *settings: str) -> Iterator[Services]:
     with contextlib.ExitStack() as stack:
         executor = stack.enter_context(running(*own, *settings, prefix=[*to_log, str(logs[0])]))
         stack.callback(executor.process.kill)
-        command = [*to_log, str(logs[1]), sys.executable, "-m", "limiter", *words]
-        limiter = stack.enter_context(subprocess.Popen(command, cwd=ROOT))
-        stack.callback(limiter.kill)
-        wait_for(lambda: logs[1].exists() and b"listening on" in logs[1].read_bytes())
-        for health, pulse in zip((executor.health, ports[2]), pulses, strict=True):
-            stack.enter_context(_pulse(health, pulse))
-        watched = [
-            Watched(p, log, pulse) for p, log, pulse in zip((executor.pid, limiter.pid), logs, pulses, strict=True)
+        others = [
+            stack.enter_context(subprocess.Popen([*to_log, str(log), sys.executable, "-m", *command], cwd=ROOT))
+            for log, command in zip(logs[1:], (["limiter", *words], ["tests.hostile.capture", capture]), strict=True)
         ]
-        yield Services(executor.target, gateway, ports[0], ports[1], (watched[0], watched[1]))
+        for process, log in zip(others, logs[1:], strict=True):
+            stack.callback(process.kill)
+            wait_for(lambda log=log: log.exists() and b"listening on" in log.read_bytes(), ANSWERS_WITHIN_S)
+        healths = (executor.health, ports[2], f"http://{capture}/health")
+        for health, pulse in zip(healths, pulses, strict=True):
+            stack.enter_context(_pulse(health, pulse))
+        pids = (executor.pid, *(process.pid for process in others))
+        watched = tuple(Watched(*each) for each in zip(pids, logs, pulses, strict=True))
+        yield Services(executor.target, gateway, ports[0], ports[1], capture, watched)

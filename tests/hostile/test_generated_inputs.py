@@ -1,4 +1,4 @@
-"""Inputs that are generated, for every RPC and every route of the gateway: a few hundred, and `make soak` sends many.
+"""Inputs that are generated, for every RPC and every route of both gateways: a few hundred, and `make soak` sends many.
 
 FAIRBOX_FUZZ_INPUTS sets the number of those (200,000), FAIRBOX_FUZZ_SEED where they begin. A failure names the inputs
 that came before it; each can be made again from its number.
@@ -22,6 +22,7 @@ from google.protobuf.message import Message
 
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.channels import open_channel
+from rollout.capture.requests import _Body
 from tests.hostile.generated import Generator
 from tests.hostile.services import OURS, RPCS, Services, called, infra, started
 
@@ -33,6 +34,8 @@ _WITHIN_S = 1.0
 """A call may wait for what does not come: that is its own affair, and it is left then."""
 _KNOWN = ("The session was deleted.",)
 """Of answers that are none of the code's doing: what another input has deleted."""
+_TRAJECTORIES = ("/t/1", "/t/2")
+"""Of the capture gateway."""
 _QUIET = (0.1, 0.25)
 """Longest answers of health services on a quiet machine, seconds: 99 of 100, and all."""
 
@@ -65,6 +68,8 @@ class Fuzzer:
         for name in self._known:
             await self._services.call("DeleteSession", pb.DeleteSessionRequest(session_id=name))
         self._known.clear()
+        for path in _TRAJECTORIES:
+            await self._services.http("DELETE", path, b"", {})
         return await self._services.check(began, most_s)
 
     async def _send(self, number: int, session: aiohttp.ClientSession) -> None:
@@ -87,7 +92,7 @@ class Fuzzer:
         self, number: int, session: aiohttp.ClientSession, to: str, body: Any, headers: dict[str, str]
     ) -> None:
         method, path = to.split()
-        url, timeout = f"http://{self._services.gateway}{path}", aiohttp.ClientTimeout(total=_WITHIN_S)
+        url, timeout = self._services.url(path), aiohttp.ClientTimeout(total=_WITHIN_S)
         try:
             async with session.request(method, url, data=body, headers=headers, timeout=timeout) as answer:
                 self.statuses[f"{to} {answer.status}"] += 1
@@ -97,10 +102,27 @@ class Fuzzer:
             self.statuses[f"{to} left"] += 1
 
 
+def _with_capture(schema: dict[str, Any]) -> dict[str, Any]:
+    """The gateway's openapi.json, and the same of the capture gateway, which tells nothing of the kind."""
+    chat = _Body.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema["components"]["schemas"] |= chat.pop("$defs")
+    chat["properties"]["model"] = {"const": "scripted"}
+    reward = {"properties": {"reward": {"type": "number"}}, "required": ["reward"]}
+    for path in _TRAJECTORIES:
+        bodies = {f"{path}/v1/chat/completions": chat, f"{path}/reward": reward}
+        for to, body in bodies.items():
+            content = {"application/json": {"schema": body}}
+            schema["paths"][to] = {"post": {"requestBody": {"content": content}}}
+        schema["paths"][path] = {}
+    for path in ("/statistics", "/v1/models/x", "/v1/chat/completions"):
+        schema["paths"][path] = {}
+    return schema
+
+
 async def fuzz(services: Services, numbers: range, most_s: float) -> list[float]:
     await services.warm()
     [_, text] = await services.http("GET", "/openapi.json", b"", {})
-    fuzzer, waits = Fuzzer(services, json.loads(text)), list[float]()
+    fuzzer, waits = Fuzzer(services, _with_capture(json.loads(text))), list[float]()
     for at in range(numbers.start, numbers.stop, _BATCH):
         waits += await fuzzer.run(range(at, min(at + _BATCH, numbers.stop)), most_s)
     assert {name.split()[0] for name in fuzzer.statuses} >= RPCS.keys(), fuzzer.statuses

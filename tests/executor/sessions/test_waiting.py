@@ -17,8 +17,9 @@ from tests.executor.levels import Level
 from tests.executor.servers import Server, wait_for
 
 BURN = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass\n'done'"
-HOGS = 4 * len(os.sched_getaffinity(0))
-"""So many that what else runs on the machine matters little: a cell may wait for up to three times its limit."""
+HOGS = 8 * len(os.sched_getaffinity(0))
+"""So many that a cell that computes for an eighth of its limit needs more than that, and much less than four times its
+limit, which is how long it may take, so that there is room for what else the machine does."""
 
 
 async def test_the_time_that_is_left_grows_with_the_waiting_up_to_a_bound() -> None:
@@ -41,7 +42,7 @@ async def test_the_time_that_is_left_grows_with_the_waiting_up_to_a_bound() -> N
 
 @contextlib.asynccontextmanager
 async def overloaded(executor: ExecutorClient, server: Server) -> AsyncIterator[None]:
-    """Four times as many busy loops as processors."""
+    """Eight times as many busy loops as processors."""
     hogs = [
         asyncio.create_task(executor.execute("while True: pass", limits=Limits(wall_time_s=120))) for _ in range(HOGS)
     ]
@@ -70,14 +71,14 @@ async def test_a_cell_on_an_overloaded_machine_gets_the_time_that_it_needs_alone
     _, session = busy
     (branch,) = await session.branch(1)
     for each in (session, branch):
-        result = await each.run(BURN.format(0.6), limits=Limits(wall_time_s=2.0))
+        result = await each.run(BURN.format(0.3), limits=Limits(wall_time_s=2.0))
         assert (result.outcome, [display.text for display in result.displays]) == (Outcome.FINISHED, ["'done'"])
         assert result.wall_time_s > 2.0
 
 
 async def test_a_child_of_a_cell_gets_it_too(busy: tuple[ExecutorClient, Session]) -> None:
     _, session = busy
-    code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN.format(0.6)!r}]).returncode"
+    code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN.format(0.3)!r}]).returncode"
     result = await session.run(code, limits=Limits(wall_time_s=2.0))
     assert (result.outcome, [display.text for display in result.displays]) == (Outcome.FINISHED, ["0"])
 
@@ -86,7 +87,7 @@ async def test_however_long_it_waits_a_cell_ends_within_the_bound(busy: tuple[Ex
     _, session = busy
     result = await session.run("while True: pass", limits=Limits(wall_time_s=0.5))
     assert result.outcome is Outcome.TIME_LIMIT
-    assert 0.5 <= result.wall_time_s < 0.5 * PATIENCE + 1.5  # and what an interrupt takes on such a machine
+    assert 0.5 <= result.wall_time_s < 0.5 * PATIENCE + 6  # and the 5 s that an interrupt may take on such a machine
     assert [display.text for display in (await session.run("x")).displays] == ["'kept'"]
 
 

@@ -35,7 +35,9 @@ class Player:
         self.recorder = Recorder(chat, max_tokens=max_tokens, max_model_tokens=8192)
 
     def begin(self, messages: Sequence[ChatMessage], tools: Sequence[Any] = (TOOL,)) -> Pending:
-        return self.recorder.begin(messages, tools, max_new_tokens=100)
+        pending = self.recorder.plan(messages, tools)
+        self.recorder.reserve(pending, 100)
+        return pending
 
     def commit(self, pending: Pending, text: str, *, ended: bool = True) -> Turn:
         ids = self.chat._tokenizer.encode(text) + ((self.chat.end_of_turn,) if ended else ())
@@ -119,7 +121,7 @@ def test_reasons_of_branches(chat: ChatTemplate) -> None:
     forked = player.play([user("Hi."), again.message, user("Stop.")], "Fin.")
     assert (forked.reason, forked.branch, forked.parent) == (BranchReason.DIVERGED, 2, again)
     assert forked.where.startswith("messages[2].content differs at character 0")
-    tools = player.recorder.begin([user("Hi.")], [], max_new_tokens=9)
+    tools = player.begin([user("Hi.")], [])
     turn = player.commit(tools, "Three.")
     assert (turn.reason, turn.branch, turn.where) == (
         BranchReason.TOOLS,

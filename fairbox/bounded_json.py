@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from itertools import accumulate
 from typing import Any
 
@@ -16,7 +17,17 @@ STEP = 16 << 10
 """Characters of one step: less than a millisecond."""
 MOST_DIGITS = 4300
 """Characters of a number: Python makes no longer ints of text, because their cost is quadratic."""
-_STRICT, _LAX = json.JSONDecoder().raw_decode, json.JSONDecoder(strict=False).raw_decode
+
+
+def _finite(text: str) -> float:
+    if not -_LARGEST <= (value := float(text)) <= _LARGEST:
+        raise ValueError(f"{text[:20]} is no finite number")
+    return value
+
+
+_LARGEST = sys.float_info.max
+_STRICT, _LAX = json.JSONDecoder(), json.JSONDecoder(strict=False)
+_FINITE = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 _STRING, _BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL), re.compile(r"[][{}]")
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _WORD = re.compile(r"[-+.0-9A-Za-z]*+")
@@ -31,14 +42,15 @@ _PIECE = re.compile(
 _LAST_PIECE = re.compile(rf'(?:[^"\\]++|\\[^u]|{_UNICODE})*+', re.DOTALL)
 
 
-def loads(data: bytes | str, *, depth: int, left: list[int], strict: bool = True) -> Any:
+def loads(data: bytes | str, *, depth: int, left: list[int], strict: bool = True, finite: bool = False) -> Any:
     """As `json.loads` for UTF-8. ValueError also for more than `depth` levels.
 
     `left` holds how many values may come, keys not counted, here and in what is read with it later; an empty list or
-    object may count as two. `strict`: no control characters in strings."""
+    object may count as two. `strict`: no control characters in strings; `finite`: nor NaN and infinite numbers."""
     text = data.decode() if isinstance(data, bytes) else data
+    decoder = _FINITE if finite else _STRICT if strict else _LAX
     if len(text) > STEP:
-        builder = _Builder(text, left[0], strict)
+        builder = _Builder(text, left[0], decoder)
         try:
             return builder.whole(depth)
         finally:
@@ -50,16 +62,16 @@ def loads(data: bytes | str, *, depth: int, left: list[int], strict: bool = True
     left[0] -= 1 + bare.count(",") + len(marks) // 2
     if left[0] < 0:
         raise ValueError("the text has too many values")
-    return json.loads(text, strict=strict)
+    return decoder.decode(text)
 
 
 class Reader:
     """A text and a place in it. What is read is behind white space."""
 
-    def __init__(self, text: str, parts: int, *, strict: bool = True) -> None:
+    def __init__(self, text: str, parts: int, decoder: json.JSONDecoder = _STRICT) -> None:
         self._text = text
         self._at = 0
-        self._scan = _STRICT if strict else _LAX
+        self._scan = decoder.raw_decode
         self.left = parts
         """Values that may still come."""
 
@@ -138,9 +150,6 @@ class Reader:
 
 class _Builder(Reader):
     """Makes the values."""
-
-    def __init__(self, text: str, parts: int, strict: bool) -> None:
-        super().__init__(text, parts, strict=strict)
 
     def whole(self, depth: int) -> Any:
         value = self._value(depth)

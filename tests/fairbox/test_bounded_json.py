@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor_service import bounded_json
 from executor_service.grading.values import Malformed, check
+from fairbox import bounded_json
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
