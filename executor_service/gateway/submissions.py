@@ -7,7 +7,8 @@ not be run makes the whole verdict Unavailable, so that nothing is rejected for 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from executor_service.gateway import extraction
@@ -36,8 +37,17 @@ _SHOWN = 1000
 def same_output(printed: str, expected: str) -> bool:
     """Line by line, without white space at the ends of lines and of the text, in lower case; two lines that are numbers
     may differ by a relative 1e-5."""
-    left, right = printed.strip().split("\n"), expected.strip().split("\n")
-    return len(left) == len(right) and all(_same_line(a, b) for a, b in zip(left, right, strict=True))
+    lines = zip_longest(_lines(printed.strip()), _lines(expected.strip()))
+    return all(a is not None and b is not None and _same_line(a, b) for a, b in lines)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """One by one: to make millions holds the interpreter."""
+    begin = 0
+    while (end := text.find("\n", begin)) >= 0:
+        yield text[begin:end]
+        begin = end + 1
+    yield text[begin:]
 
 
 def shortened(text: str) -> str:
@@ -153,14 +163,19 @@ class Submissions:
             # A right answer must not be cut.
             execution.limits.output_bytes = 2 * len(expected.encode())
         result = await self._executions.run(execution, budget_of(case.request, self._queue_s))
-        printed = result.stdout.text
-        passed = result.ok and case.must_print in printed
-        if passed and expected is not None:
-            size = len(printed) + len(expected)
-            passed = not result.stdout.truncated and await read_apart(size, lambda: same_output(printed, expected))
+
+        def right() -> bool:
+            printed = result.stdout.text
+            if expected is not None and (result.stdout.truncated or not same_output(printed, expected)):
+                return False
+            return case.must_print in printed
+
+        passed = result.ok and await read_apart(result.size + len(expected or ""), right)
         if info is not None and passed and not full_info:
             info = {side: {k: shortened(str(v)) for k, v in streams.items()} for side, streams in info.items()}
-        return {"passed": passed, "exec_info": run_code_reply(budget.cut_execution(result), ()), "test_info": info}
+        kept = budget.cut_execution(result)
+        reply = await read_apart(kept.size, lambda: run_code_reply(kept, ()))
+        return {"passed": passed, "exec_info": reply, "test_info": info}
 
     async def _extract(self, completion: str, logic: str) -> list[CodeBlock]:
         """The blocks that a client's own Python finds in a completion."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -210,6 +211,15 @@ def test_the_first_block_of_the_best_kind() -> None:
 )
 def test_outputs_are_compared_line_by_line(printed: str, expected: str, same: bool) -> None:
     assert same_output(printed, expected) is same
+
+
+def test_lines_of_large_outputs_are_not_all_made_at_once() -> None:
+    text = "ab\n" * 100_000
+    tracemalloc.start()
+    assert same_output(text, text)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * len(text)
 
 
 def test_long_texts_keep_both_ends() -> None:
