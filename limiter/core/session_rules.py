@@ -35,7 +35,7 @@ from limiter.core.rules import RequestRules
 # tickets and held leases that it provably gave to the session, the latter within the limit.
 #
 # A long hello is read in steps, with other events between them. Until the step that welcomes the session nothing is
-# granted to it, none of its heartbeats counts, and a recovery that waits for it goes on.
+# granted to it, no heartbeat of one that is new here counts, and a recovery that waits for it goes on.
 
 SLICE = 500
 """Looks at leases and requests of a hello in one step, some 2 ms; each is looked at twice or three times."""

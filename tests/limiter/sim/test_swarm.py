@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from limiter.core import session_rules
 from tests.limiter.sim.scenario import EXTENDED_FROM, Fault, draw
 from tests.limiter.sim.simulation import simulate
 
@@ -60,6 +61,12 @@ def test_swarm_with_more_kinds_of_buckets_and_callers() -> None:
     counts = swarm(range(EXTENDED_FROM, EXTENDED_FROM + _AT_ONCE))
     for what in ("unary: granted", "bucket changed", "grants"):
         assert counts[what] > _AT_ONCE, f"{what}: a simulation of nothing finds nothing"
+
+
+def test_hellos_that_take_many_steps_break_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_rules, "SLICE", 3)
+    swarm(range(_AT_ONCE))
+    swarm(range(EXTENDED_FROM, EXTENDED_FROM + _AT_ONCE))
 
 
 @pytest.mark.soak

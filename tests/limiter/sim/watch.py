@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from limiter.core import BucketOrder, LimiterCore
 from limiter.core.effects import Configured, Effect, Granted, Refused
-from limiter.core.events import Acquire, Configure, Event, Hello
+from limiter.core.events import Acquire, Configure, Event, Hello, ReadOn
 from limiter.core.lease import Request
 from tests.limiter.sim.loop import Process
 from tests.limiter.sim.pace import Pace
@@ -51,7 +51,7 @@ class _Watcher:
             self._claims_until = now + core.timing.client_return
             if not self._world.scenario.prompt:
                 self._world.checker.excuse_unreported(core._ledger.leases.__contains__)
-        if isinstance(event, (Hello, Acquire)):
+        if isinstance(event, (Hello, ReadOn, Acquire)):
             self._check_claims(event, last, now)
         for effect in effects:
             if isinstance(effect, Granted):
@@ -61,7 +61,7 @@ class _Watcher:
             elif isinstance(effect, Configured) and isinstance(event, Configure) and effect.changed:
                 self._world.checker.configured(effect.bucket, event.limits.max_in_flight)
                 self._begin(effect.bucket, now, changed=True)
-        if core._leads and not core.recovering:
+        if core._leads and not core.recovering and not core._session_rules._unread:
             self._check_idle(now)
         for name, turns in self._turns.items():
             turns.settle({each.tenant for each in self._waiting(name)})
@@ -69,7 +69,7 @@ class _Watcher:
                 self._world.checker.violated("fair", text)
         return effects
 
-    def _check_claims(self, event: Hello | Acquire, last: tuple[int, int], now: float) -> None:
+    def _check_claims(self, event: Hello | ReadOn | Acquire, last: tuple[int, int], now: float) -> None:
         """Nobody gains by claims that are not true, or that are made too late or too often."""
         core, checker = self._core, self._world.checker
         session = core._ledger.sessions.get(event.session_id)
@@ -131,9 +131,10 @@ class _Watcher:
                 self._world.checker.violated("order", text)
 
     def _waiting(self, bucket: str) -> list[Request]:
-        """Those that wait for their turn: their sessions are connected."""
-        ledger = self._core._ledger
-        return [each for each in ledger.waiting_for(ledger.buckets[bucket]) if each.session.connected]
+        """Those that wait for their turn: their sessions are connected, and their hellos have been read."""
+        ledger, unread = self._core._ledger, self._core._session_rules._unread
+        waiting = [each for each in ledger.waiting_for(ledger.buckets[bucket]) if each.session.connected]
+        return [each for each in waiting if each.session.session_id not in unread]
 
     def _check_idle(self, now: float) -> None:
         for bucket in self._core._ledger.buckets.values():
