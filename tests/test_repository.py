@@ -134,6 +134,22 @@ def test_no_file_tells_of_the_machine_it_was_written_on() -> None:
     assert not told
 
 
+def test_every_test_that_the_page_on_security_names_exists() -> None:
+    page, missing, file = (ROOT / "docs" / "security.md").read_text(encoding="utf-8"), [], ""
+    for named, test, case in re.findall(r"`(?:([\w/]+)::)?(test_\w+)(?:\[(\w+)\])?`", page):
+        file = named or file  # several of one file follow each other
+        if f"`{test}`" in page and not named and list((ROOT / "tests").rglob(f"{test}.py")):
+            continue  # a file by itself
+        texts = [
+            path.read_text(encoding="utf-8")
+            for path in (ROOT / "tests").rglob(f"{file.rpartition('/')[2]}.py")
+            if path.with_suffix("").as_posix().endswith(f"/{file}")
+        ]
+        if not any(re.search(rf"^(?:async )?def {test}\(", text, re.MULTILINE) and case in text for text in texts):
+            missing.append(f"{file}::{test}")
+    assert not missing
+
+
 def test_text_ends_its_lines_plainly() -> None:
     wrong = []
     for path in tracked():

@@ -19,6 +19,14 @@ for path in ("/etc/shadow", "/root/.bashrc", "/home", "/var/log", "/run", "/sys/
     assert await possible(executor, code) == set()
 
 
+async def test_which_files_of_the_host_exist_can_not_be_learned(
+    executor: ExecutorClient, level: Level, request: pytest.FixtureRequest
+) -> None:
+    if level.landlock:
+        request.applymarker(pytest.mark.xfail(reason="Landlock does not restrict stat", strict=True))
+    assert await possible(executor, "attempt('stat', lambda: os.stat('/etc/shadow'))") == set()
+
+
 async def test_files_of_the_host_can_not_be_written(executor: ExecutorClient) -> None:
     code = """
 for path in ("/x", "/usr/x", "/usr/bin/x", "/etc/x", "/etc/passwd", "/dev/x", "/var/tmp/x", "/run/x", sys.executable,
