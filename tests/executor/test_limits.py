@@ -204,9 +204,10 @@ async def test_files_larger_than_the_room_for_them_are_refused_before_anything_r
 
 
 async def test_waiting_for_a_processor_is_not_charged_to_a_program() -> None:
-    """Four times as many programs as processors, each of which would need more wall time than it has."""
-    at_once = 4 * len(os.sched_getaffinity(0))
-    code = "import time\nwhile time.process_time() < 0.8: pass"
+    """Eight times as many programs as processors, each of which needs more wall time than it has; and less than four
+    times that, as long as others take no more of the processors than these do."""
+    at_once = 8 * len(os.sched_getaffinity(0))
+    code = "import time\nwhile time.process_time() < 0.4: pass"
     with running(f"max_concurrent={at_once}") as busy:
         async with ExecutorClient(busy.target) as client:
             runs = (client.execute(code, limits=Limits(wall_time_s=2.5)) for _ in range(at_once))

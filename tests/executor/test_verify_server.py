@@ -22,7 +22,7 @@ from executor_service import (
     StdioCase,
     Verdict,
 )
-from tests.executor.servers import Server, running, wait_for
+from tests.executor.servers import Server, processes_with, running, wait_for
 from tests.executor.test_leases import limiter_running
 
 DOUBLE = "print(2 * int(input()))"
@@ -202,7 +202,7 @@ async def test_limits_of_a_function_are_kept(executor: ExecutorClient) -> None:
         "import time\ndef f(what):\n    if what == 'time': time.sleep(60)\n    x = []\n"
         "    while what == 'memory': x.append(b'x' * (1 << 20))\n    while what == 'cpu': pass\n    return 1\n"
     )
-    limits = Limits(wall_time_s=6, cpu_time_s=2, memory_bytes=256 << 20)
+    limits = Limits(wall_time_s=6, cpu_time_s=1, memory_bytes=256 << 20)
     result = await executor.verify(code, cases, entry_point="f", limits=limits)
     outcomes = [case.execution.outcome for case in result.cases if case.execution]
     assert outcomes == [Outcome.TIME_LIMIT, Outcome.MEMORY_LIMIT, Outcome.CPU_LIMIT, Outcome.FINISHED]
@@ -230,7 +230,7 @@ async def test_a_server_that_ends_says_which_cases_it_has_not_run() -> None:
         async with ExecutorClient(server.target) as executor:
             code = "import time\nprint('ran', flush=True)\ntime.sleep(2)\n"
             call = asyncio.create_task(executor.verify(code, [StdioCase(b"", b"ran")] * 6))
-            await asyncio.to_thread(wait_for, lambda: server.status().running == 1)
+            await asyncio.to_thread(wait_for, lambda: processes_with("main.py", server.pid))
             server.process.send_signal(signal.SIGTERM)
             result = await call
     assert result.cases[0].verdict is Verdict.PASSED
