@@ -259,6 +259,7 @@ class RayLimiter:
             get_if_exists=True,
             lifetime="detached",
             max_restarts=-1,
+            max_task_retries=-1,  # safe: `facts`, its only call, changes nothing
             max_concurrency=64,
             num_cpus=0,
             resources=self._resources,

@@ -13,6 +13,7 @@ from opentelemetry.trace import SpanKind
 
 from fairbox.channels import open_channel
 from fairbox.serving import GrpcServer
+from tests.executor.servers import wait_for
 
 
 async def _answer(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
@@ -50,6 +51,7 @@ async def test_a_call_has_failed_where_the_service_did(
     ):
         call: Any = channel.unary_unary("/limiter.v1.Test/Answer")
         answered = await asyncio.gather(call(asked.encode(), timeout=20), return_exceptions=True)
+    await asyncio.to_thread(wait_for, spans.get_finished_spans)  # the caller has its answer a moment before
     (span,) = spans.get_finished_spans()
     assert (span.name, span.kind, span.attributes) == ("Test/Answer", SpanKind.SERVER, {"fairbox.status": status})
     assert (span.status.description or "") == failed
