@@ -122,6 +122,7 @@ class Admission:
         if place.left:
             return
         place.left = True
+        place.gives_way = _no_word  # which may keep its request, and that this place
         line = self._lines[place.tenant]
         if place.started.is_set():
             line.running -= 1

@@ -14,6 +14,7 @@ import pytest
 
 from executor_service.config import ExecutorConfig
 from executor_service.model import InputFile, Limits
+from executor_service.sandbox.box import Box
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.report import Mode, Plan, Report
 from executor_service.server.app import open_boxes
@@ -31,7 +32,6 @@ name = os.path.dirname(os.__file__) + "/" + os.urandom(90).hex()
 for number in range(int(sys.argv[1])):
     try: os.stat(name + str(number))
     except OSError: pass
-print(os.readlink("/proc/self/ns/mnt"))
 """
 _touched: list[str] = []
 """Files of control groups that the thread of the event loop has opened, made or removed."""
@@ -58,29 +58,28 @@ def touched() -> list[str]:
     return _touched
 
 
-async def run(boxes: Boxes, names: int, **limits: Any) -> Report:
+async def run(boxes: Boxes, names: int, **limits: Any) -> tuple[Report, Box]:
     files = (InputFile("main.py", NAMES.encode()),)
     wanted: Limits = replace(CONFIG.policy().defaults, wall_time_s=120.0, cpu_time_s=120.0, **limits)
     async with boxes.take(Plan(("main.py", str(names)), {}, wanted, "python-base", Mode.MAIN, files)) as sandbox:
-        return await sandbox.run()
+        return await sandbox.run(), sandbox.box
 
 
 async def test_no_file_of_a_control_group_is_touched_on_the_event_loop(touched: list[str], tmp_path: Path) -> None:
     async with open_boxes(CONFIG, MonotonicClock(), str(tmp_path)) as (_, boxes, _):
         for memory_bytes in (64 * MIB, 256 * MIB):
-            assert (await run(boxes, 1, memory_bytes=memory_bytes, processes=9)).code == 0
+            assert (await run(boxes, 1, memory_bytes=memory_bytes, processes=9))[0].code == 0
     assert touched == []
 
 
 async def test_a_box_with_leftovers_of_the_kernel_is_given_to_nobody(boxes: Boxes) -> None:
     """Names that were looked for in vain stay in the memory of the kernel, charged to the group of their program."""
-    first = await run(boxes, 1)
-    again = await run(boxes, 1)
-    assert again.stdout.data == first.stdout.data, "a box in which nothing is left is used again"
-    hostile = await run(boxes, 200_000)
+    first, its_box = await run(boxes, 1)
+    assert (await run(boxes, 1))[1] is its_box, "a box in which nothing is left is used again"
+    hostile, its_box = await run(boxes, 200_000)
     assert hostile.peak_bytes > 64 * MIB
-    after = await run(boxes, 1, memory_bytes=32 * MIB)
-    assert after.stdout.data != hostile.stdout.data
+    after, another_box = await run(boxes, 1, memory_bytes=32 * MIB)
+    assert another_box is not its_box
     assert after.peak_bytes < first.peak_bytes + 8 * MIB
 
 

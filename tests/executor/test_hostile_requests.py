@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
-from tests.executor.servers import Server
+from tests.executor.servers import Server, wait_for
 
 MANY = 500_000
 NESTED = '["l", [' * 900 + "]]" * 900
@@ -29,12 +29,12 @@ def program(**fields: Any) -> pb.ExecuteCodeRequest:
     return pb.ExecuteCodeRequest(code="print(1)", **fields)
 
 
-def printed(code: str, expected: bytes) -> pb.VerifyCodeRequest:
+def printed(code: str, expected: bytes, stdin: bytes = b"") -> pb.VerifyCodeRequest:
     return pb.VerifyCodeRequest(
         code=code,
         style=pb.VERIFY_STYLE_STDIO,
         comparison=pb.COMPARISON_FLOAT,
-        cases=[pb.VerifyCase(stdio=pb.StdioCase(expected_stdout=expected))],
+        cases=[pb.VerifyCase(stdio=pb.StdioCase(stdin=stdin, expected_stdout=expected))],
         limits=pb.Limits(output_bytes=8 << 20),
     )
 
@@ -137,6 +137,27 @@ def test_the_largest_result_is_not_copied_again_and_again(
     files = stub.ExecuteCode(request, timeout=100).result.files
     assert [file.content for file in files] == [bytes(40 << 20), b"", b"b" * 9]
     assert loop_s(server) - began < 0.2
+
+
+def test_what_was_sent_goes_with_its_run(server: Server, stub: executor_pb2_grpc.ExecutorServiceStub) -> None:
+    """Where each stays until collections of garbage come, which a quiet server hardly has, ten hold half a gigabyte."""
+    large = b"x" * (60 << 20)
+    requests: list[Callable[[], object]] = [
+        lambda: stub.ExecuteCode(program(stdin=large), timeout=100),
+        lambda: list(stub.StreamExecution(pb.StreamExecutionRequest(execution=program(stdin=large)), timeout=100)),
+        lambda: stub.VerifyCode(printed("print()", b"1", stdin=large), timeout=100),
+    ]
+
+    def resident_mib() -> int:
+        return int(Path(f"/proc/{server.pid}/statm").read_text().split()[1]) * 4096 >> 20
+
+    for request in requests:
+        request()
+    before = resident_mib()
+    for _ in range(3):
+        for request in requests:
+            request()
+    wait_for(lambda: resident_mib() < before + 150)
 
 
 def test_values_of_all_cases_are_bounded_together(stub: executor_pb2_grpc.ExecutorServiceStub) -> None:
