@@ -280,12 +280,12 @@ async def test_branches_that_were_made_in_vain_are_gone_when_it_is_answered(
 
 
 async def test_the_memory_limit_is_for_the_family(executor: ExecutorClient) -> None:
-    async with executor.session(limits=Limits(memory_bytes=128 * MIB)) as session:
-        async with branched(session, 1) as (branch,):
-            await session.run(f"kept = b'x' * {60 * MIB}")
-            # Without control groups the family is looked at every 25 ms.
-            result = await branch.run(f"import time; more = b'x' * {90 * MIB}; time.sleep(5)")
-            assert (result.outcome, result.cause) == (Outcome.MEMORY_LIMIT, Cause.POLICY)
+    limits = Limits(memory_bytes=128 * MIB)
+    async with executor.session(limits=limits) as session, branched(session) as (branch,):
+        await session.run(f"kept = b'x' * {60 * MIB}")
+        # Without control groups the family is looked at every 25 ms.
+        result = await branch.run(f"import time; more = b'x' * {90 * MIB}; time.sleep(5)")
+        assert (result.outcome, result.cause) == (Outcome.MEMORY_LIMIT, Cause.POLICY)
 
 
 async def test_a_branch_costs_no_copy_of_the_memory(executor: ExecutorClient) -> None:
