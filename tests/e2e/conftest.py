@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -31,14 +31,18 @@ class Service:
     process: subprocess.Popen[str]
 
 
+def ports_as_settings(ports: StackPorts) -> list[str]:
+    """The words that make `fairbox up` listen there, and nowhere that another test may have taken."""
+    return [f"{name}={address}" for name, address in asdict(ports).items()]
+
+
 def start(tmp_path: Path, *args: str) -> Service:
     """Starts `fairbox up` on free ports and returns when it says that it is up."""
     ports = StackPorts.free()
-    settings = [f"{name}={getattr(ports, name)}" for name in StackPorts.__dataclass_fields__]
     log = tmp_path / "up.log"
     with log.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "rollout.cli", "up", *settings, *args], stderr=stderr, text=True
+            [sys.executable, "-m", "rollout.cli", "up", *ports_as_settings(ports), *args], stderr=stderr, text=True
         )
     deadline = time.monotonic() + START_WITHIN_S
     while "Ctrl-C ends both" not in log.read_text():

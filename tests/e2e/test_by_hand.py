@@ -10,13 +10,15 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from executor_service import ExecutorClient
-from tests.e2e.conftest import Service, alive, children, fairbox, start, stop
+from rollout.stack import StackPorts
+from tests.e2e.conftest import Service, alive, children, fairbox, ports_as_settings, start, stop
 
 README = Path(__file__).parents[2] / "README.md"
 GRPCURL = shutil.which("grpcurl") or shutil.which("grpcurl", path=str(Path(sys.executable).parent))
@@ -129,7 +131,8 @@ def test_status_of_nothing_is_one_line_each() -> None:
 
 
 def test_a_missing_port_is_one_sentence(service: Service) -> None:
-    done = fairbox("up", f"executor={service.ports.executor}", f"limiter={service.ports.limiter}")
+    ports = replace(StackPorts.free(), limiter=service.ports.limiter)
+    done = fairbox("up", *ports_as_settings(ports))
     assert done.returncode == 1
     assert f"can't listen on {service.ports.limiter}: Address already in use" in done.stderr
     assert "Traceback" not in done.stderr

@@ -59,7 +59,7 @@ async def test_the_second_limiter_serves_when_the_first_is_killed(tmp_path: Path
 
 def test_a_damaged_state_file_ends_the_program_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("{")
-    free = ["listen=127.0.0.1:0", "admin_listen=127.0.0.1:0", *ONE_OF_MANY]
+    free = ["listen=127.0.0.1:0", "admin_listen=127.0.0.1:0", "health_listen=127.0.0.1:0", *ONE_OF_MANY]
     command = [sys.executable, "-m", "limiter", *free, "leader=file", f"state_file={tmp_path / 'state'}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
