@@ -31,7 +31,8 @@ Convert = Callable[[Any], Any]
 def to_message(kind: type[M], value: DataclassInstance, **given: Any) -> M:
     """The message of a dataclass. `given`: fields of the message that are not the dataclass' own."""
     names, parts_of, converts = _outward(kind.DESCRIPTOR, type(value))
-    parts = dict(zip(names, parts_of(value), strict=True)) | given
+    parts = dict(zip(names, parts_of(value), strict=True))
+    parts.update(given)
     for name, convert in converts:
         if name not in given and parts[name] is not None:
             parts[name] = convert(parts[name])

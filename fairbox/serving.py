@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import functools
 import inspect
 import ipaddress
 import logging
@@ -20,7 +19,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
@@ -50,33 +49,43 @@ _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-class _Registry:
-    """Takes the place of a server where generated code adds a service to it: what that handles is `_Readable` there."""
+if TYPE_CHECKING:
+    Handler = grpc.RpcMethodHandler[Any, Any]
+Handle = Callable[[str, "Handler"], "Handler"]
+"""Makes what answers the calls of a method, whose full name is given, of what generated code has for it. Once each."""
 
-    def __init__(self, server: grpc.aio.Server) -> None:
+
+class _Registry:
+    """Takes the place of a server where generated code adds a service to it: what that handles `handle` makes."""
+
+    def __init__(self, server: grpc.aio.Server, handle: Handle) -> None:
         self._server = server
+        self._handle = handle
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        self._server.add_generic_rpc_handlers(tuple(map(_Readable, handlers)))
+        self._server.add_generic_rpc_handlers(tuple(_Handled(each, self._handle) for each in handlers))
 
     def add_registered_method_handlers(self, service: str, handlers: object) -> None:
         """Newer generated code adds the same handlers in this way too: a short cut that isn't needed."""
 
 
-class _Readable(grpc.GenericRpcHandler):
+class _Handled(grpc.GenericRpcHandler):
+    def __init__(self, inner: grpc.GenericRpcHandler, handle: Handle) -> None:
+        self._inner = inner
+        self._handle = handle
+        self._made: dict[str, Handler] = {}
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
+        method = handler_call_details.method
+        made = self._made.get(method)
+        if made is None and (handler := self._inner.service(handler_call_details)) is not None:
+            made = self._made[method] = self._handle(method, handler)
+        return made
+
+
+def readable(method: str, handler: Handler) -> Handler:
     """Answers INVALID_ARGUMENT where bytes are no message. gRPC by itself answers UNKNOWN and writes a traceback, as
     for a fault of the service."""
-
-    def __init__(self, inner: grpc.GenericRpcHandler) -> None:
-        self._inner = inner
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        handler = self._inner.service(handler_call_details)
-        return None if handler is None else _readable(handler)
-
-
-@functools.lru_cache(maxsize=256)
-def _readable(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
     kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
     parse: Any = handler.request_deserializer or (lambda data: data)  # without one gRPC hands the bytes on
     behaviour = getattr(handler, kind)
@@ -124,14 +133,14 @@ class GrpcServer:
         setting: str = "listen",
         guard: PortGuard | None = None,
         options: Sequence[tuple[str, int]] = (),
-        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        handle: Handle = readable,
     ) -> None:
-        """`options` are added to those that all servers have, or replace them. `interceptors` see calls last."""
+        """`options` are added to those that all servers have, or replace them. `handle` is for what `add` adds."""
         self._guard = guard or PortGuard()
         check_address(listen, insecure=insecure or self._guard.guarded, setting=setting)
         self._listen = listen
         self._options = options
-        self._interceptors = interceptors
+        self._handle = handle
         self._add = add
         self._services = services
         self._setting = setting
@@ -140,9 +149,9 @@ class GrpcServer:
 
     async def __aenter__(self) -> GrpcServer:
         options = dict(server_options(_connections(self._guard.max_connections, self._setting))) | dict(self._options)
-        interceptors = [*self._guard.interceptors(), *server_interceptors(), *self._interceptors]
+        interceptors = [*self._guard.interceptors(), *server_interceptors()]
         server = grpc.aio.server(options=list(options.items()), interceptors=interceptors)
-        self._add(cast("grpc.aio.Server", _Registry(server)))
+        self._add(cast("grpc.aio.Server", _Registry(server, self._handle)))
         reflection.enable_server_reflection([*self._services, reflection.SERVICE_NAME], server)
         _try_port(self._listen, self._setting)
         try:

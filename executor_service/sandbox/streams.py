@@ -86,6 +86,12 @@ class Streams:
             self._reading.add(pipe)
             loop.add_reader(pipe, self._read, pipe)
 
+    def rest(self) -> None:
+        """Reads no more by itself: whoever wrote is about to be killed."""
+        self._begin.cancel()
+        for pipe in self._pipes:
+            self._forget(pipe)
+
     def drain(self) -> None:
         """Reads what is in the pipes now, and not what somebody who lives still writes."""
         for pipe in self._pipes:
@@ -117,10 +123,9 @@ class Streams:
 
     def close(self) -> None:
         """Idempotent. It lets go of whoever is told, who has it: what a run was sent would stay as long as both."""
-        self._begin.cancel()
+        self.rest()
         self.on_flood, self.observe = _nobody, None
         for pipe in self._pipes:
-            self._forget(pipe)
             os.close(pipe)
         self._pipes = {}
 

@@ -119,6 +119,7 @@ class Sandbox:
             async with asyncio.timeout(longest_s) as self._deadline:
                 head, handles = await self._expect("ended")
                 self._ended = True
+                self.streams.rest()
         except TimeoutError:
             # What starves the init can be the program itself, so this is the program's time limit and not our failure.
             self._box.kill()

@@ -8,7 +8,7 @@ the name of the field that holds them; the loop never works on more than `AT_ONC
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,23 +38,9 @@ async def check_apart(work: Callable[[], T]) -> T:
     return await read_apart(_size.get(), work)
 
 
-class BoundedRequests(grpc.aio.ServerInterceptor):
-    """Parses requests of the executor's service in place of gRPC."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        """The handler of a call, which is given the bytes of its request."""
-        handler = await continuation(handler_call_details)
-        service, _, name = handler_call_details.method.lstrip("/").partition("/")
-        if handler is None or service != _SERVICE.full_name:
-            return handler
-        return _reading(handler, GetMessageClass(_SERVICE.methods_by_name[name].input_type))
-
-
-def _reading(handler: Handler, kind: type[Message]) -> Handler:
+def bounded(method: str, handler: Handler) -> Handler:
+    """A handler of the executor's service that is given bytes, and parses the request in place of gRPC."""
+    kind = GetMessageClass(_SERVICE.methods_by_name[method.rpartition("/")[2]].input_type)
     behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
 
     async def read(data: bytes | None, context: Any) -> Any:
