@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import inspect
 import ipaddress
 import logging
 import os
@@ -23,14 +22,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from fairbox import logs
 from fairbox.channels import server_options
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, ConfigError, FairboxError
-from fairbox.grpc_errors import let_go
+from fairbox.reading import bounded
 from fairbox.rpc_traces import server_interceptors
 from fairbox.security.server import PortGuard
 
@@ -51,69 +49,34 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
-Handle = Callable[[str, "Handler"], "Handler"]
-"""Makes what answers the calls of a method, whose full name is given, of what generated code has for it. Once each."""
 
 
 class _Registry:
-    """Takes the place of a server where generated code adds a service to it: what that handles `handle` makes."""
+    """Takes the place of a server where generated code adds a service to it: its handlers are `bounded()` there."""
 
-    def __init__(self, server: grpc.aio.Server, handle: Handle) -> None:
+    def __init__(self, server: grpc.aio.Server) -> None:
         self._server = server
-        self._handle = handle
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        self._server.add_generic_rpc_handlers(tuple(_Handled(each, self._handle) for each in handlers))
+        self._server.add_generic_rpc_handlers(tuple(map(_Bounded, handlers)))
 
     def add_registered_method_handlers(self, service: str, handlers: object) -> None:
         """Newer generated code adds the same handlers in this way too: a short cut that isn't needed."""
 
 
-class _Handled(grpc.GenericRpcHandler):
-    def __init__(self, inner: grpc.GenericRpcHandler, handle: Handle) -> None:
+class _Bounded(grpc.GenericRpcHandler):
+    """Makes the handler of each method once."""
+
+    def __init__(self, inner: grpc.GenericRpcHandler) -> None:
         self._inner = inner
-        self._handle = handle
         self._made: dict[str, Handler] = {}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
         method = handler_call_details.method
         made = self._made.get(method)
         if made is None and (handler := self._inner.service(handler_call_details)) is not None:
-            made = self._made[method] = self._handle(method, handler)
+            made = self._made[method] = bounded(method, handler)
         return made
-
-
-def readable(method: str, handler: Handler) -> Handler:
-    """Answers INVALID_ARGUMENT where bytes are no message. gRPC by itself answers UNKNOWN and writes a traceback, as
-    for a fault of the service."""
-    kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
-    parse: Any = handler.request_deserializer or (lambda data: data)  # without one gRPC hands the bytes on
-    behaviour = getattr(handler, kind)
-    if not inspect.iscoroutinefunction(behaviour):
-        return handler
-
-    def read(data: bytes) -> Any:
-        try:
-            return parse(data)
-        except DecodeError as error:
-            if handler.request_streaming:  # it is raised where the stream is read
-                raise
-            return error
-
-    async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        try:
-            if isinstance(request, DecodeError):
-                raise request
-            return await behaviour(request, context)
-        except DecodeError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"what was sent is no message of its type: {error}")
-        except grpc.aio.AbortError as error:
-            del request
-            let_go(error)
-            raise
-
-    make = getattr(grpc, f"{kind}_rpc_method_handler")
-    return make(answer, read, handler.response_serializer)  # type: ignore[no-any-return]
 
 
 class GrpcServer:
@@ -133,14 +96,12 @@ class GrpcServer:
         setting: str = "listen",
         guard: PortGuard | None = None,
         options: Sequence[tuple[str, int]] = (),
-        handle: Handle = readable,
     ) -> None:
-        """`options` are added to those that all servers have, or replace them. `handle` is for what `add` adds."""
+        """`options` are added to those that all servers have, or replace them."""
         self._guard = guard or PortGuard()
         check_address(listen, insecure=insecure or self._guard.guarded, setting=setting)
         self._listen = listen
         self._options = options
-        self._handle = handle
         self._add = add
         self._services = services
         self._setting = setting
@@ -151,7 +112,7 @@ class GrpcServer:
         options = dict(server_options(_connections(self._guard.max_connections, self._setting))) | dict(self._options)
         interceptors = [*self._guard.interceptors(), *server_interceptors()]
         server = grpc.aio.server(options=list(options.items()), interceptors=interceptors)
-        self._add(cast("grpc.aio.Server", _Registry(server, self._handle)))
+        self._add(cast("grpc.aio.Server", _Registry(server)))
         reflection.enable_server_reflection([*self._services, reflection.SERVICE_NAME], server)
         _try_port(self._listen, self._setting)
         try:

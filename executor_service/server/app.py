@@ -37,7 +37,6 @@ from executor_service.server.metrics import executor_metrics
 from executor_service.server.plans import Planner, minimal_environment
 from executor_service.server.probe import Capabilities, probed
 from executor_service.server.programs import Programs
-from executor_service.server.reading import bounded
 from executor_service.server.remote_limiter import RemoteLimiter
 from executor_service.server.runs import Runs
 from executor_service.server.served import BoxWorkers
@@ -178,7 +177,6 @@ def grpc_server(config: ExecutorConfig, service: ExecutorService, guard: PortGua
         services=[SERVICE_NAME],
         insecure=config.insecure,
         guard=guard,
-        handle=bounded,
         # Without a grace time: a connection that has come of age ends with the last call on it, however long it takes.
         options=[("grpc.max_connection_age_ms", age_ms)] if age_ms else [],
     )

@@ -20,6 +20,7 @@ from executor_service.grading.convert import verify_to_proto
 from executor_service.grading.model import CaseResult, VerifyResult
 from executor_service.model import Display, ExecutionResult, OutputFile
 from executor_service.v1 import executor_pb2 as pb
+from fairbox.reading import varint
 
 M = TypeVar("M", pb.ExecuteCodeResponse, pb.StreamExecutionResponse)
 _SMALL = 256 << 10
@@ -88,13 +89,5 @@ def _display(display: Display) -> Iterator[bytes]:
 def _field(kind: Descriptor, name: str, value: Iterable[bytes]) -> Iterator[bytes]:
     """A field whose value has a length, as it is written."""
     pieces = tuple(value)
-    yield _varint(kind.fields_by_name[name].number << 3 | 2) + _varint(sum(map(len, pieces)))
+    yield varint(kind.fields_by_name[name].number << 3 | 2) + varint(sum(map(len, pieces)))
     yield from pieces
-
-
-def _varint(number: int) -> bytes:
-    written = bytearray()
-    while number > 0x7F:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes((*written, number))

@@ -30,7 +30,6 @@ from executor_service.sandbox.template import Profile
 from executor_service.server.access import own
 from executor_service.server.flights import Flight, SingleFlight
 from executor_service.server.problems import ReaderStalled, abort
-from executor_service.server.reading import check_apart
 from executor_service.server.replies import reply_with, verify_reply
 from executor_service.server.runs import Abandoned, Follower, Runs
 from executor_service.server.sessions import Sessions
@@ -48,6 +47,7 @@ from executor_service.v1 import executor_pb2_grpc
 from executor_service.validation import LimitPolicy, validate
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
+from fairbox.reading import check_apart
 from fairbox.security import current_identity
 
 CHUNK_BYTES = 64 << 10

@@ -36,7 +36,7 @@ from limiter.server.hub import Hub
 from limiter.server.metrics import limiter_metrics
 from limiter.server.reign import Reign
 from limiter.server.reload import Reload
-from limiter.server.service import SERVICE_NAME, LimiterService
+from limiter.server.service import LONGEST_MESSAGE, SERVICE_NAME, LimiterService
 from limiter.v1 import limiter_pb2_grpc
 
 _LOG = logging.getLogger("limiter")
@@ -115,6 +115,7 @@ class LimiterServer:
                     services=[SERVICE_NAME],
                     insecure=config.insecure,
                     guard=self._guard,
+                    options=[("grpc.max_receive_message_length", LONGEST_MESSAGE)],
                 )
             )
             self.address, self.admin_address = self._server.address, self._admin.address

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 from opentelemetry.trace import Span
@@ -168,20 +169,26 @@ class PeerStream:
         async for refusals in _slices(rejected):
             for each in refusals:
                 self.deliver(each)
-        self._handle(frame)
+        await self._handle(frame)
 
-    def receive(self, frame: pb.SessionRequest) -> None:
+    async def receive(self, frame: pb.SessionRequest) -> None:
         """Handles a later frame. FieldErrors when the stream can't go on."""
         if frame.HasField("hello"):
             raise FieldErrors([FieldError("hello", "is set, which only the first frame may have")])
-        self._handle(frame)
+        await self._handle(frame)
 
-    def _handle(self, frame: pb.SessionRequest) -> None:
-        if self._closing:
-            return
+    async def _handle(self, frame: pb.SessionRequest) -> None:
+        """What it asks for, in order; of a long frame in slices, so that others have their turn between them."""
         if frame.binds and not self._executor:
             raise FieldErrors([FieldError("binds", "has entries, which only an executor's session may send")])
-        self._hub.apply_all(self._events(frame))
+        events = self._events(frame)
+        if len(frame.releases) + len(frame.cancels) + len(frame.acquires) + len(frame.binds) <= SLICE:
+            if not self._closing:
+                self._hub.apply_all(events)
+        else:
+            while not self._closing and (part := list(islice(events, SLICE))):
+                self._hub.apply_all(part)
+                await asyncio.sleep(0)
         self._binding.clear()
 
     def _events(self, frame: pb.SessionRequest) -> Iterator[Event]:

@@ -31,6 +31,7 @@ from executor_service.v1 import executor_pb2 as pb
 from fairbox.channels import open_channel
 from fairbox.ports import free_ports
 from limiter.v1 import limiter_pb2
+from limiter.wire import session_of
 from tests.executor.servers import ROOT, running, wait_for
 
 RPCS: dict[str, MethodDescriptor] = {
@@ -46,6 +47,8 @@ ANSWERS_WITHIN_S = 60.0
 """One call, hostile or a neighbour's."""
 OURS = ("INTERNAL", "UNKNOWN", "DATA_LOSS", "UNAVAILABLE", "DEADLINE_EXCEEDED")
 """Statuses that no input may earn: they say that the service did not do its job."""
+_NOTHING = [limiter_pb2.Acquire()] * 90_000
+"""As many requests as one frame may have, about."""
 _CAPTURED = ("/t/", "/v1/chat", "/v1/models", "/statistics", "/health")
 """Beginnings of the paths of the capture gateway; all others are those of the executor's."""
 _PULSE = """
@@ -164,6 +167,9 @@ class Services:
 
     async def warm(self) -> None:
         """Runs a little of everything, so that memory is what it stays."""
+        secret, kind = "w" * 32, limiter_pb2.SESSION_KIND_CLIENT
+        said = limiter_pb2.Hello(session_id=session_of(secret), secret=secret, kind=kind)
+        hello = limiter_pb2.SessionRequest(hello=said)
         for _ in range(3):
             await self.serve_a_neighbour()
             await self.call("ExecuteCode", pb.ExecuteCodeRequest(code="1", display=True, stdin=bytes(8 << 20)))
@@ -172,6 +178,7 @@ class Services:
                 "VerifyCode", pb.VerifyCodeRequest(code="print(1)", style=pb.VERIFY_STYLE_STDIO, cases=[case])
             )
             await self.http("POST", "/run_code", b'{"code": "print(1)"}', {})
+            await self.call("Session", hello, limiter_pb2.SessionRequest(acquires=_NOTHING))
         self.settle()
         for each in self.watched:
             each.complaints()

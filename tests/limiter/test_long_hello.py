@@ -1,4 +1,4 @@
-"""A hello of thousands of leases and requests: read in steps, with others served between, and counted as a whole."""
+"""Thousands of leases and requests in a hello, or in another frame: read in steps, with others served between."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ async def test_heartbeats_of_others_and_probes_have_their_turn_between_two_steps
         before = len(hub.core._ledger.leases)
         await asyncio.sleep(0)
         assert len(hub.core._ledger.leases) - before <= SLICE
-        other.receive(pb.SessionRequest(heartbeat=turns))
+        await other.receive(pb.SessionRequest(heartbeat=turns))
     await opening
     assert turns > 2 * MANY // SLICE
     first, answers = await long.next_frame(), await other.next_frame()
@@ -182,3 +182,28 @@ async def test_heartbeats_of_others_and_probes_have_their_turn_between_two_steps
     hub.close()
     while hub._unread:
         await asyncio.sleep(0)
+
+
+async def test_a_long_frame_leaves_others_their_turns() -> None:
+    """Requests that can't be taken, which are the dearest, and cancels of nothing: other streams go on between them."""
+    hub = Hub(LimiterCore(1, [BucketLimits("code", 1)], now=0.0), MonotonicClock())
+    other, long = PeerStream(hub), PeerStream(hub)
+    await other.open(hello_frame(0))
+    await long.open(hello_frame(1))
+    frame = pb.SessionRequest(
+        acquires=[pb.Acquire(request_id=str(i), bucket="nowhere") for i in range(MANY)],
+        cancels=[pb.Cancel(request_id=str(i)) for i in range(MANY)],
+    )
+    receiving = asyncio.create_task(long.receive(frame))
+    turns = 0
+    while not receiving.done():
+        turns += 1
+        await other.receive(pb.SessionRequest(heartbeat=turns))
+        await asyncio.sleep(0)
+    await receiving
+    assert turns >= 2 * MANY // SLICE
+    rejected = 0
+    while rejected < MANY:
+        answer = await long.next_frame()
+        assert answer is not None
+        rejected += len(answer.rejects)

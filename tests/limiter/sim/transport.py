@@ -94,7 +94,7 @@ async def _read(end: End, peer: PeerStream) -> None:
         while True:
             frame = await end.receive()
             assert isinstance(frame, pb.SessionRequest)
-            peer.receive(frame)
+            await peer.receive(frame)
     except (Broken, TimeoutError):
         pass
     finally:
