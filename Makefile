@@ -24,6 +24,10 @@ GENERATED = $(shell grep -rl "hypothesis" tests --include=test_*.py)
 # What a distribution has may differ from what is downloaded: these suites run with its interpreter too.
 SYSTEM_PYTHON := /usr/bin/python3
 SYSTEM := tests/limiter tests/rollout
+# Kinds of users on another kernel, and what is run there for those for whom the executor starts. Slow: up to two hours.
+KERNEL_ROWS := root delegated user no-namespaces no-sysadmin
+KERNEL_TESTS := tests/kernel tests/executor/test_limits.py tests/executor/test_groups.py tests/executor/test_lifecycle.py \
+  tests/executor/adversarial tests/executor/sessions
 BUF := @bufbuild/buf@1.75.0
 # sglang and what it needs have an environment of their own: their pins are not ours.
 SGLANG := .venv-sglang
@@ -38,7 +42,7 @@ IMAGE_TIME = $(if $(findstring podman,$(CONTAINER)),--timestamp $(SOURCE_DATE_EP
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run test $(PARTS:%=test-%) test-alone test-system system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster clean
+.PHONY: help run test $(PARTS:%=test-%) test-alone test-system system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster test-kernel test-kernel-core clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -144,6 +148,13 @@ test-partitions: $(VENV)/.dev  ## Cut tiers from each other in network namespace
 
 test-cluster: $(VENV)/.dev  ## Apply k8s/ to the cluster that KUBECONFIG names, test it there, and delete it
 	$(BIN)/python -m pytest tests/cluster -m cluster
+
+test-kernel: $(VENV)/.dev  ## Test the executor on Linux 6.1 with control groups of version 2 (Debian's user-mode-linux, root)
+	@ended=0; for row in $(KERNEL_ROWS); do echo "== $$row"; case $$row in no-*) tests="tests/kernel";; *) tests="$(KERNEL_TESTS)";; esac; \
+	  KERNEL_TIMEOUT=3600 tests/kernel/boot.sh $$row $$tests || ended=1; done; exit $$ended
+
+test-kernel-core: $(VENV)/.dev  ## The tests of that kernel alone, five minutes
+	@ended=0; for row in $(KERNEL_ROWS); do echo "== $$row"; tests/kernel/boot.sh $$row -q tests/kernel || ended=1; done; exit $$ended
 
 clean:  ## Remove what the other targets made, but for out/
 	rm -rf $(VENV) .venv-system .venv-proto .venv-verl .venv-skyrl .venv-verifiers $(SGLANG) .toolchains benchmarks/out .tests .pytest_cache .mypy_cache .ruff_cache .hypothesis
