@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from executor_service.sandbox import groups_v1
 from executor_service.sandbox.groups import RunGroups
 from executor_service.sandbox.host import Host
 from executor_service.sandbox.lease_page import LeasePage
@@ -63,7 +64,7 @@ class Box:
         self.leases = leases
         self.profile = template.profile.name
         self.disk_bytes = disk_bytes
-        self.groups: RunGroups | None = None
+        self.groups: RunGroups | groups_v1.RunGroups | None = None
         self.counts_processes = False
         self.streams: list[int] = []
         """Of the worker that waits: its socket, stdout, stderr. Whoever takes the box closes them."""
@@ -91,10 +92,12 @@ class Box:
         name = f"box-{self.number}"
         async with self._closing:
             try:
-                self.groups = await asyncio.to_thread(
-                    self._host.groups.create, name, memory_bytes=memory_bytes, processes=processes
+                create = self._host.groups.create
+                made: RunGroups | groups_v1.RunGroups = await asyncio.to_thread(
+                    lambda: create(name, memory_bytes=memory_bytes, processes=processes)
                 )
-                groups = await asyncio.to_thread(self.groups.files)
+                self.groups = made
+                groups = await asyncio.to_thread(made.files)
             except OSError as error:
                 raise SandboxFailure("control groups", error.errno or 0, str(error), started=False) from None
             if not self.doomed:
@@ -114,7 +117,7 @@ class Box:
 
     def restricts(self, memory_bytes: int, processes: int) -> bool:
         """Whether its init is to set these limits of its control groups for the coming use, which has them then."""
-        changed = self._limits != (memory_bytes, processes) and bool(self._host.groups.folders)
+        changed = self._limits != (memory_bytes, processes) and self._host.groups.works
         self._limits = (memory_bytes, processes)
         return changed
 

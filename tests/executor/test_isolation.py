@@ -262,6 +262,9 @@ async def test_control_groups_of_the_host_are_not_shown(executor: ExecutorClient
     shown = await printed(executor, "print(open('/proc/self/cgroup').read())")
     paths = {line.split(":", 2)[2] for line in shown.split()}
     assert paths <= {"/"}, shown
+    init = await printed(executor, "print(open('/proc/1/cgroup').read())")
+    names = {name for line in init.split() for name in line.split(":", 2)[2].split("/")}
+    assert names <= {"", "..", "inits"}, init
 
 
 async def test_nothing_is_left_on_the_host(executor: ExecutorClient, server: Server) -> None:

@@ -7,11 +7,15 @@ import subprocess
 
 import pytest
 
-from executor_service import ExecutorClient, Outcome
+from executor_service import Cause, ExecutorClient, Limits, Outcome
 from tests.executor.levels import HOME
-from tests.executor.servers import command
+from tests.executor.servers import Server, command, groups_left
 
+MIB = 1 << 20
 ROW = os.environ.get("FAIRBOX_KERNEL_ROW", "")
+ROUNDS = int(os.environ.get("FAIRBOX_KERNEL_ROUNDS", "1"))
+"""How often each bomb is set off."""
+GROUPS = ROW in ("root", "delegated")
 REFUSED = {
     "no-namespaces": "user.max_user_namespaces (0)",
     "no-sysadmin": "root needs CAP_SYS_ADMIN",
@@ -19,12 +23,49 @@ REFUSED = {
 """Rows in which nothing works, and what the one sentence about it names."""
 pytestmark = pytest.mark.kernel
 starts = pytest.mark.skipif(ROW in REFUSED, reason="there the executor does not start")
+FORK = "import os, time\nfor _ in range({}):\n    if os.fork() == 0: {}; time.sleep(60)\ntime.sleep(60)"
+MEMORY = {
+    "one object": "x = b'x' * (300 << 20)\nimport time; time.sleep(60)",
+    "a list": "x = []\nwhile True: x.append(b'x' * 100_000)",
+    "shared pages": "import mmap\nx = mmap.mmap(-1, 300 << 20)\nwhile True: x.write(b'x' * (1 << 20))",
+    "children": FORK.format(6, "x = b'x' * (20 << 20)"),
+    "a thread": "import threading\ndef fill(x=[]):\n    while True: x.append(b'x' * 100_000)\n"
+    "thread = threading.Thread(target=fill); thread.start(); thread.join()",
+    "another program": "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'x = []\\n"
+    'while True: x.append(b"x" * 100_000)\'])',
+}
+FILES = "file = open('/dev/shm/x', 'wb')\nfor _ in range(100): file.write(bytes(1 << 20))\nimport time; time.sleep(60)"
+"""Counts as memory where there are groups."""
+PROCESSES = {
+    "a fork bomb": "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+    "children": FORK.format(100, "0"),
+    "threads": "import threading, time\nfor _ in range(100): threading.Thread(target=time.sleep, args=(60,)).start()",
+}
+BOMBS = [
+    *((code, Outcome.MEMORY_LIMIT) for code in (*MEMORY.values(), *([FILES] if GROUPS else []))),
+    *((code, Outcome.PROCESS_LIMIT) for code in PROCESSES.values()),
+]
 
 
 @starts
-async def test_programs_run(executor: ExecutorClient) -> None:
+async def test_programs_run(executor: ExecutorClient, server: Server) -> None:
     result = await executor.execute("print(open('/proc/self/cgroup').read(), end='')")
     assert (result.outcome, result.stdout.text) == (Outcome.FINISHED, "0::/\n")
+    assert bool(groups_left(server.pid)) is GROUPS
+
+
+@pytest.mark.skipif(not GROUPS, reason="there are no groups")
+async def test_bombs(executor: ExecutorClient) -> None:
+    """Each ends by its limit, and with groups nobody ever has more than that and 1 MiB."""
+    limits = Limits(memory_bytes=64 * MIB, processes=24, wall_time_s=300, cpu_time_s=300)
+    wrong = []
+    for code, outcome in BOMBS * ROUNDS:
+        result = await executor.execute(code, limits=limits)
+        held = result.peak_memory_bytes <= 65 * MIB or not GROUPS
+        if (result.outcome, result.cause) != (outcome, Cause.POLICY) or not held:
+            wrong.append((code, result))
+    assert not wrong
+    assert (await executor.execute("print(1)")).ok
 
 
 @pytest.mark.skipif(ROW not in REFUSED, reason="there the executor starts")

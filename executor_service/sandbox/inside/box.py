@@ -216,6 +216,7 @@ class Box:
         )
         use.run()
         connected = self._clear()
+        self._meters.end()
         if self._meters.spoiled(sockets=connected):
             raise EOFError  # the next use shall have another box
         return None
@@ -280,17 +281,14 @@ def hold_low_numbers() -> None:
 
 
 def join_for_good(groups: Groups, *, bare: bool) -> None:
-    """The init lives in those groups that only count, so its children need not be moved; what it uses is subtracted.
+    """The init is in no group whose memory is limited: a program that fills it must not take the init with it.
 
-    It is in all of them for a moment, in which it makes the namespace in which /proc/self/cgroup shows `/`, and not
-    the server's groups and pid. Not in that of memory: a program that fills it must not take the init with it.
+    Where workers join none, they live in the namespace that is made here, in which /proc/self/cgroup shows `/`.
     """
-    for path in (*groups["counting"], *groups["attach"]):
+    for path in groups["init"]:
         _join(path)
-    if not bare:
+    if not bare and not groups["attach"] and not groups["each_use"]:
         sys_.unshare(sys_.CLONE_NEWCGROUP)
-    for path in groups["back"]:
-        _join(path)
 
 
 def _join(path: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 
 from executor_service.sandbox.inside import syscalls as sys_
 
@@ -38,6 +39,8 @@ class Confinement:
         self.filter = sys_.Filter(seccomp)
         self.attach = attach
         """Files of control groups that take in whoever writes `0`."""
+        self.joined_s = 0.0
+        """CPU seconds that a worker had used before it was in them: they do not count it."""
         self.nice = nice
         self.bare = bare
         """Instead of namespaces."""
@@ -57,8 +60,13 @@ def prepare(confinement: Confinement) -> None:
 
 
 def join_groups(confinement: Confinement) -> None:
+    """In the worker. In the namespace that is made then they are `/` for whoever reads /proc/self/cgroup."""
     for handle in confinement.attach:
         os.pwrite(handle, b"0", 0)
+    if confinement.attach:
+        confinement.joined_s = time.process_time()
+        if not confinement.bare:
+            sys_.unshare(sys_.CLONE_NEWCGROUP)
 
 
 def lead_session(confinement: Confinement) -> None:

@@ -29,6 +29,12 @@ _CUTIME, _CSTIME = 13, 14
 _RSS = 21
 _CPU_CLOCK = 2
 """CPUCLOCK_SCHED of a process, in the low bits of a clock id."""
+_CPU = b"usage_usec "
+_RUN = "run"
+"""Group of one use, in that of its box."""
+_MANY_DYING, _MOST_DYING = 16, 64
+"""Groups of ended uses that the kernel keeps, with some KiB for each processor, because a file is cached that their
+program was the first to read: from the first number on what is cached is given up, from the second on the box."""
 _LEAST_MEMORY = 8 << 20
 """What a worker that waits needs; a limit below can't be set while it lives."""
 _MOST_LEFT = (8 << 20) + (os.cpu_count() or 1) * 64 * _PAGE
@@ -37,16 +43,20 @@ looked at, and what the kernel charges ahead on each processor."""
 
 
 def limit_values(memory_bytes: int, processes: int) -> dict[str, int]:
-    """Values of the limits of control groups, by name. The init counts as one process."""
+    """Values of the limits of control groups, by name. `all` is where the init is counted too."""
     memory = max(memory_bytes, _LEAST_MEMORY)
-    return {"memory": memory, "sockets": memory, "processes": processes + 1}
+    return {"memory": memory, "sockets": memory, "processes": processes, "all": processes + 1}
 
 
 class Meters:
     """Opened once for a box; `begin()` and `end()` enclose one use, `baseline()` is the start of its program."""
 
     def __init__(self, groups: Groups) -> None:
-        self.attach = [os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in groups["attach"]]
+        self.attach = [_open(path, os.O_WRONLY) for path in groups["attach"]]
+        """Files by which a worker joins its groups."""
+        self._each_use = _open(groups["each_use"], os.O_PATH | os.O_DIRECTORY)
+        self._dying = _open(groups["dying"])
+        self._reclaim = _open(groups["reclaim"], os.O_WRONLY)
         self._oom = _open(groups["oom"])
         self._processes = _open(groups["processes"])
         self._cpu = _open(groups["cpu"])
@@ -80,8 +90,19 @@ class Meters:
         self._waited_before = _waited_s() if self._cpu < 0 else 0.0
         self._cpu_before = 0.0
         self._cpu_before = self._cpu_s() if self._cpu >= 0 else 0.0
-        if self._peak >= 0:
+        if self._each_use >= 0:
+            os.mkdir(_RUN, dir_fd=self._each_use)
+            self.attach[:] = [_open(f"{_RUN}/cgroup.procs", os.O_WRONLY, self._each_use)]
+            self._peak = _open(f"{_RUN}/memory.peak", folder=self._each_use)
+        elif self._peak >= 0:
             os.pwrite(self._peak, b"0", 0)
+
+    def end(self) -> None:
+        """Everything of the use is dead, and its peak is known."""
+        if self._each_use >= 0:
+            for handle in (*self.attach, self._peak):
+                os.close(handle)
+            os.rmdir(_RUN, dir_fd=self._each_use)
 
     def restrict(self, memory_bytes: int, processes: int) -> None:
         """Other limits for the control groups. No program may run in them; a worker that waits may."""
@@ -93,7 +114,13 @@ class Meters:
         """Whether the dead have left so much memory behind that nobody else can be given this group: it would be
         taken back at the cost of the next use, or of who sets its limit. `sockets`: connections may have left some."""
         self._left = self._still_charged(self._charged if sockets else self._charged[:1])
-        return self._left > _MOST_LEFT
+        dying = _value(_text(self._dying), b"nr_dying_descendants")
+        if dying > _MANY_DYING and self._reclaim >= 0:
+            try:
+                os.pwrite(self._reclaim, b"%d" % max(self._left, _PAGE), 0)
+            except OSError:
+                pass  # it could not take back all
+        return self._left > _MOST_LEFT or dying > _MOST_DYING
 
     def _still_charged(self, handles: list[int]) -> int:
         return sum(int(os.pread(handle, 64, 0)) for handle in handles)
@@ -139,14 +166,20 @@ class Meters:
 
     def peak_bytes(self, sampled: int) -> int:
         """The most memory at once: exact from a control group, else the largest sample."""
-        return max(int(os.pread(self._peak, 64, 0)) - self._left, 0) if self._peak >= 0 else sampled
+        if self._peak < 0:
+            return sampled
+        left = self._left if self._each_use < 0 else 0
+        return max(int(os.pread(self._peak, 64, 0)) - left, 0)
 
     def _cpu_s(self) -> float:
         """CPU seconds since the baseline: of a control group, or of all processes that live or were waited for."""
         if self._cpu >= 0:
             # In this order: asking for the own time brings the group's up to date with it, which else lags by a tick.
             own = time.process_time()
-            return int(os.pread(self._cpu, 64, 0)) / 1e9 - own - self._cpu_before
+            said = os.pread(self._cpu, 64, 0)
+            if said.startswith(_CPU):  # version 2, where the init is in another group
+                return int(said[len(_CPU) :].split(None, 1)[0]) / 1e6 - self._cpu_before
+            return int(said) / 1e9 - own - self._cpu_before
         return _waited_s() - self._waited_before + sum(map(_process_cpu_s, self.pids())) - self._cpu_before
 
 
@@ -205,8 +238,8 @@ def _proportional_bytes(pid: int) -> int:
     return _resident_bytes(pid)
 
 
-def _open(path: str, flags: int = os.O_RDONLY) -> int:
-    return os.open(path, flags | os.O_CLOEXEC) if path else -1
+def _open(path: str, flags: int = os.O_RDONLY, folder: int | None = None) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, dir_fd=folder) if path else -1
 
 
 def _text(handle: int) -> bytes:

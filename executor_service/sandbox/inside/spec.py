@@ -14,18 +14,22 @@ if TYPE_CHECKING:
     class Groups(TypedDict):
         """Control group files: empty strings where there is none."""
 
-        counting: list[str]
+        init: list[str]
         """Joined by the init, once."""
         attach: list[str]
         """Joined by each worker."""
-        back: list[str]
-        """Where the init belongs of those that workers join."""
+        each_use: str
+        """Folder in which each use gets a group of its own, which its worker joins."""
+        dying: str
+        """Counts groups of ended uses that the kernel keeps."""
+        reclaim: str
+        """Takes memory back from them."""
         oom: str
         processes: str
         cpu: str
         peak: str
         limits: dict[str, str]
-        """Written by the init: `memory`, `sockets`, `processes`."""
+        """Written by the init; their values are those of `meters.limit_values()`."""
         charged: list[str]
         """How much memory is charged to the group now."""
 

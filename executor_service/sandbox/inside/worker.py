@@ -96,12 +96,13 @@ def _task(control: Socket, pages: Pages, confinement: Confinement) -> Program:
     if control.recv(1) != GO:
         os._exit(0)
     if task["mode"] == "exec":
-        _exec(task, pages, changed_ns)
+        _exec(task, pages, changed_ns, confinement.joined_s)
     source = blob[task["stdin_size"] :][: task["files"][0]["size"]] if task["mode"] == "main" else b""
     program = Program(task["argv"], task["env"], source, pages)
     if confinement.bare is not None:
         program.move(task["work"])
-    pages.start(time.monotonic(), time.process_time(), changed_ns=changed_ns, collects=task["collects"])
+    used_s = time.process_time() - confinement.joined_s
+    pages.start(time.monotonic(), used_s, changed_ns=changed_ns, collects=task["collects"])
     pages.give_up()
     if task["mode"] == "main":
         control.close()
@@ -144,12 +145,13 @@ def _stdin(data: memoryview, *, reopen: bool) -> None:
     os.close(handle)
 
 
-def _exec(task: Task, pages: Pages, changed_ns: int) -> NoReturn:
+def _exec(task: Task, pages: Pages, changed_ns: int, joined_s: float) -> NoReturn:
     """What fails is told. Exec takes the pages and the server's socket away, so nothing of ours is in the program."""
     for ignored in IGNORED_BY_PYTHON:
         signal.signal(ignored, signal.SIG_DFL)
     # Its clock starts here: what exec itself takes is the program's.
-    pages.start(time.monotonic(), time.process_time(), changed_ns=changed_ns, collects=task["collects"])
+    used_s = time.process_time() - joined_s
+    pages.start(time.monotonic(), used_s, changed_ns=changed_ns, collects=task["collects"])
     try:
         os.execve(task["argv"][0], task["argv"], task["env"])  # noqa: S606 - there is no shell
     except OSError as error:
