@@ -11,7 +11,7 @@ PAGE = 4096
 _ADDRESS_SPACE_BASE = 4 << 30
 """Address space beyond the memory limit: runtimes reserve far more than they use. This is a backstop, not the limit."""
 _SPARE_PROCESSES = 8
-"""Where a control group counts processes, the resource limit must not be met first, because nobody is told of it."""
+"""A control group or the init counts processes: the resource limit must not be met first, because nobody is told."""
 _SPARE_CPU_S = 2
 """Whole seconds by which one process may pass the limit for all; the init notices sooner, this holds if it does not."""
 _INODES = 16_384
@@ -20,17 +20,14 @@ DEFAULT_INODES = _INODES + 16
 """Inodes of the private folders where a request brings only a few files."""
 
 
-def resource_limits(limits: Limits, *, counted: bool, reserves: int = 0) -> dict[str, int]:
-    """Names and values for setrlimit, beside what no program gets any of (`inside.confine`).
-
-    `counted`: a control group keeps the process limit; `reserves`: as in Plan.
-    """
+def resource_limits(limits: Limits, *, reserves: int = 0) -> dict[str, int]:
+    """Names and values for setrlimit, beside what no program gets any of (`inside.confine`). `reserves`: as in Plan."""
     return {
         "RLIMIT_AS": 2 * limits.memory_bytes + _ADDRESS_SPACE_BASE + reserves,
         "RLIMIT_CPU": math.ceil(limits.cpu_time_s) + _SPARE_CPU_S,
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_NOFILE": limits.open_files,
-        "RLIMIT_NPROC": limits.processes + (_SPARE_PROCESSES if counted else 0),
+        "RLIMIT_NPROC": limits.processes + _SPARE_PROCESSES,
     }
 
 

@@ -250,7 +250,7 @@ class Sandbox:
             "cpu_time_s": limits.cpu_time_s,
             "memory_bytes": limits.memory_bytes,
             "processes": limits.processes if restricts else 0,
-            "tasks": limits.processes if self._host.bare and not box.counts_processes else 0,
+            "tasks": 0 if box.counts_processes else limits.processes,
             "disk_bytes": limits.disk_bytes if resized else 0,
             "inodes": inodes,
             "workspace": asdict(plan.workspace) if plan.workspace else None,
@@ -304,7 +304,7 @@ class Sandbox:
             "workspace": plan.workspace.target if plan.workspace else "",
             "argv": list(plan.argv),
             "env": dict(plan.env),
-            "rlimits": resource_limits(plan.limits, counted=self._box.counts_processes, reserves=plan.reserves),
+            "rlimits": resource_limits(plan.limits, reserves=plan.reserves),
             "stdin_size": len(plan.stdin),
             "files": [{"path": file.path, "size": len(file.content), "mode": file.mode} for file in plan.files],
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -20,6 +21,19 @@ from executor_service import (
 from tests.executor.servers import Server, idle, running, wait_for
 
 MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def no_groups() -> Iterator[Server]:
+    """A server whose inits look at memory and processes themselves."""
+    with running("cgroups=none") as started:
+        yield started
+
+
+@pytest.fixture
+async def watched(no_groups: Server) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(no_groups.target) as client:
+        yield client
 
 
 def killed(result: ExecutionResult, outcome: Outcome) -> None:
@@ -149,10 +163,7 @@ while True:
     try: os.fork()
     except OSError: pass
 """
-    result = await executor.execute(code, limits=Limits(processes=32, wall_time_s=5))
-    assert result.cause is Cause.POLICY
-    # Where no control group counts processes, fork fails, and the bomb lives until another limit.
-    assert result.outcome in (Outcome.PROCESS_LIMIT, Outcome.TIME_LIMIT, Outcome.CPU_LIMIT)
+    killed(await executor.execute(code, limits=Limits(processes=32)), Outcome.PROCESS_LIMIT)
     wait_for(lambda: idle(server))
 
 
@@ -160,12 +171,46 @@ async def test_threads_count_as_processes(executor: ExecutorClient) -> None:
     code = """
 import threading, time
 for i in range(100):
-    try: threading.Thread(target=time.sleep, args=(1,), daemon=True).start()
+    try: threading.Thread(target=time.sleep, args=(9,), daemon=True).start()
     except RuntimeError: break
-print("started fewer" if i < 20 else "no limit")
 """
-    result = await executor.execute(code, limits=Limits(processes=10))
-    assert result.outcome is Outcome.PROCESS_LIMIT or result.stdout.data == b"started fewer\n"
+    assert (await executor.execute(code, limits=Limits(processes=10))).outcome is Outcome.PROCESS_LIMIT
+
+
+FORKS = {
+    "children that do nothing": (
+        "import os, time\nfor _ in range(200):\n    if os.fork() == 0: time.sleep(60)",
+        Outcome.PROCESS_LIMIT,
+        (0, 128),
+    ),
+    "children that are left": (
+        "import os\ntry:\n    while True:\n        if os.fork() == 0: os.execv('/bin/sleep', ['sleep', '60'])\n"
+        "except OSError: os._exit(1)",
+        Outcome.PROCESS_LIMIT,
+        (0, 128),
+    ),
+    "children that fill memory": (
+        "import os, time\nfor _ in range(9):\n    if os.fork() == 0: x = b'x' * (60 << 20); time.sleep(60)\n"
+        "time.sleep(60)",
+        Outcome.MEMORY_LIMIT,
+        (200, 2000),
+    ),
+    "children that share memory": (
+        "import os, time\nx = b'x' * (100 << 20)\nfor _ in range(20):\n    if os.fork() == 0: time.sleep(60)\n"
+        "time.sleep(0.3)",
+        Outcome.FINISHED,
+        (100, 160),
+    ),
+}
+"""Program -> how it ends, and its peak, from and to, in MiB."""
+
+
+@pytest.mark.parametrize("forks", FORKS)
+async def test_without_control_groups_forks_end_as_with_them(watched: ExecutorClient, forks: str) -> None:
+    code, outcome, (least, most) = FORKS[forks]
+    result = await watched.execute(code, limits=Limits(memory_bytes=256 * MIB, wall_time_s=50))
+    assert (result.outcome, result.cause) == (outcome, Cause.POLICY), result
+    assert least * MIB <= result.peak_memory_bytes <= most * MIB
 
 
 async def test_output_beyond_the_limit_is_cut_and_counted(executor: ExecutorClient) -> None:

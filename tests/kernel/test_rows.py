@@ -54,7 +54,7 @@ async def test_programs_run(executor: ExecutorClient, server: Server) -> None:
     assert bool(groups_left(server.pid)) is GROUPS
 
 
-@pytest.mark.skipif(not GROUPS, reason="there are no groups")
+@starts
 async def test_bombs(executor: ExecutorClient) -> None:
     """Each ends by its limit, and with groups nobody ever has more than that and 1 MiB."""
     limits = Limits(memory_bytes=64 * MIB, processes=24, wall_time_s=300, cpu_time_s=300)

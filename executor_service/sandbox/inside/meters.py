@@ -1,8 +1,9 @@
 """Reads what the processes of a run use: from control groups where the server made some, else from /proc.
 
 Invariants: every file is opened before the host's file system is left; readings never raise for a process that ends
-meanwhile. Resident memory is the sum over processes, in which shared pages count once for each; where that passes the
-limit, proportional sizes decide.
+meanwhile. Resident memory of several processes is the sum of their proportional sizes, in which shared pages count
+once. That is slow, so it is taken only when the sum of their resident sizes, which is never less, is above the limit,
+or above what it was the last time by an eighth, and before they are killed.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class Meters:
         """Who is in the box."""
         self.most_tasks = 0
         """Processes and threads that a use may have; 0: somebody else counts them."""
+        self._summed = 0
+        """Resident sizes together from which on they are looked at again."""
         self._cpu_before = 0.0
         self._oom_before = self._denied_before = b""
         """What the files said when the use began."""
@@ -80,12 +83,18 @@ class Meters:
         return self._oom >= 0
 
     @property
+    def looks(self) -> bool:
+        """Whether the caller's looks, and no control group, keep the memory limit, or that of processes."""
+        return self._oom < 0 or bool(self.most_tasks)
+
+    @property
     def knows_peak(self) -> bool:
         """Whether a control group tells the most memory at once."""
         return self._peak >= 0
 
     def begin(self) -> None:
         """Counts from here: before the fork of the worker, which says what it has used since it is there."""
+        self.most_tasks = self._summed = 0
         self._oom_before, self._denied_before = _text(self._oom), _text(self._processes)
         self._waited_before = _waited_s() if self._cpu < 0 else 0.0
         self._cpu_before = 0.0
@@ -134,21 +143,30 @@ class Meters:
         """CPU time used so far is not the program's: `used_s` since `begin()`; None: all that can be seen now."""
         self._cpu_before += self._cpu_s() if used_s is None else used_s
 
-    def read(self, memory_bytes: int = 0) -> Reading:
-        """`memory_bytes` is the limit: resident memory beyond it is counted once more, exactly and slowly.
+    def read(self, memory_bytes: int = 0, *, last: bool = False) -> Reading:
+        """`memory_bytes` is the limit, 0: there is none. `last`: nobody will look again before all are killed.
 
         Who has too many processes is to be ended before they take the processors from the init: nothing else is read.
         """
         if self.most_tasks and more_tasks(os.getpid(), self.most_tasks):
             return Reading(0.0, denied_forks=1)
-        resident = 0
-        if self._oom < 0:
-            pids = self.pids()
-            resident = sum(map(_resident_bytes, pids))
-            if memory_bytes and resident > memory_bytes:
-                resident = sum(map(_proportional_bytes, pids))
+        resident = self._resident(memory_bytes, last=last)
         denied = _more(self._processes, b"max", self._denied_before)
         return Reading(max(0.0, self._cpu_s()), resident, _more(self._oom, b"oom_kill", self._oom_before), denied)
+
+    def _resident(self, memory_bytes: int, *, last: bool) -> int:
+        """Bytes of all processes; 0 where a group knows their peak, and where it is not worth a slow look."""
+        if self._oom >= 0:
+            return 0 if self._peak >= 0 else max(self._still_charged(self._charged) - self._left, 0)
+        pids = self.pids()
+        resident = sum(map(_resident_bytes, pids))
+        beyond = 0 < memory_bytes < resident
+        if len(pids) < 2 and not beyond:
+            return resident
+        if not beyond and not last and resident < self._summed:
+            return 0
+        self._summed = resident + resident // 8
+        return sum(map(_proportional_bytes, pids))
 
     def starved_s(self) -> float:
         """The longest that a process was ready and had no processor; 0 where the kernel does not count it."""

@@ -273,15 +273,29 @@ class Use:
             self._answer(last, None)
             self._reap(0)
         else:
+            alive = self._unkilled() if self._over and self._meters.looks else None
             _kill_all()
             self._reap(0)
-            self._answer(self._meters.read(), self._reader() if self._collects else None)
+            dead = self._meters.read()
+            if alive is not None:
+                dead.resident_bytes = alive.resident_bytes
+                dead.oom_kills += alive.oom_kills
+                dead.denied_forks += alive.denied_forks
+            self._answer(dead, self._reader() if self._collects else None)
             self._reap(0)  # the reader
         self._control.send(_DEAD)
 
+    def _unkilled(self) -> Reading:
+        """The last look at processes that live. Memory beyond the limit counts as a kill of the kernel would."""
+        limit = self._begin["memory_bytes"] if self._begin is not None else 0
+        last = self._meters.read(limit, last=True)
+        if 0 < limit < last.resident_bytes:
+            last.oom_kills += 1
+        return last
+
     def _last_reading(self) -> Reading:
         """Of a program that has said that it has ended, and is about to be killed."""
-        last = self._meters.read()
+        last = self._unkilled()
         if (said := self._pages.ended()) is not None:
             # A control group can be a few hundred us late, which is all of a short program.
             last.cpu_s = max(last.cpu_s, min(said[1], last.cpu_s + _LATE_S))
