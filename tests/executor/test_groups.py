@@ -27,9 +27,6 @@ MIB = 1 << 20
 WHERE = GROUPS if os.geteuid() == 0 else "auto"
 CONFIG = ExecutorConfig(cgroups=WHERE, spare_boxes=0, languages="python")
 VERSION_1 = os.geteuid() == 0 and Path("/sys/fs/cgroup/memory/tasks").exists()
-pytestmark = pytest.mark.skipif(
-    not VERSION_1 and not find_groups(WHERE).works, reason="there are no control groups (`make test-kernel` has some)"
-)
 NAMES = """
 import os, sys
 name = os.path.dirname(os.__file__) + "/" + os.urandom(90).hex()
@@ -54,6 +51,15 @@ def _listen(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_listen)
+
+
+@pytest.fixture(autouse=True)
+def groups() -> None:
+    """Skips where there are none."""
+    tree = find_groups(WHERE)
+    if not tree.works and not VERSION_1:
+        pytest.skip(f"there are no control groups ({tree.reason}); `make test-kernel` has some")
+    tree.remove()
 
 
 @pytest.fixture
