@@ -25,7 +25,7 @@ GENERATED = $(shell grep -rl "hypothesis" tests --include=test_*.py)
 SYSTEM_PYTHON := /usr/bin/python3
 SYSTEM := tests/limiter tests/rollout
 # Kinds of users on another kernel, and what is run there for those for whom the executor starts. Slow: up to two hours.
-KERNEL_ROWS := root delegated user no-namespaces no-sysadmin
+KERNEL_ROWS := root delegated systemd user no-namespaces no-sysadmin
 KERNEL_TESTS := tests/kernel tests/executor/test_limits.py tests/executor/test_groups.py tests/executor/test_lifecycle.py \
   tests/executor/adversarial tests/executor/sessions
 BUF := @bufbuild/buf@1.75.0

@@ -29,6 +29,9 @@ READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 15.0
 """From SIGTERM to SIGKILL; the executor's own drain ends before."""
 _POLL_S = 0.05
+_SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "--collect", "--property=Delegate=yes", "--")
+"""Runs a command in a control group that is its user's own, where a systemd of that user's is."""
+_SCOPE_WITHIN_S = 10.0
 _STDERR = 2
 
 
@@ -66,6 +69,8 @@ class LocalStack:
         self._limiter_args = tuple(limiter_args)
         self._executor_args = tuple(executor_args)
         self._children: dict[str, asyncio.subprocess.Process] = {}
+        self.no_scope = ""
+        """Why systemd gave the executor of an ordinary user no control group."""
 
     async def __aenter__(self) -> LocalStack:
         ports = self.ports
@@ -76,7 +81,7 @@ class LocalStack:
         executor += [f"limiter={ports.limiter}", "metrics_listen=", *self._executor_args]
         try:
             await self._start("limiter", limiter, ports.limiter_health)
-            await self._start("executor_service", executor, ports.executor_health)
+            await self._start("executor_service", executor, ports.executor_health, before=await self._scope())
         except BaseException:
             await asyncio.shield(self.stop())
             raise
@@ -110,8 +115,31 @@ class LocalStack:
                 child.kill()
                 await child.wait()
 
-    async def _start(self, module: str, args: Sequence[str], health: str) -> None:
+    async def _scope(self) -> Sequence[str]:
+        """What stands before the executor's command."""
+        if os.geteuid() == 0:
+            return ()  # it makes groups where it is
+        try:
+            tried = await asyncio.create_subprocess_exec(
+                *_SCOPE, "true", stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+            )
+        except OSError as error:
+            self.no_scope = str(error)
+            return ()
+        try:
+            _, said = await asyncio.wait_for(tried.communicate(), _SCOPE_WITHIN_S)
+        except TimeoutError:
+            tried.kill()
+            await tried.wait()
+            said = f"no answer within {_SCOPE_WITHIN_S:g} s".encode()
+        if tried.returncode == 0:
+            return _SCOPE
+        self.no_scope = said.decode(errors="replace").strip()
+        return ()
+
+    async def _start(self, module: str, args: Sequence[str], health: str, before: Sequence[str] = ()) -> None:
         self._children[module] = await asyncio.create_subprocess_exec(
+            *before,
             sys.executable,
             "-m",
             module,

@@ -58,6 +58,8 @@ def main(argv: Sequence[str]) -> int:
         )
         async with stack:
             print(f"limiter on {ports.limiter}, executor on {ports.executor}; Ctrl-C ends both", file=sys.stderr)
+            if stack.no_scope:
+                print(f"systemd gives the executor no control group of its own: {stack.no_scope}", file=sys.stderr)
             while not stop.is_set():
                 if (ended := stack.ended()) is not None:
                     raise FairboxError(ended)

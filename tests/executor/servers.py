@@ -226,5 +226,5 @@ def server_groups_left(pid: int) -> list[str]:
 def _groups(below: str) -> list[Path]:
     """Of version 1, where each controller has a folder, and of version 2; an ordinary user's are below its own."""
     root = Path("/sys/fs/cgroup")
-    own = "*" if os.geteuid() != 0 else GROUPS.strip("/")
+    own = "**" if os.geteuid() != 0 else GROUPS.strip("/")
     return [*root.glob(f"*{GROUPS}{below}"), *root.glob(f"{own}{below}")]

@@ -2,27 +2,30 @@
 # Runs pytest on another kernel: Debian's user-mode Linux (6.1), started as a process, with control groups of version 2
 # and this machine's files. It has one CPU and no Landlock, and a Python starts several times more slowly there.
 # usage: tests/kernel/boot.sh ROW ARGUMENTS-OF-PYTEST...   with KERNEL_MEMORY (3G), KERNEL_TIMEOUT (900 s)
-# Rows: root | delegated: an ordinary user in a group that is its own | user: in one that is not | no-namespaces: an
-# ordinary user where user.max_user_namespaces is 0 | no-sysadmin: root without CAP_SYS_ADMIN.
+# Rows: root | delegated: an ordinary user in a group that is its own | systemd: one with a systemd of its own | user: in
+# a group that is not its own | no-namespaces: the same where user.max_user_namespaces is 0 | no-sysadmin: root without
+# CAP_SYS_ADMIN.
 set -eu
 cd "$(dirname "$0")/../.."
 row=$1; shift
 command -v linux.uml >/dev/null || { echo "$0: there is no linux.uml (Debian: user-mode-linux)"; exit 2; }
 case $row in
     root) become="" ;;
-    delegated | user | no-namespaces) become="setpriv --reuid=1000 --regid=1000 --clear-groups --inh-caps=-all" ;;
+    delegated | systemd | user | no-namespaces) become="setpriv --reuid=1000 --regid=1000 --clear-groups --inh-caps=-all" ;;
     no-sysadmin) become="setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin" ;;
     *) echo "$0: there is no row $row"; exit 2 ;;
 esac
 folder=$(mktemp -d /var/tmp/fairbox-kernel-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
+# Files of the host are not cached by the guest beyond their last close; those of a disk are.
+truncate -s 96M "$folder/disk" && mkfs.ext4 -q "$folder/disk"
 python=$PWD/.venv/bin/python
 printf '%q ' "$python" -m pytest -p no:cacheprovider -o timeout=400 -m "not soak" "$@" >"$folder/command"
 prefix=$("$python" -c 'import sys; print(sys.base_prefix)')
 cat >"$folder/init" <<I
 #!/bin/bash
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp
-export PYTHONDONTWRITEBYTECODE=1 FAIRBOX_KERNEL_ROW=$row FAIRBOX_TEST_SLOWNESS=6
+export PYTHONDONTWRITEBYTECODE=1 FAIRBOX_KERNEL_ROW=$row FAIRBOX_TEST_SLOWNESS=6 FAIRBOX_TEST_DISK=/usr/local/games
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t tmpfs tmp /tmp; mount -t tmpfs run /run
 mkdir -p /dev/pts /dev/shm
 mount -t devpts pts /dev/pts; mount -t tmpfs shm /dev/shm; chmod 1777 /tmp /dev/shm
@@ -31,7 +34,19 @@ mount -t cgroup2 -o nsdelegate groups /sys/fs/cgroup
 mkdir /sys/fs/cgroup/service
 echo +memory +pids +cpu >/sys/fs/cgroup/cgroup.subtree_control
 echo \$\$ >/sys/fs/cgroup/service/cgroup.procs
+mknod /run/disk b 98 0; mount -t ext4 /run/disk /usr/local/games
+for n in {1..40}; do head -c 9000 /dev/zero >/usr/local/games/small-\$n; done
+for n in 1 2 3; do head -c 12M /dev/zero >/usr/local/games/large-\$n; done; sync
 [ $row != delegated ] || chown 1000 /sys/fs/cgroup/service{,/cgroup.procs,/cgroup.subtree_control,/cgroup.threads}
+if [ $row = systemd ]; then
+    mkdir -p /run/systemd/system /run/user/1000 /sys/fs/cgroup/service/{manager,session}
+    echo \$\$ >/sys/fs/cgroup/service/session/cgroup.procs
+    echo +memory +pids +cpu >/sys/fs/cgroup/service/cgroup.subtree_control
+    chown -R 1000 /run/user/1000 /sys/fs/cgroup/service
+    export XDG_RUNTIME_DIR=/run/user/1000
+    (echo \$BASHPID >/sys/fs/cgroup/service/manager/cgroup.procs; exec $become /lib/systemd/systemd --user) &>$folder/systemd &
+    until [ -S \$XDG_RUNTIME_DIR/systemd/private ]; do sleep 0.1; done
+fi
 [ $row != no-namespaces ] || echo 0 >/proc/sys/user/max_user_namespaces
 # What lies in root's home is the tests' own here: a checkout, an interpreter.
 n=0; for each in $(printf '%q ' "$PWD" "$prefix"); do
@@ -48,7 +63,7 @@ echo \$? >$folder/rc
 sync; halt -f -p
 I
 chmod 755 "$folder" "$folder/init"
-timeout -k 10 "${KERNEL_TIMEOUT:-900}" linux.uml mem="${KERNEL_MEMORY:-3G}" rootfstype=hostfs rootflags=/ rw \
+timeout -k 10 "${KERNEL_TIMEOUT:-900}" linux.uml mem="${KERNEL_MEMORY:-3G}" ubd0="$folder/disk" rootfstype=hostfs rootflags=/ rw \
     init="$folder/init" con=null con0=null,fd:1 </dev/null >"$folder/console" 2>&1 || true
 cat "$folder/out" 2>/dev/null || tail -20 "$folder/console"
 [ -e "$folder/rc" ] || echo "$0: the kernel ended before the tests, or they took longer than ${KERNEL_TIMEOUT:-900} s"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits, Outcome
+from rollout.stack import LocalStack
 from tests.executor.levels import HOME
 from tests.executor.servers import Server, command, groups_left
 
@@ -15,7 +17,7 @@ MIB = 1 << 20
 ROW = os.environ.get("FAIRBOX_KERNEL_ROW", "")
 ROUNDS = int(os.environ.get("FAIRBOX_KERNEL_ROUNDS", "1"))
 """How often each bomb is set off."""
-GROUPS = ROW in ("root", "delegated")
+GROUPS = ROW in ("root", "delegated", "systemd")
 REFUSED = {
     "no-namespaces": "user.max_user_namespaces (0)",
     "no-sysadmin": "root needs CAP_SYS_ADMIN",
@@ -45,6 +47,20 @@ BOMBS = [
     *((code, Outcome.MEMORY_LIMIT) for code in (*MEMORY.values(), *([FILES] if GROUPS else []))),
     *((code, Outcome.PROCESS_LIMIT) for code in PROCESSES.values()),
 ]
+
+
+def group_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cgroup").read_text()
+
+
+@pytest.mark.skipif(ROW not in ("systemd", "user"), reason="is about an ordinary user's systemd")
+async def test_an_executor_of_ours_gets_a_control_group_from_systemd_or_says_why_not() -> None:
+    async with LocalStack(executor_args=["languages=python"]) as stack:
+        async with ExecutorClient(stack.ports.executor) as client:
+            assert (await client.execute("print(1)")).ok
+        group = group_of(stack.pid("executor_service"))
+    assert (".scope/fairbox-server" in group) is (ROW == "systemd"), (group, stack.no_scope)
+    assert ("systemd" in stack.no_scope or "bus" in stack.no_scope) is (ROW == "user")
 
 
 @starts
