@@ -38,8 +38,11 @@ READ = """
 import os, sys
 for name in sys.argv[1:]: open(name, "rb").read()
 """
-SMALL = sorted(Path("/usr/share/doc").glob("*/copyright"))[:40]
-LARGE = [path for path in Path("/usr/bin").iterdir() if path.is_file() and 2 < path.stat().st_size / MIB < 16][:10]
+DISK = Path(os.environ.get("FAIRBOX_TEST_DISK", "/usr/bin"))
+"""Whose files the kernel goes on caching when they are closed."""
+FILES = [(path, path.stat().st_size) for path in DISK.iterdir() if path.is_file()]
+SMALL = [path for path, size in FILES if 4000 < size < MIB][:40]
+LARGE = [path for path, size in sorted(FILES, key=lambda file: file[1]) if size < 16 * MIB][-3:]
 _touched: list[str] = []
 """Files of control groups that the thread of the event loop has opened, made or removed."""
 
@@ -92,9 +95,8 @@ async def read(boxes: Boxes, *paths: Path) -> tuple[Report, Box]:
 async def run(boxes: Boxes, *arguments: Any, code: str = NAMES, **limits: Any) -> tuple[Report, Box]:
     files = (InputFile("main.py", code.encode()),)
     wanted: Limits = replace(CONFIG.policy().defaults, wall_time_s=120.0, cpu_time_s=120.0, **limits)
-    async with boxes.take(
-        Plan(("main.py", *map(str, arguments)), {}, wanted, "python-base", Mode.MAIN, files)
-    ) as sandbox:
+    plan = Plan(("main.py", *map(str, arguments)), {}, wanted, "python-base", Mode.MAIN, files)
+    async with boxes.take(plan) as sandbox:
         return await sandbox.run(), sandbox.box
 
 
@@ -111,7 +113,7 @@ async def test_a_box_with_leftovers_of_the_kernel_is_given_to_nobody(boxes: Boxe
     first, its_box = await run(boxes, 1)
     assert (await run(boxes, 1))[1] is its_box, "a box in which nothing is left is used again"
     hostile, its_box = await (run(boxes, 200_000) if VERSION_1 else read(boxes, *LARGE))
-    assert hostile.peak_bytes > 24 * MIB
+    assert hostile.peak_bytes > (64 if VERSION_1 else 24) * MIB
     after, another_box = await run(boxes, 1, memory_bytes=32 * MIB)
     assert another_box is not its_box
     assert after.peak_bytes < first.peak_bytes + 8 * MIB
@@ -153,4 +155,4 @@ for _ in range(400):
             assert isinstance(groups, groups_v1.RunGroups)
             most = int((groups.folders["memory"] / "memory.kmem.tcp.max_usage_in_bytes").read_text())
     assert report.code == 0 or report.oom_kills
-    assert 24 * MIB < most <= 32 * MIB
+    assert 24 * MIB < most <= 36 * MIB, "the kernel lets sockets pass the limit by some per cent"
