@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from executor_service import Cause, ExecutorClient, Limits, Outcome
 from rollout.stack import LocalStack
 from tests.executor.levels import HOME
-from tests.executor.servers import Server, command, groups_left
+from tests.executor.servers import Server, command, groups_left, running
 
 MIB = 1 << 20
 ROW = os.environ.get("FAIRBOX_KERNEL_ROW", "")
@@ -82,6 +83,26 @@ async def test_bombs(executor: ExecutorClient) -> None:
             wrong.append((code, result))
     assert not wrong
     assert (await executor.execute("print(1)")).ok
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not GROUPS, reason="there are no groups")
+async def test_groups_cost_a_run_a_tenth_at_most(executor: ExecutorClient) -> None:
+    """One after the other, on the one processor, so that what is done between two runs is in it. The best of each, by
+    turns: others may use the machine."""
+    with running("cgroups=none", "max_concurrent=4") as without:
+        async with ExecutorClient(without.target) as other:
+            best = [await seconds(each) for each in (executor, other)]
+            for _ in range(8):
+                best = [min(known, await seconds(each)) for known, each in zip(best, (executor, other), strict=True)]
+    assert best[0] < 1.1 * best[1], best
+
+
+async def seconds(client: ExecutorClient) -> float:
+    began = time.perf_counter()
+    for _ in range(20):
+        assert (await client.execute("print(1)")).ok
+    return time.perf_counter() - began
 
 
 @pytest.mark.skipif(ROW not in REFUSED, reason="there the executor starts")
