@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from executor_service.sandbox import groups_v1
 from executor_service.sandbox.groups import RunGroups
 from executor_service.sandbox.host import Host
 from executor_service.sandbox.lease_page import LeasePage
@@ -64,7 +63,7 @@ class Box:
         self.leases = leases
         self.profile = template.profile.name
         self.disk_bytes = disk_bytes
-        self.groups: RunGroups | groups_v1.RunGroups | None = None
+        self.groups: RunGroups | None = None
         self.counts_processes = False
         self.streams: list[int] = []
         """Of the worker that waits: its socket, stdout, stderr. Whoever takes the box closes them."""
@@ -92,12 +91,10 @@ class Box:
         name = f"box-{self.number}"
         async with self._closing:
             try:
-                create = self._host.groups.create
-                made: RunGroups | groups_v1.RunGroups = await asyncio.to_thread(
-                    lambda: create(name, memory_bytes=memory_bytes, processes=processes)
+                self.groups = await asyncio.to_thread(
+                    self._host.groups.create, name, memory_bytes=memory_bytes, processes=processes
                 )
-                self.groups = made
-                groups = await asyncio.to_thread(made.files)
+                groups = await asyncio.to_thread(self.groups.files)
             except OSError as error:
                 raise SandboxFailure("control groups", error.errno or 0, str(error), started=False) from None
             if not self.doomed:

@@ -108,7 +108,7 @@ class RunGroups:
             "cpu": file("cpu.stat"),
             "peak": file("memory.peak") if self.resets else "",
             "limits": present(memory="memory.max", processes="pids.max"),
-            "charged": list(present(memory="memory.current").values()),
+            "charged": file("memory.current"),
         }
 
     def remove(self) -> bool:
@@ -214,7 +214,7 @@ def _working(folder: Path) -> GroupTree:
     tree = GroupTree(folder, resets)
     groups = tree.create("probe", memory_bytes=64 << 20, processes=8)
     files = groups.files()
-    for path in (files["oom"], files["processes"], files["cpu"], files["peak"], *files["charged"]):
+    for path in (files["oom"], files["processes"], files["cpu"], files["peak"], files["charged"]):
         if path:
             Path(path).read_text(encoding="ascii")
     if not groups.remove():

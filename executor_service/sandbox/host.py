@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from executor_service.model import IsolationLevel
-from executor_service.sandbox import groups_v1
 from executor_service.sandbox.groups import GroupTree
 from executor_service.sandbox.inside.confine import INNER_UID
 from fairbox.errors import ConfigError
@@ -55,7 +54,7 @@ class Host:
     path: str
     """PATH of programs."""
     seccomp: bytes = field(repr=False)
-    groups: GroupTree | groups_v1.GroupTree
+    groups: GroupTree
     level: IsolationLevel = IsolationLevel.NAMESPACES
     scratch: str = ""
     """Level `landlock`: folder below which each use gets one of its own."""
@@ -108,7 +107,7 @@ class Host:
 def inspect_host(
     *,
     python: str,
-    groups: GroupTree | groups_v1.GroupTree,
+    groups: GroupTree,
     seccomp: bytes,
     boxes: int,
     nice: int = 0,

@@ -20,9 +20,8 @@ from executor_service.core.admission import Admission
 from executor_service.core.dedup import DedupTable
 from executor_service.core.tally import RunTally
 from executor_service.model import IsolationLevel
-from executor_service.sandbox import groups_v1
 from executor_service.sandbox.boxes import Boxes
-from executor_service.sandbox.groups import GroupTree, find_groups
+from executor_service.sandbox.groups import find_groups
 from executor_service.sandbox.host import Host, inspect_host
 from executor_service.sandbox.lease_page import LeasePage
 from executor_service.sandbox.report import SandboxFailure
@@ -247,9 +246,7 @@ async def open_boxes(
     """What sandboxes are made of, those themselves with the first profile loaded, and the levels that were tried.
 
     Workspaces are below `store`."""
-    groups: GroupTree | groups_v1.GroupTree = await asyncio.to_thread(groups_v1.find_groups, config.cgroups)
-    if not groups.works:
-        groups = await asyncio.to_thread(find_groups, config.cgroups)
+    groups = await asyncio.to_thread(find_groups, config.cgroups)
     profiles = config.runtime_profiles()
     most = _BOXES_EACH * config.max_concurrent + config.max_sessions + _SPARE_BOXES
     async with contextlib.AsyncExitStack() as stack:

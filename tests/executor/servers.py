@@ -32,10 +32,10 @@ GROUPS = f"/fairbox-tests-{os.getpid()}"
 @atexit.register
 def _sweep_groups() -> None:
     """Removes the groups of servers that were killed: one of each server, with one of each of its boxes."""
-    for root in (*Path("/sys/fs/cgroup").glob(f"*{GROUPS}"), Path("/sys/fs/cgroup" + GROUPS)):
-        for folder in (*root.glob("*/*/*/"), *root.glob("*/*/"), *root.glob("*/"), root):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+    root = Path(f"/sys/fs/cgroup{GROUPS}")
+    for folder in (*root.glob("*/*/*/"), *root.glob("*/*/"), *root.glob("*/"), root):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,5 @@ def server_groups_left(pid: int) -> list[str]:
 
 
 def _groups(below: str) -> list[Path]:
-    """Of version 1, where each controller has a folder, and of version 2; an ordinary user's are below its own."""
-    root = Path("/sys/fs/cgroup")
-    own = "**" if os.geteuid() != 0 else GROUPS.strip("/")
-    return [*root.glob(f"*{GROUPS}{below}"), *root.glob(f"{own}{below}")]
+    """Root's servers have them below GROUPS; those of an ordinary user have them below its own."""
+    return [*Path("/sys/fs/cgroup").glob(("**" if os.geteuid() != 0 else GROUPS.strip("/")) + below)]

@@ -14,7 +14,6 @@ import pytest
 
 from executor_service.config import ExecutorConfig
 from executor_service.model import InputFile, Limits
-from executor_service.sandbox import groups_v1
 from executor_service.sandbox.box import Box
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.groups import find_groups
@@ -26,14 +25,6 @@ from tests.executor.servers import GROUPS
 MIB = 1 << 20
 WHERE = GROUPS if os.geteuid() == 0 else "auto"
 CONFIG = ExecutorConfig(cgroups=WHERE, spare_boxes=0, languages="python")
-VERSION_1 = os.geteuid() == 0 and Path("/sys/fs/cgroup/memory/tasks").exists()
-NAMES = """
-import os, sys
-name = os.path.dirname(os.__file__) + "/" + os.urandom(90).hex()
-for number in range(int(sys.argv[1])):
-    try: os.stat(name + str(number))
-    except OSError: pass
-"""
 READ = """
 import os, sys
 for name in sys.argv[1:]: open(name, "rb").read()
@@ -60,7 +51,7 @@ sys.addaudithook(_listen)
 def groups() -> None:
     """Skips where there are none."""
     tree = find_groups(WHERE)
-    if not tree.works and not VERSION_1:
+    if not tree.works:
         pytest.skip(f"there are no control groups ({tree.reason}); `make test-kernel` has some")
     tree.remove()
 
@@ -89,10 +80,10 @@ async def read(boxes: Boxes, *paths: Path) -> tuple[Report, Box]:
         handle = os.open(path, os.O_RDONLY)
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(handle)
-    return await run(boxes, *map(str, paths), code=READ)
+    return await run(boxes, *map(str, paths))
 
 
-async def run(boxes: Boxes, *arguments: Any, code: str = NAMES, **limits: Any) -> tuple[Report, Box]:
+async def run(boxes: Boxes, *arguments: Any, code: str = READ, **limits: Any) -> tuple[Report, Box]:
     files = (InputFile("main.py", code.encode()),)
     wanted: Limits = replace(CONFIG.policy().defaults, wall_time_s=120.0, cpu_time_s=120.0, **limits)
     plan = Plan(("main.py", *map(str, arguments)), {}, wanted, "python-base", Mode.MAIN, files)
@@ -103,18 +94,17 @@ async def run(boxes: Boxes, *arguments: Any, code: str = NAMES, **limits: Any) -
 async def test_no_file_of_a_control_group_is_touched_on_the_event_loop(touched: list[str], tmp_path: Path) -> None:
     async with open_boxes(CONFIG, MonotonicClock(), str(tmp_path)) as (_, boxes, _):
         for memory_bytes in (64 * MIB, 256 * MIB):
-            assert (await run(boxes, 1, memory_bytes=memory_bytes, processes=9))[0].code == 0
+            assert (await run(boxes, memory_bytes=memory_bytes, processes=9))[0].code == 0
     assert touched == []
 
 
 async def test_a_box_with_leftovers_of_the_kernel_is_given_to_nobody(boxes: Boxes) -> None:
-    """Names that were looked for in vain and what was read stay in the memory of the kernel, charged to the group of
-    their program."""
-    first, its_box = await run(boxes, 1)
-    assert (await run(boxes, 1))[1] is its_box, "a box in which nothing is left is used again"
-    hostile, its_box = await (run(boxes, 200_000) if VERSION_1 else read(boxes, *LARGE))
-    assert hostile.peak_bytes > (64 if VERSION_1 else 24) * MIB
-    after, another_box = await run(boxes, 1, memory_bytes=32 * MIB)
+    """What was read stays in the memory of the kernel, charged to the group of the program that was the first."""
+    first, its_box = await run(boxes)
+    assert (await run(boxes))[1] is its_box, "a box in which nothing is left is used again"
+    hostile, its_box = await read(boxes, *LARGE)
+    assert hostile.peak_bytes > 24 * MIB
+    after, another_box = await run(boxes, memory_bytes=32 * MIB)
     assert another_box is not its_box
     assert after.peak_bytes < first.peak_bytes + 8 * MIB
 
@@ -126,7 +116,6 @@ async def test_a_use_is_not_told_the_peak_of_the_one_before(boxes: Boxes) -> Non
     assert 60 * MIB < peaks[2] < 80 * MIB
 
 
-@pytest.mark.skipif(VERSION_1, reason="there a box has no group for each use")
 async def test_groups_of_ended_uses_do_not_gather(boxes: Boxes) -> None:
     """Each program is the first to read a file, whose cached pages keep the group that they are charged to."""
     for path in SMALL:
@@ -149,10 +138,5 @@ for _ in range(400):
     plan = Plan(("main.py",), {}, limits, "python-base", Mode.MAIN, (InputFile("main.py", code),))
     async with boxes.take(plan) as sandbox:
         report = await sandbox.run()
-        most = report.peak_bytes
-        if VERSION_1:
-            groups = sandbox.box.groups
-            assert isinstance(groups, groups_v1.RunGroups)
-            most = int((groups.folders["memory"] / "memory.kmem.tcp.max_usage_in_bytes").read_text())
     assert report.code == 0 or report.oom_kills
-    assert 24 * MIB < most <= 36 * MIB, "the kernel lets sockets pass the limit by some per cent"
+    assert 24 * MIB < report.peak_bytes <= 36 * MIB, "the kernel lets sockets pass the limit by some per cent"

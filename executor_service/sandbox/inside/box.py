@@ -215,9 +215,9 @@ class Box:
             lease=self._lease,
         )
         use.run()
-        connected = self._clear()
+        self._clear()
         self._meters.end()
-        if self._meters.spoiled(sockets=connected):
+        if self._meters.spoiled():
             raise EOFError  # the next use shall have another box
         return None
 
@@ -244,15 +244,16 @@ class Box:
             theirs.append(writer)
         return ours, theirs
 
-    def _clear(self) -> bool:
-        """Everything is dead. What the kernel kept beyond that goes too. Whether something was sent over a network."""
+    def _clear(self) -> None:
+        """Everything is dead. What the kernel kept beyond that goes too."""
         if self._bare is not None:
             self._bare.clear()
-            return False
+            return
         self._workspaces.clear()
         self._private.clear(self._pages.changed_ns())
         self._clear_ipc()
-        return self._network is not None and self._network.clear()
+        if self._network is not None:
+            self._network.clear()
 
     def _clear_ipc(self) -> None:
         """A namespace of its own for the next use if anything was made in this one, and may be gone again; or if the
@@ -314,12 +315,10 @@ class Network:
         self._fresh: list[bytes] = []
         self._renew()
 
-    def clear(self) -> bool:
-        """Everything that used it is dead. Whether something had happened."""
-        used = self._look() != self._fresh
-        if used:
+    def clear(self) -> None:
+        """Everything that used it is dead."""
+        if self._look() != self._fresh:
             self._renew()
-        return used
 
     def _renew(self) -> None:
         sys_.unshare(sys_.CLONE_NEWNET)

@@ -30,7 +30,6 @@ _CUTIME, _CSTIME = 13, 14
 _RSS = 21
 _CPU_CLOCK = 2
 """CPUCLOCK_SCHED of a process, in the low bits of a clock id."""
-_CPU = b"usage_usec "
 _RUN = "run"
 """Group of one use, in that of its box."""
 _MANY_DYING, _MOST_DYING = 16, 64
@@ -44,9 +43,8 @@ looked at, and what the kernel charges ahead on each processor."""
 
 
 def limit_values(memory_bytes: int, processes: int) -> dict[str, int]:
-    """Values of the limits of control groups, by name. `all` is where the init is counted too."""
-    memory = max(memory_bytes, _LEAST_MEMORY)
-    return {"memory": memory, "sockets": memory, "processes": processes, "all": processes + 1}
+    """Values of the limits of control groups, by name."""
+    return {"memory": max(memory_bytes, _LEAST_MEMORY), "processes": processes}
 
 
 class Meters:
@@ -63,8 +61,8 @@ class Meters:
         self._cpu = _open(groups["cpu"])
         self._peak = _open(groups["peak"], os.O_RDWR)
         self._limits = {name: _open(path, os.O_WRONLY) for name, path in groups["limits"].items()}
-        self._charged = [_open(path) for path in groups["charged"]]
-        self._left = self._still_charged(self._charged)
+        self._charged = _open(groups["charged"])
+        self._left = self._still_charged()
         """Bytes that were charged when the use began."""
         self.pids: Callable[[], list[int]] = _pids
         """Who is in the box."""
@@ -119,10 +117,10 @@ class Meters:
             if name in self._limits:
                 os.pwrite(self._limits[name], b"%d" % value, 0)
 
-    def spoiled(self, *, sockets: bool) -> bool:
+    def spoiled(self) -> bool:
         """Whether the dead have left so much memory behind that nobody else can be given this group: it would be
-        taken back at the cost of the next use, or of who sets its limit. `sockets`: connections may have left some."""
-        self._left = self._still_charged(self._charged if sockets else self._charged[:1])
+        taken back at the cost of the next use, or of who sets its limit."""
+        self._left = self._still_charged()
         dying = _value(_text(self._dying), b"nr_dying_descendants")
         if dying > _MANY_DYING and self._reclaim >= 0:
             try:
@@ -131,8 +129,8 @@ class Meters:
                 pass  # it could not take back all
         return self._left > _MOST_LEFT or dying > _MOST_DYING
 
-    def _still_charged(self, handles: list[int]) -> int:
-        return sum(int(os.pread(handle, 64, 0)) for handle in handles)
+    def _still_charged(self) -> int:
+        return int(_text(self._charged) or 0)
 
     def wake(self, poll: select.poll) -> None:
         """When a fork is denied."""
@@ -157,7 +155,7 @@ class Meters:
     def _resident(self, memory_bytes: int, *, last: bool) -> int:
         """Bytes of all processes; 0 where a group knows their peak, and where it is not worth a slow look."""
         if self._oom >= 0:
-            return 0 if self._peak >= 0 else max(self._still_charged(self._charged) - self._left, 0)
+            return 0 if self._peak >= 0 else max(self._still_charged() - self._left, 0)
         pids = self.pids()
         resident = sum(map(_resident_bytes, pids))
         beyond = 0 < memory_bytes < resident
@@ -192,12 +190,7 @@ class Meters:
     def _cpu_s(self) -> float:
         """CPU seconds since the baseline: of a control group, or of all processes that live or were waited for."""
         if self._cpu >= 0:
-            # In this order: asking for the own time brings the group's up to date with it, which else lags by a tick.
-            own = time.process_time()
-            said = os.pread(self._cpu, 64, 0)
-            if said.startswith(_CPU):  # version 2, where the init is in another group
-                return int(said[len(_CPU) :].split(None, 1)[0]) / 1e6 - self._cpu_before
-            return int(said) / 1e9 - own - self._cpu_before
+            return _value(_text(self._cpu), b"usage_usec") / 1e6 - self._cpu_before
         return _waited_s() - self._waited_before + sum(map(_process_cpu_s, self.pids())) - self._cpu_before
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         peak: str
         limits: dict[str, str]
         """Written by the init; their values are those of `meters.limit_values()`."""
-        charged: list[str]
+        charged: str
         """How much memory is charged to the group now."""
 
     class BoxSpec(TypedDict):
