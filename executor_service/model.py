@@ -32,7 +32,7 @@ class Outcome(StrEnum):
     MEMORY_LIMIT = "MEMORY_LIMIT"
     """Killed: the memory limit, over all its processes."""
     PROCESS_LIMIT = "PROCESS_LIMIT"
-    """Killed: the process limit, where a control group counts; elsewhere the program sees fork fail."""
+    """Killed: the limit of processes and threads, over all of them."""
     OUTPUT_LIMIT = "OUTPUT_LIMIT"
     """Killed: it went on writing far beyond the output limit."""
     SIGNALED = "SIGNALED"

@@ -138,7 +138,7 @@ def _own_group() -> Path:
     """The server's own group, able to have others below it."""
     point, root = _mounted()
     lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    own = next(line.removeprefix("0::") for line in lines if line.startswith("0::"))
+    own = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
     within = os.path.relpath(own, root)
     if within.startswith(".."):
         raise OSError(errno.ENOENT, f"the server's own group {own!r} lies outside of what is mounted at {point}")

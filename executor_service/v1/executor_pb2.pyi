@@ -48,7 +48,7 @@ class _OutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     OUTCOME_MEMORY_LIMIT: _Outcome.ValueType  # 6
     """Killed: the memory limit, over all its processes."""
     OUTCOME_PROCESS_LIMIT: _Outcome.ValueType  # 7
-    """Killed: the process limit, where the isolation level can tell; elsewhere the program sees fork fail."""
+    """Killed: the limit of processes and threads, over all of them."""
     OUTCOME_OUTPUT_LIMIT: _Outcome.ValueType  # 8
     """Killed: it went on writing far beyond the output limit."""
     OUTCOME_SIGNALED: _Outcome.ValueType  # 9
@@ -76,7 +76,7 @@ OUTCOME_CPU_LIMIT: Outcome.ValueType  # 5
 OUTCOME_MEMORY_LIMIT: Outcome.ValueType  # 6
 """Killed: the memory limit, over all its processes."""
 OUTCOME_PROCESS_LIMIT: Outcome.ValueType  # 7
-"""Killed: the process limit, where the isolation level can tell; elsewhere the program sees fork fail."""
+"""Killed: the limit of processes and threads, over all of them."""
 OUTCOME_OUTPUT_LIMIT: Outcome.ValueType  # 8
 """Killed: it went on writing far beyond the output limit."""
 OUTCOME_SIGNALED: Outcome.ValueType  # 9
@@ -668,7 +668,7 @@ class ExecutionResult(google.protobuf.message.Message):
     cpu_time_s: builtins.float
     """CPU time of all its processes."""
     peak_memory_bytes: builtins.int
-    """The most resident memory at once. 0 where it can't be known."""
+    """The most memory at once. 0 where it can't be known."""
     isolation_level: global___IsolationLevel.ValueType
     """Isolation that it ran under."""
     profile: builtins.str

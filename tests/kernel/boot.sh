@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Runs pytest on another kernel: Debian's user-mode Linux (6.1), started as a process, with control groups of version 2
+# Runs pytest on another kernel: Debian's user-mode Linux (6.1 or 6.12), started as a process, with control groups of version 2
 # and this machine's files. It has one CPU and no Landlock, and a Python starts several times more slowly there.
-# usage: tests/kernel/boot.sh ROW ARGUMENTS-OF-PYTEST...   with KERNEL_MEMORY (3G), KERNEL_TIMEOUT (900 s)
+# usage: tests/kernel/boot.sh ROW ARGUMENTS-OF-PYTEST...
+# with KERNEL (linux.uml), KERNEL_MEMORY (3G), KERNEL_TIMEOUT (900 s), KERNEL_ROUNDS (1): how often each bomb is set off.
 # Rows: root | delegated: an ordinary user in a group that is its own | systemd: one with a systemd of its own | user: in
 # a group that is not its own | no-namespaces: the same where user.max_user_namespaces is 0 | no-sysadmin: root without
 # CAP_SYS_ADMIN.
 set -eu
 cd "$(dirname "$0")/../.."
 row=$1; shift
-command -v linux.uml >/dev/null || { echo "$0: there is no linux.uml (Debian: user-mode-linux)"; exit 2; }
+kernel=${KERNEL:-linux.uml}
+command -v "$kernel" >/dev/null || { echo "$0: there is no $kernel (Debian: user-mode-linux)"; exit 2; }
 case $row in
     root) become="" ;;
     delegated | systemd | user | no-namespaces) become="setpriv --reuid=1000 --regid=1000 --clear-groups --inh-caps=-all" ;;
@@ -26,6 +28,7 @@ cat >"$folder/init" <<I
 #!/bin/bash
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp
 export PYTHONDONTWRITEBYTECODE=1 FAIRBOX_KERNEL_ROW=$row FAIRBOX_TEST_SLOWNESS=6 FAIRBOX_TEST_DISK=/usr/local/games
+export FAIRBOX_KERNEL_ROUNDS=${KERNEL_ROUNDS:-1}
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t tmpfs tmp /tmp; mount -t tmpfs run /run
 mkdir -p /dev/pts /dev/shm
 mount -t devpts pts /dev/pts; mount -t tmpfs shm /dev/shm; chmod 1777 /tmp /dev/shm
@@ -63,8 +66,8 @@ echo \$? >$folder/rc
 sync; halt -f -p
 I
 chmod 755 "$folder" "$folder/init"
-timeout -k 10 "${KERNEL_TIMEOUT:-900}" linux.uml mem="${KERNEL_MEMORY:-3G}" ubd0="$folder/disk" rootfstype=hostfs rootflags=/ rw \
-    init="$folder/init" con=null con0=null,fd:1 </dev/null >"$folder/console" 2>&1 || true
+timeout -k 10 "${KERNEL_TIMEOUT:-900}" "$kernel" mem="${KERNEL_MEMORY:-3G}" ubd0="$folder/disk" rootfstype=hostfs \
+    rootflags=/ rw init="$folder/init" con=null con0=null,fd:1 </dev/null >"$folder/console" 2>&1 || true
 cat "$folder/out" 2>/dev/null || tail -20 "$folder/console"
 [ -e "$folder/rc" ] || echo "$0: the kernel ended before the tests, or they took longer than ${KERNEL_TIMEOUT:-900} s"
 exit "$(cat "$folder/rc" 2>/dev/null || echo 125)"
