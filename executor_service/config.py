@@ -148,7 +148,7 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         5, least=0, most=19, help="Niceness of programs above the server's, from 0 to 19: they must not starve it."
     )
     cgroups: str = setting(
-        "auto", help="Groups get made below: auto (the server's own), none, or a path like /fairbox."
+        "auto", help="Control groups get made below: auto (the server's own), none, or a path like /fairbox."
     )
     workspace_dir: str = setting("", help="Where workspaces are kept; empty: a temporary folder of this server's life.")
     workspace_roots: list[str] = setting(
@@ -178,6 +178,8 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         unknown = sorted(self._named() - LANGUAGES.keys())
         if unknown:
             raise ConfigError(f"languages has {unknown[0]!r}, must be some of {', '.join(LANGUAGES)}")
+        if self.cgroups not in ("auto", "none") and (self.cgroups[:1] != "/" or ".." in Path(self.cgroups).parts):
+            raise ConfigError(f"cgroups is {self.cgroups!r}, must be auto, none or a path like /fairbox without ..")
         for root in self.workspace_roots:
             if not Path(root).is_absolute() or not Path(root).is_dir() or Path(root).resolve() == Path("/"):
                 raise ConfigError(f"workspace_roots has {root!r}, must be absolute paths of folders, and not /")

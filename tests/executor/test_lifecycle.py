@@ -253,6 +253,7 @@ async def test_an_unreachable_server_is_infrastructure() -> None:
         ),
         ("isolation=landlock", "isolation is 'landlock', must be at least min_isolation (namespaces)"),
         ("isolation=docker", "isolation is 'docker', must be one of: auto, namespaces, landlock"),
+        *((f"cgroups={each}", f"cgroups is {each!r}, must be auto, none or a path") for each in ("non", "/../other")),
         ("scratch=/no/such/folder", "scratch is '/no/such/folder', which can't be used"),
         ("profiles.python-base.lean=true", "profiles.python-base.lean is true, which python-base and one with"),
         ("profiles.x.lean=true profiles.x.packages=[numpy]", "profiles.x.lean is true, which python-base and one with"),
