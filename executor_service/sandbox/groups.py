@@ -52,6 +52,11 @@ class GroupTree:
         """Whether boxes have groups."""
         return self.folder is not None
 
+    @property
+    def works(self) -> bool:
+        """Whether boxes have groups."""
+        return bool(self.folders)
+
     def create(self, name: str, *, memory_bytes: int, processes: int) -> RunGroups:
         """Makes the group of one box."""
         group = RunGroups(self.folder and self.folder / name, self.resets)

@@ -9,7 +9,6 @@ import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,20 +18,18 @@ from executor_service.config import ExecutorConfig
 from executor_service.core.admission import Admission
 from executor_service.core.dedup import DedupTable
 from executor_service.core.tally import RunTally
-from executor_service.model import IsolationLevel
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.groups import find_groups
-from executor_service.sandbox.host import Host, inspect_host
+from executor_service.sandbox.host import Host
 from executor_service.sandbox.lease_page import LeasePage
+from executor_service.sandbox.machine import LevelFacts
 from executor_service.sandbox.report import SandboxFailure
-from executor_service.sandbox.seccomp import compile_filter
 from executor_service.server.access import ACCESS
-from executor_service.server.bundles import AT_ONCE
 from executor_service.server.compiler import Compiler
 from executor_service.server.displayed import DisplayedPrograms, Router
 from executor_service.server.http import open_gateway
 from executor_service.server.leases import LeaseGate, NoLimiter
-from executor_service.server.levels import OFFERED, LevelFacts, choose, no_longer, scratch_folder, try_level
+from executor_service.server.levels import choose, most_boxes, no_longer, scratch_folder, try_levels
 from executor_service.server.metrics import executor_metrics
 from executor_service.server.plans import Planner, minimal_environment
 from executor_service.server.probe import Capabilities, probed
@@ -44,7 +41,6 @@ from executor_service.server.service import SERVICE_NAME, ExecutorService, sessi
 from executor_service.server.session_table import SessionTable
 from executor_service.server.sessions import Sessions
 from executor_service.server.status import status
-from executor_service.server.toolchains import find_toolchains
 from executor_service.server.verify import Verifier
 from executor_service.server.verify_cases import Grader
 from executor_service.server.workspace_calls import Hold, WorkspaceCalls
@@ -61,10 +57,6 @@ from limiter import ExecutorSession
 
 _LOG = logging.getLogger("executor_service")
 
-_BOXES_EACH = 2
-"""For each program: a case of a verification runs candidate and checker apart."""
-_SPARE_BOXES = 4 + AT_ONCE
-"""Beyond those: some are being cleared or made while others run, and bundles are read in some."""
 _M_MMAP_THRESHOLD = -3
 _OF_ITS_OWN = 1 << 20
 """Bytes from which memory is given back to the system when it is freed: what programs send comes in such pieces. The
@@ -247,37 +239,25 @@ async def open_boxes(
 
     Workspaces are below `store`."""
     groups = await asyncio.to_thread(find_groups, config.cgroups)
-    profiles = config.runtime_profiles()
-    most = _BOXES_EACH * config.max_concurrent + config.max_sessions + _SPARE_BOXES
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, groups.remove)
-        host = inspect_host(
-            python=config.python,
-            groups=groups,
-            seccomp=compile_filter(),
-            boxes=most * len(profiles),
-            nice=config.nice,
-            store=store,
-        )
-        host = find_toolchains(config.offered(), host, config.toolchain_folders())
         scratch = stack.enter_context(scratch_folder(config.scratch))
-        hosts = {level: replace(host, level=level, scratch=scratch, seccomp=compile_filter(level)) for level in OFFERED}
-        levels = [await try_level(hosts[level], clock) for level in OFFERED]
-        host = hosts[choose(levels, config.isolation, IsolationLevel(config.min_isolation), host)]
+        tried = await try_levels(config, clock, groups=groups, scratch=scratch, store=store)
+        host = tried.hosts[choose(tried, config)]
         boxes = Boxes(
             host,
             clock,
-            profiles=profiles,
+            profiles=config.runtime_profiles(),
             env=minimal_environment(host),
             limits=config.policy().defaults,
             spare=config.spare_boxes,
-            most=most,
+            most=most_boxes(config),
         )
         try:
             await stack.enter_async_context(boxes)
         except SandboxFailure as failure:
             raise no_longer(host, failure) from None
-        yield host, boxes, levels
+        yield host, boxes, tried.levels
 
 
 async def open_work(

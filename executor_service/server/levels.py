@@ -13,28 +13,35 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
+from executor_service.config import ExecutorConfig
 from executor_service.languages import PYTHON_BASE
 from executor_service.model import InputFile, IsolationLevel, Limits
 from executor_service.sandbox.boxes import Boxes
-from executor_service.sandbox.host import Host
+from executor_service.sandbox.findings import level_finding
+from executor_service.sandbox.groups import GroupTree
+from executor_service.sandbox.host import Host, inspect_host
+from executor_service.sandbox.machine import LevelFacts, look
 from executor_service.sandbox.report import Mode, Plan, SandboxFailure
+from executor_service.sandbox.seccomp import compile_filter
 from executor_service.sandbox.template import Profile
+from executor_service.server.bundles import AT_ONCE
 from executor_service.server.plans import minimal_environment
+from executor_service.server.toolchains import find_toolchains
 from fairbox.clock import Clock
 from fairbox.errors import ConfigError, FairboxError
 
 AUTO = "auto"
 OFFERED = (IsolationLevel.NAMESPACES, IsolationLevel.LANDLOCK)
 """Strongest first."""
-_SYSCTLS = (
-    "user/max_user_namespaces",
-    "kernel/unprivileged_userns_clone",
-    "kernel/apparmor_restrict_unprivileged_userns",
-)
+_BOXES_EACH = 2
+"""For each program: a case of a verification runs candidate and checker apart."""
+_SPARE_BOXES = 4 + AT_ONCE
+"""Beyond those: some are being cleared or made while others run, and bundles are read in some."""
 _LIMITS = Limits(
     wall_time_s=20.0,
     cpu_time_s=20.0,
@@ -66,14 +73,33 @@ print(", ".join(name for name, attempt in attempts.items() if works(attempt)) or
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LevelFacts:
-    """One isolation level."""
+class Tried(NamedTuple):
+    """What a server is made of at each level, and how the levels are, the strongest first."""
 
-    level: IsolationLevel
-    available: bool
-    reason: str = ""
-    """Why not."""
+    hosts: Mapping[IsolationLevel, Host]
+    levels: Sequence[LevelFacts]
+
+
+def most_boxes(config: ExecutorConfig) -> int:
+    """Boxes of one profile that may be there at once."""
+    return _BOXES_EACH * config.max_concurrent + config.max_sessions + _SPARE_BOXES
+
+
+async def try_levels(
+    config: ExecutorConfig, clock: Clock, *, groups: GroupTree, scratch: str, store: str = ""
+) -> Tried:
+    """Looks at the machine as `config` says and tries every level. FairboxError if not even that can be done."""
+    host = inspect_host(
+        python=config.python,
+        groups=groups,
+        seccomp=compile_filter(),
+        boxes=most_boxes(config) * len(config.runtime_profiles()),
+        nice=config.nice,
+        store=store,
+    )
+    host = find_toolchains(config.offered(), host, config.toolchain_folders())
+    hosts = {level: replace(host, level=level, scratch=scratch, seccomp=compile_filter(level)) for level in OFFERED}
+    return Tried(hosts, [await try_level(hosts[level], clock) for level in OFFERED])
 
 
 async def try_level(host: Host, clock: Clock) -> LevelFacts:
@@ -81,7 +107,7 @@ async def try_level(host: Host, clock: Clock) -> LevelFacts:
     try:
         could = await _attempt(host, clock)
     except SandboxFailure as failure:
-        return LevelFacts(host.level, available=False, reason=str(failure))
+        return LevelFacts(host.level, available=False, reason=str(failure), number=failure.number)
     if could != "nothing":
         return LevelFacts(host.level, available=False, reason=f"a program could {could}")
     return LevelFacts(host.level, available=True)
@@ -110,7 +136,8 @@ async def _attempt(host: Host, clock: Clock) -> str:
             report = await sandbox.run()
     if signals:
         return "signal the server"
-    return report.stdout.text.strip() or f"not even be run: {report.stderr.text.strip()[-500:]}"
+    said = report.stderr.text.strip().rpartition("\n")[2]
+    return report.stdout.text.strip() or f"not even be run: {said[-500:]}"
 
 
 @contextlib.contextmanager
@@ -140,20 +167,33 @@ def _signalled() -> Iterator[list[int]]:
         signal.signal(signal.SIGURG, before)
 
 
-def choose(facts: Sequence[LevelFacts], wanted: str, minimum: IsolationLevel, host: Host) -> IsolationLevel:
-    """The strongest level that is available, wanted and at least `minimum`. FairboxError in one sentence."""
+def allowed(levels: Sequence[LevelFacts], config: ExecutorConfig) -> IsolationLevel | None:
+    """The strongest level that works and that `isolation` and `min_isolation` allow."""
     order = list(IsolationLevel)
-    for fact in facts:
-        allowed = order.index(fact.level) >= order.index(minimum) and wanted in (AUTO, fact.level.value)
-        if fact.available and allowed:
-            return fact.level
+    least = order.index(IsolationLevel(config.min_isolation))
+    for facts in levels:
+        if facts.available and order.index(facts.level) >= least and config.isolation in (AUTO, facts.level.value):
+            return facts.level
+    return None
+
+
+def choose(tried: Tried, config: ExecutorConfig) -> IsolationLevel:
+    """The same. FairboxError in one sentence, that of `fairbox doctor`, if there is none."""
+    if (level := allowed(tried.levels, config)) is not None:
+        return level
+    host = tried.hosts[OFFERED[0]]
+    machine = look(python=host.python, root=host.privileged)
+    found = [level_finding(machine, facts) for facts in tried.levels]
     whys = [
-        f"{fact.level.value}: {fact.reason or 'works, but isolation and min_isolation exclude it'}" for fact in facts
+        f"{each.question}: {each.sentence} (change: {each.remedy})"
+        if each.remedy
+        else f"{each.question}: works, but isolation and min_isolation exclude it"
+        for each in found
     ]
-    worst = wanted if wanted != AUTO else facts[0].level.value
+    worst = config.isolation if config.isolation != AUTO else found[0].question
     raise FairboxError(
-        f"isolation level '{worst}' does not work here, and no other level of at least '{minimum.value}' is allowed: "
-        f"{'; '.join(whys)}; {_advice(host)}"
+        f"isolation level '{worst}' does not work here, and no other level of at least '{config.min_isolation}' is "
+        f"allowed: {'; '.join(whys)}"
     )
 
 
@@ -174,15 +214,3 @@ def scratch_folder(parent: str) -> Iterator[str]:
         yield os.path.realpath(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _advice(host: Host) -> str:
-    if host.privileged:
-        capabilities = "CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_SETUID, CAP_SETGID, CAP_SETPCAP, CAP_CHOWN and CAP_KILL"
-        return f"root needs {capabilities}, and a seccomp profile that lets it mount"
-    values = []
-    for name in _SYSCTLS:
-        path = Path("/proc/sys") / name
-        value = path.read_text(encoding="ascii").strip() if path.exists() else "absent"
-        values.append(f"{name.replace('/', '.')} ({value})")
-    return f"look at {', '.join(values)}, and at the container's seccomp profile"

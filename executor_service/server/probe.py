@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from executor_service.languages import LANGUAGES, LanguageSpec
 from executor_service.model import Limits
 from executor_service.sandbox.boxes import Boxes
+from executor_service.sandbox.machine import LevelFacts
 from executor_service.sandbox.report import SandboxFailure
-from executor_service.server.levels import LevelFacts
 from executor_service.server.plans import Planner
 from executor_service.v1 import executor_pb2 as pb
 

@@ -1,0 +1,30 @@
+"""`fairbox doctor`: what this machine offers to an executor. The executor itself looks, as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from fairbox.errors import EXIT_FAILURE
+
+_ELSEWHERE = {
+    "question": "kernel",
+    "answer": "no",
+    "sentence": f"this is {platform.system()}, and an executor needs Linux",
+    "remedy": "executor=HOST:PORT of a machine with Linux, or a virtual machine; clients work here",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; 0 if at least one isolation level works, 1 otherwise."""
+    if platform.system() == "Linux":
+        return subprocess.run([sys.executable, "-m", "executor_service.doctor", *argv], check=False).returncode  # noqa: S603
+    if "--json" in argv:
+        report = {"works": False, "level": "", "levels": {}, "findings": [_ELSEWHERE], "machine": None}
+        print(json.dumps(report))
+    else:
+        print("{answer} {question}: {sentence}\n  change: {remedy}".format(**_ELSEWHERE))
+    return EXIT_FAILURE
