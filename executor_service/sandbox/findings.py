@@ -48,6 +48,18 @@ _OPEN_POD = (
 )
 
 
+_DELEGATED = {
+    Where.DOCKER: "docker run --cgroupns=private --security-opt writable-cgroups=true",
+    Where.PODMAN: "podman run --cgroupns=private --security-opt unmask=/sys/fs/cgroup",
+    Where.KUBERNETES: "cgroup_writable = true for the runtime of containerd 2.1 or newer, and root in the container",
+}
+_DELEGATE = "Delegate=yes in the unit that starts it; loginctl enable-linger USER, for a systemd of one's own"
+_MORE_SHM = {
+    Where.HOST: "mount -o remount,size=1g /dev/shm",
+    Where.KUBERNETES: "an emptyDir of medium Memory at /dev/shm",
+}
+
+
 class Answer(StrEnum):
     """Whether it is as good as it can be."""
 
@@ -87,8 +99,8 @@ def level_finding(machine: Machine, tried: LevelFacts) -> Finding:
     """Whether a level works; if not, why, and what changes that."""
     if tried.available:
         return Finding(tried.level.value, Answer.YES, "a program ran there and got out by none of its attempts")
-    find = _against_namespaces if tried.level is IsolationLevel.NAMESPACES else _against_landlock
-    obstacles = list(find(machine, tried))
+    bare = tried.level is IsolationLevel.LANDLOCK
+    obstacles = list(_against_landlock(machine) if bare else _against_namespaces(machine, tried))
     if not obstacles:
         hint = f"journalctl -k: it may name who refused it; look at {_shown(machine)}"
         return Finding(tried.level.value, Answer.NO, tried.reason, hint)
@@ -111,7 +123,7 @@ def _remedy(machine: Machine, obstacles: Sequence[_Obstacle]) -> str:
 
 def _against_namespaces(machine: Machine, tried: LevelFacts) -> Iterator[_Obstacle]:
     if machine.root:
-        yield from _without_capabilities(machine, machine.lacking)
+        yield from _without_capabilities(machine.lacking)
     else:
         yield from _against_user_namespaces(machine, tried)
     yield from _filtered(machine, tried)
@@ -183,7 +195,7 @@ def _labelled(machine: Machine, tried: LevelFacts) -> Iterator[_Obstacle]:
         )
 
 
-def _without_capabilities(machine: Machine, lacking: Sequence[str]) -> Iterator[_Obstacle]:
+def _without_capabilities(lacking: Sequence[str]) -> Iterator[_Obstacle]:
     if lacking:
         yield _Obstacle(
             f"root needs {', '.join(lacking)} and has {'it' if len(lacking) == 1 else 'them'} not",
@@ -192,7 +204,7 @@ def _without_capabilities(machine: Machine, lacking: Sequence[str]) -> Iterator[
         )
 
 
-def _against_landlock(machine: Machine, tried: LevelFacts) -> Iterator[_Obstacle]:
+def _against_landlock(machine: Machine) -> Iterator[_Obstacle]:
     needed = f"Linux {_LANDLOCK_LINUX[NEEDED_ABI]} or newer"
     if machine.landlock:
         if machine.landlock < NEEDED_ABI:
@@ -221,7 +233,7 @@ def _against_landlock(machine: Machine, tried: LevelFacts) -> Iterator[_Obstacle
                 "python=/usr/bin/python3, or another interpreter that everybody may read",
                 here=True,
             )
-        yield from _without_capabilities(machine, [name for name in machine.lacking if name not in _FOR_NAMESPACES])
+        yield from _without_capabilities([name for name in machine.lacking if name not in _FOR_NAMESPACES])
 
 
 def findings(machine: Machine, levels: Sequence[LevelFacts]) -> list[Finding]:
@@ -248,14 +260,10 @@ def _of_the_system(machine: Machine, tried: LevelFacts) -> Iterator[Finding]:
         return Finding(question, Answer.NO, cause, _remedy(machine, against))
 
     about_users = [] if machine.root else list(_against_user_namespaces(machine, tried))
-    lacking = machine.lacking if machine.root else ()
+    lacking = list(_without_capabilities(machine.lacking)) if machine.root else []
     yield finding("kernel", list(_against_old_kernel(machine)), machine.release)
     yield finding("user namespaces", about_users, ("root needs none; " if machine.root else "") + _shown(machine))
-    yield finding(
-        "capabilities",
-        list(_without_capabilities(machine, lacking)),
-        "root has those it needs" if machine.root else "an ordinary user needs none",
-    )
+    yield finding("capabilities", lacking, "root has those it needs" if machine.root else "an ordinary user needs none")
     yield finding("seccomp", list(_filtered(machine, tried)), "a filter" if machine.seccomp else "no filter")
     yield finding("AppArmor", list(_profiled(machine, tried)), machine.apparmor or "no profile confines this process")
     yield finding("SELinux", list(_labelled(machine, tried)), "enforces" if machine.selinux else "off or permissive")
@@ -266,51 +274,33 @@ def _shown(machine: Machine) -> str:
 
 
 def _landlock(machine: Machine) -> Finding:
-    version, newest = machine.landlock, max(_LANDLOCK_LINUX)
-    facts = LevelFacts(IsolationLevel.LANDLOCK, available=False)
+    version = machine.landlock
     if version == 0:
-        (first, *_) = _against_landlock(machine, facts)
+        (first, *_) = _against_landlock(machine)
         return Finding("Landlock", Answer.NO, first.cause, _remedy(machine, [first]))
     lacking = [text for since, text in _LANDLOCK_BRINGS.items() if since > version]
-    if not lacking:
-        return Finding("Landlock", Answer.YES, f"version {version}")
-    return Finding(
-        "Landlock",
-        Answer.PARTLY,
-        f"version {version}, knows nothing of {', '.join(lacking)}",
-        f"Linux {_LANDLOCK_LINUX[newest]} or newer",
-    )
+    sentence = f"version {version}" + (f", knows nothing of {', '.join(lacking)}" if lacking else "")
+    return _judged("Landlock", not lacking, sentence, f"Linux {_LANDLOCK_LINUX[max(_LANDLOCK_LINUX)]} or newer")
 
 
 def _groups(machine: Machine) -> Finding:
     """Whether boxes get control groups, and who delegates them."""
     groups, question = machine.groups, "control groups"
     if groups.works:
-        handed = ", ".join(name for name in groups.controllers if name in ("memory", "pids", "cpu", "cpuacct"))
-        sentence = f"version {groups.version}, {groups.path} with {handed} by {_giver(machine)}"
-        return Finding(question, Answer.YES, sentence)
-    watched = "limits are held by looking every 25 ms"
-    if groups.version != 2:
-        return Finding(
-            question,
-            Answer.NO,
-            f"{f'version {groups.version}' if groups.version else 'none'}, not used: {watched}",
-            "systemd.unified_cgroup_hierarchy=1 on the kernel's command line",
-        )
-    remedies = {
-        Where.DOCKER: "docker run --cgroupns=private --security-opt writable-cgroups=true",
-        Where.PODMAN: "podman run --cgroupns=private --security-opt unmask=/sys/fs/cgroup",
-        Where.KUBERNETES: "cgroup_writable = true for the runtime of containerd 2.1 or newer, as root of the container",
-        Where.HOST: "systemd-run --user --scope -p Delegate=yes COMMAND"
-        if machine.systemd_user
-        else "Delegate=yes in the unit that starts it; loginctl enable-linger USER, for a systemd of one's own",
-    }
-    return Finding(
-        question,
-        Answer.NO,
-        f"version 2, nobody has delegated {groups.path} to this user: {watched}",
-        remedies[machine.where],
-    )
+        handed = [name for name in ("memory", "pids", "cpu") if name in groups.controllers]
+        sentence = f"version {groups.version}, {groups.path} with {', '.join(handed)} by {_giver(machine)}"
+        remedy = "Delegate=memory pids cpu, in the unit; for users: systemctl edit user@.service"
+        return _judged(question, len(handed) == 3, sentence, remedy)
+    if not groups.wanted:
+        sentence, remedy = "the setting cgroups switches them off", "cgroups=auto"
+    elif groups.version != 2:
+        sentence = "version 1, which is not used" if groups.version else "none is mounted"
+        remedy = "systemd.unified_cgroup_hierarchy=1 on the kernel's command line"
+    else:
+        sentence = f"version 2, nobody has delegated {groups.path} to this user"
+        own = "systemd-run --user --scope -p Delegate=yes COMMAND"
+        remedy = _DELEGATED.get(machine.where) or (own if machine.systemd_user else _DELEGATE)
+    return Finding(question, Answer.NO, f"{sentence}: limits are held by looking every 25 ms", remedy)
 
 
 def _giver(machine: Machine) -> str:
@@ -323,51 +313,39 @@ def _giver(machine: Machine) -> str:
 
 
 def _of_memory(machine: Machine) -> Iterator[Finding]:
-    enough = machine.memory_bytes >= _LEAST_MEMORY
-    yield Finding(
+    yield _judged(
         "memory",
-        Answer.YES if enough else Answer.PARTLY,
+        machine.memory_bytes >= _LEAST_MEMORY,
         f"{machine.memory_bytes >> 20} MiB, swap {machine.swap_bytes >> 20} MiB",
-        "" if enough else "limits.memory_bytes and max_concurrent: their product should fit",
+        "limits.memory_bytes and max_concurrent, so that their product fits",
     )
-    room = machine.shm_bytes >= _LEAST_SHM
-    yield Finding(
+    yield _judged(
         "/dev/shm",  # noqa: S108 - its name
-        Answer.YES if room else Answer.PARTLY,
+        machine.shm_bytes >= _LEAST_SHM,
         f"{machine.shm_bytes >> 20} MiB, for engines and trainers; programs have their own",
-        ""
-        if room
-        else {
-            Where.DOCKER: "docker run --shm-size=1g",
-            Where.PODMAN: "podman run --shm-size=1g",
-            Where.KUBERNETES: "an emptyDir of medium Memory at /dev/shm",
-        }.get(machine.where, "mount -o remount,size=1g /dev/shm"),
+        _MORE_SHM.get(machine.where) or f"{machine.where} run --shm-size=1g",
     )
 
 
 def _limits(machine: Machine, level: IsolationLevel) -> Iterator[Finding]:
     """How well each limit is held at a level that works."""
-    grouped, remedy = machine.groups.works, _groups(machine).remedy
-    bare = level is IsolationLevel.LANDLOCK
+    bare, groups = level is IsolationLevel.LANDLOCK, _groups(machine)
+    shared = bare and not machine.root
+    for limit, controller, otherwise in (
+        ("memory", "memory", "looked at every 25 ms, passed by what fits into them"),
+        ("processes", "pids", "counted every 25 ms, with a bound for all programs together" if shared else ""),
+        ("CPU time", "", "that of children that nobody waits for is lost"),
+    ):
+        grouped = machine.groups.works and (not controller or controller in machine.groups.controllers)
+        held = f"held by the kernel, {'in a control group' if grouped else 'for the uid of the run'}"
+        yield _judged(f"{level}: {limit}", grouped or not otherwise, (not grouped and otherwise) or held, groups.remedy)
+    disk = "only the size of each file is held" if bare else "held by the kernel: the folders have that size"
+    yield _judged(f"{level}: disk", not bare, disk, "scratch=FOLDER of a volume with a size for all")
+    yield Finding(f"{level}: files, output, wall time", Answer.YES, "held by the kernel and the server")
+    network = "none to be had" if bare else "a loopback of its own and nothing else"
+    yield Finding(f"{level}: network", Answer.YES, network)
 
-    def finding(limit: str, exact: str, otherwise: str = "", change: str = "") -> Finding:
-        answer = Answer.PARTLY if otherwise else Answer.YES
-        return Finding(f"{level}: {limit}", answer, otherwise or exact, change)
 
-    if grouped:
-        for limit in ("memory", "processes", "CPU time"):
-            yield finding(limit, "held by the kernel, in a control group")
-    else:
-        yield finding("memory", "", "looked at every 25 ms, passed by what fits into them", remedy)
-        shared = bare and not machine.root
-        counted = "counted every 25 ms, with a bound for all programs together" if shared else ""
-        yield finding("processes", "held by the kernel, for the uid of the run", counted, remedy if counted else "")
-        yield finding("CPU time", "", "that of children that nobody waits for is lost", remedy)
-    if bare:
-        yield finding(
-            "disk", "", "only the size of each file is held", "scratch=FOLDER of a volume with a size for all"
-        )
-    else:
-        yield finding("disk", "held by the kernel: the folders have that size")
-    yield finding("files, output, wall time", "held by the kernel and the server")
-    yield finding("network", "none to be had" if bare else "a loopback of its own and nothing else")
+def _judged(question: str, good: bool, sentence: str, remedy: str) -> Finding:
+    """ "yes" or "partly"."""
+    return Finding(question, Answer.YES if good else Answer.PARTLY, sentence, "" if good else remedy)

@@ -42,16 +42,12 @@ _HARMLESS = "/proc/sys/fs/binfmt_misc"
 
 
 class Where(StrEnum):
-    """What this process is in."""
+    """What this process is in: no container that is known, one of Docker or podman, or a pod."""
 
     HOST = "host"
-    """No container that is known."""
     DOCKER = "docker"
-    """A container of Docker."""
     PODMAN = "podman"
-    """A container of podman."""
     KUBERNETES = "kubernetes"
-    """A pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +74,8 @@ class GroupFacts:
     """Those that it can hand down."""
     works: bool = False
     """Whether boxes get groups."""
+    wanted: bool = True
+    """False: `cgroups` is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ def look(*, python: str, root: bool, cgroups: str = "none") -> Machine:
     version = landlock.abi()
     number = 0 if version else ctypes.get_errno()
     groups = _groups(cgroups)
-    bound = _number(f"/sys/fs/cgroup{groups.path}/memory.max") if groups.version == 2 else None
+    bound = _number(f"/sys/fs/cgroup{groups.path}/memory.max")
     total = int(memory.get("MemTotal", 0)) << 10
     return Machine(
         kernel=_kernel(platform.release()),
@@ -198,14 +196,16 @@ def _groups(setting: str) -> GroupFacts:
     mounts = [line.split() for line in _lines("/proc/self/mountinfo")]
     mounted = next((words for words in mounts if words[words.index("-") + 1] == "cgroup2"), None)
     legacy = sorted(name for name in own if name)
+    if setting == "none":
+        return GroupFacts(wanted=False)
     if legacy or mounted is None:
-        if setting == "none" or not legacy:
-            return GroupFacts(version=1 if legacy else 0)
+        if not legacy:
+            return GroupFacts()
         tree = find_groups(setting)
         tree.remove()
         return GroupFacts(1, next(iter(own.values())), tuple(legacy), works=tree.works)
     inside, point = mounted[3:5]
-    path = os.path.relpath(own.get("", "/"), inside) if setting in ("auto", "none") else setting.strip("/")
+    path = os.path.relpath(own.get("", "/"), inside) if setting == "auto" else setting.strip("/")
     folder = Path(point) / path
     if folder.name == _SERVER_LEAF:
         folder = folder.parent
@@ -214,9 +214,8 @@ def _groups(setting: str) -> GroupFacts:
     shown = f"/{os.path.relpath(folder, point)}".removesuffix("/.") or "/"
     controllers = tuple(_text(folder / "cgroup.controllers").split())
     files = (folder, folder / "cgroup.procs", folder / "cgroup.subtree_control")
-    may = setting != "none" and ".." not in Path(path).parts and all(os.access(file, os.W_OK) for file in files[:2])
-    # The root of the machine's hierarchy hands everything down; elsewhere it has to be said.
-    works = may and os.access(files[2], os.W_OK) and bool({"memory", "pids"} & set(controllers))
+    may = ".." not in Path(path).parts and all(os.access(file, os.W_OK) for file in files)
+    works = may and bool({"memory", "pids"} & set(controllers))
     return GroupFacts(2, shown, controllers, works=works)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ NO_NAMESPACES = [
     *PREFIX, "unshare", "--user", "--map-root-user", "sh", "-c",
     'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"', "sh",
 ]  # fmt: skip
+NO_SYSADMIN = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
 FILTER = """
 import os, sys, pyseccomp
 rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
@@ -82,46 +81,45 @@ def test_what_keeps_the_executor_from_looking_at_all_is_said_as_the_server_says_
     assert finding(report, "executor")["sentence"] in refused.stderr
 
 
-@contextlib.contextmanager
-def served(*settings: str, prefix: list[str]) -> Iterator[dict[str, bool]]:
-    """Levels of a server, and whether each works."""
-    assert PYTHON is not None
-    with running("cgroups=none", *settings, prefix=prefix, python=PYTHON, env=ENV, cwd=HOME) as server:
-        levels = server.status().isolation_levels
-        yield {
-            pb.IsolationLevel.Name(each.level).removeprefix("ISOLATION_LEVEL_").lower(): each.available
-            for each in levels
-        }
+RESTRICTED = {
+    "no-namespaces": f"{MAX_USER_NAMESPACES} (0)",
+    "no-unshare": "a seccomp filter is on this process",
+    "no-sysadmin": "root needs CAP_SYS_ADMIN",
+}
+"""Who may make no namespaces, and how the cause is called."""
 
 
 @pytest.mark.skipif(PYTHON is None, reason="no interpreter that an ordinary user may start, or no setpriv")
-@pytest.mark.parametrize("who", ["root", "user", "no-namespaces", "no-unshare"])
-def test_levels_are_those_of_a_server(who: str) -> None:
-    if who == "root" and os.geteuid() != 0:
+@pytest.mark.parametrize("who", ["root", "user", *RESTRICTED])
+def test_a_server_takes_the_level_or_refuses_with_the_same_words(who: str) -> None:
+    if who in ("root", "no-sysadmin") and os.geteuid() != 0:
         pytest.skip("takes root")
-    prefix = {"root": [], "user": PREFIX, "no-namespaces": NO_NAMESPACES, "no-unshare": filtered()}[who]
-    settings = [f"python={PYTHON}", "min_isolation=landlock"]
-    code, report = examined(*settings, prefix=prefix, python=PYTHON or "")
-    assert report["levels"]["namespaces"] is (who in ("root", "user")), report
-    if code == 0:
-        with served(*settings, prefix=prefix) as levels:
-            assert levels == report["levels"]
-    # At the least level that a server takes if nothing is said.
-    code, report = examined(prefix=prefix, python=PYTHON or "")
-    if report["levels"]["namespaces"]:
-        assert report["level"] == "namespaces"
-        return
-    words, _, _ = command("cgroups=none", python=PYTHON or "")
-    refused = subprocess.run(
-        [*prefix, *words], capture_output=True, text=True, timeout=60, cwd=HOME, env=os.environ | ENV
+    prefix = {"root": [], "user": PREFIX, "no-namespaces": NO_NAMESPACES, "no-sysadmin": NO_SYSADMIN}.get(
+        who, filtered()
     )
-    (sentence,) = refused.stderr.strip().splitlines()
-    said = finding(report, "namespaces")
+    assert PYTHON is not None
+    code, report = examined(f"python={PYTHON}", prefix=prefix, python=PYTHON)
+    assert code == (0 if any(report["levels"].values()) else 1)
+    assert report["levels"]["namespaces"] is (who not in RESTRICTED), report
+    settings = ["cgroups=none", f"python={PYTHON}", "min_isolation=landlock"]
+    if code == 0:
+        with running(*settings, prefix=prefix, python=PYTHON, env=ENV, cwd=HOME) as server:
+            found = server.status().isolation_levels
+        names = {pb.IsolationLevel.Name(each.level).removeprefix("ISOLATION_LEVEL_").lower(): each for each in found}
+        assert {name: each.available for name, each in names.items()} == report["levels"]
+    if who not in RESTRICTED:
+        assert (report["level"], finding(report, "executor")["answer"]) == ("namespaces", "yes")
+        return
+    # No less than that level is what a server takes if nothing is said.
+    words, _, _ = command(*settings[:2], python=PYTHON)
+    env = os.environ | ENV
+    refused = subprocess.run([*prefix, *words], capture_output=True, text=True, timeout=60, cwd=HOME, env=env)
+    sentence, said = refused.stderr.splitlines()[-1], finding(report, "namespaces")
+    assert sentence.startswith("executor: isolation level 'namespaces' does not work here")
     assert said["sentence"] in sentence
     assert said["remedy"] in sentence
-    cause = {"no-namespaces": f"{MAX_USER_NAMESPACES} (0)", "no-unshare": "a seccomp filter is on this process"}[who]
-    assert cause in said["sentence"]
-    assert finding(report, "executor")["answer"] == "no"
+    assert RESTRICTED[who] in said["sentence"]
+    assert (report["level"], finding(report, "executor")["answer"]) == ("", "no")
 
 
 def test_the_profile_that_it_names_is_there() -> None:

@@ -184,7 +184,7 @@ def test_what_stands_in_the_way_of_landlock(machine: Machine, cause: str, remedy
     assert remedy in found.remedy
 
 
-DELEGATED = GroupFacts(2, "/user.slice/user-1000.slice/user@1000.service/a.scope", ("memory", "pids"), works=True)
+DELEGATED = GroupFacts(2, "/user.slice/user@1000.service/a.scope", ("cpu", "memory", "pids"), works=True)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,13 @@ DELEGATED = GroupFacts(2, "/user.slice/user-1000.slice/user@1000.service/a.scope
         pytest.param(DEFAULT_OF_DOCKER, "nobody has", "writable-cgroups=true", id="Docker"),
         pytest.param(RESTRICTED, "nobody has", "cgroup_writable", id="Kubernetes"),
         pytest.param(
-            replace(USER, groups=GroupFacts(1, "/", ("memory",))), "version 1, not used", "unified", id="version 1"
+            replace(USER, groups=GroupFacts(1, "/", ("memory",))),
+            "version 1, which is not used",
+            "unified",
+            id="version 1",
+        ),
+        pytest.param(
+            replace(USER, groups=GroupFacts(wanted=False)), "switches them off", "cgroups=auto", id="none wanted"
         ),
     ],
 )
@@ -222,6 +228,13 @@ def test_every_no_has_a_remedy_and_no_yes_has_one(machine: Machine, works: bool)
     levels = [LevelFacts(level, works, "it failed", 0 if works else errno.EPERM) for level in IsolationLevel]
     for finding in findings(machine, levels):
         assert bool(finding.remedy) is (finding.answer is not Answer.YES), finding
+
+
+def test_a_group_without_a_controller_holds_no_limit_of_it() -> None:
+    machine = replace(USER, groups=replace(DELEGATED, controllers=("memory",)))
+    assert ask(machine, "control groups").answer is Answer.PARTLY
+    assert "Delegate=memory pids cpu" in ask(machine, "landlock: processes").remedy
+    assert ask(machine, "landlock: memory").answer is Answer.YES
 
 
 def test_limits_that_only_some_levels_hold() -> None:
