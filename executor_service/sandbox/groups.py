@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from executor_service.sandbox.inside.spec import Groups
 
 _PREFIX = "fairbox-"
-_LEAF = "fairbox-server"
+LEAF = "fairbox-server"
+"""Where the server moves itself, and what else was in its group."""
 _INITS = "inits"
 _CONTROLLERS = ("memory", "pids", "cpu")
 _FIRST = "10000"
@@ -51,11 +52,6 @@ class GroupTree:
     def works(self) -> bool:
         """Whether boxes have groups."""
         return self.folder is not None
-
-    @property
-    def works(self) -> bool:
-        """Whether boxes have groups."""
-        return bool(self.folders)
 
     def create(self, name: str, *, memory_bytes: int, processes: int) -> RunGroups:
         """Makes the group of one box."""
@@ -148,7 +144,7 @@ def _own_group() -> Path:
     if within.startswith(".."):
         raise OSError(errno.ENOENT, f"the server's own group {own!r} lies outside of what is mounted at {point}")
     base = point / within
-    if base.name == _LEAF:
+    if base.name == LEAF:
         return base.parent  # a server before this one, or with it, has moved this one
     _hand_down(base)
     return base
@@ -195,7 +191,7 @@ def _hand_down(group: Path) -> None:
 
 def _empty(group: Path) -> None:
     """Moves every process of a group into a leaf below it."""
-    leaf = group / _LEAF
+    leaf = group / LEAF
     leaf.mkdir(exist_ok=True)
     for _ in range(_ROUNDS):
         pids = (group / "cgroup.procs").read_text(encoding="ascii").split()

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from executor_service.model import IsolationLevel
-from executor_service.sandbox.groups import find_groups
+from executor_service.sandbox.groups import LEAF
 from executor_service.sandbox.inside import landlock
 
 CAPABILITIES = {
@@ -35,8 +35,6 @@ USERNS_CLONE = "kernel.unprivileged_userns_clone"
 APPARMOR_USERNS = "kernel.apparmor_restrict_unprivileged_userns"
 SYSCTLS = (MAX_USER_NAMESPACES, USERNS_CLONE, APPARMOR_USERNS)
 """What restricts user namespaces; the last two exist on some distributions alone."""
-_SERVER_LEAF = "fairbox-server"
-"""A group that a server before has moved its own group's processes into."""
 _HARMLESS = "/proc/sys/fs/binfmt_misc"
 """A mount that covers nothing: what is below it is always empty."""
 
@@ -199,15 +197,11 @@ def _groups(setting: str) -> GroupFacts:
     if setting == "none":
         return GroupFacts(wanted=False)
     if legacy or mounted is None:
-        if not legacy:
-            return GroupFacts()
-        tree = find_groups(setting)
-        tree.remove()
-        return GroupFacts(1, next(iter(own.values())), tuple(legacy), works=tree.works)
+        return GroupFacts(1, next(iter(own.values())), tuple(legacy)) if legacy else GroupFacts()
     inside, point = mounted[3:5]
     path = os.path.relpath(own.get("", "/"), inside) if setting == "auto" else setting.strip("/")
     folder = Path(point) / path
-    if folder.name == _SERVER_LEAF:
+    if folder.name == LEAF:
         folder = folder.parent
     while not folder.exists() and folder != Path(point):
         folder = folder.parent
