@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 
 from executor_service.model import InputFile, Limits
+from executor_service.sandbox.inside.meters import SPARE_PROCESSES
 
 PAGE = 4096
 _ADDRESS_SPACE_BASE = 4 << 30
 """Address space beyond the memory limit: runtimes reserve far more than they use. This is a backstop, not the limit."""
-_SPARE_PROCESSES = 8
-"""A control group or the init counts processes: the resource limit must not be met first, because nobody is told."""
 _SPARE_CPU_S = 2
 """Whole seconds by which one process may pass the limit for all; the init notices sooner, this holds if it does not."""
 _INODES = 16_384
@@ -27,7 +26,7 @@ def resource_limits(limits: Limits, *, reserves: int = 0) -> dict[str, int]:
         "RLIMIT_CPU": math.ceil(limits.cpu_time_s) + _SPARE_CPU_S,
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_NOFILE": limits.open_files,
-        "RLIMIT_NPROC": limits.processes + _SPARE_PROCESSES,
+        "RLIMIT_NPROC": limits.processes + SPARE_PROCESSES,
     }
 
 

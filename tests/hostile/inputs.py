@@ -20,10 +20,10 @@ from google.protobuf import json_format, message_factory, text_format
 from google.protobuf.message import Message
 
 from executor_service.v1 import executor_pb2 as pb
-from fairbox.reading import varint
 from limiter.v1 import limiter_pb2
 from limiter.wire import session_of
 from tests.hostile.capture import CAPTURED
+from tests.hostile.frames import LONG_FRAMES
 from tests.hostile.services import RPCS
 
 _BRIEF = pb.Limits(wall_time_s=3)
@@ -372,26 +372,6 @@ def _raw(to: str, data: bytes) -> Input:
     return Input(to, lambda: [data])
 
 
-_FRAMES = {
-    "190,000 that ask for nothing": (b"\x22\x00", 190_000),
-    "900,000 that ask for nothing": (b"\x22\x00", 900_000),
-    "7,000,000 that ask for nothing": (b"\x22\x00", 7_000_000),
-    "3,000,000 of fields nobody knows": (b"\xfa\x3f\x00", 3_000_000),
-    "17 MiB": (b"\x1a\xff\xff\x3f" + bytes((1 << 20) - 1), 17),
-}
-"""What a frame is made of, and how many of it."""
-
-
-def _frame(part: bytes, count: int) -> Input:
-    hello = _said(f'{{"hello": {_WORDS["HELLO"]}}}')
-    return Input("Session", lambda: [hello, part * count])
-
-
-def _hello(part: bytes, count: int) -> Input:
-    """As the field `hello` of the first frame."""
-    return Input("Session", lambda: [b"\x0a" + varint(len(part) * count) + part * count])
-
-
 INPUTS = {
     **{f"program: {name}": _program(code) for name, code in _lines(PROGRAMS).items()},
     **{f"cell: {name}": _cells(code) for name, code in _lines(FRAMES).items()},
@@ -408,8 +388,7 @@ INPUTS = {
     },
     **{f"printed: {name}": _verify(code, 1, stdio=_NUMBERS) for name, code in _lines(PRINTED).items()},
     **{name: _request(line) for name, line in _lines(REQUESTS + CAPTURED.lstrip()).items()},
-    **{f"a frame: {name}": _frame(*made) for name, made in _FRAMES.items()},
-    **{f"a hello: {name}": _hello(*made) for name, made in _FRAMES.items()},
+    **{name: Input("Session", make) for name, make in LONG_FRAMES.items()},
     **{
         f"{to}: {name}": _raw(to, data)
         for to in ("ExecuteCode", "VerifyCode", "PrepareWorkspace", "Session", "AcquireToken")

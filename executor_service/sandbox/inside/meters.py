@@ -8,6 +8,7 @@ or above what it was the last time by an eighth, and before they are killed.
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import select
@@ -27,7 +28,10 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 # Positions in /proc/PID/stat, counted from the state, which follows the name in parentheses.
 _CUTIME, _CSTIME = 13, 14
+_THREADS = 17
 _RSS = 21
+SPARE_PROCESSES = 8
+"""A control group or the init counts processes: the resource limit must not be met first, because nobody is told."""
 _CPU_CLOCK = 2
 """CPUCLOCK_SCHED of a process, in the low bits of a clock id."""
 _RUN = "run"
@@ -68,6 +72,8 @@ class Meters:
         """Who is in the box."""
         self.most_tasks = 0
         """Processes and threads that a use may have; 0: somebody else counts them."""
+        self._tasks = 0
+        """Processes and threads at the last look."""
         self._summed = 0
         """Resident sizes together from which on they are looked at again."""
         self._cpu_before = 0.0
@@ -148,23 +154,37 @@ class Meters:
         """
         if self.most_tasks and more_tasks(os.getpid(), self.most_tasks):
             return Reading(0.0, denied_forks=1)
-        resident = self._resident(memory_bytes, last=last)
+        stats = self._stats() if self._oom < 0 or self._cpu < 0 else {}
+        self._tasks = sum(_number(fields, _THREADS) for fields in stats.values())
+        resident = self._resident(stats, memory_bytes, last=last)
         denied = _more(self._processes, b"max", self._denied_before)
-        return Reading(max(0.0, self._cpu_s()), resident, _more(self._oom, b"oom_kill", self._oom_before), denied)
+        cpu_s = max(0.0, self._cpu_s(stats))
+        return Reading(cpu_s, resident, _more(self._oom, b"oom_kill", self._oom_before), denied)
 
-    def _resident(self, memory_bytes: int, *, last: bool) -> int:
+    def exceeds(self, worker: int) -> bool:
+        """Whether there were too many at the last look, where the server has not said yet how many may be: the resource
+        limit of the worker tells."""
+        if self._processes >= 0 or self._tasks <= 1:
+            return False
+        most = _most_processes(worker)
+        return most is not None and more_tasks(os.getpid(), most - SPARE_PROCESSES)
+
+    def _stats(self) -> dict[int, list[bytes]]:
+        """Of each process of the box."""
+        return {pid: _stat(pid) for pid in self.pids()}
+
+    def _resident(self, stats: dict[int, list[bytes]], memory_bytes: int, *, last: bool) -> int:
         """Bytes of all processes; 0 where a group knows their peak, and where it is not worth a slow look."""
         if self._oom >= 0:
             return 0 if self._peak >= 0 else max(self._still_charged() - self._left, 0)
-        pids = self.pids()
-        resident = sum(map(_resident_bytes, pids))
+        resident = sum(map(_resident_bytes, stats.values()))
         beyond = 0 < memory_bytes < resident
-        if len(pids) < 2 and not beyond:
+        if len(stats) < 2 and not beyond:
             return resident
         if not beyond and not last and resident < self._summed:
             return 0
         self._summed = resident + resident // 8
-        return sum(map(_proportional_bytes, pids))
+        return sum(map(_proportional_bytes, stats))
 
     def starved_s(self) -> float:
         """The longest that a process was ready and had no processor; 0 where the kernel does not count it."""
@@ -187,16 +207,27 @@ class Meters:
         left = self._left if self._each_use < 0 else 0
         return max(int(os.pread(self._peak, 64, 0)) - left, 0)
 
-    def _cpu_s(self) -> float:
+    def _cpu_s(self, stats: dict[int, list[bytes]] | None = None) -> float:
         """CPU seconds since the baseline: of a control group, or of all processes that live or were waited for."""
         if self._cpu >= 0:
             return _value(_text(self._cpu), b"usage_usec") / 1e6 - self._cpu_before
-        return _waited_s() - self._waited_before + sum(map(_process_cpu_s, self.pids())) - self._cpu_before
+        stats = self._stats() if stats is None else stats
+        lived_s = sum(itertools.starmap(_process_cpu_s, stats.items()))
+        return _waited_s() - self._waited_before + lived_s - self._cpu_before
 
 
 def _pids() -> list[int]:
     """Every process of the box but its init."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+
+
+def _most_processes(pid: int) -> int | None:
+    """Its resource limit; None: it is gone. Asking by prlimit() needs a capability over who may have another user."""
+    try:
+        with open(f"/proc/{pid}/limits", "rb") as file:
+            return next(int(line.split()[2]) for line in file if line.startswith(b"Max processes"))
+    except OSError:
+        return None
 
 
 def _waited_s() -> float:
@@ -206,15 +237,19 @@ def _waited_s() -> float:
 
 def _stat(pid: int) -> list[bytes]:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()
+        handle = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return []
+    try:
+        return os.read(handle, 4096).rpartition(b")")[2].split()
+    except OSError:
+        return []
+    finally:
+        os.close(handle)
 
 
-def _process_cpu_s(pid: int) -> float:
+def _process_cpu_s(pid: int, fields: list[bytes]) -> float:
     """Of the process, to the nanosecond, and of its children that it waited for, to the tick."""
-    fields = _stat(pid)
     if not fields:
         return 0.0
     children = sum(int(field) for field in fields[_CUTIME : _CSTIME + 1]) / _TICKS_PER_S
@@ -232,9 +267,13 @@ def _starved_s(pid: int) -> float:
         return 0.0
 
 
-def _resident_bytes(pid: int) -> int:
-    fields = _stat(pid)
-    return int(fields[_RSS]) * _PAGE if fields else 0
+def _number(fields: list[bytes], position: int) -> int:
+    """0 of a process that has ended."""
+    return int(fields[position]) if fields else 0
+
+
+def _resident_bytes(fields: list[bytes]) -> int:
+    return _number(fields, _RSS) * _PAGE
 
 
 def _proportional_bytes(pid: int) -> int:
@@ -246,7 +285,7 @@ def _proportional_bytes(pid: int) -> int:
                     return int(line.split()[1]) << 10
     except OSError:
         pass
-    return _resident_bytes(pid)
+    return _resident_bytes(_stat(pid))
 
 
 def _open(path: str, flags: int = os.O_RDONLY, folder: int | None = None) -> int:

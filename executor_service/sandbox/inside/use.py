@@ -291,6 +291,8 @@ class Use:
         last = self._meters.read(limit, last=True)
         if 0 < limit < last.resident_bytes:
             last.oom_kills += 1
+        if self._begin is None and self._meters.exceeds(self._pid):
+            last.denied_forks += 1
         return last
 
     def _last_reading(self) -> Reading:
