@@ -137,14 +137,14 @@ async def test_a_lease_that_lapses_while_a_cell_runs_ends_its_session() -> None:
                 (branch,) = await session.branch(1)
                 code = "import subprocess\nprint('begun', flush=True)\nsubprocess.run(['sleep', '29' + '8.2468'])"
                 call = asyncio.create_task(session.run(code))
-                await asyncio.to_thread(wait_for, lambda: processes_with("298.2468"))
+                await asyncio.to_thread(wait_for, lambda: processes_with("298.2468", below=server.pid))
                 limiter.process.send_signal(signal.SIGSTOP)
                 result = await call
                 assert (result.outcome, result.cause, result.exit_code) == (Outcome.CANCELLED, Cause.INFRA, 137)
                 assert result.stdout.data == b"begun\n"
                 assert "no longer vouches" in result.message
                 # Killed, it dies when it gets a processor.
-                await asyncio.to_thread(wait_for, lambda: not processes_with("298.2468"))
+                await asyncio.to_thread(wait_for, lambda: not processes_with("298.2468", below=server.pid))
                 limiter.process.send_signal(signal.SIGCONT)
                 await asyncio.to_thread(wait_for, lambda: server.status().limiter.valid)
                 with pytest.raises(SessionNotFound, match="no longer vouches for the lease") as caught:
