@@ -68,6 +68,9 @@ I
 chmod 755 "$folder" "$folder/init"
 timeout -k 10 "${KERNEL_TIMEOUT:-900}" "$kernel" mem="${KERNEL_MEMORY:-3G}" ubd0="$folder/disk" rootfstype=hostfs \
     rootflags=/ rw init="$folder/init" con=null con0=null,fd:1 </dev/null >"$folder/console" 2>&1 || true
-cat "$folder/out" 2>/dev/null || tail -20 "$folder/console"
-[ -e "$folder/rc" ] || echo "$0: the kernel ended before the tests, or they took longer than ${KERNEL_TIMEOUT:-900} s"
+cat "$folder/out" 2>/dev/null || true
+if [ ! -e "$folder/rc" ]; then
+    tail -20 "$folder/console"
+    echo "$0: the kernel ended before the tests, or they took longer than ${KERNEL_TIMEOUT:-900} s"
+fi
 exit "$(cat "$folder/rc" 2>/dev/null || echo 125)"
