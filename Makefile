@@ -28,7 +28,7 @@ SYSTEM := tests/limiter tests/rollout
 # KERNEL_ROUNDS=100 sets each of ten bombs off a hundred times.
 KERNEL_ROWS := root delegated systemd user no-namespaces no-sysadmin
 KERNEL_TESTS := tests/kernel tests/executor/test_limits.py tests/executor/test_groups.py tests/executor/test_lifecycle.py \
-  tests/executor/test_stopped_server.py tests/executor/adversarial tests/executor/sessions tests/e2e/test_by_hand.py
+  tests/executor/test_stopped_server.py tests/executor/adversarial tests/executor/sessions
 BUF := @bufbuild/buf@1.75.0
 # sglang and what it needs have an environment of their own: their pins are not ours.
 SGLANG := .venv-sglang

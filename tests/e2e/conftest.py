@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rollout.stack import StackPorts
+from tests.executor.servers import SLOWNESS
 
 START_WITHIN_S = 60.0
 
@@ -44,7 +45,7 @@ def start(tmp_path: Path, *args: str) -> Service:
         process = subprocess.Popen(
             [sys.executable, "-m", "rollout.cli", "up", *ports_as_settings(ports), *args], stderr=stderr, text=True
         )
-    deadline = time.monotonic() + START_WITHIN_S
+    deadline = time.monotonic() + START_WITHIN_S * SLOWNESS
     while "Ctrl-C ends both" not in log.read_text():
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
