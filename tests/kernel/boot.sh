@@ -28,7 +28,7 @@ cat >"$folder/init" <<I
 #!/bin/bash
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp
 export PYTHONDONTWRITEBYTECODE=1 FAIRBOX_KERNEL_ROW=$row FAIRBOX_TEST_SLOWNESS=6 FAIRBOX_TEST_DISK=/usr/local/games
-export FAIRBOX_KERNEL_ROUNDS=${KERNEL_ROUNDS:-1}
+export FAIRBOX_KERNEL_ROUNDS=${KERNEL_ROUNDS:-1} HYPOTHESIS_STORAGE_DIRECTORY=/tmp/hypothesis
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t tmpfs tmp /tmp; mount -t tmpfs run /run
 mkdir -p /dev/pts /dev/shm
 mount -t devpts pts /dev/pts; mount -t tmpfs shm /dev/shm; chmod 1777 /tmp /dev/shm
