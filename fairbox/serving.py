@@ -8,11 +8,11 @@ that probes work whatever the main port asks for; stopping is idempotent. It kno
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import ipaddress
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
@@ -203,6 +203,8 @@ def check_address(listen: str, *, insecure: bool, setting: str = "listen") -> No
 
 def _connections(wanted: int, setting: str) -> int:
     """As many as may be had without taking every descriptor of the process."""
+    import resource  # here, because Windows has none, and clients import this module there
+
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = wanted if soft == resource.RLIM_INFINITY else max(16, soft // 2)
     if wanted > most:
@@ -213,7 +215,11 @@ def _connections(wanted: int, setting: str) -> int:
 
 
 def _raise_descriptors() -> None:
-    """More open files, as far as that needs nobody's permission."""
+    """More open files, as far as that needs nobody's permission. Windows has no such limit."""
+    try:
+        import resource
+    except ImportError:
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -265,11 +271,15 @@ def run_service(main: Callable[[asyncio.Event], Awaitable[None]], *, name: str) 
             received.append(number)
             stop.set()
             for each in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(each)
+                with contextlib.suppress(NotImplementedError):
+                    loop.remove_signal_handler(each)
                 signal.signal(each, signal.SIG_DFL)
 
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, on_signal, number)
+            try:
+                loop.add_signal_handler(number, on_signal, number)
+            except NotImplementedError:  # loops of Windows have none
+                signal.signal(number, lambda got, _: loop.call_soon_threadsafe(on_signal, signal.Signals(got)))
         await main(stop)
 
     try:

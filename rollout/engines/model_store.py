@@ -7,7 +7,6 @@ processes that want the same model convert it once; nothing is downloaded.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.util
 import os
 import shutil
@@ -119,6 +118,8 @@ def convert(source: Path, target: Path) -> None:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Holds an exclusive lock of the host; the kernel frees it when the process ends, however it ends."""
+    import fcntl  # here, because Windows has none, where tools are imported without a model
+
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
