@@ -1,4 +1,5 @@
-"""Certificates for tests, made here: an authority, and what it signs."""
+"""Certificates for tests, made here: an authority, and what it signs. They hold what X509_STRICT asks for, which is the
+default of Python 3.13's clients: identifiers of keys, and an authority's key usage."""
 
 from __future__ import annotations
 
@@ -13,6 +14,17 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 _DAY = timedelta(days=1)
+_SIGNS = x509.KeyUsage(
+    key_cert_sign=True,
+    crl_sign=True,
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True)
@@ -38,8 +50,8 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         builder = _builder(self._name, self._name, self._key.public_key(), timedelta(days=2))
-        constraints = x509.BasicConstraints(ca=True, path_length=0)
-        self._certificate = builder.add_extension(constraints, critical=True).sign(self._key, hashes.SHA256())
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        self._certificate = builder.add_extension(_SIGNS, critical=True).sign(self._key, hashes.SHA256())
         self.ca = folder / f"{name}.pem"
         self.ca.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
@@ -60,6 +72,8 @@ class Authority:
         names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
         builder = _builder(subject, self._name, key.public_key(), good_for)
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(issuer, critical=False)
         signed = builder.sign(self._key, hashes.SHA256())
         files = Files(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         files.cert.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
@@ -83,4 +97,5 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=3))
         .not_valid_after(now + good_for)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
