@@ -56,6 +56,9 @@ _LIMITS = Limits(
 _ATTEMPTS = b"""
 import os, signal, socket, sys
 folder, server, port, name = sys.argv[1:]
+for path in os.__file__, sys.executable:
+    try: os.stat(path)
+    except OSError: sys.exit("its user may not read " + path + ", of its interpreter: name another in `python`")
 attempts = {
     "read a file of the host": lambda: open(folder + "/secret").read(),
     "write a file of the host": lambda: open(folder + "/written", "w"),

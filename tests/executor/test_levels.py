@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import venv
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits, Outcome
 from executor_service.v1 import executor_pb2 as pb
 from tests.executor.levels import ENV, HOME, LEVELS, PREFIX, PYTHON, Level
-from tests.executor.servers import Server, children, parent, processes_with, running, wait_for
+from tests.executor.servers import Server, children, command, parent, processes_with, running, wait_for
 
 MARKER = "76543.21"
 BARE = [level for level in LEVELS if level.landlock]
@@ -76,6 +79,18 @@ def test_every_level_is_tried_and_shown(server: Server) -> None:
 @pytest.mark.skipif(
     os.geteuid() != 0 or PYTHON is None, reason="takes root, and a Python that an ordinary user may start"
 )
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's programs may read what the server may")
+def test_an_interpreter_that_programs_may_not_read_is_no_level(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    venv.create(closed, symlinks=True)
+    words, _, _ = command("isolation=landlock", "min_isolation=landlock", f"python={closed}/bin/python")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "a program could not even be run: its user may not read /" in done.stderr, done.stderr
+    assert "of its interpreter: name another in `python`" in done.stderr
+
+
 async def test_the_first_process_of_a_container_offers_the_same_levels() -> None:
     """The server's number is then that of every sandbox's init, which a program may signal."""
     assert PYTHON is not None
