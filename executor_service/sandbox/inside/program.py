@@ -277,12 +277,19 @@ def _closed(stream: Any) -> bool:
 
 
 def _ignored(stream: Any, error: BaseException) -> None:
+    """In the words of this version. From 3.13 on the places within lines are not marked where C prints."""
     trace = error.__traceback__.tb_next if error.__traceback__ else None
+    minor = sys.version_info.minor
+    where = f"in: {stream!r}" if minor < 13 else f"{'on' if minor == 13 else 'while'} flushing sys.stdout:"
     try:
-        sys.stderr.write(f"Exception ignored in: {stream!r}\n")
+        sys.stderr.write(f"Exception ignored {where}\n")
         import traceback  # here, because few programs need it
 
-        traceback.print_exception(type(error), error.with_traceback(trace), trace, chain=False)
+        frames = traceback.extract_tb(trace)
+        if minor >= 13:
+            frames = traceback.StackSummary.from_list([(each[0], each[1], each[2], each[3]) for each in frames])
+        said = ["Traceback (most recent call last):\n"] if frames else []
+        sys.stderr.write("".join([*said, *frames.format(), *traceback.format_exception_only(type(error), error)]))
     except BaseException:  # noqa: S110 - nobody is left to be told
         pass
 

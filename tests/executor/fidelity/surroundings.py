@@ -52,11 +52,13 @@ print(sys.getrecursionlimit(), round(f(0), -2))
 === recursion_on_the_c_stack
 import sys; sys.setrecursionlimit(10**6)
 def f(n): return n and max([n], key=lambda x: f(x - 1))
-print(f(5000))
+try: print(f(5000))
+except RecursionError: print('too deep')  # from Python 3.12 on
 === recursion_to_the_end_of_the_stack
 import sys; sys.setrecursionlimit(10**8)
 def f(n): return max([n], key=lambda x: f(x - 1))
-f(10**8)
+try: f(10**8)
+except RecursionError: print('too deep')
 === stack_size
 import resource, threading; print(resource.getrlimit(resource.RLIMIT_STACK), threading.stack_size())
 === memory_error
