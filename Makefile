@@ -1,6 +1,6 @@
 # fairbox: `make` lists what can be done.
 # The first one that runs and is new enough; a launcher that only says "not installed" is passed over.
-PYTHON ?= $(shell for each in python3.11 python3 python3.12 python3.13; do \
+PYTHON ?= $(shell for each in python3.11 python3 python3.12 python3.13 python3.14; do \
   "$$each" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$each" && break; done)
 CONTAINER ?= $(shell command -v docker || command -v podman)
 VENV := .venv
@@ -29,6 +29,10 @@ SYSTEM := tests/limiter tests/rollout
 KERNEL_ROWS := root delegated systemd user no-namespaces no-sysadmin
 KERNEL_TESTS := tests/kernel tests/executor/test_limits.py tests/executor/test_groups.py tests/executor/test_lifecycle.py \
   tests/executor/test_stopped_server.py tests/executor/adversarial tests/executor/sessions
+# The newest that is here, and what shows in a few minutes that servers, clients and programs work with it.
+NEWEST = $(shell for each in python3.14 python3.13 python3.12 $(foreach v,3.14 3.13 3.12,$(HOME)/.pyenv/versions/$(v).*/bin/python); do \
+  "$$each" -c 'import ensurepip' 2>/dev/null && command -v "$$each" && break; done)
+SMOKE := tests/executor/test_pythons.py tests/executor/test_fidelity.py tests/executor/test_arenas.py tests/security/test_tls.py
 BUF := @bufbuild/buf@1.75.0
 # sglang and what it needs have an environment of their own: their pins are not ours.
 SGLANG := .venv-sglang
@@ -43,7 +47,7 @@ IMAGE_TIME = $(if $(findstring podman,$(CONTAINER)),--timestamp $(SOURCE_DATE_EP
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run test $(PARTS:%=test-%) test-alone test-system system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster test-kernel test-kernel-core clean
+.PHONY: help run test $(PARTS:%=test-%) test-alone test-system test-newest newest-suites system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster test-kernel test-kernel-core clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +84,13 @@ system-suites: $(VENV)/.dev
 
 $(SYSTEM:%=with-system-python/%): with-system-python/%:
 	$(BIN)/python -m pytest $* $(ALONE:%=--ignore=%)
+
+test-newest:  ## Run the smoke tests with the newest Python that is here
+	@if [ -z "$(NEWEST)" ]; then echo "test-newest: skipped, there is no Python newer than 3.11"; \
+	else $(MAKE) --no-print-directory VENV=.venv-newest PYTHON=$(NEWEST) newest-suites; fi
+
+newest-suites: $(VENV)/.dev
+	$(BIN)/python -m pytest $(SMOKE) -k "not landlock"
 
 test-train: $(VENV)/.dev  ## Run the tests that train a model and kill the trainer
 	$(BIN)/python -m pytest tests/rollout/training tests/special_e2e -m train
@@ -158,7 +169,7 @@ test-kernel-core: $(VENV)/.dev  ## The tests of that kernel alone, five minutes
 	@ended=0; for row in $(KERNEL_ROWS); do echo "== $$row"; tests/kernel/boot.sh $$row -q tests/kernel || ended=1; done; exit $$ended
 
 clean:  ## Remove what the other targets made, but for out/
-	rm -rf $(VENV) .venv-system .venv-proto .venv-verl .venv-skyrl .venv-verifiers $(SGLANG) .toolchains benchmarks/out .tests .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-system .venv-newest .venv-proto .venv-verl .venv-skyrl .venv-verifiers $(SGLANG) .toolchains benchmarks/out .tests .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
