@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter as Counts
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from functools import cache
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.metrics_core import Metric
@@ -68,15 +69,16 @@ class RunTally:
         self._setup_s = _histogram("setup_seconds", "Time to set the sandbox up and to bind the lease.")
         self._run_s = _histogram("run_seconds", "Wall time of programs.")
         self._peak_bytes = _histogram("peak_memory_bytes", "Most memory of programs, where it is known.", _BYTES)
+        self._ended = cache(lambda outcome, cause: self._outcomes.labels(outcome.value.lower(), cause.value.lower()))
         for outcome in Outcome:
             usual = Cause.INFRA if outcome in (Outcome.SANDBOX_ERROR, Outcome.CANCELLED) else Cause.POLICY
-            self._outcomes.labels(outcome.value.lower(), usual.value.lower())
+            self._ended(outcome, usual)
         for why in Refusal:
             self._refusals.labels(why.value)
 
     def ended(self, result: ExecutionResult, tenant: str) -> None:
         """A run has its result."""
-        self._outcomes.labels(result.outcome.value.lower(), result.cause.value.lower()).inc()
+        self._ended(result.outcome, result.cause).inc()
         self._queue_s.observe(result.queue_time_s)
         self._setup_s.observe(result.setup_time_s)
         self._run_s.observe(result.wall_time_s)
