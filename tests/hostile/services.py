@@ -71,7 +71,7 @@ while True:
     except (grpc.RpcError, OSError): took = 60.0
     else: took = max(time.monotonic() - began - starved() + before, 0.0)
     print(f"{began} {took}", flush=True)
-    time.sleep(0.01)
+    time.sleep(0.02)
 """
 """Asks a health service in a process of its own, and says when it asked and how long the answer took, less what threads
 of that server were ready and had no processor: it is not to blame for what else the machine does."""
