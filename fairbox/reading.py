@@ -51,13 +51,18 @@ async def parse_apart(kind: type[M], data: bytes, most_parts: int = MOST_PARTS) 
 
 def bounded(method: str, handler: Handler) -> Handler:
     """A handler that parses requests in place of gRPC, and answers INVALID_ARGUMENT to what is no message, where gRPC
-    writes a traceback as for a fault of the service. One that takes a stream of requests is given their bytes."""
+    writes a traceback as for a fault of the service. One that takes a stream of requests is given their bytes; one of a
+    service that no proto describes is left as it is."""
+    service, _, name = method.lstrip("/").partition("/")
+    try:
+        described = descriptor_pool.Default().FindServiceByName(service)
+    except KeyError:
+        return handler
     respond = "stream" if handler.response_streaming else "unary"
     if handler.request_streaming:
         make, behaviour = getattr(grpc, f"stream_{respond}_rpc_method_handler"), getattr(handler, f"stream_{respond}")
         return make(behaviour, None, _written)  # type: ignore[no-any-return]
-    service, _, name = method.lstrip("/").partition("/")
-    kind = GetMessageClass(descriptor_pool.Default().FindServiceByName(service).methods_by_name[name].input_type)
+    kind = GetMessageClass(described.methods_by_name[name].input_type)
     make, behaviour = getattr(grpc, f"unary_{respond}_rpc_method_handler"), getattr(handler, f"unary_{respond}")
 
     async def read(data: bytes | None, context: Any) -> Any:

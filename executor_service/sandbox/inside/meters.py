@@ -152,10 +152,16 @@ class Meters:
 
         Who has too many processes is to be ended before they take the processors from the init: nothing else is read.
         """
-        if self.most_tasks and more_tasks(os.getpid(), self.most_tasks):
+        shared = self.pids is not _pids  # /proc shows the whole machine, and to look through it takes long
+        if shared and self.most_tasks and more_tasks(os.getpid(), self.most_tasks):
             return Reading(0.0, denied_forks=1)
-        stats = self._stats() if self._oom < 0 or self._cpu < 0 else {}
+        pids = self.pids() if self._oom < 0 or self._cpu < 0 or (self.most_tasks and not shared) else []
+        if 0 < self.most_tasks < len(pids):
+            return Reading(0.0, denied_forks=1)
+        stats = {pid: _stat(pid) for pid in pids}
         self._tasks = sum(_number(fields, _THREADS) for fields in stats.values())
+        if 0 < self.most_tasks < self._tasks:
+            return Reading(0.0, denied_forks=1)
         resident = self._resident(stats, memory_bytes, last=last)
         denied = _more(self._processes, b"max", self._denied_before)
         cpu_s = max(0.0, self._cpu_s(stats))
@@ -167,11 +173,7 @@ class Meters:
         if self._processes >= 0 or self._tasks <= 1:
             return False
         most = _most_processes(worker)
-        return most is not None and more_tasks(os.getpid(), most - SPARE_PROCESSES)
-
-    def _stats(self) -> dict[int, list[bytes]]:
-        """Of each process of the box."""
-        return {pid: _stat(pid) for pid in self.pids()}
+        return most is not None and self._tasks > most - SPARE_PROCESSES
 
     def _resident(self, stats: dict[int, list[bytes]], memory_bytes: int, *, last: bool) -> int:
         """Bytes of all processes; 0 where a group knows their peak, and where it is not worth a slow look."""
@@ -211,7 +213,7 @@ class Meters:
         """CPU seconds since the baseline: of a control group, or of all processes that live or were waited for."""
         if self._cpu >= 0:
             return _value(_text(self._cpu), b"usage_usec") / 1e6 - self._cpu_before
-        stats = self._stats() if stats is None else stats
+        stats = {pid: _stat(pid) for pid in self.pids()} if stats is None else stats
         lived_s = sum(itertools.starmap(_process_cpu_s, stats.items()))
         return _waited_s() - self._waited_before + lived_s - self._cpu_before
 
