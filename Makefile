@@ -23,7 +23,7 @@ ALONE := tests/limiter/chaos
 GENERATED = $(shell grep -rl "hypothesis" tests --include=test_*.py)
 # What a distribution has may differ from what is downloaded: these suites run with its interpreter too.
 SYSTEM_PYTHON := /usr/bin/python3
-SYSTEM := tests/limiter tests/rollout
+SYSTEM := tests/fairbox tests/limiter tests/rollout
 # Kinds of users on another kernel, and what is run there for those for whom the executor starts. Slow: up to two hours.
 # KERNEL_ROUNDS=100 sets each of ten bombs off a hundred times.
 KERNEL_ROWS := root delegated systemd user no-namespaces no-sysadmin

@@ -28,18 +28,19 @@ def _finite(text: str) -> float:
 _LARGEST = sys.float_info.max
 _STRICT, _LAX = json.JSONDecoder(), json.JSONDecoder(strict=False)
 _FINITE = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
-_STRING, _BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL), re.compile(r"[][{}]")
+# No group is possessive: before Python 3.11.5 such a one matches wrongly. Nothing follows for which one would go back.
+_STRING, _BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*"?', re.DOTALL), re.compile(r"[][{}]")
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _WORD = re.compile(r"[-+.0-9A-Za-z]*+")
-_RUN = re.compile(rf'(?:(?:"[^"\\\x00-\x1f]{{0,1000}}+"|[-+.0-9A-Za-z]{{1,{MOST_DIGITS}}}+)[ \t\n\r]*+,[ \t\n\r]*+)++')
+_RUN = re.compile(rf'(?:(?:"[^"\\\x00-\x1f]{{0,1000}}+"|[-+.0-9A-Za-z]{{1,{MOST_DIGITS}}}+)[ \t\n\r]*+,[ \t\n\r]*+)+')
 """Scalars of an array up to its last comma: most of what is long is such a row, and the C scanner is fast with it."""
 _UNICODE = r"\\u[0-9a-fA-F]{4}"
 _PIECE = re.compile(
-    rf'(?:[^"\\]++|\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{{2}}{_UNICODE}|\\u(?![dD][89abAB])[0-9a-fA-F]{{4}}|{_UNICODE}(?=.{{6}}))*+',
+    rf'(?:[^"\\]++|\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{{2}}{_UNICODE}|\\u(?![dD][89abAB])[0-9a-fA-F]{{4}}|{_UNICODE}(?=.{{6}}))*',
     re.DOTALL,
 )
 """Text of a string that can be cut behind it: a pair of surrogates stays together."""
-_LAST_PIECE = re.compile(rf'(?:[^"\\]++|\\[^u]|{_UNICODE})*+', re.DOTALL)
+_LAST_PIECE = re.compile(rf'(?:[^"\\]++|\\[^u]|{_UNICODE})*', re.DOTALL)
 
 
 def loads(data: bytes | str, *, depth: int, left: list[int], strict: bool = True, finite: bool = False) -> Any:
