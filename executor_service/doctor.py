@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -151,7 +150,6 @@ def main() -> int:
         works.append(report.works)
 
     async def program(stop: asyncio.Event) -> None:
-        logging.getLogger("executor_service").setLevel(logging.CRITICAL)  # what fails is told by the findings
         config = load(DoctorConfig, prefix="EXECUTOR", prog="fairbox doctor", description=__doc__ or "")
         await until_stopped(stop, show(config))
 

@@ -3,7 +3,7 @@
 gRPC parses a request on the loop, and 500,000 entries of one take 60 ms. Here one of more than a few kilobytes is read
 in a thread, where one that could have many parts is walked first, and then parsed in pieces. Invariants: a message of
 too many parts is refused by the name of the field that holds them; the loop never works on more than `AT_ONCE` bytes at
-a time, and nothing holds the interpreter for longer than `_PIECE` parts take.
+a time. One entry of a list is not cut: what has all parts in it is parsed in one go.
 """
 
 from __future__ import annotations

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
+from fairbox.channels import open_channel
 from limiter.server import LimiterServer
 from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.servers import limiter_server, raw_hello, unary_stub, until
@@ -100,6 +102,25 @@ async def test_stream_that_breaks_the_protocol_ends_with_the_field(frame: pb.Ses
         assert code is grpc.StatusCode.INVALID_ARGUMENT
         assert sentence.startswith(f"{field} ")
         await until(lambda: server.statistics().held == 0)
+
+
+@pytest.mark.parametrize(
+    ("part", "count", "status", "said"),
+    [
+        (b"\x22\x00", 200_001, grpc.StatusCode.INVALID_ARGUMENT, "acquires brings the request to more than 200000"),
+        (b"\x22\x00", 8 << 20 | 1, grpc.StatusCode.RESOURCE_EXHAUSTED, "larger than max"),
+        (b"\x22", 1, grpc.StatusCode.INVALID_ARGUMENT, "SessionRequest is no message of this name"),
+    ],
+    ids=["parts", "bytes", "no message"],
+)
+async def test_frames_are_bounded(part: bytes, count: int, status: grpc.StatusCode, said: str) -> None:
+    async with limiter_server() as server, open_channel(server.address) as channel:
+        path, first = "/limiter.v1.LimiterService/Session", pb.SessionRequest(hello=raw_hello()).SerializeToString()
+        call: Any = channel.stream_stream(path, response_deserializer=pb.SessionResponse.FromString)
+        stream: Stream = call(iter([first, part * count]))
+        code, details = await refusal(stream)
+        assert code is status, details
+        assert said in details
 
 
 async def test_second_hello_is_refused() -> None:
