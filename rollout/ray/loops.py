@@ -135,6 +135,8 @@ class _Worker:
     running: int = 0
     ready: bool = False
     given_up: bool = False
+    lives: int = 0
+    """Its processes that were ready, up to this one."""
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when its process died."""
 
@@ -223,6 +225,7 @@ class RayLoops:
         import ray
         from ray.exceptions import RayActorError, RayError
 
+        life = worker.lives
         reference = worker.actor.run.remote(task, index, seed, attempt)
         try:
             result: TrajectoryResult = await reference
@@ -230,7 +233,7 @@ class RayLoops:
             ray.cancel(reference)
             raise
         except RayActorError as error:
-            if worker.ready:
+            if worker.ready and worker.lives == life:  # else the next process is there, and has nothing to do with it
                 self._lost += 1
                 self._left(worker, ray_sentence(error))
                 worker.lost.set()
@@ -273,6 +276,7 @@ class RayLoops:
                 self._left(worker, ray_sentence(error))
                 return
             worker.ready = True
+            worker.lives += 1
             self._tell()
             await worker.lost.wait()
             worker.lost.clear()

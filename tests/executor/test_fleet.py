@@ -92,23 +92,26 @@ async def test_a_server_that_ends_loses_no_call(pair: tuple[Server, Server]) -> 
     one, two = pair
     stop = asyncio.Event()
 
-    async def caller(executor: ExecutorClient) -> int:
-        count = 0
+    counts = [0, 0, 0]
+
+    async def caller(executor: ExecutorClient, number: int) -> None:
         while not stop.is_set():
             result = await executor.execute("import time; time.sleep(0.05)", limits=Limits(wall_time_s=30))
             assert result.outcome is Outcome.FINISHED, result
-            count += 1
-        return count
+            counts[number] += 1
 
-    async with client(one, two) as executor:
-        callers = [asyncio.create_task(caller(executor)) for _ in range(3)]
-        await asyncio.sleep(1)
+    async with client(one, two) as executor, asyncio.TaskGroup() as callers:
+        for number in range(len(counts)):
+            callers.create_task(caller(executor, number))
+        while min(counts) < 5:
+            await asyncio.sleep(0.05)
         one.process.send_signal(signal.SIGTERM)
         while one.process.poll() is None:
             await asyncio.sleep(0.05)
-        await asyncio.sleep(1)
+        before = list(counts)
+        while any(count < had + 5 for count, had in zip(counts, before, strict=True)):
+            await asyncio.sleep(0.05)
         stop.set()
-        assert all(count > 5 for count in await asyncio.gather(*callers))
 
 
 async def test_what_was_in_a_server_that_is_gone_is_not_found(pair: tuple[Server, Server]) -> None:

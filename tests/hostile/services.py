@@ -190,12 +190,12 @@ class Services:
         for each in self.watched:
             each.complaints()
 
-    def grown(self) -> str:
-        """Which server holds more memory than it did, if one does."""
+    def grown(self, most: float = GROWTH) -> str:
+        """Which server holds more memory than it did, times `most`, if one does."""
         for each in self.watched:
             with contextlib.suppress(AssertionError):
-                wait_for(lambda each=each: each.memory() <= each.resident * GROWTH, 3.0)
-            if each.memory() > each.resident * GROWTH:
+                wait_for(lambda each=each: each.memory() <= each.resident * most, 3.0)
+            if each.memory() > each.resident * most:
                 return f"{each.log.stem}: {each.memory() >> 20} MiB, and {each.resident >> 20} before"
         return ""
 

@@ -26,7 +26,8 @@ from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
 from tests.limiter.ray.cluster import ray_cluster
 
-pytestmark = pytest.mark.timeout(300)
+# Ray needs half a minute for a worker on a machine that does other things as well.
+pytestmark = pytest.mark.timeout(600)
 
 CALL = '<tool_call>\n{"name": "echo", "arguments": {"text": "six"}}\n</tool_call>'
 SPREAD = RaySpread(workers=2)
@@ -94,9 +95,8 @@ async def test_trajectories_are_spread_and_are_those_of_one_process(
     chat: ChatTemplate, model_dir: Path, tmp_path: Path
 ) -> None:
     async with loops(chat, tmp_path) as spread:
-        async with asyncio.timeout(120):
-            while spread.statistics().ready < 2:
-                await asyncio.sleep(0.05)
+        while spread.statistics().ready < 2:
+            await asyncio.sleep(0.05)
         results = await play(spread, 12)
         statistics = spread.statistics()
         workers = {result.tool_calls[0].text for result in results}
@@ -117,9 +117,8 @@ async def test_a_killed_worker_costs_its_own_trajectories_only_and_they_are_run_
 ) -> None:
     async with loops(chat, tmp_path, delay_s=0.3) as spread:
         playing = asyncio.create_task(play(spread, 24))
-        async with asyncio.timeout(120):
-            while spread.statistics().running < 8:
-                await asyncio.sleep(0.05)
+        while spread.statistics().running < 8:
+            await asyncio.sleep(0.05)
         os.kill(pids(tmp_path)[0], signal.SIGKILL)
         results = await playing
         assert spread.statistics().lost == 1
