@@ -41,8 +41,9 @@ async def test_little_is_kept_of_what_is_written_between_cells(executor: Executo
     """A server has many sessions that rest."""
     marker = uuid.uuid4().hex
     async with executor.session(limits=Limits(output_bytes=8 << 20)) as session:
-        command = ["sh", "-c", f"sleep 2; yes | head -c 4000000; : {marker}"]
+        command = ["sh", "-c", f"sleep 5; yes | head -c 4000000; : {marker}"]
         await session.run(f"import subprocess; process = subprocess.Popen({command})")
+        await asyncio.to_thread(wait_for, lambda: processes_with(marker) != [])  # its words show a little after exec
         await asyncio.to_thread(wait_for, lambda: processes_with(marker) == [])
         output = (await session.run("1")).stdout
         assert (len(output.data), output.total_bytes, output.truncated) == (1 << 20, 4_000_000, True)
