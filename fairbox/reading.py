@@ -9,7 +9,7 @@ a time. One entry of a list is not cut: what has all parts in it is parsed in on
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -61,7 +61,7 @@ def bounded(method: str, handler: Handler) -> Handler:
     respond = "stream" if handler.response_streaming else "unary"
     if handler.request_streaming:
         make, behaviour = getattr(grpc, f"stream_{respond}_rpc_method_handler"), getattr(handler, f"stream_{respond}")
-        return make(behaviour, None, _written)  # type: ignore[no-any-return]
+        return make(_letting_go(behaviour), None, _written)  # type: ignore[no-any-return]
     kind = GetMessageClass(described.methods_by_name[name].input_type)
     make, behaviour = getattr(grpc, f"unary_{respond}_rpc_method_handler"), getattr(handler, f"unary_{respond}")
 
@@ -80,6 +80,19 @@ def bounded(method: str, handler: Handler) -> Handler:
             raise
 
     return make(read, None, _written)  # type: ignore[no-any-return]
+
+
+def _letting_go(behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+    """For a stream, whose handler has what it was sent in its own frame."""
+
+    async def read(requests: Any, context: Any) -> Any:
+        try:
+            return await behaviour(requests, context)
+        except grpc.aio.AbortError as error:
+            let_go(error)
+            raise
+
+    return read
 
 
 def _written(response: Message | bytes) -> bytes:
