@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from executor_service.model import IsolationLevel
 from executor_service.sandbox.groups import GroupTree
+from executor_service.sandbox.inside import landlock
 from executor_service.sandbox.inside.confine import INNER_UID
 from fairbox.errors import ConfigError
 
@@ -29,6 +32,8 @@ _ETC_COPIES = ("/etc/ld.so.cache", "/etc/localtime")
 _UID_BASES = (200_000, 30_000)
 """First uid of the boxes: the first that is mapped here. A pod with a user namespace has 65,536 uids."""
 _UIDS = 4_096
+_BLOCKS = 8
+"""Blocks of that size from each base; a server beyond shares the first."""
 _TEMPLATE = Path(__file__).parent / "inside" / "bootstrap.py"
 _OLDEST = (3, 11)
 """Version of the interpreter for programs; what runs inside is written for it."""
@@ -66,6 +71,8 @@ class Host:
     """Language -> why its tools are not there."""
     store: str = ""
     """The folder of the host that workspaces are below; empty: there are none. No program sees it."""
+    landlock: int = 0
+    """Version of Landlock to go by; 0: there is none."""
 
     @property
     def bare(self) -> bool:
@@ -101,6 +108,7 @@ class Host:
             "nice": self.nice,
             "scratch": self.scratch,
             "store": self.store,
+            "landlock": self.landlock,
         }
 
 
@@ -143,6 +151,7 @@ def inspect_host(
         groups=groups,
         nice=nice,
         store=store,
+        landlock=landlock.abi(),
     )
 
 
@@ -165,12 +174,32 @@ def _interpreter(python: str) -> tuple[str, list[str]]:
 
 
 def _uid_base(boxes: int) -> int | None:
-    """The first uid for boxes that is mapped in this user namespace; None: too few are mapped."""
+    """The first uid for boxes that is mapped in this user namespace; None: too few are mapped.
+
+    Each server of a machine takes another block: the kernel counts the processes of a uid, so programs of two servers
+    with one uid would take each other's."""
     ranges = []
     for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines():
         first, _, count = (int(word) for word in line.split())
         ranges.append(range(first, first + count))
+    size = max(boxes, _UIDS)
     for base in _UID_BASES:
-        if any(base in known and base + max(boxes, _UIDS) - 1 in known for known in ranges):
-            return base
+        blocks = [base + number * size for number in range(_BLOCKS)]
+        mapped = [first for first in blocks if any(first in known and first + size - 1 in known for known in ranges)]
+        if mapped:
+            return next(filter(_claim, mapped), mapped[0])
     return None
+
+
+@cache
+def _claim(first: int) -> bool:
+    """Whether no other server has the uids from `first` on: those that share its network namespace say so by the name
+    of a socket, which goes with this process."""
+    name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        name.bind(f"\0fairbox-uids-{first}")
+    except OSError:
+        name.close()
+        return False
+    name.detach()
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import json
 import logging
@@ -161,17 +162,35 @@ GARBAGE, GZIP = b"no gzip" * 100, gzip.compress(rows({}) + bytes(range(256)) * 1
     ids=range(17),
 )  # fmt: skip
 async def test_no_body_costs_the_loop_much(
-    caplog: pytest.LogCaptureFixture, body: bytes, encoding: str, status: int, detail: str
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    body: bytes,
+    encoding: str,
+    status: int,
+    detail: str,
 ) -> None:
-    """In processor time of the loop's own thread, which makes the test one of no machine's speed alone."""
+    """By the longest callback, in processor time of the loop's thread: a body of megabytes comes in many."""
     nobody = cast("Any", None)
+    longest_s, run = 0.0, asyncio.Handle._run
+
+    def timed(handle: asyncio.Handle) -> None:
+        nonlocal longest_s
+        began = time.thread_time()
+        run(handle)
+        longest_s = max(longest_s, time.thread_time() - began)
+
     routes = handlers(nobody, nobody, languages={"python"}, name="x", queue_s=1.0)
     path = "/get_metrics" if b"results" in body else "/get_prompts"
     async with Gateway("127.0.0.1:0", routes, keyring=None) as gateway:
         url, headers = f"http://{gateway.address}{path}", {"Content-Encoding": encoding} if encoding else {}
-        began = time.thread_time()
-        answer = await asyncio.to_thread(requests.post, url, data=body, headers=headers, timeout=100)
-        cost_s = time.thread_time() - began
+        gc.collect()
+        gc.disable()  # what it takes depends on how many tests there were before
+        monkeypatch.setattr(asyncio.Handle, "_run", timed)
+        try:
+            answer = await asyncio.to_thread(requests.post, url, data=body, headers=headers, timeout=100)
+        finally:
+            gc.enable()
+            monkeypatch.undo()
     assert (answer.status_code, detail in answer.text) == (status, True), answer.text[:500]
-    assert cost_s < 0.15
+    assert 0 < longest_s < 0.05
     assert "Traceback" not in caplog.text
