@@ -29,6 +29,9 @@ SYSTEM := tests/fairbox tests/limiter tests/rollout
 KERNEL_ROWS := root delegated systemd user no-namespaces no-sysadmin
 KERNEL_TESTS := tests/kernel tests/executor/test_limits.py tests/executor/test_groups.py tests/executor/test_lifecycle.py \
   tests/executor/test_stopped_server.py tests/executor/adversarial tests/executor/sessions
+# What is run at level `landlock` as it is with each version of Landlock, for root and for an ordinary user.
+LANDLOCK_TESTS := tests/executor/adversarial tests/executor/sessions tests/executor/test_levels.py tests/executor/test_fidelity.py \
+  tests/executor/test_stopped_server.py tests/executor/test_workspaces_levels.py tests/executor/test_workspaces_copies.py
 # The newest that is here, and what shows in a few minutes that servers, clients and programs work with it.
 NEWEST = $(shell for each in python3.14 python3.13 python3.12 $(foreach v,3.14 3.13 3.12,$(HOME)/.pyenv/versions/$(v).*/bin/python); do \
   "$$each" -c 'import ensurepip' 2>/dev/null && command -v "$$each" && break; done)
@@ -47,7 +50,7 @@ IMAGE_TIME = $(if $(findstring podman,$(CONTAINER)),--timestamp $(SOURCE_DATE_EP
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run test $(PARTS:%=test-%) test-alone test-system test-newest newest-suites system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster test-kernel test-kernel-core clean
+.PHONY: help run test $(PARTS:%=test-%) test-alone test-system test-newest newest-suites system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster test-kernel test-kernel-core test-landlock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -154,6 +157,9 @@ push-%:
 	@test -n "$(REGISTRY)" || { echo "push: say where to, REGISTRY=registry.example/fairbox"; exit 1; }
 	$(CONTAINER) tag localhost/fairbox/$*:$(TAG) $(REGISTRY)/$*:$(TAG)
 	$(CONTAINER) push $(PUSH_ARGS) $(REGISTRY)/$*:$(TAG)
+
+test-landlock: $(VENV)/.dev  ## Hold level landlock to its suites with each version of Landlock (VERSIONS="1 2 3 4 5 6")
+	FAIRBOX_TEST_LANDLOCK="$(or $(VERSIONS),1 2 3 4 5 6)" $(BIN)/python -m pytest $(LANDLOCK_TESTS)
 
 test-partitions: $(VENV)/.dev  ## Cut tiers from each other in network namespaces while programs run (root)
 	$(BIN)/python -m pytest tests/k8s/netns -m partitions

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from executor_service.model import IsolationLevel
-from executor_service.sandbox.inside.landlock import NEEDED_ABI
+from executor_service.sandbox.inside.landlock import NEWEST
 from executor_service.sandbox.machine import (
     APPARMOR_USERNS,
     MAX_USER_NAMESPACES,
@@ -26,13 +26,13 @@ from executor_service.sandbox.machine import (
 _LANDLOCK_LINUX = {1: "5.13", 2: "5.19", 3: "6.2", 4: "6.7", 5: "6.10", 6: "6.12"}
 """The first kernel with each version of Landlock."""
 _LANDLOCK_BRINGS = {
-    2: "moving files between folders",
-    3: "truncation",
-    4: "TCP",
-    5: "ioctl of devices",
-    6: "signals and abstract sockets",
+    2: "moving files to another folder, which fails (EXDEV)",
+    3: "truncation, which needs an open file (ftruncate)",
+    4: "TCP, for which there are no sockets",
+    5: "requests to devices, of which programs have five that obey none",
+    6: "signals, which programs with a uid of their own can't send to others, and the box's init sends for the rest",
 }
-"""What each version can restrict, or allow in part, beyond those before."""
+"""What each version knows beyond those before, and what is instead of it."""
 _FIRST_LANDLOCK = (5, 13)
 _OLDEST_KERNEL = (5, 12)
 """The first with mount_setattr."""
@@ -100,7 +100,7 @@ def level_finding(machine: Machine, tried: LevelFacts) -> Finding:
     if tried.available:
         return Finding(tried.level.value, Answer.YES, "a program ran there and got out by none of its attempts")
     bare = tried.level is IsolationLevel.LANDLOCK
-    obstacles = list(_against_landlock(machine) if bare else _against_namespaces(machine, tried))
+    obstacles = list(_against_landlock(machine, tried) if bare else _against_namespaces(machine, tried))
     if not obstacles:
         hint = f"journalctl -k: it may name who refused it; look at {_shown(machine)}"
         return Finding(tried.level.value, Answer.NO, tried.reason, hint)
@@ -204,27 +204,16 @@ def _without_capabilities(lacking: Sequence[str]) -> Iterator[_Obstacle]:
         )
 
 
-def _against_landlock(machine: Machine) -> Iterator[_Obstacle]:
-    needed = f"Linux {_LANDLOCK_LINUX[NEEDED_ABI]} or newer"
-    if machine.landlock:
-        if machine.landlock < NEEDED_ABI:
-            yield _Obstacle(f"{machine.release} has Landlock {machine.landlock}, must be {NEEDED_ABI}", needed)
-    elif machine.kernel < _FIRST_LANDLOCK:
-        yield _Obstacle(f"{machine.release} has no Landlock", needed)
-    elif machine.landlock_errno == errno.EOPNOTSUPP:
-        others = f",{machine.lsm}" if machine.lsm else ",$(cat /sys/kernel/security/lsm)"
+def _against_landlock(machine: Machine, tried: LevelFacts) -> Iterator[_Obstacle]:
+    if not machine.landlock:
+        yield _without_landlock(machine)
+    if tried.number == errno.EBUSY:
         yield _Obstacle(
-            "Landlock is built into this kernel and not switched on",
-            f"add landlock to the kernel's command line and boot: lsm=landlock{others}",
+            f"Landlock {machine.landlock} leaves signals to a supervisor; the seccomp filter here has one already, "
+            "and may not have two",
+            f"a filter without SECCOMP_RET_USER_NOTIF, or Linux {_LANDLOCK_LINUX[NEWEST]} or newer",
+            "--security-opt seccomp=FILE, one without SCMP_ACT_NOTIFY",
         )
-    elif machine.seccomp:
-        yield _Obstacle(
-            "a seccomp filter forbids Landlock",
-            "a profile with Landlock's calls, as Docker 23, containerd 1.6 and podman 4.3 bring one",
-            here=True,
-        )
-    else:
-        yield _Obstacle("this kernel was built without Landlock", "a kernel with CONFIG_SECURITY_LANDLOCK=y")
     if machine.root:
         if machine.private:
             yield _Obstacle(
@@ -234,6 +223,24 @@ def _against_landlock(machine: Machine) -> Iterator[_Obstacle]:
                 here=True,
             )
         yield from _without_capabilities([name for name in machine.lacking if name not in _FOR_NAMESPACES])
+
+
+def _without_landlock(machine: Machine) -> _Obstacle:
+    if machine.kernel < _FIRST_LANDLOCK:
+        return _Obstacle(f"{machine.release} has no Landlock", f"Linux {_LANDLOCK_LINUX[1]} or newer")
+    if machine.landlock_errno == errno.EOPNOTSUPP:
+        others = f",{machine.lsm}" if machine.lsm else ",$(cat /sys/kernel/security/lsm)"
+        return _Obstacle(
+            "Landlock is built into this kernel and not switched on",
+            f"add landlock to the kernel's command line and boot: lsm=landlock{others}",
+        )
+    if machine.seccomp:
+        return _Obstacle(
+            "a seccomp filter forbids Landlock",
+            "a profile with Landlock's calls, as Docker 23, containerd 1.6 and podman 4.3 bring one",
+            here=True,
+        )
+    return _Obstacle("this kernel was built without Landlock", "a kernel with CONFIG_SECURITY_LANDLOCK=y")
 
 
 def findings(machine: Machine, levels: Sequence[LevelFacts]) -> list[Finding]:
@@ -276,11 +283,11 @@ def _shown(machine: Machine) -> str:
 def _landlock(machine: Machine) -> Finding:
     version = machine.landlock
     if version == 0:
-        (first, *_) = _against_landlock(machine)
-        return Finding("Landlock", Answer.NO, first.cause, _remedy(machine, [first]))
+        missing = _without_landlock(machine)
+        return Finding("Landlock", Answer.NO, missing.cause, _remedy(machine, [missing]))
     lacking = [text for since, text in _LANDLOCK_BRINGS.items() if since > version]
-    sentence = f"version {version}" + (f", knows nothing of {', '.join(lacking)}" if lacking else "")
-    return _judged("Landlock", not lacking, sentence, f"Linux {_LANDLOCK_LINUX[max(_LANDLOCK_LINUX)]} or newer")
+    sentence = f"version {version}" + (f", knows nothing of {'; '.join(lacking)}" if lacking else "")
+    return _judged("Landlock", not lacking, sentence, f"Linux {_LANDLOCK_LINUX[NEWEST]} or newer")
 
 
 def _groups(machine: Machine) -> Finding:

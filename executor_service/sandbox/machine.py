@@ -58,6 +58,8 @@ class LevelFacts:
     """Why not."""
     number: int = 0
     """The errno of the step that failed; 0: none."""
+    landlock: int = 0
+    """Version of Landlock that level `landlock` goes by."""
 
 
 @dataclass(frozen=True, slots=True)

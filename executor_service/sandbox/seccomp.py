@@ -11,16 +11,22 @@ holds a file: no inotify, no F_NOTIFY, and no leases of files, which would also 
 
 Where there are no namespaces, the filter also stands in for what Landlock does not know: no sockets but pairs of
 connected ones, no System V and POSIX queues and memory, nothing that acts on other processes, no clocks of theirs.
+
+For versions of Landlock that don't know truncation, no path is truncated (`ftruncate` is of a file that was opened to
+be written). For those that don't scope signals, no descriptor sends any (F_SETOWN), and each call that signals somebody
+is left to the init of the box (`inside/supervisor.py`).
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import struct
 import tempfile
 from typing import Any
 
 from executor_service.model import IsolationLevel
+from executor_service.sandbox.inside import landlock
 from fairbox.errors import FairboxError
 
 # fmt: off
@@ -101,6 +107,14 @@ _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
 _TELLING = (1024, 1026)
 """F_SETLEASE and F_NOTIFY of fcntl."""
+_O_TRUNC = 0x200
+_NOT_TO_WRITE = (0, 3)
+"""Modes of opening that need no right to write of Landlock: O_RDONLY, and the one for requests to drivers."""
+_OWNING = (8, 10, 15)
+"""F_SETOWN, F_SETSIG and F_SETOWN_EX of fcntl."""
+_OWNING_REQUESTS = (0x8901, 0x8902)
+"""FIOSETOWN and SIOCSPGRP of ioctl."""
+_SIGNALS = ("kill", "pidfd_send_signal", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "tgkill", "tkill")
 _SOL_SOCKET = 1
 _BUFFER_SIZES = (7, 8)
 """SO_SNDBUF and SO_RCVBUF."""
@@ -109,8 +123,9 @@ _ALLOWED_DOMAINS = (_AF_UNIX, 2, 10)
 """AF_UNIX, AF_INET, AF_INET6."""
 
 
-def compile_filter(level: IsolationLevel = IsolationLevel.NAMESPACES) -> bytes:
-    """An array of struct sock_filter for programs of a level. FairboxError where libseccomp is missing."""
+def compile_filter(level: IsolationLevel = IsolationLevel.NAMESPACES, version: int = landlock.NEWEST) -> bytes:
+    """An array of struct sock_filter for programs of a level; `version` is that of Landlock. FairboxError where
+    libseccomp is missing."""
     try:
         import pyseccomp
     except (ImportError, RuntimeError, OSError) as error:
@@ -149,6 +164,7 @@ def compile_filter(level: IsolationLevel = IsolationLevel.NAMESPACES) -> bytes:
     allowed: dict[str, tuple[int, ...]] = {"socket": _ALLOWED_DOMAINS, "socketpair": _ALLOWED_DOMAINS}
     if level is IsolationLevel.LANDLOCK:
         _stand_in_for_namespaces(rules, pyseccomp)
+        _stand_in_for_landlock(rules, pyseccomp, version)
         allowed = {"socketpair": (_AF_UNIX,)}
     for name, domains in allowed.items():
         for domain in set(range(max(domains))) - set(domains):
@@ -201,3 +217,22 @@ def _stand_in_for_namespaces(rules: Any, pyseccomp: Any) -> None:
     for name, kind in (("setpriority", 0), ("ioprio_set", 1)):
         rules.add_rule(denied, name, pyseccomp.Arg(0, pyseccomp.NE, kind))
         rules.add_rule(denied, name, pyseccomp.Arg(1, pyseccomp.NE, 0))
+
+
+def _stand_in_for_landlock(rules: Any, pyseccomp: Any, version: int) -> None:
+    if version < landlock.TRUNCATES:
+        refused = pyseccomp.ERRNO(errno.EACCES)
+        rules.add_rule(refused, "truncate")
+        for name, flags in (("open", 1), ("openat", 2)):
+            for mode in _NOT_TO_WRITE:
+                asked = pyseccomp.Arg(flags, pyseccomp.MASKED_EQ, _O_TRUNC | os.O_ACCMODE, _O_TRUNC | mode)
+                rules.add_rule(refused, name, asked)
+        rules.add_rule(pyseccomp.ERRNO(errno.ENOSYS), "openat2")  # its flags lie in memory; C libraries fall back
+    if version < landlock.SCOPES:
+        denied = pyseccomp.ERRNO(errno.EPERM)
+        for name, commands in (("fcntl", _OWNING), ("ioctl", _OWNING_REQUESTS)):
+            for command in commands:
+                rules.add_rule(denied, name, pyseccomp.Arg(1, pyseccomp.MASKED_EQ, 0xFFFFFFFF, command))
+        # A uid of one's own is no help: another server on this machine may have given it too.
+        for name in _SIGNALS:
+            rules.add_rule(pyseccomp.NOTIFY, name)

@@ -102,7 +102,10 @@ async def try_levels(
         store=store,
     )
     host = find_toolchains(config.offered(), host, config.toolchain_folders())
-    hosts = {level: replace(host, level=level, scratch=scratch, seccomp=compile_filter(level)) for level in OFFERED}
+    hosts = {
+        level: replace(host, level=level, scratch=scratch, seccomp=compile_filter(level, host.landlock))
+        for level in OFFERED
+    }
     return Tried(hosts, [await try_level(hosts[level], clock) for level in OFFERED])
 
 
@@ -110,15 +113,16 @@ async def try_level(host: Host, clock: Clock) -> LevelFacts:
     """Runs a program at the level of `host` that tries to get out."""
     log = logging.getLogger(Boxes.__module__)
     log.addFilter(_hide)  # what does not work here is a fact, and nobody's error
+    version = host.landlock if host.bare else 0
     try:
         could = await _attempt(host, clock)
     except SandboxFailure as failure:
-        return LevelFacts(host.level, available=False, reason=str(failure), number=failure.number)
+        return LevelFacts(host.level, available=False, reason=str(failure), number=failure.number, landlock=version)
     finally:
         log.removeFilter(_hide)
     if could != "nothing":
-        return LevelFacts(host.level, available=False, reason=f"a program could {could}")
-    return LevelFacts(host.level, available=True)
+        return LevelFacts(host.level, available=False, reason=f"a program could {could}", landlock=version)
+    return LevelFacts(host.level, available=True, landlock=version)
 
 
 def _hide(_: logging.LogRecord) -> bool:

@@ -38,7 +38,12 @@ def status(
         isolation_level=level_to_proto(capabilities.level),
         min_isolation_level=level_to_proto(IsolationLevel(config.min_isolation)),
         isolation_levels=[
-            pb.IsolationStatus(level=level_to_proto(facts.level), available=facts.available, reason=facts.reason)
+            pb.IsolationStatus(
+                level=level_to_proto(facts.level),
+                available=facts.available,
+                reason=facts.reason,
+                landlock_version=facts.landlock,
+            )
             for facts in capabilities.levels
         ],
         languages=capabilities.languages,

@@ -1650,20 +1650,27 @@ class IsolationStatus(google.protobuf.message.Message):
     LEVEL_FIELD_NUMBER: builtins.int
     AVAILABLE_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    LANDLOCK_VERSION_FIELD_NUMBER: builtins.int
     level: global___IsolationLevel.ValueType
     """The level."""
     available: builtins.bool
     """Whether it works here."""
     reason: builtins.str
     """The step that failed, and what to look at."""
+    landlock_version: builtins.int
+    """ISOLATION_LEVEL_LANDLOCK: the version of Landlock that is gone by, at most 6; 0: there is none. What older ones don't
+    restrict is closed otherwise. Before 2 nothing can be moved to another folder (EXDEV), before 3 no path can be
+    truncated (EACCES; an open file can), before 6 the init of the box sends the signals of its programs.
+    """
     def __init__(
         self,
         *,
         level: global___IsolationLevel.ValueType = ...,
         available: builtins.bool = ...,
         reason: builtins.str = ...,
+        landlock_version: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["available", b"available", "level", b"level", "reason", b"reason"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["available", b"available", "landlock_version", b"landlock_version", "level", b"level", "reason", b"reason"]) -> None: ...
 
 global___IsolationStatus = IsolationStatus
 

@@ -11,14 +11,16 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from executor_service.sandbox.inside import landlock
-from tests.executor.servers import ROOT, Server, running
+from tests.executor.servers import MODULE, ROOT, Server, running
+from tests.machines.places import Place, folder, places
 
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 TOO_LARGE = (
@@ -92,15 +94,30 @@ ENV = {"PYTHONPATH": f"{HOME}:{_LIBRARIES}", "PYTHONDONTWRITEBYTECODE": "1"}
 """Environment of a server whose interpreter does not know our packages."""
 
 
+_GOING_BY = """
+from executor_service.sandbox.inside import landlock
+landlock.go_by({version})
+from executor_service.__main__ import main
+main()
+"""
+
+
 @dataclass(frozen=True)
 class Level:
     """An isolation level, and who the server is: `root` or an ordinary `user`."""
 
     name: str
     who: str
+    version: int = landlock.NEWEST
+    """Of Landlock: the server goes by no later one."""
+    place: Place | None = None
+    """Where it is started, if not simply here."""
 
     def __str__(self) -> str:
-        return f"{self.name}-{self.who}"
+        if self.place is not None:
+            return self.place.name
+        cut = "" if self.version == landlock.NEWEST else f"-{self.version}"
+        return f"{self.name}-{self.who}{cut}"
 
     @property
     def landlock(self) -> bool:
@@ -111,33 +128,80 @@ class Level:
         """A server at this level, ready."""
         with contextlib.ExitStack() as stack:
             more = [f"isolation={self.name}", f"min_isolation={self.name}"] if self.landlock else []
+            whole = self.version == landlock.NEWEST
+            module = MODULE if whole else ("-c", _GOING_BY.format(version=self.version))
+            if self.place is not None:
+                yield stack.enter_context(self._there(self.place, *settings, *more, module=module, env=env or {}))
+                return
             if self.landlock:
                 scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairbox-scratch-"))
                 Path(scratch).chmod(0o777)
                 # Nothing is mounted here: programs need an interpreter that their uid may read.
                 more += [f"scratch={scratch}", f"python={PYTHON}"]
             if self.who == "root" or os.geteuid() != 0:
-                yield stack.enter_context(running(*settings, *more, env=env))
+                yield stack.enter_context(running(*settings, *more, module=module, env=env))
                 return
             assert PYTHON is not None
             more.append("cgroups=none")
-            command = running(*settings, *more, prefix=PREFIX, python=PYTHON, env=ENV | (env or {}), cwd=HOME)
-            yield stack.enter_context(command)
+            start = partial(running, *settings, *more, prefix=PREFIX, python=PYTHON, module=module, cwd=HOME)
+            yield stack.enter_context(start(env=ENV | (env or {})))
+
+    def _there(
+        self, place: Place, *settings: str, module: Sequence[str], env: dict[str, str]
+    ) -> contextlib.AbstractContextManager[Server]:
+        assert PYTHON is not None
+        own = ENV | env if place.user or place.container else env
+        python = PYTHON if place.user or place.container else sys.executable
+        if self.landlock:
+            settings = (*settings, f"python={PYTHON}")
+        outside = own | ({"CONTAINERS_CONF": str(folder() / "containers.conf")} if place.container else {})
+        return running(
+            *settings,
+            *(["cgroups=none"] if place.user else []),
+            prefix=place.prefix(own),
+            python=python,
+            module=module,
+            env=outside,
+            cwd=HOME if place.user else ROOT,
+        )
+
+
+VERSIONS = [int(word) for word in os.environ.get("FAIRBOX_TEST_LANDLOCK", "").split()]
+"""Of Landlock. If there are any, tests of levels are of `landlock` alone, as it is with each of these."""
+
+PLACE = os.environ.get("FAIRBOX_TEST_PLACE", "")
+"""If there is one, tests of levels are of it alone: see `tests/machines/places.py`."""
 
 
 def _levels() -> Iterator[Level]:
+    if PLACE:
+        place = next(each for each in places() if each.name == PLACE)
+        version = place.version or landlock.NEWEST
+        yield Level(place.level, "user" if place.user else "root", version, place)
+        return
+    if VERSIONS:
+        for version in filter(lambda each: each <= landlock.abi(), VERSIONS):
+            if os.geteuid() == 0 and PYTHON is not None:
+                yield Level("landlock", "root", version)
+            if PYTHON is not None:
+                yield Level("landlock", "user", version)
+        return
     for name in ("namespaces", "landlock"):
-        if name == "landlock" and landlock.abi() < landlock.NEEDED_ABI:
+        if name == "landlock" and not landlock.abi():
             continue
         if os.geteuid() == 0 and not (name == "landlock" and PYTHON is None):
             yield Level(name, "root")
         if PYTHON is not None:
             yield Level(name, "user")
+    if PYTHON is not None and landlock.abi():
+        yield Level("landlock", "user", 1)
 
 
 LEVELS = list(_levels())
+_WHOLE = [level for level in LEVELS if VERSIONS or level.version == landlock.NEWEST]
 EXTREMES = [
-    pytest.param(level, marks=() if level in (LEVELS[0], LEVELS[-1]) else pytest.mark.soak, id=str(level))
-    for level in LEVELS
+    pytest.param(level, marks=() if VERSIONS or level in (_WHOLE[0], _WHOLE[-1]) else pytest.mark.soak, id=str(level))
+    for level in _WHOLE
 ]
-"""For what depends little on the level: the strongest and the weakest in every run, the others with `make soak`."""
+"""For what depends little on the level: the strongest and the weakest in every run, the others with `make soak`, and
+with `make test-landlock`."""

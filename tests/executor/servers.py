@@ -70,14 +70,16 @@ class Server:
                 return None
 
 
-def command(*settings: str, python: str = sys.executable) -> tuple[list[str], str, str]:
+MODULE = ("-m", "executor_service")
+
+
+def command(*settings: str, python: str = sys.executable, module: Sequence[str] = MODULE) -> tuple[list[str], str, str]:
     target, health = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     # Loading the scientific packages takes seconds: only where a test wants them.
     lazy = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
     words = [
         python,
-        "-m",
-        "executor_service",
+        *module,
         f"listen={target}",
         f"health_listen={health}",
         "metrics_listen=",
@@ -92,6 +94,7 @@ def running(
     *settings: str,
     prefix: Sequence[str] = (),
     python: str = sys.executable,
+    module: Sequence[str] = MODULE,
     env: dict[str, str] | None = None,
     cwd: Path = ROOT,
     ready: bool = True,
@@ -102,7 +105,7 @@ def running(
     if not any(setting.startswith("languages=") for setting in settings):
         settings = ("languages=bash,python", *settings)
     words, target, health = command(
-        f"cgroups={GROUPS}" if os.geteuid() == 0 else "cgroups=auto", *settings, python=python
+        f"cgroups={GROUPS}" if os.geteuid() == 0 else "cgroups=auto", *settings, python=python, module=module
     )
     process = subprocess.Popen([*prefix, *words], cwd=cwd, env=os.environ | (env or {}), text=True)
     server = Server(process, target, health)

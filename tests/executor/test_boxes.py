@@ -28,7 +28,7 @@ CONFIG = ExecutorConfig(
     python=PYTHON or "",
     languages="python",
 )
-pytestmark = pytest.mark.skipif(landlock.abi() < landlock.NEEDED_ABI, reason="this kernel has no Landlock of version 6")
+pytestmark = pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock")
 
 
 @pytest.fixture

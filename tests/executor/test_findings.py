@@ -9,7 +9,7 @@ import pytest
 
 from executor_service.model import IsolationLevel
 from executor_service.sandbox.findings import Answer, Finding, findings, level_finding
-from executor_service.sandbox.inside.landlock import NEEDED_ABI
+from executor_service.sandbox.inside.landlock import NEWEST
 from executor_service.sandbox.machine import (
     APPARMOR_USERNS,
     CAPABILITIES,
@@ -142,11 +142,13 @@ def test_landlock_of_each_kernel(kernel: tuple[int, int], version: int) -> None:
     machine = replace(USER, kernel=kernel, landlock=version, landlock_errno=0 if version else errno.ENOSYS)
     finding = ask(machine, "Landlock")
     assert finding.answer is {0: Answer.NO, 6: Answer.YES}.get(version, Answer.PARTLY)
-    assert ("signals and abstract sockets" in finding.sentence) is (0 < version < 6)
+    assert ("signals" in finding.sentence) is (0 < version < 6)
     assert ("truncation" in finding.sentence) is (0 < version < 3)
-    level = level_finding(machine, failed(IsolationLevel.LANDLOCK, errno.EOPNOTSUPP))
-    if version < NEEDED_ABI:
-        assert "or newer" in level.remedy
+    if not version:
+        level = level_finding(machine, failed(IsolationLevel.LANDLOCK, errno.EOPNOTSUPP))
+        assert level.remedy == (
+            "Linux 5.13 or newer" if kernel < (5, 13) else "a kernel with CONFIG_SECURITY_LANDLOCK=y"
+        )
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def test_landlock_of_each_kernel(kernel: tuple[int, int], version: int) -> None:
             id="not built",
         ),
         pytest.param(
-            replace(USER, landlock=NEEDED_ABI, root=True, private="/root", lacking=()),
+            replace(USER, landlock=NEWEST, root=True, private="/root", lacking=()),
             "may not enter /root",
             "python=/usr/bin/python3",
             id="an interpreter in root's home",
@@ -182,6 +184,13 @@ def test_what_stands_in_the_way_of_landlock(machine: Machine, cause: str, remedy
     found = level_finding(machine, failed(IsolationLevel.LANDLOCK, errno.EOPNOTSUPP))
     assert cause in found.sentence
     assert remedy in found.remedy
+
+
+def test_a_filter_that_has_a_supervisor_leaves_no_room_for_another() -> None:
+    machine = replace(USER, landlock=5, seccomp=True)
+    found = level_finding(machine, failed(IsolationLevel.LANDLOCK, errno.EBUSY))
+    assert "leaves signals to a supervisor" in found.sentence
+    assert "Linux 6.12 or newer" in found.remedy
 
 
 DELEGATED = GroupFacts(2, "/user.slice/user@1000.service/a.scope", ("cpu", "memory", "pids"), works=True)

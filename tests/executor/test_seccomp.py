@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import platform
 import struct
 
@@ -11,10 +12,11 @@ import pytest
 
 from executor_service import ExecutorClient, IsolationLevel, Outcome
 from executor_service.sandbox import seccomp
+from executor_service.sandbox.inside import landlock
 from executor_service.sandbox.seccomp import compile_filter
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86-64")
-ALLOW, ERRNO, KILL = 0x7FFF0000, 0x00050000, 0x00000000
+ALLOW, NOTIFY, ERRNO, KILL = 0x7FFF0000, 0x7FC00000, 0x00050000, 0x00000000
 X86_64 = 0xC000003E
 DATA = struct.Struct("=iIQ6Q")
 OPERATIONS = {0x15: int.__eq__, 0x25: int.__gt__, 0x35: int.__ge__}
@@ -101,6 +103,27 @@ def test_clocks_of_other_processes_are_told_apart(level: IsolationLevel) -> None
     for clock, wanted in ((~77 << 3 | 2, answer), (~77 << 3 | 6, ALLOW), (1, ALLOW)):
         for name in ("clock_gettime", "clock_getres", "clock_nanosleep", "timer_create"):
             assert run(compile_filter(level), number_of(name), clock & 0xFFFFFFFFFFFFFFFF) == wanted
+
+
+@pytest.mark.parametrize("version", range(1, landlock.NEWEST + 1))
+def test_the_filter_stands_in_for_what_a_version_of_landlock_lacks(version: int) -> None:
+    program = compile_filter(IsolationLevel.LANDLOCK, version)
+    refused = ERRNO | errno.EACCES if version < 3 else ALLOW
+    assert run(program, number_of("truncate")) == refused
+    for mode, answer in ((os.O_RDONLY, refused), (3, refused), (os.O_WRONLY, ALLOW), (os.O_RDWR, ALLOW)):
+        assert run(program, number_of("open"), 1, mode | os.O_TRUNC | os.O_CREAT) == answer
+        assert run(program, number_of("openat"), 1, 1, mode | os.O_TRUNC) == answer
+        assert run(program, number_of("openat"), 1, 1, mode) == ALLOW
+    assert run(program, number_of("openat2")) == (ERRNO | errno.ENOSYS if version < 3 else ALLOW)
+    assert run(program, number_of("ftruncate")) == ALLOW
+    for name in ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"):
+        assert run(program, number_of(name)) == (NOTIFY if version < 6 else ALLOW)
+    owning = ERRNO | errno.EPERM if version < 6 else ALLOW
+    for command in (8, 10, 15):  # F_SETOWN, F_SETSIG, F_SETOWN_EX
+        assert run(program, number_of("fcntl"), 3, command) == owning
+    for request in (0x8901, 0x8902):  # FIOSETOWN, SIOCSPGRP
+        assert run(program, number_of("ioctl"), 3, request) == owning
+    assert run(compile_filter(), number_of("kill")) == ALLOW
 
 
 OPENED_BY_OTHERS = """

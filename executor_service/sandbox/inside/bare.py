@@ -2,9 +2,12 @@
 
 The init scopes signals to itself and what is below it, and adopts orphans: `kill(-1)` ends the box's processes and
 nobody else's. Each worker nests a domain in which it may read the system, write one folder, and signal its own
-processes. Invariants: when `clear()` returns, nothing of the use is alive or on disk; the init ends everything when it
-is told to end (SIGTERM), when its template dies, and when the server is gone. Only SIGKILL to the init leaves
-processes, and those its template kills.
+processes. Where Landlock does not scope signals yet, the init kills those below it one by one, and is the supervisor of
+the signals that they send.
+
+Invariants: when `clear()` returns, nothing of the use is alive or on disk; the init ends everything when it is told to
+end (SIGTERM), when its template dies, and when the server is gone. Only SIGKILL to the init leaves processes, and those
+its template kills.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import sys
 from executor_service.sandbox.inside import landlock, scratch, tree
 from executor_service.sandbox.inside import syscalls as sys_
 from executor_service.sandbox.inside.copies import copy_apart
+from executor_service.sandbox.inside.signals import kill_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +64,11 @@ class BareBox:
         # SIGTERM and not SIGKILL, so that the init can take all with it.
         sys_.prctl(sys_.PR_SET_PDEATHSIG, signal.SIGTERM)
         sys_.prctl(sys_.PR_SET_NO_NEW_PRIVS, 1)
-        landlock.scope_signals()
+        landlock.go_by(spec["landlock"])
+        self.scoped = landlock.abi() >= landlock.SCOPES
+        """Whether the kernel keeps programs from signalling others."""
+        if self.scoped:
+            landlock.scope_signals()
         tree.adopt()
 
     def listen(self) -> None:
@@ -112,13 +120,17 @@ class BareBox:
     def end_all(self) -> None:
         """Nothing of the use is alive or on disk afterwards."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        try:
-            os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        self.kill_all()
         _wait_for_all()
         if self._folder:
             self.clear()
+
+    def kill_all(self) -> None:
+        """SIGKILL to every process of the box but its init."""
+        if self.scoped:
+            kill_all()
+        else:
+            tree.kill_all(os.getpid())
 
     def pids(self) -> list[int]:
         return tree.descendants(os.getpid())

@@ -31,7 +31,9 @@ from executor_service.sandbox.inside.ending import Pages
 from executor_service.sandbox.inside.lease import LeaseDeadline
 from executor_service.sandbox.inside.meters import Meters
 from executor_service.sandbox.inside.private import PrivateFolders
-from executor_service.sandbox.inside.use import Folders, Use
+from executor_service.sandbox.inside.signals import kill_all
+from executor_service.sandbox.inside.supervisor import Supervisor
+from executor_service.sandbox.inside.use import Around, Use
 from executor_service.sandbox.inside.workspace import Workspaces
 
 TYPE_CHECKING = False
@@ -178,6 +180,8 @@ class Box:
         self._worker = worker.Socket()
         if self._bare is not None:
             self._bare.listen()
+            if not self._bare.scoped:
+                confinement.supervisor = Supervisor(self._poll)
 
     def use_once(self) -> Program | None:
         """One use, from the worker's fork to the moment at which nothing of it is left. In the worker: the program."""
@@ -200,8 +204,10 @@ class Box:
         self._control.sendmsg(_READY, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _HANDLES.pack(*ours))])
         for handle in ours:
             os.close(handle)
-        work = self._bare.work if self._bare is not None else self._spec["work"]
-        folders = Folders(work, self._bare or self._workspaces)
+        if self._bare is not None:
+            around = Around(self._bare.work, self._bare, self._bare.kill_all, self._confinement.supervisor)
+        else:
+            around = Around(self._spec["work"], self._workspaces, kill_all, None)
         self._uses += 1
         waits = (self._poll, self._wakeup)
         use = Use(
@@ -211,7 +217,7 @@ class Box:
             pid,
             waits,
             number=self._uses,
-            folders=folders,
+            around=around,
             lease=self._lease,
         )
         use.run()
@@ -247,6 +253,8 @@ class Box:
     def _clear(self) -> None:
         """Everything is dead. What the kernel kept beyond that goes too."""
         if self._bare is not None:
+            if self._confinement.supervisor is not None:
+                self._confinement.supervisor.clear()
             self._bare.clear()
             return
         self._workspaces.clear()

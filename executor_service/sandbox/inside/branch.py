@@ -96,7 +96,7 @@ def settle(channel: int, handles: Sequence[int], folders: Folders, workspace: st
     for handle in handles:
         os.close(handle)
     os.setsid()
-    if landlock.abi() >= landlock.NEEDED_ABI:
+    if landlock.abi() >= landlock.SCOPES:
         landlock.scope_signals()
     reseed()
     here = os.getcwd()

@@ -14,6 +14,7 @@ from executor_service.sandbox.inside import syscalls as sys_
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from executor_service.sandbox.inside.bare import BareBox
+    from executor_service.sandbox.inside.supervisor import Supervisor
 
 INNER_UID = 1000
 """What a program sees as its uid where the server is an ordinary user."""
@@ -46,6 +47,8 @@ class Confinement:
         """Instead of namespaces."""
         self.proc = -1 if privileged or bare else proc
         """A proc that can be written, for who has to write down whom it is."""
+        self.supervisor: Supervisor | None = None
+        """Of signals, where the filter leaves them to it."""
 
 
 def prepare(confinement: Confinement) -> None:

@@ -2,9 +2,9 @@
 
 The init of a box puts itself into a domain that scopes signals: `kill(-1)` then reaches the box's processes and nobody
 else. Each worker nests a domain of its own in it: files beneath a list of paths alone, no TCP, no signal to the init.
-Invariants: a domain can't be left; what this kernel can't restrict is an error and never skipped, because the level is
-only offered where all of it works. What Landlock does not know (stat, chmod, chown, connecting to a socket by path) is
-left to the system call filter and to file permissions; see docs/security.md.
+Invariants: a domain can't be left; all that this kernel's version can restrict is restricted. What that version does
+not know yet is closed otherwise (`seccomp`, `supervisor`, `tree.kill_all`), and so is what none knows (stat, chmod,
+chown, connecting to a socket by path): by the system call filter and by file permissions; see docs/security.md.
 """
 
 from __future__ import annotations
@@ -26,14 +26,20 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION = 1
 _PATH_BENEATH = 1
 
-NEEDED_ABI = 6
+NEWEST = 6
+"""The last version that brought something to restrict: Linux 6.12."""
+TRUNCATES = 3
+"""Linux 6.2: the first that restricts truncation."""
+SCOPES = 6
 """Linux 6.12: the first that scopes signals and abstract sockets."""
-
+_KNOWS_TCP = 4
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _MAKE_CHAR, _MAKE_BLOCK = 1 << 6, 1 << 11
 _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _EVERYTHING = (1 << 16) - 1
-"""Every right to files that ABI 5 and 6 know, from EXECUTE to IOCTL_DEV."""
+"""Every right to files that version 5 and later know, from EXECUTE to IOCTL_DEV."""
+_KNOWN = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
+"""Those that older ones know: 2 brought REFER, 3 TRUNCATE. Without REFER nothing can be moved to another folder."""
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 """Rights that a rule for a single file may name."""
 _NET_BIND_TCP, _NET_CONNECT_TCP = 1, 2
@@ -44,14 +50,25 @@ WRITE = _EVERYTHING & ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV)
 DEVICE = _READ_FILE | _WRITE_FILE
 
 
+_most = [NEWEST]
+
+
 def abi() -> int:
-    """The version that the kernel claims; 0: there is no Landlock. A claim, no proof: some claim too much."""
+    """The version to go by; 0: there is no Landlock. What the kernel claims, and no proof: some claim too much."""
     version: int = _libc.syscall(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION))
-    return max(version, 0)
+    return min(max(version, 0), _most[0])
+
+
+def go_by(version: int) -> None:
+    """From here on in this process as on a kernel that has no later version."""
+    _most[0] = version
 
 
 def scope_signals() -> None:
-    """From here on this process and its children reach each other by signals, and abstract sockets, and nobody else."""
+    """From here on this process and its children reach each other by signals, and abstract sockets, and nobody else.
+    Needs version `SCOPES`."""
+    if abi() < SCOPES:
+        raise OSError(errno.EOPNOTSUPP, f"Landlock {abi()} does not scope signals, {SCOPES} (Linux 6.12) does")
     _enter(_create(0, 0, _SCOPE_SIGNALS | _SCOPE_ABSTRACT_SOCKETS))
 
 
@@ -60,12 +77,15 @@ def confine(rules: Iterable[tuple[str, int]]) -> None:
 
     A path that does not exist is an OSError. Needs no_new_privs.
     """
-    ruleset = _create(_EVERYTHING, _NET_BIND_TCP | _NET_CONNECT_TCP, _SCOPE_SIGNALS | _SCOPE_ABSTRACT_SOCKETS)
+    version = abi()
+    known = _KNOWN.get(version, _EVERYTHING)
+    net = _NET_BIND_TCP | _NET_CONNECT_TCP if version >= _KNOWS_TCP else 0
+    ruleset = _create(known, net, _SCOPE_SIGNALS | _SCOPE_ABSTRACT_SOCKETS if version >= SCOPES else 0)
     for path, rights in rules:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
         if not stat.S_ISDIR(os.fstat(handle).st_mode):
             rights &= _OF_FILES
-        attributes = struct.pack("=Qi", rights, handle)
+        attributes = struct.pack("=Qi", rights & known, handle)
         flags = ctypes.c_uint(0)
         done = _libc.syscall(ctypes.c_long(_ADD_RULE), ctypes.c_int(ruleset), _PATH_BENEATH, attributes, flags)
         _check(done, f"landlock_add_rule({path!r})")
@@ -74,8 +94,6 @@ def confine(rules: Iterable[tuple[str, int]]) -> None:
 
 
 def _create(files: int, net: int, scoped: int) -> int:
-    if abi() < NEEDED_ABI:
-        raise OSError(errno.EOPNOTSUPP, f"Landlock has version {abi()}, must be at least {NEEDED_ABI} (Linux 6.12)")
     attributes = struct.pack("=3Q", files, net, scoped)
     size = ctypes.c_size_t(len(attributes))
     ruleset = int(_libc.syscall(ctypes.c_long(_CREATE_RULESET), attributes, size, ctypes.c_uint(0)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +15,14 @@ _PARENT, _GROUP, _SESSION = 1, 2, 3
 """Positions in /proc/PID/stat, counted from the state."""
 _ROUNDS = 50
 """A tree is signalled until nobody new is found: processes can be started meanwhile, but hardly so often in a row."""
+
+
+def kill_all() -> None:
+    """SIGKILL to every process of the namespace, or of the domain that scopes signals, but this one."""
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 def send_signal(pid: int, number: int, whom: Whom) -> None:

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
         """Folder for folders of uses, where nothing can be mounted; else empty."""
         store: str
         """Folder of the host that workspaces are below; empty: there are none."""
+        landlock: int
+        """Version to go by, where nothing can be mounted."""
         groups: Groups
 
     class WorkspaceOrder(TypedDict):

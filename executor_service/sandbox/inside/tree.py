@@ -7,10 +7,20 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PR_SET_CHILD_SUBREAPER = 36
-_PARENT = 1
-"""Position in /proc/PID/stat after the name."""
+_STATE, _PARENT = 0, 1
+"""Positions in /proc/PID/stat after the name."""
+_DEAD = (b"Z", b"X")
+_PAUSE_S = 0.0005
+_DEEPEST = 1 << 16
+"""Parents that are gone through at most: there are no more processes."""
 
 
 def adopt() -> None:
@@ -26,20 +36,74 @@ def children(parent: int) -> list[int]:
 
 def descendants(root: int) -> list[int]:
     """Every process below `root`, the dead that nobody has waited for included."""
-    below = _by_parent()
-    found: list[int] = []
-    todo = [root]
-    while todo:
-        those = below.get(todo.pop(), [])
-        found += those
-        todo += those
-    return found
+    by_parent = _by_parent()
+    return _walk([root], lambda pid: by_parent.get(pid, []))
+
+
+def now_below(root: int) -> list[int]:
+    """The same, sooner, where the kernel lists children. Some may be left out where others end at that moment."""
+    return _walk([root], _lister(root))
+
+
+def is_below(pid: int, root: int) -> bool:
+    """Whether a process is below `root`. What died on the way up is not."""
+    for _ in range(_DEEPEST):
+        if pid <= 1 or (fields := _stat(pid)) is None:
+            return False
+        pid = int(fields[_PARENT])
+        if pid == root:
+            return True
+    return False
+
+
+def kill_all(root: int) -> None:
+    """In `root`, where no domain bounds `kill(-1)`: kills everything below and returns when only the dead are left.
+
+    It waits for nobody before, so that the dead keep their numbers, and count among the processes that its user may
+    have: nobody can fork for ever. All are dead when those right below are, twice the same: what lives is below one
+    that lives, or has become one of them meanwhile. Numbers of others than those right below can be given to somebody
+    else at any moment: a descriptor of the process is taken before the look.
+    """
+    before: list[int] | None = None
+    dead: set[int] = set()
+    killed: set[int] = set()
+    while True:
+        below = _lister(root)
+        mine = below(root)
+        living = [pid for pid in mine if pid not in dead and _lives(pid)]
+        dead.update(mine)
+        dead.difference_update(living)
+        if not living and mine == before:
+            return
+        before = None if living else mine
+        others = _walk(living, below)
+        for pid in living:
+            os.kill(pid, signal.SIGKILL)
+        for pid in others:
+            _kill_below(pid, root)
+        if living and killed.issuperset(living):
+            time.sleep(_PAUSE_S)  # until they have ended
+        killed.update(living)
+
+
+def _kill_below(pid: int, root: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return  # it has ended
+    try:
+        if is_below(pid, root):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(handle)
 
 
 def more_tasks(root: int, most: int) -> bool:
     """Whether more than `most` processes and threads are below `root`. Looks at no more than it must: who has to act on
     it competes with all of them for a processor."""
-    if not os.path.exists(f"/proc/{root}/task/{root}/children"):  # a kernel without CONFIG_PROC_CHILDREN
+    if not _lists_children(root):
         return sum(len(_threads(pid)) for pid in descendants(root)) > most
     count, todo = 0, _children(root, _threads(root))
     while todo and count <= most:
@@ -48,6 +112,44 @@ def more_tasks(root: int, most: int) -> bool:
         count += len(threads)
         todo += _children(pid, threads)
     return count > most
+
+
+def _walk(pids: list[int], below: Callable[[int], list[int]]) -> list[int]:
+    found: list[int] = []
+    todo = list(pids)
+    while todo:
+        those = below(todo.pop())
+        found += those
+        todo += those
+    return found
+
+
+def _lister(root: int) -> Callable[[int], list[int]]:
+    """What says who is right below a process."""
+    if _lists_children(root):
+        return lambda pid: _children(pid, _threads(pid))
+    by_parent = _by_parent()
+    return lambda pid: by_parent.get(pid, [])
+
+
+def _lists_children(pid: int) -> bool:
+    """False: a kernel without CONFIG_PROC_CHILDREN."""
+    return os.path.exists(f"/proc/{pid}/task/{pid}/children")
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """What /proc/PID/stat says after the name; None: there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+
+
+def _lives(pid: int) -> bool:
+    """Whether anything of it runs: a first thread that has ended is shown as a dead process."""
+    fields = _stat(pid)
+    return fields is not None and (fields[_STATE] not in _DEAD or len(_threads(pid)) > 1)
 
 
 def _threads(pid: int) -> list[str]:
@@ -86,10 +188,7 @@ def _by_parent() -> dict[int, list[int]]:
     below: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    parent = int(file.read().rpartition(b")")[2].split()[_PARENT])
-            except OSError:
-                continue
-            below.setdefault(parent, []).append(int(name))
+            fields = _stat(int(name))
+            if fields is not None:
+                below.setdefault(int(fields[_PARENT]), []).append(int(name))
     return below

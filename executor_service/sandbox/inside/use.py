@@ -17,6 +17,7 @@ from executor_service.sandbox.inside.watch import RESTING_S, Reading, Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from executor_service.sandbox.inside.bare import BareBox
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from executor_service.sandbox.inside.lease import LeaseDeadline
     from executor_service.sandbox.inside.meters import Meters
     from executor_service.sandbox.inside.spec import Begin, Ended, WorkspaceOrder
+    from executor_service.sandbox.inside.supervisor import Supervisor
     from executor_service.sandbox.inside.workspace import Workspaces
 
 _MAX_MESSAGE = 64 << 10
@@ -36,12 +38,20 @@ _START_S = 0.02
 _DEAD = b'{"type":"dead"}'
 
 
-class Folders:
-    """What the use can write to."""
+class Around:
+    """What is around the use: its folders, how all of it is killed, who decides about its signals."""
 
-    def __init__(self, work: str, workspaces: Workspaces | BareBox) -> None:
+    def __init__(
+        self,
+        work: str,
+        workspaces: Workspaces | BareBox,
+        kill_all: Callable[[], None],
+        supervisor: Supervisor | None,
+    ) -> None:
         self.work = work
         self.workspaces = workspaces
+        self.kill_all = kill_all
+        self.supervisor = supervisor
 
 
 class Use:
@@ -56,7 +66,7 @@ class Use:
         waits: tuple[select.poll, int],
         *,
         number: int,
-        folders: Folders,
+        around: Around,
         lease: LeaseDeadline,
     ) -> None:
         """`pid` is the worker. `waits`: what waits for orders, changed children and denied forks, and the descriptor
@@ -68,8 +78,8 @@ class Use:
         self._poll, self._wakeup = waits
         self._number = number
         self._lease = lease
-        self._work = folders.work
-        self._workspaces = folders.workspaces
+        self._around = around
+        self._work = around.work
         self._begin: Begin | None = None
         """What the use may have. What ends at once is over before the server says it."""
         self._started: float | None = None
@@ -82,6 +92,8 @@ class Use:
         """The worker has said, or shown by its death, that it has ended."""
         self._reason: str | None = None
         self._ended_at = 0.0
+        self._due = 0.0
+        """Monotonic seconds of the next look at what the use has used; 0: not yet decided."""
         self._largest = 0
         """Peak resident bytes of the largest process that has ended."""
         self._layers: dict[int, int] = {}
@@ -99,14 +111,19 @@ class Use:
             timeout = self._watch.wait_s(time.monotonic())
         else:
             timeout = _IDLE_S if self._begin is None else _START_S
-        timeout = min(timeout, self._lease.left_s(time.monotonic(), begun=self._begun))
-        ready = [handle for handle, _ in self._poll.poll(timeout * 1000 + 1)]
+        now = time.monotonic()
+        self._due = self._due or now + min(timeout, self._lease.left_s(now, begun=self._begun))
+        ready = [handle for handle, _ in self._poll.poll(max(self._due - now, 0.0) * 1000 + 1)]
         if self._control.fileno() in ready:
             self._listen()
         if self._wakeup in ready:
             if signal.SIGTERM in os.read(self._wakeup, 4096):
                 raise EOFError  # the box is to end
             self._reap(os.WNOHANG | os.WUNTRACED)
+        supervisor = self._around.supervisor
+        if supervisor is not None and supervisor.serve(ready) and time.monotonic() < self._due:
+            return
+        self._due = 0.0
         self._look()
         if self._reason is not None:
             return
@@ -207,7 +224,7 @@ class Use:
     def _mount(self, workspace: WorkspaceOrder) -> bool:
         """Whether the workspace is there. What it took is not the program's."""
         try:
-            self._meters.baseline(self._workspaces.mount(workspace))
+            self._meters.baseline(self._around.workspaces.mount(workspace))
         except OSError as error:
             failed = {"type": "failed", "stage": "workspace", "errno": error.errno or 0, "error": str(error)}
             self._tell({**failed, "started": False})
@@ -218,7 +235,7 @@ class Use:
     def _layer(self, number: int, parent: int) -> None:
         """A coming branch gets a workspace of its own; `_reap` hears what became of it."""
         try:
-            self._layers[self._workspaces.branch(number, parent)] = number
+            self._layers[self._around.workspaces.branch(number, parent)] = number
         except OSError as error:
             self._tell({"type": "layered", "number": number, "errno": error.errno or 0})
 
@@ -265,16 +282,16 @@ class Use:
         if not self._over:
             self._ended_at = time.monotonic()
         if not self._begun or self._reason == "failed":
-            _kill_all()
+            self._around.kill_all()
             self._reap(0)
         elif early and not self._collects and not self._serves:
             last = self._last_reading()
-            _kill_all()
+            self._around.kill_all()
             self._answer(last, None)
             self._reap(0)
         else:
             alive = self._unkilled() if self._over and self._meters.looks else None
-            _kill_all()
+            self._around.kill_all()
             self._reap(0)
             dead = self._meters.read()
             if alive is not None:
@@ -376,11 +393,3 @@ def _let_wait(pid: int) -> None:
         os.sched_setscheduler(pid, os.SCHED_BATCH, _NO_PRIORITY)
     except OSError:
         pass  # not allowed everywhere, and only about time
-
-
-def _kill_all() -> None:
-    """SIGKILL to every process of the namespace but this one."""
-    try:
-        os.kill(-1, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

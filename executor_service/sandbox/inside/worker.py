@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from executor_service.sandbox.inside.spec import Task
 
 _DATA = 3
-_PROC = 4
-"""Where an ordinary user's worker finds a proc that can be written, until it has its identity."""
+_KEPT = 4
+"""Where an ordinary user's worker finds, until it is confined, a proc that can be written, or its supervisor."""
 _CHANNEL = 240
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """As every Python program has it; what is started by exec does not."""
@@ -63,7 +63,7 @@ def become(confinement: Confinement, streams: list[int], pages: Pages, control: 
         stage = "identity"
         take_identity(confinement)
         stage = "filter"
-        confinement.filter.install()
+        _install_filter(confinement)
         restore_interpreter()
         forks.as_usual()
         stage = "request"
@@ -122,9 +122,17 @@ def _arrange(streams: list[int], confinement: Confinement) -> None:
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.dup2(data, _DATA, inheritable=False)
-    if confinement.proc >= 0:
-        confinement.proc = os.dup2(confinement.proc, _PROC, inheritable=False)
-    sys_.close_from(_PROC + (confinement.proc >= 0))
+    kept = confinement.proc if confinement.supervisor is None else confinement.supervisor.end.fileno()
+    if kept >= 0:
+        confinement.proc = os.dup2(kept, _KEPT, inheritable=False)
+    sys_.close_from(_KEPT + (kept >= 0))
+
+
+def _install_filter(confinement: Confinement) -> None:
+    if confinement.supervisor is None:
+        confinement.filter.install()
+    else:
+        confinement.supervisor.hand_over(confinement.filter.install_supervised(), _KEPT)
 
 
 def _stdin(data: memoryview, *, reopen: bool) -> None:

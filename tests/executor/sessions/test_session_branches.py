@@ -183,8 +183,13 @@ async def test_a_branch_that_is_killed_leaves_the_others_alone(session: Session)
         assert [await value(each, "x") for each in (two, session)] == ["[1]", "[1]"]
 
 
-@pytest.mark.skipif(landlock.abi() < landlock.NEEDED_ABI, reason="the kernel does not scope signals (Linux 6.12)")
-async def test_branches_can_not_signal_or_read_their_family(session: Session) -> None:
+def _needs_scopes(level: Level) -> None:
+    if min(level.version, landlock.abi()) < landlock.SCOPES:
+        pytest.skip("Landlock does not scope signals before Linux 6.12")
+
+
+async def test_branches_can_not_signal_or_read_their_family(session: Session, level: Level) -> None:
+    _needs_scopes(level)
     attack = """
 found = []
 for name in {pids}:
@@ -203,8 +208,8 @@ found
         assert await value(one, "import subprocess; p = subprocess.Popen(['sleep', '9']); p.kill(); p.wait()") == "-9"
 
 
-@pytest.mark.skipif(landlock.abi() < landlock.NEEDED_ABI, reason="the kernel does not scope signals (Linux 6.12)")
-async def test_a_branch_that_kills_everything_reaches_itself_alone(session: Session) -> None:
+async def test_a_branch_that_kills_everything_reaches_itself_alone(session: Session, level: Level) -> None:
+    _needs_scopes(level)
     async with branched(session, 2) as (one, two):
         result = await one.run("import os; os.kill(-1, 9)")
         assert result.cause is Cause.POLICY
