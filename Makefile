@@ -50,7 +50,7 @@ IMAGE_TIME = $(if $(findstring podman,$(CONTAINER)),--timestamp $(SOURCE_DATE_EP
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run test $(PARTS:%=test-%) test-alone test-system test-newest newest-suites system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster test-kernel test-kernel-core test-landlock clean
+.PHONY: help run test $(PARTS:%=test-%) test-alone test-system test-newest newest-suites system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster test-kernel test-kernel-core test-landlock test-machines clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -157,6 +157,9 @@ push-%:
 	@test -n "$(REGISTRY)" || { echo "push: say where to, REGISTRY=registry.example/fairbox"; exit 1; }
 	$(CONTAINER) tag localhost/fairbox/$*:$(TAG) $(REGISTRY)/$*:$(TAG)
 	$(CONTAINER) push $(PUSH_ARGS) $(REGISTRY)/$*:$(TAG)
+
+test-machines: $(VENV)/.dev  ## Ask what the executor does in containers, with odd folders, for users (root, podman)
+	$(BIN)/python -m pytest tests/machines -m machines
 
 test-landlock: $(VENV)/.dev  ## Hold level landlock to its suites with each version of Landlock (VERSIONS="1 2 3 4 5 6")
 	FAIRBOX_TEST_LANDLOCK="$(or $(VERSIONS),1 2 3 4 5 6)" $(BIN)/python -m pytest $(LANDLOCK_TESTS)

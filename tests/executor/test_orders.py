@@ -14,7 +14,7 @@ import json, os, select, socket, time
 from executor_service.sandbox.inside.ending import Pages
 from executor_service.sandbox.inside.lease import COUNTS_AT, LeaseDeadline
 from executor_service.sandbox.inside.meters import Meters
-from executor_service.sandbox.inside.use import Folders, Use
+from executor_service.sandbox.inside.use import Around, Use
 
 server, init = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 woken, wake = os.pipe()
@@ -30,8 +30,9 @@ none = dict.fromkeys(("each_use", "dying", "reclaim", "oom", "processes", "cpu",
 meters = Meters({"init": [], "attach": [], "limits": {}, **none})
 page = os.memfd_create("leases")
 os.ftruncate(page, COUNTS_AT + 4)
+around = Around("/", None, lambda: None, None)
 use = Use(
-    init, meters, Pages(), worker, (poll, woken), number=2, folders=Folders("/", None), lease=LeaseDeadline(page, 0)
+    init, meters, Pages(), worker, (poll, woken), number=2, around=around, lease=LeaseDeadline(page, 0)
 )
 begin = {"type": "begin", "serves": True, "processes": 0, "tasks": 0, "disk_bytes": 0, "workspace": None}
 for order in ({"type": "rest", "use": 1}, {"type": "end", "use": 1}, {**begin, "use": 2}):

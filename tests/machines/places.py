@@ -6,6 +6,7 @@ Invariants: nothing of the machine is changed; what a place mounts goes with its
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -44,6 +45,8 @@ default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
 log_driver = "k8s-file"
 """
 """For machines whose control groups are mounted in both versions, and where limits can't be raised."""
+_FOLDER = "@folder@"
+"""In words: that of `folder()`."""
 _CONTAINER = (
     *("podman", "run", "--rm", "--read-only", "--read-only-tmpfs=false", "--tmpfs=/tmp:rw,mode=1777,notmpcopyup"),
     *("--network=host", "--workdir=/"),
@@ -75,7 +78,7 @@ class Place:
             return list(self.words)
         at = self.words.index("run") + 1
         given = [f"--env={name}={value}" for name, value in env.items()]
-        return [*self.words[:at], *given, *self.words[at:]]
+        return [word.replace(_FOLDER, str(folder())) for word in (*self.words[:at], *given, *self.words[at:])]
 
     def lacks(self) -> str:
         """Why it can't be made here; empty: it can."""
@@ -89,17 +92,13 @@ class Place:
 @cache
 def folder() -> Path:
     """Of files that containers are started with. It goes with this process."""
-    kept = tempfile.TemporaryDirectory(prefix="fairbox-machines-")
-    _KEPT.append(kept)
-    made = Path(kept.name)
+    # Not in /tmp, which containers have another of.
+    made = Path(tempfile.mkdtemp(prefix="fairbox-machines-", dir="/var/tmp"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
     made.chmod(0o755)
     (made / "containers.conf").write_text(_CONF)
-    if _PODMAN_PROFILE.exists():
-        (made / "docker.json").write_text(json.dumps(_as_docker(json.loads(_PODMAN_PROFILE.read_text()))))
+    (made / "docker.json").write_text(json.dumps(_as_docker(json.loads(_PODMAN_PROFILE.read_text()))))
     return made
-
-
-_KEPT: list[Any] = []
 
 
 def _as_docker(profile: dict[str, Any]) -> dict[str, Any]:
@@ -130,13 +129,16 @@ def _mounted(script: str, *after: str) -> tuple[str, ...]:
 
 
 def _podman(*options: str, user: str = "10001:10001", profile: str = "docker") -> tuple[str, ...]:
-    seccomp = (f"--security-opt=seccomp={folder()}/docker.json",) if profile == "docker" else ()
+    seccomp = (f"--security-opt=seccomp={_FOLDER}/docker.json",) if profile == "docker" else ()
     return (*_CONTAINER, *seccomp, f"--user={user}", *options, "--rootfs", "/:O")
 
 
 def places() -> list[Place]:
-    """All of them; containers need `folder()`."""
-    restricted = ("--cap-drop=ALL", "--security-opt=no-new-privileges")
+    """All of them."""
+    return [*_users(), *_containers()]
+
+
+def _users() -> list[Place]:
     return [
         Place("root", "root", "namespaces"),
         Place("user", "an ordinary user", "namespaces", NOBODY, user=True),
@@ -186,6 +188,12 @@ def places() -> list[Place]:
         Place("landlock-1", "an ordinary user, Linux 5.13 to 5.18", "landlock", NOBODY, user=True, version=1),
         Place("landlock-3", "an ordinary user, Linux 6.2 to 6.6", "landlock", NOBODY, user=True, version=3),
         Place("landlock-3-root", "root, Linux 6.2 to 6.6", "landlock", version=3),
+    ]
+
+
+def _containers() -> list[Place]:
+    restricted = ("--cap-drop=ALL", "--security-opt=no-new-privileges")
+    return [
         Place("docker-root", "`docker run`, root, read-only", "landlock", _podman(user="0:0"), container=True),
         Place("docker", "`docker run`, uid 10001, read-only", "landlock", _podman(), user=True, container=True),
         Place(
