@@ -30,7 +30,7 @@ _LANDLOCK_BRINGS = {
     3: "truncation, which needs an open file (ftruncate)",
     4: "TCP, for which there are no sockets",
     5: "requests to devices, of which programs have five that obey none",
-    6: "signals, which programs with a uid of their own can't send to others, and the box's init sends for the rest",
+    6: "signals, which the init of the box sends for programs, and abstract sockets, for which there are no sockets",
 }
 """What each version knows beyond those before, and what is instead of it."""
 _FIRST_LANDLOCK = (5, 13)

@@ -1193,7 +1193,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     leader: builtins.bool
     """Whether this process leads, and so grants."""
     recovering: builtins.bool
-    """True while it waits for executors to report after a restart."""
+    """True while it waits for executors to report after a restart. False before it leads."""
     recovering_for_s: builtins.float
     """When recovering: the latest end of it, in seconds from now."""
     uptime_s: builtins.float

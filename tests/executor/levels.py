@@ -20,9 +20,8 @@ import pytest
 
 from executor_service.sandbox.inside import landlock
 from tests.executor.servers import MODULE, ROOT, Server, running
-from tests.machines.places import Place, folder, places
+from tests.machines.places import NOBODY, Place, folder, places
 
-NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 TOO_LARGE = (
     "torch*",
     "ray*",
@@ -86,7 +85,7 @@ if os.geteuid() != 0:
     PREFIX: list[str] = []
     PYTHON: str | None = sys.executable
 else:
-    PREFIX, PYTHON = NOBODY, foreign_python() if shutil.which("setpriv") else None
+    PREFIX, PYTHON = [*NOBODY], foreign_python() if shutil.which("setpriv") else None
 
 
 HOME, _LIBRARIES = reachable()
@@ -198,9 +197,10 @@ def _levels() -> Iterator[Level]:
 
 
 LEVELS = list(_levels())
-_WHOLE = [level for level in LEVELS if VERSIONS or level.version == landlock.NEWEST]
+_GIVEN = bool(VERSIONS or PLACE)
+_WHOLE = [level for level in LEVELS if _GIVEN or level.version == landlock.NEWEST]
 EXTREMES = [
-    pytest.param(level, marks=() if VERSIONS or level in (_WHOLE[0], _WHOLE[-1]) else pytest.mark.soak, id=str(level))
+    pytest.param(level, marks=() if _GIVEN or level in (_WHOLE[0], _WHOLE[-1]) else pytest.mark.soak, id=str(level))
     for level in _WHOLE
 ]
 """For what depends little on the level: the strongest and the weakest in every run, the others with `make soak`, and

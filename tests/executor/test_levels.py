@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits, Outcome
+from executor_service.sandbox.inside import landlock
 from executor_service.v1 import executor_pb2 as pb
 from tests.executor.levels import ENV, HOME, LEVELS, PREFIX, PYTHON, Level
 from tests.executor.servers import Server, children, command, parent, processes_with, running, wait_for
@@ -37,6 +38,14 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     level: Level = request.param
     with level.running("max_concurrent=2") as started:
         yield started
+
+
+@pytest.mark.parametrize("level", BARE, ids=str)
+def test_the_status_says_which_version_of_landlock_is_gone_by(level: Level) -> None:
+    with level.running() as server:
+        shown = {each.level: each.landlock_version for each in server.status().isolation_levels}
+    wanted = min(level.version, landlock.abi())
+    assert shown == {pb.ISOLATION_LEVEL_NAMESPACES: 0, pb.ISOLATION_LEVEL_LANDLOCK: wanted}
 
 
 async def running_daemon(server: Server) -> None:

@@ -6,6 +6,8 @@ import errno
 import os
 import platform
 import struct
+import subprocess
+import sys
 
 import pyseccomp
 import pytest
@@ -14,6 +16,7 @@ from executor_service import ExecutorClient, IsolationLevel, Outcome
 from executor_service.sandbox import seccomp
 from executor_service.sandbox.inside import landlock
 from executor_service.sandbox.seccomp import compile_filter
+from tests.executor.servers import ROOT
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86-64")
 ALLOW, NOTIFY, ERRNO, KILL = 0x7FFF0000, 0x7FC00000, 0x00050000, 0x00000000
@@ -124,6 +127,25 @@ def test_the_filter_stands_in_for_what_a_version_of_landlock_lacks(version: int)
     for request in (0x8901, 0x8902):  # FIOSETOWN, SIOCSPGRP
         assert run(program, number_of("ioctl"), 3, request) == owning
     assert run(compile_filter(), number_of("kill")) == ALLOW
+
+
+TWICE = """
+import os
+from executor_service.model import IsolationLevel
+from executor_service.sandbox.inside import syscalls
+from executor_service.sandbox.seccomp import compile_filter
+syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+supervised = syscalls.Filter(compile_filter(IsolationLevel.LANDLOCK, 5))
+supervised.install_supervised()
+try: supervised.install_supervised()
+except OSError as error: print(error.errno)
+"""
+
+
+def test_the_kernel_allows_one_supervisor() -> None:
+    """What `findings` says of a filter that has one already rests on this errno."""
+    done = subprocess.run([sys.executable, "-c", TWICE], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"{errno.EBUSY}\n", done.stderr
 
 
 OPENED_BY_OTHERS = """

@@ -142,6 +142,11 @@ class LimiterProcess:
         """Its own account."""
         return await status_of(self.admin_address)
 
+    async def recovered(self) -> None:
+        """Returns when it leads and its recovery is over: before it leads, it has none."""
+        while not (status := await self.status()).leader or status.recovering:
+            await asyncio.sleep(0.02)
+
     async def bucket(self) -> pb.BucketStatus:
         """The state of its bucket."""
         return (await self.status()).buckets[0]

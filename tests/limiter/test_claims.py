@@ -153,8 +153,7 @@ async def test_holds_and_order_outlive_leaders_where_there_is_no_executor(how: s
                 await asyncio.sleep(0.01)
         for _ in range(2):
             await _restart_with_holders(limiter, how)
-            while (await limiter.status()).recovering:
-                await asyncio.sleep(0.02)
+            await limiter.recovered()
             bucket = await limiter.bucket()
             assert (bucket.held, bucket.bound, bucket.queued, bucket.granted_total) == (2, 0, 10, 0)
         await holds[0].__aexit__(None, None, None)
@@ -170,8 +169,7 @@ async def test_what_a_unary_caller_holds_is_counted_after_a_restart(tmp_path: Pa
             stub = cast("LimiterServiceAsyncStub", limiter_pb2_grpc.LimiterServiceStub(channel))
             await stub.AcquireToken(pb.AcquireTokenRequest(hold_s=60))
         await _restart_with_holders(limiter, "SIGTERM")
-        while (await limiter.status()).recovering:
-            await asyncio.sleep(0.02)
+        await limiter.recovered()
         assert (await limiter.bucket()).held == 1
 
 

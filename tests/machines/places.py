@@ -18,16 +18,14 @@ from pathlib import Path
 from typing import Any
 
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-_MADE = "mount --make-rprivate /; "
 _CHROOT = """
-root=$(mktemp -d); chmod 755 $root; trap 'rmdir $root' EXIT
+root=@folder@/root; mkdir -p $root
 for each in bin dev etc home lib lib64 opt proc root run sbin sys usr var work tmp; do
     [ -e /$each ] || continue
-    mkdir $root/$each; mount --rbind /$each $root/$each
+    mkdir -p $root/$each; mount --rbind /$each $root/$each
 done
-exec chroot $root "$@"
 """
-"""The folder is no mount, only those below are. (It lies in a mount of the namespace, and goes with that.)"""
+"""The folder is no mount, only those below are. It is one of `folder()`."""
 _TAKEN_BY_DOCKER = """
 add_key clone clone3 fsconfig fsmount fsopen fspick keyctl mount mount_setattr move_mount name_to_handle_at open_tree
 pidfd_getfd pivot_root process_madvise request_key setdomainname sethostname setns syslog umount umount2 unshare
@@ -75,7 +73,7 @@ class Place:
     def prefix(self, env: Mapping[str, str]) -> list[str]:
         """The words, with `env` for a container, which has nothing of the caller's."""
         if not self.container:
-            return list(self.words)
+            return [word.replace(_FOLDER, str(folder())) for word in self.words]
         at = self.words.index("run") + 1
         given = [f"--env={name}={value}" for name, value in env.items()]
         return [word.replace(_FOLDER, str(folder())) for word in (*self.words[:at], *given, *self.words[at:])]
@@ -97,7 +95,8 @@ def folder() -> Path:
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     made.chmod(0o755)
     (made / "containers.conf").write_text(_CONF)
-    (made / "docker.json").write_text(json.dumps(_as_docker(json.loads(_PODMAN_PROFILE.read_text()))))
+    if _PODMAN_PROFILE.exists():
+        (made / "docker.json").write_text(json.dumps(_as_docker(json.loads(_PODMAN_PROFILE.read_text()))))
     return made
 
 
@@ -115,17 +114,9 @@ def _as_docker(profile: dict[str, Any]) -> dict[str, Any]:
     return {**profile, "defaultErrno": "EPERM", "defaultErrnoRet": 1, "syscalls": rules}
 
 
-def _mounted(script: str, *after: str) -> tuple[str, ...]:
+def _mounted(script: str, *after: str, start: str = 'exec "$@"') -> tuple[str, ...]:
     """In a mount namespace of its own, after `script`."""
-    return (
-        "unshare",
-        "--mount",
-        "sh",
-        "-c",
-        f"{_MADE}{script}" + ("" if "exec" in script else '; exec "$@"'),
-        "sh",
-        *after,
-    )
+    return ("unshare", "--mount", "sh", "-ec", f"mount --make-rprivate /\n{script}\n{start}", "sh", *after)
 
 
 def _podman(*options: str, user: str = "10001:10001", profile: str = "docker") -> tuple[str, ...]:
@@ -184,7 +175,12 @@ def _users() -> list[Place]:
             ("env", "HOME=/root", *NOBODY),
             user=True,
         ),
-        Place("chroot", "root in a chroot whose root is no mount", "landlock", _mounted(_CHROOT)),
+        Place(
+            "chroot",
+            "root in a chroot whose root is no mount",
+            "landlock",
+            _mounted(_CHROOT, start='exec chroot $root "$@"'),
+        ),
         Place("landlock-1", "an ordinary user, Linux 5.13 to 5.18", "landlock", NOBODY, user=True, version=1),
         Place("landlock-3", "an ordinary user, Linux 6.2 to 6.6", "landlock", NOBODY, user=True, version=3),
         Place("landlock-3-root", "root, Linux 6.2 to 6.6", "landlock", version=3),

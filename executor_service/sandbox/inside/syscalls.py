@@ -72,8 +72,9 @@ _SECCOMP_MODE_FILTER = 2
 _SET_MODE_FILTER = 1
 _NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
 """The second since Linux 5.19: a caller that has been read waits until it is answered or killed."""
-_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277, "riscv64": 277, "ppc64le": 358, "s390x": 348}
-NOTIFICATION_BYTES = 80
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277, "riscv64": 277}
+"""Of the architectures whose signals `supervisor` knows by number."""
+_NOTIFICATION_BYTES = 80
 _NOTIF_RECV, _NOTIF_SEND, _NOTIF_ID_VALID = 0xC0502100, 0xC0182101, 0x40082102
 """Requests of linux/seccomp.h, of 80, 24 and 8 bytes."""
 
@@ -262,7 +263,7 @@ class Filter:
 
 def notified(listener: int) -> bytes | None:
     """Takes a call that waits for its supervisor, a struct seccomp_notif; None: its caller is gone."""
-    buffer = bytearray(NOTIFICATION_BYTES)
+    buffer = bytearray(_NOTIFICATION_BYTES)
     try:
         fcntl.ioctl(listener, _NOTIF_RECV, buffer, True)
     except OSError as error:
