@@ -30,13 +30,13 @@ Convert = Callable[[Any], Any]
 
 def to_message(kind: type[M], value: DataclassInstance, **given: Any) -> M:
     """The message of a dataclass. `given`: fields of the message that are not the dataclass' own."""
-    names, parts_of, converts = _outward(kind.DESCRIPTOR, type(value))
-    parts = dict(zip(names, parts_of(value), strict=True))
-    parts.update(given)
+    names, parts_of, converts, told = _outward(kind.DESCRIPTOR, type(value))
+    # What a field says that is not there need not be put into it.
+    parts = {name: part for name, part in zip(names, parts_of(value), strict=True) if part or name in told}
     for name, convert in converts:
-        if name not in given and parts[name] is not None:
-            parts[name] = convert(parts[name])
-    return kind(**parts)
+        if (part := parts.get(name)) is not None and name not in given:
+            parts[name] = convert(part)
+    return kind(**(parts | given if given else parts))
 
 
 def from_message(kind: type[D], message: Message, **given: Any) -> D:
@@ -51,11 +51,14 @@ def from_message(kind: type[D], message: Message, **given: Any) -> D:
 
 
 @cache
-def _outward(target: Any, source: Any) -> tuple[list[str], Callable[[Any], Any], list[tuple[str, Convert]]]:
-    """Names, what takes all of them, and how some are converted."""
+def _outward(
+    target: Any, source: Any
+) -> tuple[list[str], Callable[[Any], Any], list[tuple[str, Convert]], frozenset[str]]:
+    """Names, what takes all of them, how some are converted, and which tell of a 0 that it is there."""
     hints = get_type_hints(source)
     converts = [(name, _to(target.fields_by_name[name], hint)) for name, hint in hints.items()]
-    return list(hints), attrgetter(*hints), [(name, convert) for name, convert in converts if convert]
+    told = frozenset(name for name in hints if target.fields_by_name[name].has_presence)
+    return list(hints), attrgetter(*hints), [(name, convert) for name, convert in converts if convert], told
 
 
 def _to(field: Any, hint: Any) -> Convert | None:

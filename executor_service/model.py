@@ -278,8 +278,12 @@ class ExecutionResult:
     @property
     def size(self) -> int:
         """Bytes of all that it returns."""
-        parts = [*(output.data for output in self.outputs), *(file.content for file in self.files)]
-        return sum(map(len, parts)) + sum(len(form) for display in self.displays for form in display.data.values())
+        size = sum([len(output.data) for output in self.outputs])
+        for file in self.files:
+            size += len(file.content)
+        for display in self.displays:
+            size += sum(map(len, display.data.values()))
+        return size
 
     @property
     def ok(self) -> bool:

@@ -39,14 +39,14 @@ _size = contextvars.ContextVar("size", default=0)
 """Bytes of the request that the task answers. The message would make a copy of itself to tell."""
 
 
-async def check_apart(work: Callable[[], T]) -> T:
+def check_apart(work: Callable[[], T]) -> Awaitable[T]:
     """What `work` makes of the request that is answered, in a thread if that is large."""
-    return await read_apart(_size.get(), work)
+    return read_apart(_size.get(), work)
 
 
-async def parse_apart(kind: type[M], data: bytes, most_parts: int = MOST_PARTS) -> M:
+def parse_apart(kind: type[M], data: bytes, most_parts: int = MOST_PARTS) -> Awaitable[M]:
     """As `parse()`, in a thread if it is large."""
-    return await read_apart(len(data), partial(parse, kind, data, most_parts))
+    return read_apart(len(data), partial(parse, kind, data, most_parts))
 
 
 def bounded(method: str, handler: Handler) -> Handler:

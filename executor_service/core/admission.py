@@ -135,15 +135,21 @@ class Admission:
             del self._lines[place.tenant]
         self._start(now)
 
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many run, how many wait, how many may run."""
+        return self._max_running - self._free, self._queued, self._max_running
+
     def statistics(self, now: float) -> AdmissionStatistics:
         oldest = min(
             (next(iter(line.waiting)).entered_at for line in self._lines.values() if line.waiting), default=now
         )
+        running, queued, max_running = self.counts
         return AdmissionStatistics(
-            max_running=self._max_running,
-            running=self._max_running - self._free,
+            max_running=max_running,
+            running=running,
             max_queued=self._max_queued,
-            queued=self._queued,
+            queued=queued,
             oldest_wait_s=now - oldest,
         )
 

@@ -53,7 +53,7 @@ def read_answer(
         size = _count(head["table"])
         if size > MAX_TABLE:
             raise ValueError(f"a table of {size} bytes")
-        table = json.loads(parts.take(size) or b"{}")
+        table = json.loads(parts.take(size)) if size else {}
         raised = _raised(parts, table["raised"]) if table.get("raised") else None
         displays = _displays(parts, table.get("displays", []))
         files = _files(parts, table.get("files", []), paths, return_bytes)

@@ -214,15 +214,15 @@ def _flat(head: Any) -> dict[str, Any]:
     if type(head) is not dict:
         raise ValueError("a frame whose head is no object")
     for name, value in head.items():
-        match value:
-            case str():
-                head[name] = value if value.isascii() else value.encode("utf-8", "replace").decode()
-            case None | bool():
-                pass
-            case int() if -_INT64 <= value < _INT64:
-                pass
-            case float() if math.isfinite(value):
-                pass
-            case _:
-                raise ValueError("a value of a head that is no text, no finite number and no 64-bit integer")
+        kind = type(value)  # of JSON, which makes nothing below these
+        if kind is str:
+            if not value.isascii():
+                head[name] = value.encode("utf-8", "replace").decode()
+        elif not (
+            (kind is int and -_INT64 <= value < _INT64)
+            or (kind is float and math.isfinite(value))
+            or kind is bool
+            or value is None
+        ):
+            raise ValueError("a value of a head that is no text, no finite number and no 64-bit integer")
     return head

@@ -64,10 +64,10 @@ def _nobody() -> None:
 class Streams:
     """`out` and `err` are read ends of pipes, which it owns. `on_flood` is called for each piece beyond the flood.
 
-    It begins to read after `pause_s`: what ends sooner is read by `drain()` alone, which costs less.
+    It reads by itself from `listen()` on: what ends sooner is read by `drain()` alone, which costs less.
     """
 
-    def __init__(self, out: int, err: int, limit: int, on_flood: Callable[[], None], *, pause_s: float = 0.0) -> None:
+    def __init__(self, out: int, err: int, limit: int, on_flood: Callable[[], None]) -> None:
         self._limit = limit
         self.on_flood = on_flood
         self._pipes = {out: Stream.STDOUT, err: Stream.STDERR}
@@ -78,9 +78,9 @@ class Streams:
         for pipe in self._pipes:
             os.set_blocking(pipe, False)
         self._reading: set[int] = set()
-        self._begin = asyncio.get_running_loop().call_later(pause_s, self._listen)
 
-    def _listen(self) -> None:
+    def listen(self) -> None:
+        """Reads as it comes, until `rest()`."""
         loop = asyncio.get_running_loop()
         for pipe in self._pipes:
             self._reading.add(pipe)
@@ -88,7 +88,6 @@ class Streams:
 
     def rest(self) -> None:
         """Reads no more by itself: whoever wrote is about to be killed."""
-        self._begin.cancel()
         for pipe in self._pipes:
             self._forget(pipe)
 

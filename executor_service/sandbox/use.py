@@ -74,7 +74,9 @@ class Sandbox:
         try:
             if not self._hand_over():
                 async with asyncio.timeout(_SETUP_TIMEOUT_S):
-                    await self._complete()
+                    if self._unarmed:
+                        await self._expect("armed")
+                    await self._send()
         except TimeoutError:
             await to_the_end(self._close())
             raise SandboxFailure("set-up", 0, f"not ready after {_SETUP_TIMEOUT_S:g} s", started=False) from None
@@ -119,7 +121,7 @@ class Sandbox:
             async with asyncio.timeout(longest_s) as self._deadline:
                 head, handles = await self._expect("ended")
                 self._ended = True
-                self.streams.rest()
+                self._rest()
         except TimeoutError:
             # What starves the init can be the program itself, so this is the program's time limit and not our failure.
             self._box.kill()
@@ -229,17 +231,16 @@ class Sandbox:
     def _hand_over(self) -> bool:
         """Tells the init the limits and the worker what to run; the worker then waits for `go`.
 
-        False: something is left for `_complete()`.
+        False: the init has to make ready first, or the task is too large to be sent with `go`.
         """
         plan, limits, box = self._plan, self._plan.limits, self._box
         if not box.streams:
             raise SandboxFailure("box", 0, "it ended before it was used", started=False)
-        data, out, err = box.streams
-        box.streams = []
+        (data, out, err), box.streams = box.streams, []
         self._data = socket.socket(fileno=data)
         self._data.setblocking(False)
         quiet_s = min(_QUIET_S, limits.wall_time_s * _QUIET_SHARE)
-        self._streams = Streams(out, err, limits.output_bytes, lambda: self.kill(Killed.OUTPUT), pause_s=quiet_s)
+        self._streams = Streams(out, err, limits.output_bytes, lambda: self.kill(Killed.OUTPUT))
         restricts = box.restricts(limits.memory_bytes, limits.processes)
         inodes = disk_inodes(plan.files) + plan.entries
         resized = not self._host.bare and (limits.disk_bytes != box.disk_bytes or inodes != DEFAULT_INODES)
@@ -255,32 +256,26 @@ class Sandbox:
             "inodes": inodes,
             "workspace": asdict(plan.workspace) if plan.workspace else None,
         }
-        loop = asyncio.get_running_loop()
         self._unarmed = restricts or resized or plan.workspace is not None
-        if self._unarmed or begin["serves"] or self._host.bare:
+        if at_once := self._unarmed or begin["serves"] or self._host.bare:
             self._tell(begin)
-        else:
-            # The init need not be woken for a program that ends before it could have met a limit.
-            self._later = loop.call_later(quiet_s, self._tell, begin)
+        # Else the init need not be woken for a program that ends before it could have met a limit.
+        self._later = asyncio.get_running_loop().call_later(quiet_s, self._attend, None if at_once else begin)
         blobs = [plan.stdin, *(file.content for file in plan.files)]
         self._unsent = wire.encode(self._task(), size := sum(map(len, blobs)))
         if len(self._unsent) + size > _AT_ONCE:
             self._blobs = blobs  # what is large is not copied
         else:
             self._unsent = b"".join((self._unsent, *blobs))
-        if self._unarmed or self._blobs:
-            return False
-        loop.call_soon(self._send_ahead)
-        return True
+        return not (self._unarmed or self._blobs)
 
-    async def _complete(self) -> None:
-        """What `_hand_over()` could not do at once."""
-        if self._unarmed:
-            await self._expect("armed")
-        await self._send()
+    def _attend(self, begin: dict[str, Any] | None) -> None:
+        self.streams.listen()
+        if begin is not None:
+            self._tell(begin)
 
-    def _send_ahead(self) -> None:
-        """The worker prepares while the lease is bound; without one, the task goes out with `go`, in one piece."""
+    def send_ahead(self) -> None:
+        """The worker prepares while its lease is bound. Else the task goes out with `go`, in one piece."""
         if self._data is not None and self._unsent:
             with contextlib.suppress(OSError):  # nothing is sent, `_send()` will say why
                 self._unsent = self._unsent[self._data.send(self._unsent) :]
@@ -365,16 +360,15 @@ class Sandbox:
         )
 
     def _unattended(self) -> Report:
-        killed, wall_s = self._killed or Killed.WALL, self._plan.limits.wall_time_s
-        return Report(killed, 0, signal.SIGKILL, *self.streams.outputs(), wall_s=wall_s)
+        wall_s = self._plan.limits.wall_time_s
+        return Report(self._killed or Killed.WALL, 0, signal.SIGKILL, *self.streams.outputs(), wall_s=wall_s)
 
     async def _close(self) -> None:
         """Ends the use, waits until everything of it is dead, frees what it had. Idempotent; goes on when repeated."""
         if self._streams is None:
             return  # never begun
         if self._data is not None:
-            if self._later is not None:
-                self._later.cancel()
+            self._rest()
             self._data.close()
             self._data = None
             if self._channel is not None:
@@ -386,6 +380,12 @@ class Sandbox:
             self._dead = True
         self._streams.drain()
         self._streams.close()
+
+    def _rest(self) -> None:
+        """Nothing more is read before `drain()`: whoever wrote is about to be killed."""
+        if self._later is not None:
+            self._later.cancel()
+        self.streams.rest()
 
     async def _death(self) -> None:
         try:

@@ -273,6 +273,7 @@ class Family:
         (data, out, err), theirs = new_ends(self._box.owner)
         gone: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
         streams = Streams(out, err, self._plan.limits.output_bytes, lambda: None)
+        streams.listen()
         channel = Channel(socket.socket(fileno=data), MAX_ANSWER, asks_sender=True)
         member = Interpreter(session_id, channel, streams, False, gone, layer=layer)
         self._branches.append(member)

@@ -50,6 +50,11 @@ class Claim(Protocol):
     failed: bool
     """Set where what ran under it ended by no fault of the program: no good end, for an adaptive limit."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether the limiter has still to be heard before it is `confirmed()`."""
+        ...
+
     async def confirmed(self) -> None:
         """Returns when the limiter has bound it. Raises LeaseRefusal, LeaseGone or LimiterDown."""
         ...
@@ -78,7 +83,7 @@ class LeaseGate(Protocol):
 
 
 class _Free:
-    failed = False
+    failed = waits = False
 
     async def __aenter__(self) -> _Free:
         return self

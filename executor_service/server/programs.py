@@ -116,6 +116,8 @@ def _judged(attempt: Attempt, report: Report, **facts: object) -> ExecutionResul
 async def _allow(attempt: Attempt, sandbox: Sandbox) -> None:
     """The sandbox is ready; when this returns, its lease is bound, and the program may run."""
     claim = attempt.claim
+    if claim.waits:
+        sandbox.send_ahead()
     await claim.confirmed()
     claim.when_lost(lambda: sandbox.kill(Killed.LAPSED))
     claim.check()

@@ -125,6 +125,10 @@ class _Claim:
         self.checked = False
         """Whether it was found valid, so that a program may have run under it."""
 
+    @property
+    def waits(self) -> bool:
+        return self._binding is not None and not self._binding.done()
+
     async def confirmed(self) -> None:
         if self._binding is None:
             return

@@ -211,8 +211,8 @@ class Runs:
 
     def load(self) -> Load:
         """What whoever has the next program should know: without those that are answered, and soon out of the way."""
-        now = self.statistics()
-        return Load(now.running - min(self._answered, now.running), now.queued, now.max_running)
+        running, queued, most = self._admission.counts
+        return Load(running - min(self._answered, running), queued, most)
 
     def knows(self, request_id: str) -> bool:
         """Whether a run with this id is in flight, or has ended and is remembered."""

@@ -242,11 +242,14 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
 
     async def _check(self, request: pb.ExecuteCodeRequest) -> tuple[RunRequest, bytes]:
         own(request)
-        check = partial(validate, request, installed=self._installed, policy=self._policy, profiles=self._profiles)
-        valid = await check_apart(check)
+        valid, mark = await check_apart(partial(self._read, request))
         if valid.session_id:
             self._permit(valid.session_id)
-        return valid, await _mark(request) if valid.request_id else b""
+        return valid, mark
+
+    def _read(self, request: pb.ExecuteCodeRequest) -> tuple[RunRequest, bytes]:
+        valid = validate(request, installed=self._installed, policy=self._policy, profiles=self._profiles)
+        return valid, fingerprint(request) if valid.request_id else b""
 
     async def _execute(self, request: RunRequest, mark: bytes, follow: Follower | None = None) -> ExecutionResult:
         # A workspace is held from the first moment, so that it does not go while its run waits. A repeated request is
@@ -300,9 +303,9 @@ def fingerprint(request: Message) -> bytes:
     return hashlib.sha256(kind + b"\0" + same.SerializeToString(deterministic=True)).digest()
 
 
-async def _mark(request: Message) -> bytes:
+def _mark(request: Message) -> Awaitable[bytes]:
     """Its fingerprint; that of megabytes takes long."""
-    return await check_apart(lambda: fingerprint(request))
+    return check_apart(lambda: fingerprint(request))
 
 
 async def _answered(context: Context, answer: Callable[[], Awaitable[T]]) -> T:

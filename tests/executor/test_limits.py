@@ -65,8 +65,7 @@ async def test_cpu_time_counts_every_process(executor: ExecutorClient) -> None:
     assert result.cpu_time_s >= 0.8
 
 
-async def test_cpu_time_of_children_that_nobody_waits_for_counts(executor: ExecutorClient) -> None:
-    code = """
+FORGOTTEN = """
 import os, signal, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 while True:
@@ -76,8 +75,14 @@ while True:
         os._exit(0)
     time.sleep(0.25)
 """
-    result = await executor.execute(code, limits=Limits(cpu_time_s=1, wall_time_s=60))
-    killed(result, Outcome.CPU_LIMIT)
+
+
+async def test_cpu_time_of_children_that_nobody_waits_for_counts(executor: ExecutorClient) -> None:
+    killed(await executor.execute(FORGOTTEN, limits=Limits(cpu_time_s=1, wall_time_s=60)), Outcome.CPU_LIMIT)
+
+
+async def test_as_far_as_it_is_seen_where_no_group_counts_it(watched: ExecutorClient) -> None:
+    killed(await watched.execute(FORGOTTEN, limits=Limits(cpu_time_s=1, wall_time_s=60)), Outcome.CPU_LIMIT)
 
 
 async def test_what_a_short_program_uses_is_counted_while_the_processors_are_busy(executor: ExecutorClient) -> None:

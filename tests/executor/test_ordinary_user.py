@@ -98,20 +98,29 @@ time.sleep(1)
     assert {result.outcome for result in await asyncio.gather(*runs)} == {Outcome.FINISHED}
 
 
-@pytest.mark.xfail(reason="without a control group, CPU time of children that nobody waits for is lost", strict=True)
-async def test_cpu_time_of_unwaited_children_counts(executor: ExecutorClient) -> None:
-    code = """
+FORGOTTEN = """
 import os, signal, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-for _ in range(10):
+for _ in range({count}):
     if os.fork() == 0:
-        end = time.process_time() + 0.2
+        end = time.process_time() + {seconds}
         while time.process_time() < end: pass
         os._exit(0)
-    time.sleep(0.25)
+    time.sleep({seconds})
 """
+
+
+async def test_cpu_time_of_unwaited_children_counts(executor: ExecutorClient) -> None:
+    code = FORGOTTEN.format(count=10, seconds=0.2)
     result = await executor.execute(code, limits=Limits(cpu_time_s=1, wall_time_s=60))
     assert result.outcome is Outcome.CPU_LIMIT
+
+
+@pytest.mark.xfail(reason="without a control group, whoever lives between two looks is not seen", strict=True)
+async def test_cpu_time_of_unwaited_children_that_end_at_once_counts(executor: ExecutorClient) -> None:
+    code = FORGOTTEN.format(count=500, seconds=0.002)
+    result = await executor.execute(code, limits=Limits(cpu_time_s=60, wall_time_s=60))
+    assert result.cpu_time_s >= 1.0
 
 
 async def test_the_init_keeps_priority_and_processors(executor: ExecutorClient) -> None:

@@ -165,6 +165,8 @@ class Box:
         prepare(confinement)
         self._meters = meters
         self._last_pid = last_pid
+        if last_pid is not None:
+            meters.newest = last_pid
         self._pages = Pages()
         self._oom_score = oom_score
         self._uses = 0
@@ -178,6 +180,8 @@ class Box:
             self._poll.register(handle, select.POLLIN)
         meters.wake(self._poll)
         self._worker = worker.Socket()
+        self._around = Around(spec["work"], self._workspaces, kill_all, None)
+        """Of every use, where nothing stands in for namespaces."""
         if self._bare is not None:
             self._bare.listen()
             if not self._bare.scoped:
@@ -204,10 +208,9 @@ class Box:
         self._control.sendmsg(_READY, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _HANDLES.pack(*ours))])
         for handle in ours:
             os.close(handle)
+        around = self._around
         if self._bare is not None:
             around = Around(self._bare.work, self._bare, self._bare.kill_all, self._confinement.supervisor)
-        else:
-            around = Around(self._spec["work"], self._workspaces, kill_all, None)
         self._uses += 1
         waits = (self._poll, self._wakeup)
         use = Use(

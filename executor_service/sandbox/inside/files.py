@@ -7,8 +7,13 @@ bytes than the budget are held.
 from __future__ import annotations
 
 import errno
+import json
 import os
+import socket
 import stat
+
+from executor_service.sandbox.inside import wire
+from executor_service.sandbox.inside.copies import open_below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,3 +100,33 @@ def _open(work: int, path: str) -> int:
         return os.open(name, _READ, dir_fd=parent)
     finally:
         os.close(parent)
+
+
+def reader_of(work: str) -> socket.socket:
+    """The end of a socket whose other end answers with files of the work folder. A child has them in its memory."""
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        try:
+            ours.close()
+            _return_files(theirs, work)
+        finally:
+            os._exit(0)
+    theirs.close()
+    return ours
+
+
+def _return_files(channel: socket.socket, work: str) -> None:
+    """Answers the one question that comes: for files of the work folder, or for a descriptor of a folder in it."""
+    try:
+        head, _ = wire.receive(channel)
+    except EOFError:
+        return  # nobody wants them any more
+    folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if head["type"] == "folder":
+        socket.send_fds(channel, [b"f"], [open_below(folder, head["path"])])
+        channel.recv(1)  # until it has been copied: the box is cleared then
+        return
+    files, contents = read_files(folder, head["paths"], head["budget"])
+    wire.send(channel, {"type": "files"}, json.dumps(files).encode())
+    for content in filter(None, contents):  # each in a frame of its own, of which the server makes no copy
+        wire.send(channel, {"type": "file"}, content)

@@ -8,7 +8,6 @@ or above what it was the last time by an eighth, and before they are killed.
 
 from __future__ import annotations
 
-import itertools
 import os
 import resource
 import select
@@ -70,13 +69,19 @@ class Meters:
         """Bytes that were charged when the use began."""
         self.pids: Callable[[], list[int]] = _pids
         """Who is in the box."""
+        self.newest = -1
+        """Where the kernel says the number of the newest process or thread of the box; -1: it does not."""
         self.most_tasks = 0
         """Processes and threads that a use may have; 0: somebody else counts them."""
         self._tasks = 0
         """Processes and threads at the last look."""
         self._summed = 0
         """Resident sizes together from which on they are looked at again."""
-        self._cpu_before = 0.0
+        self._cpu_before = self._seen_before = 0.0
+        self._seen: dict[int, float] = {}
+        """CPU seconds of each process at the last look."""
+        self._gone_s = 0.0
+        """The same of those that have ended since, as far as was seen."""
         self._oom_before = self._denied_before = b""
         """What the files said when the use began."""
         self._waited_before = 0.0
@@ -101,7 +106,8 @@ class Meters:
         self.most_tasks = self._summed = 0
         self._oom_before, self._denied_before = _text(self._oom), _text(self._processes)
         self._waited_before = _waited_s() if self._cpu < 0 else 0.0
-        self._cpu_before = 0.0
+        self._cpu_before = self._seen_before = self._gone_s = 0.0
+        self._seen.clear()
         self._cpu_before = self._cpu_s() if self._cpu >= 0 else 0.0
         if self._each_use >= 0:
             os.mkdir(_RUN, dir_fd=self._each_use)
@@ -145,7 +151,12 @@ class Meters:
 
     def baseline(self, used_s: float | None) -> None:
         """CPU time used so far is not the program's: `used_s` since `begin()`; None: all that can be seen now."""
-        self._cpu_before += self._cpu_s() if used_s is None else used_s
+        if self._cpu < 0 and used_s is None:
+            self._cpu_before, self._seen_before = self._counted_s()
+        else:
+            used_s = self._cpu_s() if used_s is None else used_s
+            self._cpu_before += used_s
+            self._seen_before += used_s
 
     def read(self, memory_bytes: int = 0, *, last: bool = False) -> Reading:
         """`memory_bytes` is the limit, 0: there is none. `last`: nobody will look again before all are killed.
@@ -166,6 +177,20 @@ class Meters:
         denied = _more(self._processes, b"max", self._denied_before)
         cpu_s = max(0.0, self._cpu_s(stats))
         return Reading(cpu_s, resident, _more(self._oom, b"oom_kill", self._oom_before), denied)
+
+    def read_last(self, worker: int, memory_bytes: int) -> Reading:
+        """As `read(memory_bytes, last=True)`, of a use whose worker has stopped for good or is dead. One that never
+        started anybody, as most, is all that there is to look at."""
+        if self._oom < 0 and self.alone(worker):
+            resident = _resident_of(worker)
+            if resident > 0 and not 0 < memory_bytes < resident:
+                self._tasks = 1
+                return Reading(max(0.0, _clock_s(worker) - self._cpu_before), resident)
+        return self.read(memory_bytes, last=True)
+
+    def alone(self, worker: int) -> bool:
+        """Whether the worker is known to be the only process that there has been, and to have but one thread."""
+        return self.newest >= 0 and int(os.pread(self.newest, 32, 0)) == worker
 
     def exceeds(self, worker: int) -> bool:
         """Whether there were too many at the last look, where the server has not said yet how many may be: the resource
@@ -210,12 +235,22 @@ class Meters:
         return max(int(os.pread(self._peak, 64, 0)) - left, 0)
 
     def _cpu_s(self, stats: dict[int, list[bytes]] | None = None) -> float:
-        """CPU seconds since the baseline: of a control group, or of all processes that live or were waited for."""
+        """CPU seconds since the baseline: of a control group, or as counted here."""
         if self._cpu >= 0:
             return _value(_text(self._cpu), b"usage_usec") / 1e6 - self._cpu_before
+        told_s, seen_s = self._counted_s(stats)
+        return max(told_s - self._cpu_before, seen_s - self._seen_before)
+
+    def _counted_s(self, stats: dict[int, list[bytes]] | None = None) -> tuple[float, float]:
+        """CPU seconds of all processes since `begin()`, at least: of those that live or were waited for; and as they
+        were seen, with what nobody waited for."""
         stats = {pid: _stat(pid) for pid in self.pids()} if stats is None else stats
-        lived_s = sum(itertools.starmap(_process_cpu_s, stats.items()))
-        return _waited_s() - self._waited_before + lived_s - self._cpu_before
+        own = {pid: _clock_s(pid) for pid in stats}
+        self._gone_s += sum(seconds for pid, seconds in self._seen.items() if own.get(pid, 0.0) < seconds)
+        self._seen = own
+        lived_s = sum(own.values())
+        children_s = sum(map(_children_cpu_s, stats.values()))
+        return _waited_s() - self._waited_before + lived_s + children_s, self._gone_s + lived_s
 
 
 def _pids() -> list[int]:
@@ -250,15 +285,17 @@ def _stat(pid: int) -> list[bytes]:
         os.close(handle)
 
 
-def _process_cpu_s(pid: int, fields: list[bytes]) -> float:
-    """Of the process, to the nanosecond, and of its children that it waited for, to the tick."""
-    if not fields:
-        return 0.0
-    children = sum(int(field) for field in fields[_CUTIME : _CSTIME + 1]) / _TICKS_PER_S
+def _children_cpu_s(fields: list[bytes]) -> float:
+    """CPU time of the children that a process has waited for, to the tick."""
+    return sum(int(field) for field in fields[_CUTIME : _CSTIME + 1]) / _TICKS_PER_S
+
+
+def _clock_s(pid: int) -> float:
+    """CPU time of a process alone, to the nanosecond; 0: it is gone."""
     try:
-        return time.clock_gettime(~pid << 3 | _CPU_CLOCK) + children
+        return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
     except OSError:
-        return children
+        return 0.0
 
 
 def _starved_s(pid: int) -> float:
@@ -276,6 +313,18 @@ def _number(fields: list[bytes], position: int) -> int:
 
 def _resident_bytes(fields: list[bytes]) -> int:
     return _number(fields, _RSS) * _PAGE
+
+
+def _resident_of(pid: int) -> int:
+    """The same of a process of which nothing else is asked, which costs the kernel less; 0: it is gone."""
+    try:
+        handle = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        return int(os.read(handle, 256).split()[1]) * _PAGE
+    finally:
+        os.close(handle)
 
 
 def _proportional_bytes(pid: int) -> int:

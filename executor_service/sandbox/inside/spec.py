@@ -104,17 +104,3 @@ if TYPE_CHECKING:
 
     FileAnswer = tuple[Literal["returned", "missing", "not_regular", "too_large", "unreadable"], int]
     """What became of a file that was asked for, and its size."""
-
-    class Ended(TypedDict):
-        """The init's answer to a use that does not serve."""
-
-        type: Literal["ended"]
-        code: int
-        signal: int
-        reason: Literal["", "wall", "cpu", "memory", "processes", "lapsed", "asked"]
-        started: bool
-        wall_s: float
-        cpu_s: float
-        peak_bytes: int
-        oom_kills: int
-        denied_forks: int

@@ -9,9 +9,8 @@ import signal
 import socket
 import time
 
-from executor_service.sandbox.inside import private, wire
-from executor_service.sandbox.inside.copies import open_below
-from executor_service.sandbox.inside.files import read_files
+from executor_service.sandbox.inside import private
+from executor_service.sandbox.inside.files import reader_of
 from executor_service.sandbox.inside.signals import send_signal
 from executor_service.sandbox.inside.watch import RESTING_S, Reading, Watch
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from executor_service.sandbox.inside.ending import Pages
     from executor_service.sandbox.inside.lease import LeaseDeadline
     from executor_service.sandbox.inside.meters import Meters
-    from executor_service.sandbox.inside.spec import Begin, Ended, WorkspaceOrder
+    from executor_service.sandbox.inside.spec import Begin, WorkspaceOrder
     from executor_service.sandbox.inside.supervisor import Supervisor
     from executor_service.sandbox.inside.workspace import Workspaces
 
@@ -36,6 +35,12 @@ _LATE_S = 0.01
 _START_S = 0.02
 """Between two looks whether a program that may start has started."""
 _DEAD = b'{"type":"dead"}'
+_ENDED = (
+    '{"type":"ended","code":%d,"signal":%d,"reason":"%s","started":%s,"wall_s":%r,"cpu_s":%r,'
+    '"peak_bytes":%d,"oom_kills":%d,"denied_forks":%d}'
+)
+"""By hand, because nothing else in an answer takes an init as long as `json`. The reason is that of a watch, "lapsed",
+"asked", "failed" or empty."""
 
 
 class Around:
@@ -79,7 +84,6 @@ class Use:
         self._number = number
         self._lease = lease
         self._around = around
-        self._work = around.work
         self._begin: Begin | None = None
         """What the use may have. What ends at once is over before the server says it."""
         self._started: float | None = None
@@ -96,6 +100,8 @@ class Use:
         """Monotonic seconds of the next look at what the use has used; 0: not yet decided."""
         self._largest = 0
         """Peak resident bytes of the largest process that has ended."""
+        self._answered = False
+        """The server knows what it has used."""
         self._layers: dict[int, int] = {}
         """Processes that make the workspaces of branches, and which."""
         self._starvation: dict[int, dict[int, float]] = {}
@@ -117,9 +123,9 @@ class Use:
         if self._control.fileno() in ready:
             self._listen()
         if self._wakeup in ready:
-            if signal.SIGTERM in os.read(self._wakeup, 4096):
-                raise EOFError  # the box is to end
-            self._reap(os.WNOHANG | os.WUNTRACED)
+            self._hear_signals()
+            if not self._heard_stop():
+                self._reap(os.WNOHANG | os.WUNTRACED)
         supervisor = self._around.supervisor
         if supervisor is not None and supervisor.serve(ready) and time.monotonic() < self._due:
             return
@@ -192,7 +198,7 @@ class Use:
                 if order["processes"]:
                     self._meters.restrict(order["memory_bytes"], order["processes"])
                 if order["disk_bytes"]:
-                    private.resize(self._work, order["disk_bytes"], order["inodes"])
+                    private.resize(self._around.work, order["disk_bytes"], order["inodes"])
                 if order["workspace"] and not self._mount(order["workspace"]):
                     return
                 if order["processes"] or order["disk_bytes"] or order["workspace"]:
@@ -239,6 +245,24 @@ class Use:
         except OSError as error:
             self._tell({"type": "layered", "number": number, "errno": error.errno or 0})
 
+    def _heard_stop(self) -> bool:
+        """Whether the worker has stopped for good: the usual case, and asking for just that takes less than `_reap`."""
+        if self._over or self._pages.ended() is None:
+            return False
+        try:
+            self._over = os.waitid(os.P_PID, self._pid, os.WSTOPPED | os.WNOHANG) is not None
+        except ChildProcessError:
+            return False  # it said so, and exits instead
+        self._ended_at = time.monotonic()
+        return self._over
+
+    def _hear_signals(self) -> None:
+        try:
+            if signal.SIGTERM in os.read(self._wakeup, 4096):
+                raise EOFError  # the box is to end
+        except BlockingIOError:
+            pass
+
     def _reap(self, flags: int) -> None:
         """Takes in the dead, and a worker that stopped itself for good."""
         while True:
@@ -264,7 +288,7 @@ class Use:
 
     def _wait(self, flags: int) -> tuple[int, int, int]:
         """Process, status, peak resident bytes; the last only where it is needed, because asking takes longer."""
-        if self._meters.knows_peak:
+        if self._meters.knows_peak or self._answered:
             return *os.waitpid(-1, flags), 0
         pid, status, used = os.wait4(-1, flags)
         return pid, status, used.ru_maxrss << 10
@@ -288,7 +312,10 @@ class Use:
             last = self._last_reading()
             self._around.kill_all()
             self._answer(last, None)
-            self._reap(0)
+            if self._meters.alone(self._pid):
+                os.waitpid(self._pid, 0)
+            else:
+                self._reap(0)
         else:
             alive = self._unkilled() if self._over and self._meters.looks else None
             self._around.kill_all()
@@ -298,14 +325,15 @@ class Use:
                 dead.resident_bytes = alive.resident_bytes
                 dead.oom_kills += alive.oom_kills
                 dead.denied_forks += alive.denied_forks
-            self._answer(dead, self._reader() if self._collects else None)
+            self._answer(dead, reader_of(self._around.work) if self._collects else None)
             self._reap(0)  # the reader
         self._control.send(_DEAD)
+        self._hear_signals()  # those of this use shall not wake the next one
 
     def _unkilled(self) -> Reading:
         """The last look at processes that live. Memory beyond the limit counts as a kill of the kernel would."""
         limit = self._begin["memory_bytes"] if self._begin is not None else 0
-        last = self._meters.read(limit, last=True)
+        last = self._meters.read_last(self._pid, limit)
         if 0 < limit < last.resident_bytes:
             last.oom_kills += 1
         if self._begin is None and self._meters.exceeds(self._pid):
@@ -328,56 +356,27 @@ class Use:
             ways = {"code": said[0], "signal": 0}
         watch = self._watch
         began = watch.started if watch else self._started
-        ended: Ended = {
-            "type": "ended",
-            "code": ways["code"],
-            "signal": ways["signal"],
-            "reason": self._reason or "",  # type: ignore[typeddict-item]
-            "started": began is not None,
-            "wall_s": self._ended_at - began if began is not None else 0.0,
-            "cpu_s": max(watch.cpu_s if watch else 0.0, last.cpu_s),
-            "peak_bytes": self._meters.peak_bytes(
-                max(watch.peak_bytes if watch else 0, last.resident_bytes, self._largest)
-            ),
-            "oom_kills": last.oom_kills,
-            "denied_forks": last.denied_forks,
-        }
+        sampled = max(watch.peak_bytes if watch else 0, last.resident_bytes, self._largest)
+        ended = _ENDED % (
+            ways["code"],
+            ways["signal"],
+            self._reason or "",
+            "false" if began is None else "true",
+            0.0 if began is None else self._ended_at - began,
+            max(watch.cpu_s if watch else 0.0, last.cpu_s),
+            self._meters.peak_bytes(sampled),
+            last.oom_kills,
+            last.denied_forks,
+        )
+        self._answered = True
         if reader is None:
-            self._tell(dict(ended))
+            self._control.send(ended.encode())
         else:
-            socket.send_fds(self._control, [json.dumps(ended).encode()], [reader.fileno()])
+            socket.send_fds(self._control, [ended.encode()], [reader.fileno()])
             reader.close()
-
-    def _reader(self) -> socket.socket:
-        """The end of a socket whose other end answers with files. A child of its own has them in its memory."""
-        ours, theirs = socket.socketpair()
-        if os.fork() == 0:
-            try:
-                ours.close()
-                _return_files(theirs, self._work)
-            finally:
-                os._exit(0)
-        theirs.close()
-        return ours
 
     def _tell(self, message: dict[str, Any]) -> None:
         self._control.send(json.dumps(message).encode())
-
-
-def _return_files(channel: socket.socket, work: str) -> None:
-    try:
-        head, _ = wire.receive(channel)
-    except EOFError:
-        return  # nobody wants them any more
-    folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    if head["type"] == "folder":
-        socket.send_fds(channel, [b"f"], [open_below(folder, head["path"])])
-        channel.recv(1)  # until it has been copied: the box is cleared then
-        return
-    files, contents = read_files(folder, head["paths"], head["budget"])
-    wire.send(channel, {"type": "files"}, json.dumps(files).encode())
-    for content in filter(None, contents):  # each in a frame of its own, of which the server makes no copy
-        wire.send(channel, {"type": "file"}, content)
 
 
 def _ways(status: int) -> dict[str, int]:
