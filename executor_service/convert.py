@@ -7,7 +7,7 @@ value; what is not in a message is None if the dataclass allows it, and empty ot
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -15,7 +15,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 
 from executor_service.model import ExecutionResult, IsolationLevel, Limits, SessionInfo, Workspace
 from executor_service.v1 import executor_pb2 as pb
@@ -26,17 +25,26 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Message)
 D = TypeVar("D", bound="DataclassInstance")
 Convert = Callable[[Any], Any]
+Put = Callable[[Any, Any], None]
 
 
 def to_message(kind: type[M], value: DataclassInstance, **given: Any) -> M:
     """The message of a dataclass. `given`: fields of the message that are not the dataclass' own."""
-    names, parts_of, converts, told = _outward(kind.DESCRIPTOR, type(value))
-    # What a field says that is not there need not be put into it.
-    parts = {name: part for name, part in zip(names, parts_of(value), strict=True) if part or name in told}
-    for name, convert in converts:
-        if (part := parts.get(name)) is not None and name not in given:
-            parts[name] = convert(part)
-    return kind(**(parts | given if given else parts))
+    message = kind(**given)
+    put_into(message, value, given)
+    return message
+
+
+def put_into(message: Message, value: DataclassInstance, given: Collection[str] = ()) -> None:
+    """Puts a dataclass into an empty message, but for the fields that are `given`. Sooner than giving a message its
+    fields when it is made: what a missing field says is not put in, and messages in it are made in place."""
+    facts_of, puts = _outward(message.DESCRIPTOR, type(value))
+    for fact, (name, put, told) in zip(facts_of(value), puts, strict=True):
+        if (fact or (told and fact is not None)) and name not in given:
+            if put is None:
+                setattr(message, name, fact)
+            else:
+                put(message, fact)
 
 
 def from_message(kind: type[D], message: Message, **given: Any) -> D:
@@ -51,25 +59,42 @@ def from_message(kind: type[D], message: Message, **given: Any) -> D:
 
 
 @cache
-def _outward(
-    target: Any, source: Any
-) -> tuple[list[str], Callable[[Any], Any], list[tuple[str, Convert]], frozenset[str]]:
-    """Names, what takes all of them, how some are converted, and which tell of a 0 that it is there."""
+def _outward(target: Any, source: Any) -> tuple[Callable[[Any], Any], list[tuple[str, Put | None, bool]]]:
+    """What takes all facts; and for each its name, how it is put into the message (None: as it is), and whether a 0
+    that is there is told from none."""
     hints = get_type_hints(source)
-    converts = [(name, _to(target.fields_by_name[name], hint)) for name, hint in hints.items()]
-    told = frozenset(name for name in hints if target.fields_by_name[name].has_presence)
-    return list(hints), attrgetter(*hints), [(name, convert) for name, convert in converts if convert], told
+    return attrgetter(*hints), [
+        (name, _put(target.fields_by_name[name], hint), target.fields_by_name[name].has_presence)
+        for name, hint in hints.items()
+    ]
 
 
-def _to(field: Any, hint: Any) -> Convert | None:
+def _put(field: Any, hint: Any) -> Put | None:
+    name = field.name
+    several = get_origin(hint) is tuple
+
+    def put_enum(message: Any, member: Any) -> None:
+        setattr(message, name, numbers[member])
+
+    def put_message(message: Any, part: Any) -> None:
+        inner = getattr(message, name)
+        inner.SetInParent()
+        put_into(inner, part)
+
+    def put_messages(message: Any, parts: Any) -> None:
+        for part in parts:
+            put_into(getattr(message, name).add(), part)
+
     if field.enum_type is not None:
-        return _numbers(field.enum_type, hint).__getitem__
-    if not _holds_messages(field):
-        return None
-    nested = GetMessageClass(field.message_type)
-    if get_origin(hint) is tuple:
-        return lambda parts: [to_message(nested, part) for part in parts]
-    return lambda part: to_message(nested, part)
+        numbers = _numbers(field.enum_type, hint)
+        return put_enum
+    if _holds_messages(field):
+        return put_messages if several else put_message
+    if several:
+        return lambda message, parts: getattr(message, name).extend(parts)
+    if field.message_type is not None:
+        return lambda message, entries: getattr(message, name).update(entries)
+    return None
 
 
 @cache

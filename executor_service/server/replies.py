@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from google.protobuf.descriptor import Descriptor
 
-from executor_service.convert import result_to_proto, to_message
+from executor_service.convert import put_into, result_to_proto, to_message
 from executor_service.grading.convert import verify_to_proto
 from executor_service.grading.model import CaseResult, VerifyResult
 from executor_service.model import Display, ExecutionResult, OutputFile
@@ -32,7 +32,9 @@ _FORM = pb.Display.DESCRIPTOR.nested_types_by_name["DataEntry"]
 async def reply_with(kind: type[M], result: ExecutionResult) -> M | bytes:
     """A reply with the field `result`."""
     if result.size <= _SMALL:
-        return kind(result=result_to_proto(result))
+        reply = kind()
+        put_into(reply.result, result)
+        return reply
     return await asyncio.to_thread(lambda: b"".join(_field(kind.DESCRIPTOR, "result", _result(result))))
 
 
