@@ -7,6 +7,7 @@ This is its public surface for clients; importing it costs gRPC and nothing else
 import fairbox.grpc_listener  # noqa: F401 - before gRPC is loaded
 
 # isort: split
+from executor_service.blocking import BlockingSession, Executor
 from executor_service.client import ExecutorClient
 from executor_service.client_streams import OutputChunk
 from executor_service.errors import (
@@ -57,6 +58,7 @@ from executor_service.session_client import Session
 
 __all__ = [
     "AssertCase",
+    "BlockingSession",
     "CannotBranch",
     "Case",
     "CaseResult",
@@ -66,6 +68,7 @@ __all__ = [
     "Compilation",
     "Display",
     "ExecutionResult",
+    "Executor",
     "ExecutorClient",
     "ExecutorError",
     "ExecutorUnavailable",

@@ -25,7 +25,7 @@ from executor_service.fleet import Fleet, told_when_closed
 from executor_service.grading.convert import verify_from_proto, verify_request
 from executor_service.grading.model import Case, Checker, Comparison, Tolerance, VerifyResult
 from executor_service.model import ExecutionResult, InputFile, Limits, Workspace
-from executor_service.program import Program, program_to_proto
+from executor_service.program import Program, limits_with, program_to_proto
 from executor_service.session_client import SessionCalls
 from executor_service.v1 import executor_pb2 as pb
 from fairbox import tracing
@@ -40,6 +40,8 @@ _ASSUMED_WALL_S = 600.0
 """The program's time where the request leaves it to the server: the server's default is not above its usual maximum."""
 _ATTEMPTS = 3
 """The third is for one who finds two servers that are ending or new, as in an update of all."""
+_STATUS_S = 10.0
+"""It needs no place in a queue."""
 _PREPARE_S = 900.0
 """A preparation, and those before it."""
 _OVERHEAD_S = 30.0
@@ -80,7 +82,7 @@ class ExecutorClient(SessionCalls):
         code: str,
         *,
         language: str = "python",
-        stdin: bytes = b"",
+        stdin: bytes | str = b"",
         args: Sequence[str] = (),
         files: Sequence[InputFile] = (),
         return_paths: Sequence[str] = (),
@@ -95,14 +97,16 @@ class ExecutorClient(SessionCalls):
         session_id: str = "",
         display: bool | None = None,
         timeout: float | None = None,
+        call_timeout: float | None = None,
     ) -> ExecutionResult:
         """Runs a program and returns what became of it. Cancelling kills it.
 
         With a `session_id` it runs as the next cell of that session, and cancelling interrupts it (see `session`).
-        `display`: whether the value of the last expression is displayed; None: in cells alone. `timeout` (seconds)
-        bounds the whole call; by default the program's wall time plus QUEUE_ALLOWANCE_S. Raises InvalidRequest,
-        NotFound, NotAllowed, Overloaded, LeaseRefused, RunLost, ExecutorUnavailable, and for cells SessionNotFound or
-        SessionBusy.
+        `display`: whether the value of the last expression is displayed; None: in cells alone. `timeout`: seconds that
+        the program may take, after which it is killed and its result says so: `limits.wall_time_s` by another name.
+        `call_timeout` (seconds) bounds the whole call, queues included; by default the program's wall time plus
+        QUEUE_ALLOWANCE_S. Raises InvalidRequest, NotFound, NotAllowed, Overloaded, LeaseRefused, RunLost,
+        ExecutorUnavailable, and for cells SessionNotFound or SessionBusy.
         """
         request = program_to_proto(
             Program(
@@ -122,40 +126,41 @@ class ExecutorClient(SessionCalls):
                 profile=profile,
                 session_id=session_id,
                 display=display,
+                timeout=timeout,
             )
         )
-        return await self._execute(request, timeout)
+        return await self._execute(request, call_timeout)
 
-    async def _execute(self, request: pb.ExecuteCodeRequest, timeout: float | None) -> ExecutionResult:
+    async def _execute(self, request: pb.ExecuteCodeRequest, call_timeout: float | None) -> ExecutionResult:
         # Safe to repeat: the request carries a request_id, so a server that ran it, or still runs it, answers from that
         # run; one that died took the program with it.
-        seconds = _time_for(request) if timeout is None else timeout
+        seconds = _time_for(request) if call_timeout is None else call_timeout
         where = self._homes.get(request.session_id) or self._homes.get(request.workspace_id)
         response, _ = await self._ask("ExecuteCode", request, seconds, among=where, moves=_may_move(request))
         return result_from_proto(response.result)
 
     async def stream(
-        self, program: Program | str, *, timeout: float | None = None
+        self, program: Program | str, *, call_timeout: float | None = None
     ) -> AsyncGenerator[OutputChunk | ExecutionResult, None]:
         """Runs a program: its output as OutputChunk while it is written, then the result, once, as the last item.
 
         The chunks of a stream put together are the `data` of that stream in the result. Leaving the loop early kills
-        the program when the iterator is closed: use `contextlib.aclosing`. `timeout` and errors as in `execute`.
+        the program when the iterator is closed: use `contextlib.aclosing`. `call_timeout` and errors as in `execute`.
         """
         request = program_to_proto(_program(program))
-        seconds = _time_for(request) if timeout is None else timeout
+        seconds = _time_for(request) if call_timeout is None else call_timeout
         where = self._homes.get(request.session_id) or self._homes.get(request.workspace_id)
         with self._connected().take(among=where) as member:
             async for event in stream_execution(member, request, timeout=seconds, target=self.target):
                 yield event
 
     async def execute_all(
-        self, programs: Sequence[Program | str], *, max_parallel: int = 64, timeout: float | None = None
+        self, programs: Sequence[Program | str], *, max_parallel: int = 64, call_timeout: float | None = None
     ) -> list[ExecutionResult | ExecutorError]:
         """Runs programs, each by a call of its own and so spread over all servers, at most `max_parallel` at once.
 
-        For each, in their order, its result or the error that kept it from running. `timeout` (seconds) bounds each
-        call, as in `execute`. Cancelling kills what runs.
+        For each, in their order, its result or the error that kept it from running. `call_timeout` (seconds) bounds
+        each call, as in `execute`. Cancelling kills what runs.
         """
         if max_parallel < 1:
             raise ValueError(f"max_parallel is {max_parallel}, must be at least 1")
@@ -164,7 +169,7 @@ class ExecutorClient(SessionCalls):
         async def one(program: Program | str) -> ExecutionResult | ExecutorError:
             async with room:
                 try:
-                    return await self._execute(program_to_proto(_program(program)), timeout)
+                    return await self._execute(program_to_proto(_program(program)), call_timeout)
                 except ExecutorError as error:
                     return error
 
@@ -191,14 +196,16 @@ class ExecutorClient(SessionCalls):
         request_id: str = "",
         tenant: str = "",
         timeout: float | None = None,
+        call_timeout: float | None = None,
     ) -> VerifyResult:
         """Grades a candidate against cases of one kind, which says the style. Cancelling kills what runs.
 
         `limits` are those of each case; `comparison` None: WHITESPACE for texts, EXACT for values; `tolerance` None:
-        1e-6. A `checker` decides in place of a comparison (StdioCase). `timeout` (seconds) bounds the whole call; by
-        default the wall time of all cases, and of their checks, plus QUEUE_ALLOWANCE_S. Raises as `execute`.
+        1e-6. A `checker` decides in place of a comparison (StdioCase). `timeout`: seconds that each case may take, as
+        `limits.wall_time_s`. `call_timeout` (seconds) bounds the whole call; by default the wall time of all cases, and
+        of their checks, plus QUEUE_ALLOWANCE_S. Raises as `execute`.
         """
-        limits = limits or Limits()
+        limits = limits_with(limits, timeout) or Limits()
         try:
             request = verify_request(
                 code,
@@ -219,14 +226,23 @@ class ExecutorClient(SessionCalls):
             )
         except ValueError as error:  # a value that is not plain data, text that is not valid Unicode
             raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
-        if timeout is None:
+        if call_timeout is None:
             case_s = limits.wall_time_s or _ASSUMED_WALL_S
             if checker is not None:  # which may have to be run twice
                 case_s += 2 * (checker.limits.wall_time_s or _ASSUMED_WALL_S)
-            timeout = case_s * len(cases) + QUEUE_ALLOWANCE_S + _OVERHEAD_S
+            call_timeout = case_s * len(cases) + QUEUE_ALLOWANCE_S + _OVERHEAD_S
         # Safe to repeat, as in `execute`.
-        response, _ = await self._ask("VerifyCode", request, timeout, among=self._homes.get(workspace_id))
+        response, _ = await self._ask("VerifyCode", request, call_timeout, among=self._homes.get(workspace_id))
         return verify_from_proto(response)
+
+    async def status(self, *, call_timeout: float = _STATUS_S) -> dict[str, pb.GetStatusResponse]:
+        """What each server says of itself, by its address: its level, languages and profiles, and what runs there."""
+        found = {}
+        for address in self._connected().addresses:
+            found[address], _ = await self._ask(
+                "GetStatus", pb.GetStatusRequest(), call_timeout, among=frozenset({address})
+            )
+        return found
 
     async def prepare_workspace(
         self,
@@ -238,13 +254,13 @@ class ExecutorClient(SessionCalls):
         mount_path: str = "",
         idle_ttl_s: float = 0.0,
         tenant: str = "",
-        timeout: float | None = None,
+        call_timeout: float | None = None,
     ) -> Workspace:
         """Makes a repository at a commit available to runs: one of the three sources, and the commit.
 
         Of several servers one has it after this, the same one for the same source while it is there, and runs of the
         same tenant that name it go there; where that one is gone, they get NotFound, and preparing again finds another.
-        `timeout` (seconds) bounds the call. Raises InvalidRequest, Overloaded (workspaces in use leave no room) or
+        `call_timeout` (seconds) bounds the call. Raises InvalidRequest, Overloaded (workspaces in use leave no room) or
         ExecutorUnavailable.
         """
         sources: dict[str, str | bytes] = {
@@ -268,7 +284,7 @@ class ExecutorClient(SessionCalls):
         # One source has one home, so that its runs share what was prepared. Safe to repeat, anywhere: what was prepared
         # is found again, and the same preparation is never done twice at once.
         home = preferred(self._connected().addresses, f"{_named(given)} {commit} {mount_path}")
-        seconds = _PREPARE_S if timeout is None else timeout
+        seconds = _PREPARE_S if call_timeout is None else call_timeout
         response, address = await self._ask("PrepareWorkspace", request, seconds, among=home, moves=True, anywhere=True)
         workspace = workspace_from_proto(response)
         # One that was prepared again has moved: its former home may have removed it.

@@ -46,7 +46,7 @@ class Session:
         self,
         code: str,
         *,
-        stdin: bytes = b"",
+        stdin: bytes | str = b"",
         files: Sequence[InputFile] = (),
         return_paths: Sequence[str] = (),
         limits: Limits | None = None,
@@ -54,11 +54,13 @@ class Session:
         lease: LeaseLike | None = None,
         request_id: str = "",
         timeout: float | None = None,
+        call_timeout: float | None = None,
     ) -> ExecutionResult:
         """Runs the next cell. Cancelling interrupts it; the session's state stays.
 
         `display`: whether the value of the last expression is displayed; None: yes. Of `limits`, times, output and
-        returned bytes can be named. Raises SessionNotFound, SessionBusy, and what `ExecutorClient.execute` raises.
+        returned bytes can be named; `timeout` and `call_timeout` as in `ExecutorClient.execute`. Raises
+        SessionNotFound, SessionBusy, and what that raises.
         """
         return await self._calls.execute(
             code,
@@ -72,6 +74,7 @@ class Session:
             request_id=request_id,
             tenant=self.info.tenant,
             timeout=timeout,
+            call_timeout=call_timeout,
         )
 
     async def branch(self, count: int = 1, *, owners: Sequence[str] = (), request_id: str = "") -> list[Session]:

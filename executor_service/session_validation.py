@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from executor_service.languages import canonical
 from executor_service.model import InputFile, Limits
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.validation import (
@@ -81,7 +82,7 @@ def validate_session(
 ) -> SessionRequest:
     """The valid request. FieldErrors with every field that is not acceptable."""
     found: list[FieldError] = []
-    language = request.language or "python"
+    language = canonical(request.language)
     offered = [each for each in SESSION_LANGUAGES if each in installed]
     if language not in offered:
         found.append(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from types import MappingProxyType
 
-from executor_service.languages import LANGUAGES, PYTHON_BASE, Needs
+from executor_service.languages import LANGUAGES, PYTHON_BASE, Needs, canonical
 from executor_service.model import InputFile, Limits, RunRequest
 from executor_service.sandbox.limits import PAGE, disk_use
 from executor_service.v1 import executor_pb2 as pb
@@ -91,7 +91,7 @@ def validate(
 ) -> RunRequest:
     """The valid request. FieldErrors with every field that is not acceptable."""
     found: list[FieldError] = []
-    language = request.language or "python"
+    language = canonical(request.language)
     if language not in installed:
         lacking = ", which this server does not have (GetStatus says why)" if language in LANGUAGES else ""
         allowed = ", ".join(sorted(installed))
@@ -177,7 +177,7 @@ def _policy_of_cells(maxima: Limits) -> LimitPolicy:
 def _cell(found: list[FieldError], request: pb.ExecuteCodeRequest, maxima: Limits) -> Limits:
     """Checks what a cell can't have, because its session has it. Returns its limits: 0 means the session's."""
     _most(found, "session_id", len(request.session_id), MAX_SESSION_ID, "characters")
-    if request.language not in ("", "python"):
+    if canonical(request.language) != "python":
         problem = f"is {shown(request.language)}, must be empty or the session's, 'python'"
         found.append(FieldError("language", problem))
     text = "must be empty in a session, which has had its own since it was created"

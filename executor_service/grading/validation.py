@@ -11,6 +11,7 @@ from executor_service.grading.comparison import TOLERANCE
 from executor_service.grading.model import AssertCase, Comparison, PytestCase, StdioCase, Tolerance, VerifyStyle
 from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
 from executor_service.grading.values import ARGUMENT_DEPTH, Malformed, call_text, check
+from executor_service.languages import canonical
 from executor_service.model import InputFile, Limits, RunRequest
 from executor_service.sandbox.inside.values import MAX_BYTES, MAX_NODES
 from executor_service.v1 import executor_pb2 as pb
@@ -146,7 +147,7 @@ def _fields_of(found: list[FieldError], request: pb.VerifyCodeRequest, style: Ve
             found.append(FieldError("checker", f"is set, must not be for {style.value}: only STDIO uses it"))
         if request.comparison:
             found.append(FieldError("comparison", "is set beside checker, must be one of them"))
-    if style is not VerifyStyle.STDIO and request.language not in ("", "python"):
+    if style is not VerifyStyle.STDIO and canonical(request.language) != "python":
         found.append(FieldError("language", f"is {shown(request.language)}, must be python for {style.value}"))
     if style is VerifyStyle.FUNCTION and not _ENTRY.fullmatch(request.entry_point):
         problem = f"is {shown(request.entry_point)}, must be the name of a function, or Class.method"

@@ -12,10 +12,77 @@ from executor_service.languages.scripting import SCRIPTING
 from executor_service.languages.spec import PYTHON_BASE, PYTHON_LEAN, PYTHON_SCIENCE, LanguageSpec, Needs
 from executor_service.languages.suites import JVM, SUITES, WEB
 
-__all__ = ["LANGUAGES", "PYTHON_BASE", "PYTHON_LEAN", "PYTHON_SCIENCE", "LanguageSpec", "Needs"]
+__all__ = [
+    "BY_SUFFIX",
+    "LANGUAGES",
+    "PYTHON_BASE",
+    "PYTHON_LEAN",
+    "PYTHON_SCIENCE",
+    "LanguageSpec",
+    "Needs",
+    "canonical",
+]
 
 LANGUAGES: dict[str, LanguageSpec] = {
     spec.name: spec
     for spec in sorted((*SCRIPTING, *NATIVE, *JVM, *WEB, *SUITES), key=lambda spec: (spec.name.lower(), spec.name))
 }
 """By name."""
+BY_SUFFIX = {
+    ".c": "c",
+    ".cc": "cpp",
+    ".cpp": "cpp",
+    ".cs": "csharp",
+    ".cxx": "cpp",
+    ".d": "D_ut",
+    ".go": "go",
+    ".java": "java",
+    ".jl": "julia",
+    ".js": "nodejs",
+    ".kts": "kotlin_script",
+    ".lean": "lean",
+    ".lua": "lua",
+    ".mjs": "nodejs",
+    ".php": "php",
+    ".pl": "perl",
+    ".py": "python",
+    ".R": "R",
+    ".r": "R",
+    ".rb": "ruby",
+    ".rkt": "racket",
+    ".rs": "rust",
+    ".scala": "scala",
+    ".sh": "bash",
+    ".sql": "sql",
+    ".sv": "verilog",
+    ".swift": "swift",
+    ".ts": "typescript",
+    ".v": "verilog",
+}
+"""What a source file is written in."""
+_ALIASES = {
+    "": "python",
+    "c#": "csharp",
+    "c++": "cpp",
+    "cs": "csharp",
+    "golang": "go",
+    "javascript": "nodejs",
+    "js": "nodejs",
+    "kotlin": "kotlin_script",
+    "node": "nodejs",
+    "pl": "perl",
+    "py": "python",
+    "python3": "python",
+    "r": "R",
+    "rb": "ruby",
+    "rs": "rust",
+    "sh": "bash",
+    "shell": "bash",
+    "sqlite": "sql",
+    "ts": "typescript",
+}
+
+
+def canonical(name: str) -> str:
+    """The name of a language that people, and models, call otherwise; another name as it is. Empty: python."""
+    return name if name in LANGUAGES else _ALIASES.get(name.lower(), name)

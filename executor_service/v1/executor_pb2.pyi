@@ -434,7 +434,9 @@ class ExecuteCodeRequest(google.protobuf.message.Message):
     code: builtins.str
     """The source. Not empty, at most 1 MiB."""
     language: builtins.str
-    """Name of the language, as GetStatus lists it. Empty: `python`. In a session: empty or the session's."""
+    """Name of the language, as GetStatus lists it, or another usual one: `js` and `javascript` for `nodejs`, `sh` for
+    `bash`, `py`, `c++`. Empty: `python`. In a session: empty or the session's.
+    """
     stdin: builtins.bytes
     """Standard input. Empty: at its end from the start."""
     session_id: builtins.str

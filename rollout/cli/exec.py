@@ -1,104 +1,189 @@
 """`fairbox exec`: runs one program through the executor and behaves as if it had run here.
 
-Its output goes to stdout and stderr, its exit code is this command's; a sentence on stderr says why it was killed. What
-a compiler says goes to stderr.
+Its output goes to stdout and stderr as it is written, its exit code is this command's; a sentence on stderr says why it
+was killed. What a compiler says goes to stderr, at the end. Ctrl-C kills it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import re
 import sys
 from collections.abc import Sequence
+from contextlib import aclosing
 from pathlib import Path
 
-from executor_service import ExecutionResult, ExecutorClient, Limits, Outcome
+from executor_service import (
+    ExecutionResult,
+    ExecutorClient,
+    FileStatus,
+    InputFile,
+    Limits,
+    Outcome,
+    OutputChunk,
+    Program,
+    Stream,
+)
+from executor_service.languages import BY_SUFFIX, canonical
 from fairbox.errors import ConfigError, FairboxError
 
-_BY_SUFFIX = {
-    ".c": "c",
-    ".cc": "cpp",
-    ".cpp": "cpp",
-    ".cs": "csharp",
-    ".cu": "cuda",
-    ".d": "D_ut",
-    ".go": "go",
-    ".java": "java",
-    ".jl": "julia",
-    ".js": "nodejs",
-    ".kts": "kotlin_script",
-    ".lean": "lean",
-    ".lua": "lua",
-    ".php": "php",
-    ".pl": "perl",
-    ".py": "python",
-    ".R": "R",
-    ".rb": "ruby",
-    ".rkt": "racket",
-    ".rs": "rust",
-    ".scala": "scala",
-    ".sh": "bash",
-    ".sql": "sql",
-    ".sv": "verilog",
-    ".swift": "swift",
-    ".ts": "typescript",
-    ".v": "verilog",
-}
+_UNITS = {"": 0, "k": 10, "m": 20, "g": 30}
+_INTERRUPTED, _NOBODY_READS = 128 + 2, 128 + 13
+"""Exit codes of a program that ends by SIGINT or SIGPIPE."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the program's exit code, or 1 when the service did not do its job."""
     options = _parser().parse_args(argv)
     try:
-        code, language = _source(options.file, options.code, options.language)
-        stdin = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
-        result = asyncio.run(_execute(options, code, language, stdin))
+        program, wanted = _program(options)
+        result = asyncio.run(_execute(options.executor, program))
+        return _report(result, wanted)
     except FairboxError as error:
         print(f"fairbox exec: {error}", file=sys.stderr)
         return error.exit_code
-    return _report(result)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is flushed at the end goes nowhere
+        return _NOBODY_READS
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fairbox exec", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("file", nargs="?", help="source file; `-` or nothing: read the source from stdin")
-    parser.add_argument("args", nargs="*", help="arguments of the program")
+    parser = argparse.ArgumentParser(
+        prog="fairbox exec",
+        description=(__doc__ or "").splitlines()[0],
+        usage="fairbox exec [options] (FILE | -c CODE | -) [arguments of the program ...]",
+    )
     parser.add_argument("-c", "--code", help="the source itself, instead of a file")
-    parser.add_argument("--language", help="default: by the file's suffix, else python")
-    parser.add_argument("--timeout", type=float, default=0.0, help="wall time limit, seconds; default: the server's")
+    parser.add_argument("--language", help="default: by the file's suffix; of -c and of stdin python")
+    parser.add_argument("--timeout", type=float, help="wall time limit, seconds; default: the server's")
+    parser.add_argument(
+        "--memory", type=_bytes, default=0, help="memory limit, such as 512m or 2g; default: the server's"
+    )
+    parser.add_argument(
+        "--file",
+        action="append",
+        default=[],
+        metavar="HERE[=THERE]",
+        help="a file to give it, by default under its name",
+    )
+    parser.add_argument(
+        "--out",
+        action="append",
+        default=[],
+        metavar="THERE[=HERE]",
+        help="a file to take from it, by default under its path",
+    )
+    parser.add_argument("--profile", default="", help="runtime profile, such as python-numpy; default: the server's")
     parser.add_argument("--executor", default="127.0.0.1:50051", help="address of the executor (%(default)s)")
+    parser.add_argument(
+        "rest", nargs=argparse.REMAINDER, help="source file, `-` or nothing for stdin; then its arguments"
+    )
     return parser
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+)([kmg]?)i?b?", text.strip().lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"is {text!r}, must be a number of bytes, or one with k, m or g behind it")
+    return int(found[1]) << _UNITS[found[2]]
+
+
+def _program(options: argparse.Namespace) -> tuple[Program, dict[str, Path]]:
+    """What is to be run; and where the files go that it leaves."""
+    rest: list[str] = options.rest
+    if rest[:1] == ["--"]:
+        del rest[0]
+    source = None if options.code is not None or not rest else rest.pop(0)
+    code, language = _source(source, options.code, options.language)
+    from_stdin = options.code is None and source in (None, "-")
+    nothing = from_stdin or sys.stdin is None or sys.stdin.isatty()
+    wanted = dict(_pair(each) for each in options.out)
+    program = Program(
+        code=code,
+        language=language,
+        stdin=b"" if nothing else sys.stdin.buffer.read(),
+        args=rest,
+        files=[_file(each) for each in options.file],
+        return_paths=list(wanted),
+        limits=Limits(memory_bytes=options.memory),
+        timeout=options.timeout,
+        profile=options.profile,
+    )
+    return program, {there: Path(here) for there, here in wanted.items()}
 
 
 def _source(file: str | None, code: str | None, language: str | None) -> tuple[str, str]:
     if code is not None:
-        return code, language or "python"
+        return code, canonical(language or "")
     if file in (None, "-"):
-        return sys.stdin.read(), language or "python"
+        return sys.stdin.read(), canonical(language or "")
     path = Path(str(file))
+    if language is None and path.suffix not in BY_SUFFIX:
+        known = " ".join(BY_SUFFIX)
+        raise ConfigError(f"{path}: its suffix is none of {known}, so --language has to say what it is written in")
     try:
-        return path.read_text(encoding="utf-8"), language or _BY_SUFFIX.get(path.suffix, "python")
+        return path.read_text(encoding="utf-8"), canonical(language or BY_SUFFIX[path.suffix])
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        raise _no_access(path, error) from None
 
 
-async def _execute(options: argparse.Namespace, code: str, language: str, stdin: bytes) -> ExecutionResult:
-    async with ExecutorClient(options.executor) as client:
-        return await client.execute(
-            code, language=language, stdin=stdin, args=options.args, limits=Limits(wall_time_s=options.timeout)
-        )
+def _pair(text: str) -> tuple[str, str]:
+    first, _, second = text.partition("=")
+    return first, second or first
 
 
-def _report(result: ExecutionResult) -> int:
-    streams = [(sys.stdout, result.stdout), (sys.stderr, result.stderr)]
+def _file(text: str) -> InputFile:
+    here, there = _pair(text)
+    path = Path(here)
+    try:
+        return InputFile(there if "=" in text else path.name, path.read_bytes(), path.stat().st_mode & 0o777)
+    except OSError as error:
+        raise _no_access(path, error) from None
+
+
+def _no_access(path: Path, error: OSError | UnicodeDecodeError) -> ConfigError:
+    return ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}")
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise _no_access(path, error) from None
+
+
+async def _execute(target: str, program: Program) -> ExecutionResult:
+    """Its result, when all that it has written is out."""
+    pipes = {Stream.STDOUT: sys.stdout.buffer, Stream.STDERR: sys.stderr.buffer}
+    async with ExecutorClient(target) as client, aclosing(client.stream(program)) as events:
+        async for event in events:
+            if isinstance(event, OutputChunk):
+                pipes[event.stream].write(event.data)
+                pipes[event.stream].flush()
+            else:
+                return event
+    raise AssertionError("a stream ends with a result")
+
+
+def _report(result: ExecutionResult, wanted: dict[str, Path]) -> int:
     if result.compilation is not None:
-        streams = [(sys.stderr, result.compilation.stdout), (sys.stderr, result.compilation.stderr), *streams]
-    for stream, output in streams:
-        stream.flush()
-        stream.buffer.write(output.data)
-        stream.buffer.flush()
+        for output in (result.compilation.stdout, result.compilation.stderr):
+            sys.stderr.buffer.write(output.data)
+            sys.stderr.buffer.flush()
+    for output in (result.stdout, result.stderr):
         if output.truncated:
             print(f"\nfairbox exec: {output.total_bytes} bytes in all, cut to {len(output.data)}", file=sys.stderr)
+    missing = False
+    for file in result.files:
+        if file.status is FileStatus.RETURNED:
+            _write(wanted[file.path], file.content)
+        else:
+            missing = True
+            print(f"fairbox exec: {file.path}: {file.status}", file=sys.stderr)
     if result.outcome not in (Outcome.FINISHED, Outcome.NONZERO_EXIT):
         print(f"fairbox exec: {result.outcome}: {result.message}", file=sys.stderr)
-    return 1 if result.outcome is Outcome.COMPILE_ERROR else result.exit_code
+    return result.exit_code or int(missing or result.outcome is Outcome.COMPILE_ERROR)

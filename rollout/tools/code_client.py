@@ -202,7 +202,7 @@ class CodeClient:
                 code,
                 lease=slot.lease,
                 request_id=uuid.uuid4().hex,
-                timeout=wall_time_s + self.config.queue_timeout + _CALL_ALLOWANCE_S,
+                call_timeout=wall_time_s + self.config.queue_timeout + _CALL_ALLOWANCE_S,
                 **options,
             )
         except LeaseRefused as error:

@@ -138,7 +138,7 @@ async def test_a_collector_that_hangs_costs_nothing_but_spans(collector: Collect
     async with stack(settings) as services, ExecutorClient(services.ports.executor) as executor:
         for number in range(40):
             # Calls that waited for the collector would take seconds each, and all of them minutes.
-            assert (await executor.execute("print(1)", timeout=20)).ok, number
+            assert (await executor.execute("print(1)", call_timeout=20)).ok, number
         while not collector.requests:
             await asyncio.sleep(0.05)
         pid = services.pid("executor_service")

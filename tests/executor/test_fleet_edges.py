@@ -96,7 +96,7 @@ async def test_a_call_does_not_take_longer_than_it_may(mute: list[str]) -> None:
     async with ExecutorClient(",".join(mute)) as executor:
         began = time.monotonic()
         with pytest.raises(ExecutorUnavailable):
-            await executor.execute("print(1)", timeout=0.3)
+            await executor.execute("print(1)", call_timeout=0.3)
         assert time.monotonic() - began < 10
 
 
@@ -203,7 +203,7 @@ async def test_a_large_bundle_does_not_stop_the_loop() -> None:
     """With many servers, of which one is chosen by what the source is."""
     bundle, longest = bytes(48 << 20), 0.0
     async with ExecutorClient(",".join(absent(64))) as executor:
-        task = asyncio.create_task(executor.prepare_workspace(bundle=bundle, commit="0" * 40, timeout=1.0))
+        task = asyncio.create_task(executor.prepare_workspace(bundle=bundle, commit="0" * 40, call_timeout=1.0))
         while not task.done():
             began = time.monotonic()
             await asyncio.sleep(0)

@@ -237,7 +237,7 @@ async def test_without_its_limiter_programs_are_killed_and_nothing_starts() -> N
             with pytest.raises(ExecutorUnavailable, match=own.target):
                 await executor.execute("1", lease=lease)
             with pytest.raises(ExecutorUnavailable, match=own.target):
-                await executor.execute("1", timeout=60)
+                await executor.execute("1", call_timeout=60)
             assert server.readiness() == 1
 
 

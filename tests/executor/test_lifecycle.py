@@ -86,7 +86,7 @@ async def test_a_joined_run_survives_the_cancellation_of_one_call(executor: Exec
 async def test_a_deadline_of_the_call_kills_the_program(executor: ExecutorClient) -> None:
     marker, args = marked()
     with pytest.raises(ExecutorUnavailable):
-        await executor.execute(SLEEP, args=args, timeout=1)
+        await executor.execute(SLEEP, args=args, call_timeout=1)
     await asyncio.to_thread(wait_for, lambda: not processes_with(marker))
 
 
@@ -235,7 +235,7 @@ async def test_reflection_lists_the_service(server: Server) -> None:
 async def test_an_unreachable_server_is_infrastructure() -> None:
     async with ExecutorClient("127.0.0.1:1") as executor:
         with pytest.raises(ExecutorUnavailable, match=r"127\.0\.0\.1:1") as caught:
-            await executor.execute("1", timeout=10)
+            await executor.execute("1", call_timeout=10)
     assert caught.value.cause is Cause.INFRA
 
 

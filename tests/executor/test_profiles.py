@@ -161,6 +161,6 @@ async def test_a_profile_that_cannot_be_loaded_leaves_the_others_alone() -> None
 async def test_a_profile_whose_package_fails_is_refused_at_once_and_the_others_go_on() -> None:
     with running("profiles.failing.packages=[asyncio.windows_events]") as server:
         async with ExecutorClient(server.target) as client:
-            refused = await client.execute("print(1)", profile="failing", timeout=60)
+            refused = await client.execute("print(1)", profile="failing", call_timeout=60)
             assert (refused.outcome, refused.cause) == (Outcome.SANDBOX_ERROR, Cause.INFRA)
             assert (await client.execute("print(1)")).ok

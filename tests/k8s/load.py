@@ -38,7 +38,7 @@ async def once(limiter: LimiterClient, executor: ExecutorClient, since: float | 
         async with limiter.lease(bucket="code", queue_timeout=QUEUE_S) as lease:
             if "--stream" in sys.argv:
                 async with contextlib.aclosing(
-                    executor.stream(Program(code=CODE, lease=lease), timeout=CALL_S)
+                    executor.stream(Program(code=CODE, lease=lease), call_timeout=CALL_S)
                 ) as events:
                     async for event in events:
                         if isinstance(event, ExecutionResult):
@@ -47,7 +47,7 @@ async def once(limiter: LimiterClient, executor: ExecutorClient, since: float | 
                             text += event.data
                             begin = float(text.split()[0]) if b"\n" in text else None
             else:
-                result = await executor.execute(CODE, lease=lease, timeout=CALL_S)
+                result = await executor.execute(CODE, lease=lease, call_timeout=CALL_S)
                 text = result.stdout.data
         served_by = result.served_by
         if result.outcome.value != "FINISHED":

@@ -145,7 +145,7 @@ async def test_who_may_not_is_told_why(guarded: Guarded) -> None:
         assert await operator.list_sessions() == []
     async with ExecutorClient(guarded.ports.executor, security=PLAINTEXT) as plain:
         with pytest.raises(ExecutorUnavailable):
-            await plain.execute("print(1)", timeout=5)
+            await plain.execute("print(1)", call_timeout=5)
 
 
 async def test_a_tenants_requests_are_its_own(guarded: Guarded) -> None:
@@ -284,4 +284,4 @@ async def test_all_executors_of_a_name_are_reached_by_a_certificate_for_the_name
             assert (await client.execute("print(6 * 7)")).stdout.data == b"42\n"
         async with ExecutorClient(found.target, security=trusted) as client:
             with pytest.raises(ExecutorUnavailable):
-                await client.execute("print(6 * 7)", timeout=5)
+                await client.execute("print(6 * 7)", call_timeout=5)
