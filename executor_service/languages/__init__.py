@@ -13,7 +13,6 @@ from executor_service.languages.spec import PYTHON_BASE, PYTHON_LEAN, PYTHON_SCI
 from executor_service.languages.suites import JVM, SUITES, WEB
 
 __all__ = [
-    "BY_SUFFIX",
     "LANGUAGES",
     "PYTHON_BASE",
     "PYTHON_LEAN",
@@ -28,38 +27,6 @@ LANGUAGES: dict[str, LanguageSpec] = {
     for spec in sorted((*SCRIPTING, *NATIVE, *JVM, *WEB, *SUITES), key=lambda spec: (spec.name.lower(), spec.name))
 }
 """By name."""
-BY_SUFFIX = {
-    ".c": "c",
-    ".cc": "cpp",
-    ".cpp": "cpp",
-    ".cs": "csharp",
-    ".cxx": "cpp",
-    ".d": "D_ut",
-    ".go": "go",
-    ".java": "java",
-    ".jl": "julia",
-    ".js": "nodejs",
-    ".kts": "kotlin_script",
-    ".lean": "lean",
-    ".lua": "lua",
-    ".mjs": "nodejs",
-    ".php": "php",
-    ".pl": "perl",
-    ".py": "python",
-    ".R": "R",
-    ".r": "R",
-    ".rb": "ruby",
-    ".rkt": "racket",
-    ".rs": "rust",
-    ".scala": "scala",
-    ".sh": "bash",
-    ".sql": "sql",
-    ".sv": "verilog",
-    ".swift": "swift",
-    ".ts": "typescript",
-    ".v": "verilog",
-}
-"""What a source file is written in."""
 _ALIASES = {
     "": "python",
     "c#": "csharp",

@@ -27,7 +27,8 @@ from executor_service.sandbox.inside.workspace import BRANCHES
 from executor_service.sandbox.report import Killed, Plan, SandboxFailure
 from executor_service.sandbox.streams import Streams
 from executor_service.sandbox.use import Sandbox
-from executor_service.server.interpreter import LAPSED, MAX_REASON, Death, Interpreter, new_ends, place_of
+from executor_service.server.interpreter import FLOODED, LAPSED, MAX_REASON, Death, Interpreter, new_ends, place_of
+from fairbox.errors import FieldError, FieldErrors
 
 _ANSWER_WITHIN_S = 30.0
 """Being ready, or forked, takes milliseconds; beyond, the machine is overloaded, or the code does not play along."""
@@ -223,17 +224,24 @@ class Family:
         self._events = asyncio.create_task(self._follow(), name=f"session {self._session_id}")
         frame = await self.root.expect(_ANSWER_WITHIN_S)
         if frame is None or frame[0].get("type") != "ready":
-            death = self.root.gone.result() if self.root.gone.done() else None
-            reason = f"its interpreter did not start: it {death.why.reason}" if death else "its interpreter is silent"
-            raise SandboxFailure("session", 0, reason, started=False)
+            raise await self._not_ready()
         self.root.process = channel.sender
         self._init = place_of(channel.sender)[0]
         self._box.rest()
 
+    async def _not_ready(self) -> Exception:
+        """Why there is no interpreter. Where its memory does not suffice, that is the fault of who chose it."""
+        await asyncio.wait([self.root.gone], timeout=_DEATH_WITHIN_S)
+        reason = "its interpreter is silent"
+        if self.root.gone.done():
+            if self.root.gone.result().killed is Killed.MEMORY:
+                problem = f"is {self._plan.limits.memory_bytes}, and an interpreter that has run nothing needs more"
+                return FieldErrors([FieldError("limits.memory_bytes", problem)])
+            reason = f"its interpreter did not start: it {self.root.gone.result().why.reason}"
+        return SandboxFailure("session", 0, reason, started=False)
+
     def _member(self, member: Interpreter) -> Interpreter:
-        why = Ended("was killed: it went on writing far beyond its output limit", Cause.POLICY)
-        flooded = Death(why, Killed.OUTPUT, signal=signal.SIGKILL)
-        member.streams.on_flood = lambda: self.kill(member, flooded)
+        member.streams.on_flood = lambda: self.kill(member, FLOODED)
         self._members.append(member)
         return member
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from executor_service.core.sessions import Ended
+from executor_service.model import Cause
 from executor_service.sandbox.channel import Channel
 from executor_service.sandbox.report import Killed
 from executor_service.sandbox.streams import Streams
@@ -39,6 +40,11 @@ class Death:
 
 MAX_REASON = 500
 """Characters of what is remembered of a session that has ended."""
+FLOODED = Death(
+    Ended("was killed: it went on writing far beyond its output limit", Cause.POLICY),
+    Killed.OUTPUT,
+    signal=signal.SIGKILL,
+)
 LAPSED = Death(
     Ended("was killed: the limiter no longer vouches for the lease that its cell ran under"),
     Killed.LAPSED,

@@ -26,9 +26,39 @@ from executor_service import (
     Program,
     Stream,
 )
-from executor_service.languages import BY_SUFFIX, canonical
 from fairbox.errors import ConfigError, FairboxError
 
+_BY_SUFFIX = {
+    ".c": "c",
+    ".cc": "cpp",
+    ".cpp": "cpp",
+    ".cs": "csharp",
+    ".cxx": "cpp",
+    ".d": "D_ut",
+    ".go": "go",
+    ".java": "java",
+    ".jl": "julia",
+    ".js": "nodejs",
+    ".kts": "kotlin_script",
+    ".lean": "lean",
+    ".lua": "lua",
+    ".mjs": "nodejs",
+    ".php": "php",
+    ".pl": "perl",
+    ".py": "python",
+    ".R": "R",
+    ".r": "R",
+    ".rb": "ruby",
+    ".rkt": "racket",
+    ".rs": "rust",
+    ".scala": "scala",
+    ".sh": "bash",
+    ".sql": "sql",
+    ".sv": "verilog",
+    ".swift": "swift",
+    ".ts": "typescript",
+    ".v": "verilog",
+}
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30}
 _INTERRUPTED, _NOBODY_READS = 128 + 2, 128 + 13
 """Exit codes of a program that ends by SIGINT or SIGPIPE."""
@@ -118,15 +148,15 @@ def _program(options: argparse.Namespace) -> tuple[Program, dict[str, Path]]:
 
 def _source(file: str | None, code: str | None, language: str | None) -> tuple[str, str]:
     if code is not None:
-        return code, canonical(language or "")
+        return code, language or "python"
     if file in (None, "-"):
-        return sys.stdin.read(), canonical(language or "")
+        return sys.stdin.read(), language or "python"
     path = Path(str(file))
-    if language is None and path.suffix not in BY_SUFFIX:
-        known = " ".join(BY_SUFFIX)
+    if language is None and path.suffix not in _BY_SUFFIX:
+        known = " ".join(_BY_SUFFIX)
         raise ConfigError(f"{path}: its suffix is none of {known}, so --language has to say what it is written in")
     try:
-        return path.read_text(encoding="utf-8"), canonical(language or BY_SUFFIX[path.suffix])
+        return path.read_text(encoding="utf-8"), language or _BY_SUFFIX[path.suffix]
     except (OSError, UnicodeDecodeError) as error:
         raise _no_access(path, error) from None
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from executor_service import ExecutorClient, Limits, Outcome, Session
+from executor_service import ExecutorClient, InvalidRequest, Limits, Outcome, Session
 from executor_service.core.wall_time import WallTime
 from executor_service.sandbox.inside.watch import PATIENCE
 from fairbox.testing import ManualClock
@@ -102,3 +102,21 @@ async def test_who_does_not_wait_for_a_processor_gets_nothing(busy: tuple[Execut
     ):
         assert result.outcome is Outcome.TIME_LIMIT
         assert 1.0 <= result.wall_time_s < 1.0 + SLOWNESS
+
+
+async def test_memory_in_which_no_interpreter_starts_is_refused_by_name(executor: ExecutorClient) -> None:
+    """On a busy machine it is killed before it is ready, and that is no failure of ours."""
+
+    async def session() -> str:
+        try:
+            info = await executor.create_session(limits=Limits(memory_bytes=2))
+        except InvalidRequest as error:
+            return ", ".join(each.field for each in error.fields)
+        await executor.delete_session(info.session_id)
+        return "made"
+
+    busy = [asyncio.create_task(executor.execute("while True: pass", timeout=8)) for _ in range(3)]
+    made = [await asyncio.gather(*(session() for _ in range(8))) for _ in range(8)]
+    for each in busy:
+        each.cancel()
+    assert {one for some in made for one in some} <= {"limits.memory_bytes", "made"}
