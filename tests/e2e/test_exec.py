@@ -19,7 +19,8 @@ def words(service: Service, *more: str) -> list[str]:
 
 
 def started(service: Service, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "rollout.cli", *words(service, *more)]
+    # Whoever runs the tests in the background ignores SIGINT, and so would what they start.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "rollout.cli", *words(service, *more)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
 

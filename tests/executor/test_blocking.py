@@ -120,7 +120,8 @@ def test_where_nobody_listens_it_says_so() -> None:
 
 
 def test_an_interruption_kills_the_program_and_nothing_else(server: Server) -> None:
-    words = [sys.executable, "-c", INTERRUPTED, server.target]
+    # Whoever runs the tests in the background ignores SIGINT, and so would what they start.
+    words = ["env", "--default-signal=INT", sys.executable, "-c", INTERRUPTED, server.target]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "READY\n"

@@ -111,7 +111,7 @@ for _ in range({count}):
 
 
 async def test_cpu_time_of_unwaited_children_counts(executor: ExecutorClient) -> None:
-    code = FORGOTTEN.format(count=10, seconds=0.2)
+    code = FORGOTTEN.format(count=1000, seconds=0.2)
     result = await executor.execute(code, limits=Limits(cpu_time_s=1, wall_time_s=60))
     assert result.outcome is Outcome.CPU_LIMIT
 

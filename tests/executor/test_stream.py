@@ -171,7 +171,7 @@ async def test_leaving_a_joined_stream_leaves_the_run_alone(executor: ExecutorCl
 
 async def test_a_bad_field_is_named_below_execution(executor: ExecutorClient) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        await collect(executor.stream(Program(code="", limits=Limits(wall_time_s=-1))))
+        await collect(executor.stream(Program(code="", limits=Limits(wall_time_s=1e9))))
     assert [field.field for field in caught.value.fields] == ["execution.code", "execution.limits.wall_time_s"]
 
 
