@@ -2,12 +2,13 @@
 
 A thread drives an `ExecutorClient`; all executors of a process share it, because gRPC has one poller for all.
 Invariants: each call is that of the asynchronous client, with its deadline and its errors; a call that is interrupted
-(Ctrl-C) is cancelled, which kills its program; the thread ends with the last executor. To be made after a fork.
+(Ctrl-C) is cancelled, which kills its program; the thread ends with the last executor. To be entered after a fork.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,8 +26,8 @@ from fairbox.security import ClientSecurity
 T = TypeVar("T")
 LOCAL = "127.0.0.1:50051"
 """Where `fairbox up` listens."""
-_GONE_WITHIN_S = 10.0
-"""For what is cancelled to end, and for the loop to stop."""
+_THREAD_WITHIN_S = 10.0
+"""For the thread to begin, and to end with what it has cancelled."""
 
 
 class LimitWords(TypedDict, total=False):
@@ -49,38 +50,59 @@ class _SharedLoop:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
+        self._pid = 0
+        """The process that has the thread."""
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
         self._thread: threading.Thread | None = None
 
     def enter(self) -> None:
+        self._check_process()
         with self._lock:
-            self._users += 1
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="executors", daemon=True)
+            if not self._users:
+                begun = threading.Event()
+                live = self._live(begun)
+                self._thread = threading.Thread(target=asyncio.run, args=(live,), name="executors", daemon=True)
                 self._thread.start()
+                if not begun.wait(_THREAD_WITHIN_S):
+                    raise RuntimeError("the thread of the executors does not start")
+                self._pid = os.getpid()
+            self._users += 1
+
+    async def _live(self, begun: threading.Event) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        begun.set()
+        await self._stop.wait()
 
     def leave(self) -> None:
         with self._lock:
             self._users -= 1
             if self._users or self._loop is None or self._thread is None:
                 return
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(_GONE_WITHIN_S)
-            self._loop.close()
+            self._loop.call_soon_threadsafe(self._stop.set)  # `asyncio.run` then cancels what is left, and waits for it
+            self._thread.join(_THREAD_WITHIN_S)
             self._loop = self._thread = None
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """What comes of it. Cancels it when the wait is interrupted."""
-        if self._loop is None:
+        try:
+            self._check_process()
+            if self._loop is None:
+                raise RuntimeError("Executor is used outside its `with` block")
+        except RuntimeError:
             work.close()
-            raise RuntimeError("Executor is used outside its `with` block")
+            raise
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def _check_process(self) -> None:
+        """A forked process has the loop and not its thread: it would wait for ever."""
+        if self._loop is not None and self._pid != os.getpid():
+            raise RuntimeError("this process was forked while an Executor was entered: fork before, or spawn it")
 
 
 _shared = _SharedLoop()

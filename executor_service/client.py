@@ -238,7 +238,7 @@ class ExecutorClient(SessionCalls):
     async def status(self, *, call_timeout: float = _STATUS_S) -> dict[str, pb.GetStatusResponse]:
         """What each server says of itself, by its address: its level, languages and profiles, and what runs there."""
         found = {}
-        for address in self._connected().addresses:
+        for address in self._connected().addresses:  # safe to repeat: it changes nothing
             found[address], _ = await self._ask(
                 "GetStatus", pb.GetStatusRequest(), call_timeout, among=frozenset({address})
             )

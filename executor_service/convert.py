@@ -36,15 +36,15 @@ def to_message(kind: type[M], value: DataclassInstance, **given: Any) -> M:
 
 
 def put_into(message: Message, value: DataclassInstance, given: Collection[str] = ()) -> None:
-    """Puts a dataclass into an empty message, but for the fields that are `given`. Sooner than giving a message its
-    fields when it is made: what a missing field says is not put in, and messages in it are made in place."""
-    facts_of, puts = _outward(message.DESCRIPTOR, type(value))
-    for fact, (name, put, told) in zip(facts_of(value), puts, strict=True):
-        if (fact or (told and fact is not None)) and name not in given:
+    """Puts a dataclass into an empty message, except for the fields that are `given`. Defaults are left out and inner
+    messages are filled in place, which takes less time than passing all fields to the message's constructor."""
+    values_of, puts = _outward(message.DESCRIPTOR, type(value))
+    for part, (name, put, optional) in zip(values_of(value), puts, strict=True):
+        if (part or (optional and part is not None)) and name not in given:
             if put is None:
-                setattr(message, name, fact)
+                setattr(message, name, part)
             else:
-                put(message, fact)
+                put(message, part)
 
 
 def from_message(kind: type[D], message: Message, **given: Any) -> D:
@@ -60,8 +60,8 @@ def from_message(kind: type[D], message: Message, **given: Any) -> D:
 
 @cache
 def _outward(target: Any, source: Any) -> tuple[Callable[[Any], Any], list[tuple[str, Put | None, bool]]]:
-    """What takes all facts; and for each its name, how it is put into the message (None: as it is), and whether a 0
-    that is there is told from none."""
+    """A getter of all values of the dataclass; and for each value its name, how it is put into the message (None: as it
+    is), and whether the field distinguishes a default from nothing."""
     hints = get_type_hints(source)
     return attrgetter(*hints), [
         (name, _put(target.fields_by_name[name], hint), target.fields_by_name[name].has_presence)

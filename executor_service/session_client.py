@@ -18,6 +18,7 @@ from executor_service.convert import limits_to_proto, session_from_proto
 from executor_service.errors import ExecutorError, InvalidRequest, NotFound
 from executor_service.fleet import Fleet
 from executor_service.model import ExecutionResult, InputFile, Limits, SessionInfo
+from executor_service.program import limits_with
 from executor_service.v1 import executor_pb2 as pb
 from limiter import LeaseLike
 
@@ -167,7 +168,7 @@ class SessionCalls:
             pb.CreateSessionRequest,
             language=language,
             profile=profile,
-            limits=limits_to_proto(limits or Limits()),
+            limits=limits_to_proto(limits_with(limits, None) or Limits()),
             idle_ttl_s=idle_ttl_s,
             files=[pb.InputFile(path=file.path, content=file.content, mode=file.mode) for file in files],
             env=env or {},

@@ -8,10 +8,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_type_hints
 
 import pytest
 
 from executor_service import Executor, ExecutorUnavailable, FunctionCase, InputFile, InvalidRequest, Limits, Outcome
+from executor_service.blocking import LimitWords
 from tests.executor.servers import ROOT, Server, wait_for
 from tests.pages import examples
 
@@ -68,6 +70,14 @@ def test_what_is_no_limit_is_refused_by_name(box: Executor, given: dict[str, flo
     assert [each.field for each in refused.value.fields] == [field]
 
 
+def test_nor_is_it_one_of_a_session(box: Executor) -> None:
+    with (
+        pytest.raises(InvalidRequest, match=r"limits\.cpu_time_s"),
+        box.session(limits=Limits(cpu_time_s=float("nan"))),
+    ):
+        pass
+
+
 def test_two_times_are_refused(box: Executor) -> None:
     with pytest.raises(InvalidRequest, match="give one"), box.session(limits=Limits(wall_time_s=1), timeout=2):
         pass
@@ -112,6 +122,41 @@ def test_it_may_be_entered_again_and_not_used_outside(server: Server) -> None:
         with pytest.raises(RuntimeError, match="outside its `with` block"):
             executor.run("print(1)")
     assert "executors" not in {thread.name for thread in threading.enumerate()}
+
+
+FORKED = """
+import os, sys
+from executor_service import Executor
+def child():
+    try:
+        with Executor(sys.argv[1]) as box: print(box.run("print(1)").stdout.text.strip(), flush=True)
+    except RuntimeError as error: print(error, flush=True)
+with Executor(sys.argv[1]) as box:
+    box.run("1")
+    if os.fork() == 0:
+        child()
+        try: box.run("1")
+        except RuntimeError as error: print(error, flush=True)
+        os._exit(0)
+    os.wait()
+if os.fork() == 0:
+    child()
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_a_process_that_was_forked_inside_a_block_is_told_and_does_not_hang(server: Server) -> None:
+    words = [sys.executable, "-c", FORKED, server.target]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    told = "this process was forked while an Executor was entered: fork before, or spawn it"
+    assert done.stdout.splitlines() == [told, told, "1"]
+
+
+def test_every_limit_but_the_time_is_a_keyword() -> None:
+    limits = get_type_hints(Limits)
+    assert limits.pop("wall_time_s") is float
+    assert get_type_hints(LimitWords) == limits
 
 
 def test_where_nobody_listens_it_says_so() -> None:

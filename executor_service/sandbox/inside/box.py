@@ -165,8 +165,7 @@ class Box:
         prepare(confinement)
         self._meters = meters
         self._last_pid = last_pid
-        if last_pid is not None:
-            meters.newest = last_pid
+        meters.last_pid = last_pid
         self._pages = Pages()
         self._oom_score = oom_score
         self._uses = 0

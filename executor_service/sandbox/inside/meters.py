@@ -69,8 +69,8 @@ class Meters:
         """Bytes that were charged when the use began."""
         self.pids: Callable[[], list[int]] = _pids
         """Who is in the box."""
-        self.newest = -1
-        """Where the kernel says the number of the newest process or thread of the box; -1: it does not."""
+        self.last_pid: int | None = None
+        """Descriptor of the namespace's ns_last_pid: the number of its newest process or thread."""
         self.most_tasks = 0
         """Processes and threads that a use may have; 0: somebody else counts them."""
         self._tasks = 0
@@ -179,8 +179,8 @@ class Meters:
         return Reading(cpu_s, resident, _more(self._oom, b"oom_kill", self._oom_before), denied)
 
     def read_last(self, worker: int, memory_bytes: int) -> Reading:
-        """As `read(memory_bytes, last=True)`, of a use whose worker has stopped for good or is dead. One that never
-        started anybody, as most, is all that there is to look at."""
+        """As `read(memory_bytes, last=True)`, of a use whose worker has stopped for good or is dead. Most have started
+        nobody: then the worker is all that there is to look at."""
         if self._oom < 0 and self.alone(worker):
             resident = _resident_of(worker)
             if resident > 0 and not 0 < memory_bytes < resident:
@@ -189,8 +189,8 @@ class Meters:
         return self.read(memory_bytes, last=True)
 
     def alone(self, worker: int) -> bool:
-        """Whether the worker is known to be the only process that there has been, and to have but one thread."""
-        return self.newest >= 0 and int(os.pread(self.newest, 32, 0)) == worker
+        """Whether the worker is known to have started nobody: no other process or thread came after it."""
+        return self.last_pid is not None and int(os.pread(self.last_pid, 32, 0)) == worker
 
     def exceeds(self, worker: int) -> bool:
         """Whether there were too many at the last look, where the server has not said yet how many may be: the resource
@@ -242,8 +242,8 @@ class Meters:
         return max(told_s - self._cpu_before, seen_s - self._seen_before)
 
     def _counted_s(self, stats: dict[int, list[bytes]] | None = None) -> tuple[float, float]:
-        """CPU seconds of all processes since `begin()`, at least: of those that live or were waited for; and as they
-        were seen, with what nobody waited for."""
+        """Two counts of CPU seconds since `begin()`, neither of which can be too high: of the processes that live or
+        were waited for; and of all that were ever seen, as of the last look at each."""
         stats = {pid: _stat(pid) for pid in self.pids()} if stats is None else stats
         own = {pid: _clock_s(pid) for pid in stats}
         self._gone_s += sum(seconds for pid, seconds in self._seen.items() if own.get(pid, 0.0) < seconds)

@@ -39,8 +39,8 @@ _ENDED = (
     '{"type":"ended","code":%d,"signal":%d,"reason":"%s","started":%s,"wall_s":%r,"cpu_s":%r,'
     '"peak_bytes":%d,"oom_kills":%d,"denied_forks":%d}'
 )
-"""By hand, because nothing else in an answer takes an init as long as `json`. The reason is that of a watch, "lapsed",
-"asked", "failed" or empty."""
+"""Formatted by hand: `json` would take an init longer than the rest of its answer. The reason is that of a watch,
+"lapsed", "asked", "failed" or empty."""
 
 
 class Around:

@@ -105,7 +105,7 @@ async def test_who_does_not_wait_for_a_processor_gets_nothing(busy: tuple[Execut
 
 
 async def test_memory_in_which_no_interpreter_starts_is_refused_by_name(executor: ExecutorClient) -> None:
-    """On a busy machine it is killed before it is ready, and that is no failure of ours."""
+    """On a busy machine some, one in a hundred, are killed before they are ready, which is no failure of ours."""
 
     async def session() -> str:
         try:
