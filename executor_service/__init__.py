@@ -4,7 +4,7 @@ This is its public surface for clients; importing it costs gRPC and nothing else
 `python -m executor_service`.
 """
 
-import fairbox.grpc_listener  # noqa: F401 - before gRPC is loaded
+import fairbox.service_process  # noqa: F401 - before gRPC and other packages are loaded
 
 # isort: split
 from executor_service.blocking import BlockingSession, Executor

@@ -114,7 +114,7 @@ class GrpcServer:
         server = grpc.aio.server(options=list(options.items()), interceptors=interceptors)
         self._add(cast("grpc.aio.Server", _Registry(server)))
         reflection.enable_server_reflection([*self._services, reflection.SERVICE_NAME], server)
-        _try_port(self._listen, self._setting)
+        try_port(self._listen, self._setting)
         try:
             port = self._guard.listen(server, self._listen)
         except RuntimeError:
@@ -226,8 +226,9 @@ def _raise_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _try_port(listen: str, setting: str) -> None:
-    """Raises with the reason when the address can't be had: gRPC itself only logs it, in its own words."""
+def try_port(listen: str, setting: str) -> None:
+    """Raises FairboxError with the reason when nothing can listen on an address: gRPC itself only logs it, in its own
+    words."""
     host, _, port = listen.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:

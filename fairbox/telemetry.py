@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fairbox import logs, tracing
 from fairbox.config import peek
 from fairbox.errors import ConfigError
+from fairbox.extras import MissingExtra, require
 from fairbox.settings import setting
 from fairbox.version import installed_version
 
@@ -82,14 +83,20 @@ async def open_traces(settings: TelemetrySettings, *, service: str, instance: st
         yield
         return
     try:
-        from fairbox.otel import exporting  # the SDK, which nobody else needs
-    except ImportError as error:
-        problem = f"needs the extra `otel`: run `pip install 'fairbox[otel]'` ({error})"
+        require(
+            "otlp_endpoint" if endpoint else "OTEL_EXPORTER_OTLP_ENDPOINT",
+            "otel",
+            "opentelemetry.sdk",
+            "opentelemetry.exporter.otlp.proto.http",
+        )
+    except MissingExtra as error:
         if endpoint:
-            raise ConfigError(f"otlp_endpoint is set, which {problem}") from None
-        _LOG.warning("OTEL_EXPORTER_OTLP_ENDPOINT is set, which %s; there are no traces", problem)
+            raise
+        _LOG.warning("%s; there are no traces", error)
         yield
         return
+    from fairbox.otel import exporting  # the SDK, which nobody else needs
+
     if endpoint and not endpoint.endswith(_PATH):
         endpoint = endpoint.rstrip("/") + _PATH
     names = {"service": service, "instance": instance, "version": installed_version()}

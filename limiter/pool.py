@@ -11,14 +11,14 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import importlib.util
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar, cast
 
-from fairbox.errors import ConfigError, FieldError, FieldErrors
+from fairbox.errors import FieldError, FieldErrors
+from fairbox.extras import require
 from limiter import pool_worker as workers
 from limiter.client import ExecutorSession, Lease, QueueTimeout
 from limiter.core.reasons import ReleaseOutcome
@@ -127,9 +127,7 @@ class ExecutionPool:
             ("max_queued", max_queued, max_queued >= 0, "at least 0"),
             ("close_timeout", close_timeout, close_timeout >= 0, "at least 0"),
         )
-        if not all(importlib.util.find_spec(module) for module in _NEEDED_BY_KIND[kind]):
-            extras = "pool,ray" if kind == "ray" else "pool"
-            raise ConfigError(f"kind is {kind}, which needs an extra: pip install 'fairbox[{extras}]'")
+        require(f"kind={kind}", "pool,ray" if kind == "ray" else "pool", *_NEEDED_BY_KIND[kind])
         self._limiter, self._name, self._kind, self._bucket = limiter, name, kind, bucket
         self._max_runs = num_workers + max_queued
         self._close_timeout = close_timeout

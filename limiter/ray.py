@@ -78,7 +78,7 @@ class LimiterActor:
         if not any(word.startswith(_GUARDS) for word in settings):
             words.append("insecure=true")  # as Ray's own ports: whoever reaches the cluster's machines is let in
         self._process = subprocess.Popen(  # noqa: S603 - our own program, with settings of whoever may make actors
-            [sys.executable, "-m", "limiter", *words],
+            [sys.executable, "-P", "-m", "limiter", *words],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

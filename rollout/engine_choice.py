@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairbox.errors import ConfigError, FairboxError
+from fairbox.extras import require
 from rollout.config import EngineSettings, LaunchSettings
 from rollout.engines.base import Engine
 from rollout.engines.replicated import ReplicatedEngine
@@ -16,10 +17,24 @@ from rollout.engines.vllm_api import LogprobsMode
 from rollout.engines.weights import Interrupt, WeightedEngine
 from rollout.ray.cluster import ray_cluster
 
+_EXTRAS = {
+    "transformers": ("engine", ("torch", "transformers")),
+    "sglang": ("sglang", ("aiohttp", "transformers")),
+    "vllm": ("vllm", ("aiohttp", "transformers")),
+}
+"""Kind -> the extra, and what it brings that the kind needs; transformers has the tokenizers."""
+
+
+def require_engine(kind: str) -> None:
+    """Raises MissingExtra unless what an engine of `kind` needs is installed."""
+    extra, modules = _EXTRAS[kind]
+    require(f"engine.kind={kind}", extra, *modules)
+
 
 @contextlib.asynccontextmanager
 async def open_engine(settings: EngineSettings, model_dir: Path, *, ray_address: str) -> AsyncIterator[Engine]:
     """The engine, entered. Servers that the settings launch are started before, and ended on leaving."""
+    require_engine(settings.kind)
     async with contextlib.AsyncExitStack() as stack:
         if settings.launch.replicas:
             urls = await stack.enter_async_context(_launched(settings.launch, model_dir, ray_address))
@@ -29,10 +44,8 @@ async def open_engine(settings: EngineSettings, model_dir: Path, *, ray_address:
 
 @contextlib.asynccontextmanager
 async def _launched(launch: LaunchSettings, model_dir: Path, ray_address: str) -> AsyncIterator[list[str]]:
-    try:
-        from rollout.engines.launch import LaunchConfig, local_servers
-    except ModuleNotFoundError as error:
-        raise FairboxError(f"engine.kind=sglang needs {error.name}: run `pip install 'fairbox[sglang]'`") from None
+    from rollout.engines.launch import LaunchConfig, local_servers
+
     config = LaunchConfig(model_dir, launch.replicas, launch.tensor_parallel, launch.python)
     if not launch.ray:
         async with local_servers(config) as urls:
@@ -50,6 +63,7 @@ def make_engine(settings: EngineSettings, model_dir: Path) -> Engine:
 
     A `WeightedEngine`, but for vLLM. Raises FairboxError for what the settings name and is not there.
     """
+    require_engine(settings.kind)
     if settings.kind == "transformers":
         from rollout.engines.transformers import TransformersEngine
 
@@ -64,10 +78,8 @@ def make_engine(settings: EngineSettings, model_dir: Path) -> Engine:
 
 
 def _vllm(settings: EngineSettings, model_dir: Path) -> Engine:
-    try:
-        from rollout.engines.vllm import VllmEngine
-    except ModuleNotFoundError as error:
-        raise FairboxError(f"engine.kind=vllm needs {error.name}: run `pip install 'fairbox[gateway]'`") from None
+    from rollout.engines.vllm import VllmEngine
+
     return VllmEngine(
         settings.urls[0],
         vocab_size=vocabulary_of(model_dir),
@@ -77,10 +89,8 @@ def _vllm(settings: EngineSettings, model_dir: Path) -> Engine:
 
 
 def _sglang(settings: EngineSettings, model_dir: Path) -> WeightedEngine:
-    try:
-        from rollout.engines.sglang import SglangEngine
-    except ModuleNotFoundError as error:
-        raise FairboxError(f"engine.kind=sglang needs {error.name}: run `pip install 'fairbox[sglang]'`") from None
+    from rollout.engines.sglang import SglangEngine
+
     vocab_size, api_key = vocabulary_of(model_dir), _api_key(settings.api_key_file)
 
     def engine(url: str, worker_urls: tuple[str, ...] = ()) -> SglangEngine:

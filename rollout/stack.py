@@ -20,9 +20,9 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fairbox.channels import open_channel
-from fairbox.errors import FairboxError
+from fairbox.errors import ConfigError, FairboxError
 from fairbox.ports import free_ports
-from fairbox.security import CLIENT_VARIABLES
+from fairbox.security import CLIENT_VARIABLES, client_security
 
 READY_WITHIN_S = 60.0
 """A service that is not ready by then is broken: on a loaded laptop the two need a few seconds."""
@@ -44,10 +44,12 @@ class StackPorts:
     limiter_health: str = "127.0.0.1:50062"
     executor: str = "127.0.0.1:50051"
     executor_health: str = "127.0.0.1:50061"
+    gateway: str = ""
+    """SandboxFusion's interface of the executor; empty: none."""
 
     @classmethod
     def free(cls) -> StackPorts:
-        """Ports that are free now, so that several stacks can run beside each other."""
+        """Ports that are free now, so that several stacks can run beside each other; without a gateway."""
         return cls(*(f"127.0.0.1:{port}" for port in free_ports(5)))
 
 
@@ -78,7 +80,8 @@ class LocalStack:
         limiter = ["fresh=true", f"listen={ports.limiter}", f"admin_listen={ports.limiter_admin}"]
         limiter += [f"health_listen={ports.limiter_health}", "metrics_listen=", *self._limiter_args]
         executor = [f"listen={ports.executor}", f"health_listen={ports.executor_health}"]
-        executor += [f"limiter={ports.limiter}", "metrics_listen=", *self._executor_args]
+        executor += [f"gateway_listen={ports.gateway}", f"limiter={ports.limiter}", "metrics_listen="]
+        executor += self._executor_args
         try:
             await self._start("limiter", limiter, ports.limiter_health)
             await self._start("executor_service", executor, ports.executor_health, before=await self._scope())
@@ -141,6 +144,7 @@ class LocalStack:
         self._children[module] = await asyncio.create_subprocess_exec(
             *before,
             sys.executable,
+            "-P",  # what lies in the current folder is not this service's
             "-m",
             module,
             *args,
@@ -157,6 +161,14 @@ class LocalStack:
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise FairboxError(f"{module} was not ready within {READY_WITHIN_S:.0f} s") from None
+
+
+def refuse_foreign_security() -> None:
+    """ConfigError where the environment says how other services are reached: calls to those of this run would fail."""
+    security = client_security()
+    if not security.plain:
+        name = "FAIRBOX_TLS_CA" if security.tls_ca else "FAIRBOX_TOKEN_FILE"
+        raise ConfigError(f"up starts services of its own, without TLS and tokens, but {name} is set: unset it")
 
 
 async def _serving(channel: grpc.aio.Channel) -> bool:

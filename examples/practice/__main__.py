@@ -11,6 +11,7 @@ from pathlib import Path
 from examples.practice import WarmUp, write_practice
 from fairbox.config import load, setting
 from fairbox.errors import FairboxError
+from fairbox.extras import require
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _write(config: PracticeDataConfig) -> None:
-    try:
-        import torch
-        import transformers  # noqa: F401 - said here and not minutes later
-    except ModuleNotFoundError as error:
-        raise FairboxError(f"a practice model needs {error.name}: run `pip install 'fairbox[engine]'`") from None
+    require("a practice model", "engine", "torch", "transformers")
+    import torch
+
     torch.set_num_threads(config.threads)
     loss = write_practice(Path(config.out).expanduser(), config.warm_up, seed=config.seed)
     print(f"model, train.jsonl and test.jsonl in {config.out}; last loss of the warm-up {loss:.3f}")

@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     settings = {"data": str(train), "eval_data": str(held_out)} | settings
     words = [f"{name}={value}" for name, value in settings.items()]
     print("fairbox train --up", *words, flush=True)
-    code = subprocess.run([sys.executable, "-m", "rollout.cli", "train", "--up", *words], check=False).returncode
+    code = subprocess.run([sys.executable, "-P", "-m", "rollout.cli", "train", "--up", *words], check=False).returncode
     if code != 0:
         return code
     minutes = (time.monotonic() - began) / 60

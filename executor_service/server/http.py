@@ -14,7 +14,7 @@ from executor_service.config import ExecutorConfig
 from executor_service.server.displayed import DisplayedPrograms
 from executor_service.server.runs import Runs
 from executor_service.validation import validate
-from fairbox.errors import ConfigError
+from fairbox.extras import require
 from fairbox.security import Role
 from fairbox.security.tokens import Keyring
 
@@ -32,12 +32,11 @@ async def open_gateway(
 ) -> AsyncIterator[None]:
     """Listens for SandboxFusion's clients. `boxed` runs cells; `name` is this server's in replies. `tls` None: it
     speaks plain HTTP."""
-    try:
-        # Here, because aiohttp and pydantic are needed by no other part of the executor.
-        from executor_service.gateway import Executions, Gateway
-        from executor_service.gateway.handlers import handlers
-    except ImportError as error:
-        raise ConfigError(f"gateway_listen is set, which needs the extra `gateway`: {error}") from None
+    require("gateway_listen", "gateway", "aiohttp")
+    # Here, because no other part of the executor needs aiohttp.
+    from executor_service.gateway import Executions, Gateway
+    from executor_service.gateway.handlers import handlers
+
     policy = config.policy()
     keyring = None
     if path := config.gateway_token_file:

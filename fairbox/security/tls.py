@@ -5,7 +5,7 @@ file that can't be read, a half-written one, or a key that is another's leaves e
 log and in `problem`. gRPC asks for the certificate in threads of its own, once for each connection; a port that speaks
 HTTPS in the event loop, where looking costs a read of small files, at most once a second.
 
-`cryptography` is imported at the first use, because clients and servers without TLS don't need it.
+`cryptography` comes with the extra `tls` and is imported at the first use: without TLS nobody needs it.
 
 `FileSet`: a mounted Secret is swapped by a symbolic link, which watches of files miss and times of files hide: contents
 are compared. It has no thread and no task; a look reads the files at most once in `every` seconds, and only when
@@ -30,6 +30,7 @@ import grpc
 
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import ConfigError
+from fairbox.extras import require
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -90,6 +91,7 @@ class Pair:
 def check_pair(chain: bytes, key: bytes, cert_setting: str, key_setting: str) -> Pair:
     """ConfigError unless `chain` begins with the certificate of `key`, both PEM, the key without a password. The
     settings are what errors name."""
+    require(cert_setting, "tls", "cryptography")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
@@ -115,6 +117,7 @@ def check_roots(roots: bytes, setting: str) -> bytes:
 
 
 def _certificates(pem: bytes, setting: str) -> list[Certificate]:
+    require(setting, "tls", "cryptography")
     from cryptography.x509 import load_pem_x509_certificates
 
     try:

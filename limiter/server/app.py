@@ -17,7 +17,8 @@ import grpc.aio
 from prometheus_client.metrics_core import Metric
 
 from fairbox.clock import Clock, MonotonicClock
-from fairbox.errors import ConfigError, FairboxError
+from fairbox.errors import FairboxError
+from fairbox.extras import require
 from fairbox.metrics import MetricsServer
 from fairbox.security import Role, ServerSecurity, security_metrics
 from fairbox.serving import GrpcServer, HealthServer
@@ -231,10 +232,9 @@ def _lasting_key(config: LimiterConfig) -> bytes:
 
 
 def _kubernetes(config: LimiterConfig, clock: Clock) -> Leadership:
-    try:
-        from limiter.leadership import kubernetes  # half a second to import, and an extra
-    except ImportError:
-        raise ConfigError("leader is 'k8s', which needs more packages: pip install 'fairbox[k8s]'") from None
+    require("leader=k8s", "k8s", "kubernetes_asyncio")
+    from limiter.leadership import kubernetes  # half a second to import
+
     namespace = kubernetes.pod_namespace()
     configuration = kubernetes.in_cluster()
     lease = kubernetes.LeaseRecords(namespace, _LEASE_NAME, lambda: configuration)

@@ -1,6 +1,6 @@
 """Capture: an OpenAI-compatible endpoint in front of an engine, which records the exact tokens of foreign agents.
 
-It needs aiohttp (extra `gateway`).
+A `CaptureGateway` needs aiohttp (extra `gateway`).
 """
 
 from rollout.capture.errors import UnknownTrajectoryError

@@ -25,13 +25,13 @@ from executor_service import Cause
 from fairbox.apart import read_apart
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
+from fairbox.extras import require
 from fairbox.tokens import read_token
 from rollout.capture.errors import ApiError, UnknownTrajectoryError, bad_parameter
 from rollout.capture.record import CapturedTrajectory, captured
 from rollout.capture.recorder import Pending, Recorder
 from rollout.capture.replies import Answer
 from rollout.capture.requests import ChatRequest, RequestRules
-from rollout.capture.server import CaptureServer
 from rollout.capture.settings import CaptureSettings
 from rollout.capture.turns import parse_turn
 from rollout.engines.base import Engine, EngineUnavailable, GenerationRequest, GenerationResult, SamplingParams
@@ -103,6 +103,10 @@ class CaptureGateway:
         token: str = "",
         clock: Clock | None = None,
     ) -> None:
+        """ConfigError for settings that contradict each other, and without the extra `gateway`."""
+        require("CaptureGateway", "gateway", "aiohttp")
+        from rollout.capture.server import CaptureServer  # aiohttp, which the settings and the recorder don't need
+
         self._settings = settings = settings or CaptureSettings()
         settings.validate()
         self.engine = engine

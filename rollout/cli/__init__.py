@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fairbox.errors import FairboxError, FieldErrors
+from fairbox.errors import EXIT_FAILURE, FairboxError, FieldErrors
+from fairbox.user_code import find_user_code, foreign_package
 from rollout.cli.commands import Commands, call
 
 __all__ = ["main"]
@@ -28,8 +29,15 @@ _COMMANDS: Commands = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code. An error that a user can cause is one sentence on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
+    find_user_code()
     try:
         return call("fairbox", _COMMANDS, words, kind="command")
+    except ImportError as error:
+        sentence = foreign_package(error)
+        if sentence is None:
+            raise
+        print(f"fairbox {words[0]}: {sentence}", file=sys.stderr)
+        return EXIT_FAILURE
     except FairboxError as error:
         lines = [str(each) for each in error.errors] if isinstance(error, FieldErrors) else [str(error)]
         print("\n".join(f"fairbox {words[0]}: {line}" for line in lines), file=sys.stderr)

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairbox.config import load, setting
+from fairbox.extras import require
 from fairbox.serving import check_address, run_service
 from fairbox.telemetry import TelemetrySettings, open_telemetry
 from fairbox.tokens import read_token
 from rollout.capture.settings import CaptureSettings
 from rollout.config import EngineSettings, TokenChoice
-from rollout.engine_choice import open_engine
+from rollout.engine_choice import open_engine, require_engine
 from rollout.engines.model_store import find_model
 
 
@@ -38,6 +39,8 @@ class CaptureConfig(TelemetrySettings, CaptureSettings):
 def main(argv: Sequence[str]) -> int:
     """Entry point; 0 after SIGTERM, 130 after Ctrl-C."""
     config = load(CaptureConfig, prefix="FAIRBOX_CAPTURE", prog="fairbox capture", description=__doc__ or "", argv=argv)
+    require("fairbox capture", "gateway", "aiohttp")
+    require_engine(config.engine.kind)
     token = read_token(config.token_file, "token_file")
     model_dir = find_model(config.model)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from fairbox.config import load, setting
 from fairbox.errors import EXIT_FAILURE, ConfigError
+from fairbox.extras import require
 from rollout.engines.model_store import find_model
 from rollout.tokens.chat import ChatTemplate, ChatTemplateError, Rewrites
 from rollout.tokens.probe import Findings, Severity, probe
@@ -103,6 +104,7 @@ def main(argv: Sequence[str]) -> int:
         description=__doc__ or "",
         argv=_named(argv),
     )
+    require("fairbox check-template", "engine", "transformers")
     settings, folder = config.chat, config.model
     if folder.endswith(".jinja"):
         settings, folder = dataclasses.replace(settings, template=folder), config.tokenizer

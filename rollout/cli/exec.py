@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     try:
         program, wanted = _program(options)
-        result = asyncio.run(_execute(options.executor, program))
+        result = asyncio.run(_execute_up(program) if options.up else _execute(options.executor, program))
         return _report(result, wanted)
     except FairboxError as error:
         print(f"fairbox exec: {error}", file=sys.stderr)
@@ -108,7 +108,9 @@ def _parser() -> argparse.ArgumentParser:
         help="a file to take from it, by default under its path",
     )
     parser.add_argument("--profile", default="", help="runtime profile, such as python-numpy; default: the server's")
-    parser.add_argument("--executor", default="127.0.0.1:50051", help="address of the executor (%(default)s)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--executor", default="127.0.0.1:50051", help="address of the executor (%(default)s)")
+    where.add_argument("--up", action="store_true", help="start an executor for this program alone")
     parser.add_argument(
         "rest", nargs=argparse.REMAINDER, help="source file, `-` or nothing for stdin; then its arguments"
     )
@@ -184,6 +186,15 @@ def _write(path: Path, content: bytes) -> None:
         path.write_bytes(content)
     except OSError as error:
         raise _no_access(path, error) from None
+
+
+async def _execute_up(program: Program) -> ExecutionResult:
+    from rollout.stack import LocalStack, refuse_foreign_security  # here, because Windows lacks what they need
+
+    refuse_foreign_security()
+    quiet = ["log_level=warning"]  # stderr is the program's
+    async with LocalStack(limiter_args=quiet, executor_args=quiet) as stack:
+        return await _execute(stack.ports.executor, program)
 
 
 async def _execute(target: str, program: Program) -> ExecutionResult:

@@ -27,6 +27,7 @@ from rollout.build import check_prompts, environment_setup, longest_context, ope
 from rollout.cli.services import open_services
 from rollout.config import RolloutConfig
 from rollout.dump import DumpWriter, record_of
+from rollout.engine_choice import require_engine
 from rollout.engines.base import EngineStatistics
 from rollout.engines.model_store import find_model
 from rollout.envs.base import Environment, EnvironmentWithServices
@@ -118,6 +119,7 @@ def main(argv: Sequence[str]) -> int:
     config, kind, settings = load_run(
         RolloutConfig, prefix="ROLLOUT", prog="fairbox rollout", description=__doc__ or "", argv=argv
     )
+    require_engine(config.engine.kind)
     setup = environment_setup(config, data=config.data, limit=config.n)
     environment = kind.make(settings, setup)
     specs = tool_specs(config, environment)

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
 from fairbox.channels import open_channel
-from fairbox.errors import ConfigError, FairboxError
+from fairbox.errors import FairboxError
 from fairbox.security import client_security
 from rollout.config import RolloutConfig
 from rollout.envs.base import Environment, EnvironmentWithWorkspaces
-from rollout.stack import LocalStack
+from rollout.stack import LocalStack, refuse_foreign_security
 from rollout.tools.executor_settings import ExecutorToolConfig
 from rollout.tools.registry import ToolSpec, common_rate_limit
 
@@ -49,14 +49,6 @@ async def open_services(
         ],
     ) as services:
         yield services.ports.limiter, services.ports.executor
-
-
-def refuse_foreign_security() -> None:
-    """ConfigError where the environment says how other services are reached: calls to those of this run would fail."""
-    security = client_security()
-    if not security.plain:
-        name = "FAIRBOX_TLS_CA" if security.tls_ca else "FAIRBOX_TOKEN_FILE"
-        raise ConfigError(f"up starts services of its own, without TLS and tokens, but {name} is set: unset it")
 
 
 async def _probe(target: str) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, FairboxError
+from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED
+from fairbox.extras import require
 from fairbox.serving import run_service
 from fairbox.telemetry import open_telemetry
 from rollout.build import environment_setup, tool_specs
@@ -22,11 +23,10 @@ from rollout.envs.settings import load_run
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; 0 when the last step was reached, 130 after Ctrl-C."""
-    try:
-        from rollout.training.config import TrainConfig
-        from rollout.training.run import TrainingRun, train
-    except ModuleNotFoundError as error:
-        raise FairboxError(f"training needs {error.name}: run `pip install 'fairbox[engine,train]'`") from None
+    require("training", "engine,train", "torch", "transformers")
+    from rollout.training.config import TrainConfig
+    from rollout.training.run import TrainingRun, train
+
     config, kind, settings = load_run(
         TrainConfig, prefix="TRAIN", prog="fairbox train", description=__doc__ or "", argv=argv
     )

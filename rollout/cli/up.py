@@ -1,19 +1,25 @@
-"""`fairbox up`: limiter and executor on this machine, until Ctrl-C."""
+"""`fairbox up`: limiter and executor on this machine, until Ctrl-C; with them SandboxFusion's interface, under the same
+limit."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 from fairbox.config import load, setting
 from fairbox.errors import FairboxError
-from fairbox.serving import run_service
+from fairbox.extras import MissingExtra, require
+from fairbox.ports import free_port
+from fairbox.serving import check_address, run_service, try_port
 from fairbox.telemetry import TelemetrySettings
 from rollout.stack import LocalStack, StackPorts
 
+LEVELS = ("auto", "namespaces", "landlock")
 _WATCH_S = 0.2
+_GATEWAY = "127.0.0.1:8080"
+"""SandboxFusion's own port, which others like too: without a setting, a machine on which it is taken has no gateway."""
 
 
 @dataclass(frozen=True)
@@ -21,31 +27,64 @@ class UpConfig(TelemetrySettings):
     """Settings of `fairbox up`; everything else is set on the services themselves."""
 
     max_in_flight: int = setting(10, least=1, help="Most programs in flight at once, over all clients.")
-    limiter: str = setting("127.0.0.1:50052", help="Address that the limiter listens on.")
+    python: str = setting(
+        sys.executable, help="Interpreter for programs, which see its packages; that of this command by default."
+    )
+    isolation: str = setting("auto", choices=LEVELS, help="auto: the strongest level that works; or the one that must.")
+    min_isolation: str = setting("namespaces", choices=LEVELS[1:], help="Without it `up` does not start.")
+    limiter: str = setting("127.0.0.1:50052", help="Address that the limiter listens on; port 0: a free one.")
     limiter_admin: str = setting("127.0.0.1:50053", help="Address of its admin service.")
     limiter_health: str = setting("127.0.0.1:50062", help="Address of its health service.")
-    executor: str = setting("127.0.0.1:50051", help="Address that the executor listens on.")
+    executor: str = setting("127.0.0.1:50051", help="Address that the executor listens on; port 0: a free one.")
     executor_health: str = setting("127.0.0.1:50061", help="Address of its health service.")
+    gateway: str = setting(_GATEWAY, help="Address of SandboxFusion's HTTP interface; empty: none.")
     limiter_metrics: str = setting("", help="Address of its figures for Prometheus, e.g. 127.0.0.1:9465; empty: none.")
     executor_metrics: str = setting("", help="Address of its figures for Prometheus, e.g. 127.0.0.1:9464; empty: none.")
 
     def validate(self) -> None:
         """ConfigError naming the setting that is wrong."""
         self.validate_telemetry()
+        for name, address in asdict(self._asked()).items():
+            if address or name != "gateway":
+                check_address(address, insecure=False, setting=name)
+
+    def _asked(self) -> StackPorts:
+        return StackPorts(
+            limiter=self.limiter,
+            limiter_admin=self.limiter_admin,
+            limiter_health=self.limiter_health,
+            executor=self.executor,
+            executor_health=self.executor_health,
+            gateway=self.gateway,
+        )
+
+    def ports(self) -> tuple[StackPorts, str]:
+        """Addresses that can be had now, with numbers for ports 0; and why there is no gateway, though no setting said
+        so. Raises FairboxError for one that is taken."""
+        asked, problem = self._asked(), ""
+        try:
+            if self.gateway:
+                require("gateway", "gateway", "aiohttp")
+                try_port(self.gateway, "gateway")
+        except (MissingExtra, FairboxError) as error:
+            if self.gateway != _GATEWAY:
+                raise
+            asked, problem = replace(asked, gateway=""), str(error)
+        found = {}
+        for name, address in asdict(asked).items():
+            host, _, port = address.rpartition(":")
+            found[name] = f"{host}:{free_port(host.strip('[]'))}" if port == "0" else address
+            if address:
+                _try(found[name], name)
+        return StackPorts(**found), problem
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit code."""
     config = load(UpConfig, prefix="FAIRBOX_UP", prog="fairbox up", description=__doc__ or "", argv=argv)
-    ports = StackPorts(
-        limiter=config.limiter,
-        limiter_admin=config.limiter_admin,
-        limiter_health=config.limiter_health,
-        executor=config.executor,
-        executor_health=config.executor_health,
-    )
 
     async def serve(stop: asyncio.Event) -> None:
+        ports, problem = config.ports()
         both = [*config.words(), f"log_level={config.log_level}"]
         stack = LocalStack(
             ports,
@@ -54,10 +93,21 @@ def main(argv: Sequence[str]) -> int:
                 f"metrics_listen={config.limiter_metrics}",
                 *both,
             ],
-            executor_args=[f"metrics_listen={config.executor_metrics}", *both],
+            executor_args=[
+                f"python={config.python}",
+                f"isolation={config.isolation}",
+                f"min_isolation={config.min_isolation}",
+                f"metrics_listen={config.executor_metrics}",
+                *both,
+            ],
         )
         async with stack:
-            print(f"limiter on {ports.limiter}, executor on {ports.executor}; Ctrl-C ends both", file=sys.stderr)
+            doors = f"limiter on {ports.limiter}, executor on {ports.executor}"
+            if ports.gateway:
+                doors += f", SandboxFusion's interface on http://{ports.gateway}/run_code"
+            print(f"{doors}; Ctrl-C ends both", file=sys.stderr)
+            if problem:
+                print(f"without SandboxFusion's interface: {problem}", file=sys.stderr)
             if stack.no_scope:
                 print(f"systemd gives the executor no control group of its own: {stack.no_scope}", file=sys.stderr)
             while not stop.is_set():
@@ -69,3 +119,12 @@ def main(argv: Sequence[str]) -> int:
                     continue
 
     return run_service(serve, name="fairbox up")
+
+
+def _try(address: str, name: str) -> None:
+    try:
+        try_port(address, name)
+    except FairboxError as error:
+        raise FairboxError(
+            f"{error}; perhaps another `fairbox up` runs: `fairbox status` tells. {name}=127.0.0.1:0 takes a free port"
+        ) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from fairbox.config import load, setting
 from fairbox.errors import ConfigError, FairboxError
+from fairbox.extras import require
 from rollout.viewer.filters import FilterError, parse_filter
 from rollout.viewer.index import DumpFolder
 
@@ -39,8 +39,7 @@ def main(argv: Sequence[str]) -> int:
     except FilterError as error:
         if "is not a field" not in error.problem:  # it may be one of the dump's own
             raise ConfigError(f"filter is {config.filter!r}: {error}") from None
-    if importlib.util.find_spec("textual") is None:
-        raise FairboxError("the viewer needs the package textual: pip install 'fairbox[viewer]'")
+    require("the viewer", "viewer", "textual")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise FairboxError("the viewer needs a terminal")
     from rollout.viewer.app import ViewerApp  # an extra's

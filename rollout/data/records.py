@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbox.errors import FairboxError
+from fairbox.extras import require
 
 
 class DataError(FairboxError):
@@ -50,11 +51,10 @@ def json_lines(lines: Iterable[str], name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        import pyarrow as arrow  # an optional dependency
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise DataError(f"{path}: reading parquet needs the package pyarrow: pip install 'fairbox[engine]'") from None
+    require(f"{path}: reading parquet", "engine", "pyarrow")
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
     try:
         with parquet.ParquetFile(path) as file:
             number = 0

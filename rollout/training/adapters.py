@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fairbox.errors import FairboxError
+from fairbox.extras import require
 
 _ADAPTER = "default"
 
@@ -19,10 +20,9 @@ _ADAPTER = "default"
 def add_adapters(model: Any, *, rank: int, alpha: float, targets: list[str], seed: int) -> None:
     """Puts LoRA beside the linear layers that `targets` names (all but the head with ["all-linear"]), and freezes the
     rest. `seed` draws the first adapters, whose outputs are 0. Raises FairboxError without peft."""
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ModuleNotFoundError:
-        raise FairboxError("policy.lora_rank needs peft: run `pip install 'fairbox[train]'`") from None
+    require("policy.lora_rank", "train", "peft")
+    from peft import LoraConfig, inject_adapter_in_model
+
     chosen: Any = targets[0] if targets == ["all-linear"] else targets
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=chosen, lora_dropout=0.0)
     try:

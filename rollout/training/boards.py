@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairbox.errors import ConfigError, FairboxError
+from fairbox.errors import FairboxError
+from fairbox.extras import require
 
 _WANDB_FINISH_S = 120
 """For sending what is left at the end of a run; what was not sent is in its folder, for `wandb sync`."""
@@ -64,10 +65,9 @@ class _TensorBoard:
 
 
 def _wandb(folder: Path, settings: WandbSettings, after: int) -> Board:
-    try:
-        import wandb
-    except ModuleNotFoundError:
-        raise ConfigError("wandb is set, which needs wandb: run `pip install 'fairbox[boards]'`") from None
+    require("wandb.project", "boards", "wandb")
+    import wandb
+
     try:
         run = wandb.init(
             project=settings.project,

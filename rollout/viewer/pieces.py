@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbox.errors import FairboxError
+from fairbox.extras import MissingExtra, require
 from rollout.engines.model_store import BUILT_IN, cache_dir, find_model
 
 Decode = Callable[[Sequence[int]], str]
@@ -136,11 +137,13 @@ def load_decoder(folder: Path) -> Decode:
     """The decoder of a folder's tokenizer. Raises DecoderError."""
     file = folder / _FILE
     try:
-        from tokenizers import Tokenizer  # an extra's
+        require("showing tokens", "viewer", "tokenizers")
+    except MissingExtra as error:
+        raise DecoderError(str(error)) from None
+    from tokenizers import Tokenizer
 
+    try:
         tokenizer = Tokenizer.from_file(str(file))
-    except ImportError:
-        raise DecoderError("tokens need the package tokenizers: pip install 'fairbox[viewer]'") from None
     except Exception as error:  # the boundary to a file of unknown origin, whose reader raises plain Exception
         raise DecoderError(f"{file}: is no tokenizer: {error}") from None
     return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False))

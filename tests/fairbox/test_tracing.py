@@ -145,8 +145,9 @@ async def test_a_disabled_sdk_is_no_tracing_whoever_names_the_collector(monkeypa
 
 
 async def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fairbox.otel", None)
-    with pytest.raises(ConfigError, match=r"otlp_endpoint is set, which needs the extra `otel`: .*fairbox\[otel\]"):
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
+    sentence = r"^otlp_endpoint needs opentelemetry\.sdk: run `pip install 'fairbox\[otel\]'`"
+    with pytest.raises(ConfigError, match=sentence):
         async with open_traces(TelemetrySettings(otlp_endpoint="http://127.0.0.1:9"), service="x", instance="y"):
             pass
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rollout.cli.check_dump import check_dump
 from rollout.dump import DumpWriter, read_dump, record_of
+from rollout.dump_check import check_dump
 from rollout.engines import GenerationRequest, SamplingParams
 from rollout.envs.code_search import CodeSearchEnvironment, default_reward
 from rollout.envs.code_search.prompts import AnswerDialect

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fairbox.errors import ConfigError, FieldErrors
 from rollout.batch import RolloutBatch
-from rollout.cli.check_dump import check_dump
 from rollout.dump import DumpError, DumpWriter, parts_of, read_dump, record_of
+from rollout.dump_check import check_dump
 from rollout.engines import FinishReason, SamplingParams
 from rollout.engines.transformers import TransformersEngine
 from rollout.interop.skyrl.convert import generator_output

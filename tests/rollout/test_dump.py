@@ -77,13 +77,13 @@ def test_masked_trajectory_has_no_score(chat: ChatTemplate, tmp_path: Path) -> N
 
 
 def test_a_row_that_nothing_could_score_is_masked_and_is_no_contradiction(chat: ChatTemplate) -> None:
-    check = pytest.importorskip("rollout.cli.check_dump", reason="torch is not installed (extra `engine`)")
+    check = pytest.importorskip("rollout.dump_check", reason="torch is not installed (extra `engine`)")
     unscored = replace(finished(chat), reward=None, unscored=True, cause=Cause.TASK, error="scoring: no tests")
     read = record_of(unscored, TASK, step=3, model="m", decode=chat.decode_plain)
     assert (read["score"], read["masked"], read["cause"], read["turn_rewards"]) == (None, True, "TASK", [])
-    assert check._contradictions(read) == []
-    assert check._contradictions(read | {"cause": "POLICY"}) == ["masked is True, but the cause is POLICY"]
-    assert check._contradictions(read | {"masked": False, "cause": "INFRA"})
+    assert check.contradictions(read) == []
+    assert check.contradictions(read | {"cause": "POLICY"}) == ["masked is True, but the cause is POLICY"]
+    assert check.contradictions(read | {"masked": False, "cause": "INFRA"})
 
 
 def test_existing_dump_is_not_overwritten(tmp_path: Path, record: dict[str, Any]) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rollout.cli.check_dump import check_dump
 from rollout.dump import read_dump
+from rollout.dump_check import check_dump
 from rollout.envs.gsm8k_prompts import EXAMPLES
 from rollout.stack import LocalStack
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rollout.cli.check_dump import check_dump
+from rollout.dump_check import check_dump
 from rollout.engines import EngineUnavailable, GenerationRequest, SamplingParams
 from rollout.engines.http import EngineHttp
 from rollout.engines.launch import local_servers

@@ -155,8 +155,9 @@ class BareBox:
             moved[task["workspace"]] = self._workspace
             task["env"] = _GIT | task["env"]
         task["work"] = self.work
-        task["argv"] = [_moved(word, moved) for word in task["argv"]]
-        task["env"] = {name: _moved(value, moved) for name, value in task["env"].items()}
+        seen = self._spec["binds"]  # of the host, where it is: perhaps an interpreter below /tmp
+        task["argv"] = [_moved(word, moved, seen) for word in task["argv"]]
+        task["env"] = {name: _moved(value, moved, seen) for name, value in task["env"].items()}
         if not privileged:
             task["rlimits"]["RLIMIT_NPROC"] += self._others + _ROOM
 
@@ -179,7 +180,9 @@ def sweep(inits: set[int]) -> None:
                 pass
 
 
-def _moved(text: str, folders: dict[str, str]) -> str:
+def _moved(text: str, folders: dict[str, str], seen: list[str]) -> str:
+    if any(text.startswith(f"{path}/") for path in seen):
+        return text
     for here, there in folders.items():
         if text == here or text.startswith(f"{here}/"):
             return there + text.removeprefix(here)

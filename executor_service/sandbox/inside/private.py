@@ -3,6 +3,7 @@
 Invariants: /tmp, the work folder and /dev/shm share one size and one count of inodes, so that the three together can't
 exceed the disk limit; no use finds anything of another, neither files nor what its folders remember. A use that left
 nothing but its program and changed nothing about the folders, which is the usual one, saves the next one the mounts.
+What programs see of the host below one of these, as an interpreter in /tmp, is mounted over it again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ class PrivateFolders:
         self._spec = spec
         self._owner = owner
         self._program = f"{spec['work']}/{spec['main']}"
+        self._seen = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in _covered(spec)}
+        """What the folders cover, each as it is mounted in the box's root."""
         self._shared = -1
         self._facts = sys_.FolderFacts(*private_folders(spec["work"]))
         self._fresh = b""
@@ -34,6 +37,9 @@ class PrivateFolders:
         """Returns a descriptor of what the folders share, which lives until they are made anew."""
         if not self._fresh:
             self._shared = _mount(self._spec, self._owner)
+            for path, handle in self._seen.items():
+                os.makedirs(path)
+                sys_.mount(f"/proc/self/fd/{handle}", path, None, sys_.MS_BIND | sys_.MS_REC)
             self._fresh = self._facts.look(self._shared)
             self._inode = self._next_inode()
         return self._shared
@@ -72,6 +78,12 @@ def resize(work: str, disk_bytes: int, inodes: int) -> None:
 def private_folders(work: str) -> tuple[str, str, str]:
     """The folder of the tmpfs that is mounted over the tmpfs itself comes last."""
     return "/tmp", "/dev/shm", work  # noqa: S108 - the program's own
+
+
+def _covered(spec: BoxSpec) -> list[str]:
+    """Folders of the host below a private one, in the order in which they are to be mounted."""
+    below = tuple(f"{folder}/" for folder in private_folders(spec["work"]))
+    return [path for path in spec["binds"] if path.startswith(below)]
 
 
 def _mount(spec: BoxSpec, owner: int) -> int:

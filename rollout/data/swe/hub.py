@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from fairbox.errors import FairboxError
+from fairbox.extras import require
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _REVISION = "refs/convert/parquet"
@@ -25,11 +26,9 @@ def is_dataset(name: str) -> bool:
 
 def fetch(dataset: str, split: str, config: str = "default") -> list[Path]:
     """The parquet files of a split, in their order, in the cache of the hub's library. Raises HubError."""
-    try:
-        from huggingface_hub import HfApi, hf_hub_download  # an optional dependency
-    except ImportError:
-        problem = "the hub needs the package huggingface_hub: pip install 'fairbox[engine]'"
-        raise HubError(f"{dataset}: {problem}") from None
+    require(f"{dataset}: the hub", "engine", "huggingface_hub")
+    from huggingface_hub import HfApi, hf_hub_download
+
     try:
         names = HfApi().list_repo_files(dataset, repo_type="dataset", revision=_REVISION)
         wanted = sorted(name for name in names if name.startswith(f"{config}/{split}/") and name.endswith(".parquet"))

@@ -8,8 +8,8 @@ from typing import Any
 
 from rollout.capture import CaptureGateway, CaptureSettings
 from rollout.capture.record import record_json
-from rollout.cli.check_dump import check_dump
 from rollout.dump import DumpWriter
+from rollout.dump_check import check_dump
 from rollout.engines import GenerationRequest, GenerationResult
 from rollout.engines.transformers import TransformersEngine
 from rollout.tokens import ChatTemplate

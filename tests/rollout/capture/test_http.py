@@ -19,8 +19,8 @@ from rollout.capture import CaptureGateway, CaptureSettings
 from rollout.capture.errors import ApiError
 from rollout.capture.turns import parse_turn
 from rollout.cli import main
-from rollout.cli.check_dump import _contradictions
 from rollout.dump import DumpWriter, read_dump
+from rollout.dump_check import contradictions
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import FORMATS
@@ -56,7 +56,7 @@ async def test_record_is_a_row_of_a_dump_for_each_branch(
                 dump.write(row)
         read = list(read_dump(tmp_path / "1.jsonl"))
         assert read == rows
-        assert [_contradictions(row) for row in read] == [[], []]
+        assert [contradictions(row) for row in read] == [[], []]
         tool_call = rows[0]["tool_calls"][0]
         assert (tool_call["name"], tool_call["arguments"], tool_call["text"]) == ("add", {"a": 1, "b": 2}, "3")
         found = gateway.trajectory("task.1")

@@ -81,7 +81,7 @@ def test_wandb_is_told_every_step_and_the_settings(tmp_path: Path, monkeypatch: 
 
 def test_wandb_that_is_wanted_and_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ConfigError, match=r"wandb is set, which needs wandb: run `pip install 'fairbox\[boards\]'`"):
+    with pytest.raises(ConfigError, match=r"wandb.project needs wandb: run `pip install 'fairbox\[boards\]'`"):
         log(tmp_path, wandb=SETTINGS).__enter__()
     with log(tmp_path) as board:
         board.write(1, {"reward": 1.0})

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rollout.cli.check_dump import check_dump
 from rollout.config import EngineSettings
 from rollout.dump import read_dump
+from rollout.dump_check import check_dump
 from rollout.engines import DiskWeights, GenerationRequest, SamplingParams
 from rollout.engines.launch import local_servers
 from rollout.engines.sglang import SglangEngine

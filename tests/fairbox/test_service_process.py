@@ -1,4 +1,4 @@
-"""The services have gRPC's older listener; nobody else's gRPC is touched."""
+"""The services have gRPC's older listener, and the current folder last on their path; nobody else's is touched."""
 
 from __future__ import annotations
 

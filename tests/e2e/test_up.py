@@ -1,0 +1,131 @@
+"""`fairbox up`: three doors under one limit, and a sentence for each that can't be had."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+
+from executor_service import Executor
+from fairbox.ports import free_port
+from limiter.v1 import limiter_pb2, limiter_pb2_grpc
+from rollout.stack import StackPorts
+from tests.e2e.conftest import Service, fairbox, ports_as_settings, start, stop
+from tests.executor.servers import wait_for
+
+
+@contextmanager
+def up(folder: Path, *settings: str) -> Iterator[tuple[Service, str]]:
+    """A running one, and what it says that it is."""
+    running = start(folder, *settings)
+    try:
+        yield running, next(line for line in (folder / "up.log").read_text().splitlines() if "Ctrl-C" in line)
+    finally:
+        assert stop(running) == 130
+
+
+def asked(url: str, code: str) -> dict[str, object]:
+    body = json.dumps({"code": code, "language": "python"}).encode()
+    request = urllib.request.Request(url, body, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        found: dict[str, object] = json.load(answer)["run_result"]
+    return found
+
+
+@contextmanager
+def taken() -> Iterator[str]:
+    """An address on which somebody else listens."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield f"127.0.0.1:{other.getsockname()[1]}"
+
+
+def held(service: Service) -> int:
+    with grpc.insecure_channel(service.ports.limiter_admin) as channel:
+        stub = limiter_pb2_grpc.LimiterAdminServiceStub(channel)
+        return int(stub.GetStatus(limiter_pb2.GetStatusRequest(), timeout=10).buckets[0].held)
+
+
+def test_the_door_for_sandboxfusions_clients_is_under_the_same_limit(tmp_path: Path) -> None:
+    gateway = f"127.0.0.1:{free_port()}"
+    with up(tmp_path, f"gateway={gateway}", "max_in_flight=1") as (service, said):
+        url = f"http://{gateway}/run_code"
+        assert url in said
+        assert asked(url, "print(6 * 7)")["stdout"] == "42\n"
+        with Executor(service.ports.executor) as box:
+            waiting = threading.Thread(target=box.run, args=("import time; time.sleep(3)",))
+            waiting.start()
+            wait_for(lambda: held(service) == 1)
+            assert asked(url, "print('after')")["stdout"] == "after\n"
+            waiting.join(0)
+            assert not waiting.is_alive() or held(service) == 0
+            waiting.join()
+
+
+def test_programs_see_the_packages_of_the_environment_that_it_was_started_in(tmp_path: Path) -> None:
+    with up(tmp_path) as (service, _), Executor(service.ports.executor) as box:
+        assert box.run("import sys, grpc; print(sys.prefix)").stdout.text == f"{sys.prefix}\n"
+    with up(tmp_path, "python=/usr/bin/python3") as (service, _), Executor(service.ports.executor) as box:
+        assert box.run("import sys; print(sys.prefix)").stdout.text == "/usr\n"
+
+
+def test_port_0_is_a_free_one_and_is_said(tmp_path: Path) -> None:
+    names = ("limiter", "limiter_admin", "limiter_health", "executor", "executor_health", "gateway")
+    with up(tmp_path, *(f"{name}=127.0.0.1:0" for name in names)) as (_, said):
+        words = said.replace(",", "").replace(";", "").split()
+        executor = words[words.index("executor") + 2]
+        assert not executor.endswith(":0")
+        with Executor(executor) as box:
+            assert box.run("print(1)").stdout.text == "1\n"
+        (url,) = (word for word in words if word.startswith("http://"))
+        assert asked(url, "print(2)")["stdout"] == "2\n"
+
+
+@pytest.mark.parametrize("name", ["limiter", "limiter_health", "executor", "executor_health", "gateway"])
+def test_a_port_that_is_taken_is_one_sentence_before_anything_starts(name: str) -> None:
+    with taken() as address:
+        done = fairbox("up", *ports_as_settings(replace(StackPorts.free(), **{name: address})))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"fairbox up: {name}: can't listen on {address}: Address already in use"), done.stderr
+    assert done.stderr.count("\n") == 1
+    if name != "gateway":
+        assert f"`fairbox status` tells. {name}=127.0.0.1:0 takes a free port" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("isolation=none", "isolation is 'none', must be one of: auto, namespaces, landlock"),
+        ("executor=0.0.0.0:50051", "executor is '0.0.0.0:50051', which is not loopback"),
+        ("gateway=8080", "gateway is '8080', must be HOST:PORT"),
+        ("python=/nonexistent/python", "python is '/nonexistent/python', which does not run as a Python interpreter"),
+    ],
+)
+def test_a_setting_that_can_not_be_is_named(setting: str, sentence: str) -> None:
+    name = setting.partition("=")[0]
+    others = [word for word in ports_as_settings(StackPorts.free()) if not word.startswith(f"{name}=")]
+    done = fairbox("up", *others, setting)
+    assert done.returncode in (1, 2)
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_the_extra_there_is_no_gateway_and_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rollout.cli.up import UpConfig
+
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    settings = dict(word.split("=") for word in ports_as_settings(StackPorts.free()))
+    del settings["gateway"]
+    ports, problem = UpConfig(**settings).ports()  # type: ignore[arg-type]
+    assert ports.gateway == ""
+    assert problem == "gateway needs aiohttp: run `pip install 'fairbox[gateway]'`"
