@@ -14,6 +14,8 @@ from fairbox.telemetry import TelemetrySettings
 from rollout.stack import LocalStack, StackPorts
 
 _WATCH_S = 0.2
+_MAX_HOLD_S = 3600.0
+"""Of leases that no executor binds: for programs that run at another sandbox (`tool.sandbox_fusion_url`)."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ def main(argv: Sequence[str]) -> int:
             ports,
             limiter_args=[
                 f"buckets.code.max_in_flight={config.max_in_flight}",
+                f"buckets.code.max_hold_s={_MAX_HOLD_S:g}",
                 f"metrics_listen={config.limiter_metrics}",
                 *both,
             ],
