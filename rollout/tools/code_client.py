@@ -152,11 +152,11 @@ class Slot:
     """The right to run one program now."""
 
     lease: LeaseLike | None
-    """None where this process alone bounds what runs."""
+    """None if this process alone bounds what runs."""
     taken: float
     """When it was given."""
     kept_s: float = 0.0
-    """What runs may go on for so long after the block is left, and counts meanwhile. Seconds; 0: it has ended."""
+    """Seconds for which the program may go on after the block is left, and counts; 0: it has ended."""
 
 
 class SlotPool:

@@ -33,8 +33,8 @@ class _Workspace:
 
 
 class Runner(Protocol):
-    """What a tool runs its code with, whatever that is at: programs or sessions at an executor, or another service.
-    Each trajectory is created before its first call, and released once."""
+    """Runs the code of a tool's calls: as programs or sessions at an executor, or at another service. Each
+    trajectory is created before its first call, and released once."""
 
     @property
     def client(self) -> SlotPool:

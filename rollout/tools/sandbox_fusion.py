@@ -92,7 +92,7 @@ class SandboxFusionClient(SlotPool):
             await asyncio.shield(session.close())
 
     async def check_limiter(self) -> None:
-        """ConfigError if the limiter is there and gives no leases of this length: every call would fail."""
+        """Raises ConfigError if the limiter is there and gives no leases of this length: every call would fail."""
         if self._limiter is None:
             return
         hold = hold_s(self.config.default_timeout)
@@ -108,8 +108,8 @@ class SandboxFusionClient(SlotPool):
             return  # it is busy, or not there yet
 
     async def execute(self, code: str, slot: Slot, timeout: float) -> ExecutionResult:
-        """The result of one program, whose cause is not INFRA. Raises BadProgram for a text that the service takes for
-        none, RetryableError where it failed, and InfraError where asking again makes no sense."""
+        """Runs one program and returns its result, whose cause is not INFRA. Raises BadProgram for a text that the
+        service does not take, RetryableError if it failed, and InfraError if asking again makes no sense."""
         size, config, within = len(code.encode()), self.config, request_s(timeout)
         body = await read_apart(size, lambda: request_body(code, config.language, timeout, config.memory_limit_mb))
         slot.kept_s = hold_s(timeout)  # until an answer has come, or it is certain that nothing was sent
@@ -136,7 +136,7 @@ class SandboxFusionClient(SlotPool):
             raise RetryableError(f"{self.name} gave no result: {error}") from error
 
     async def _post(self, body: bytes, slot: Slot) -> tuple[int, Mapping[str, str], bytes, bool]:
-        """(status, headers, the body or the beginning of it, whether it is all)."""
+        """Returns (status, headers, the body or the beginning of it, whether it is all)."""
         if self._session is None:
             raise RuntimeError(f"{type(self).__name__} is used outside its `async with` block")
         headers = {**_HEADERS, **dict(carried())}
@@ -154,7 +154,7 @@ class SandboxFusionClient(SlotPool):
             return response.status, response.headers, bytes(data), True
 
     def _refusal(self, status: int, headers: Mapping[str, str], data: bytes, size: int) -> Exception:
-        """What a status other than 200 means, as an exception."""
+        """Returns the exception for a status other than 200."""
         detail, blamed = detail_of(data)
         if status == 413:  # nothing but the code makes a request large
             return BadProgram(f"the code has {size} bytes, which the sandbox does not take")
@@ -166,7 +166,7 @@ class SandboxFusionClient(SlotPool):
         return InfraError(message)
 
     def _too_long(self, data: bytes) -> ExecutionResult:
-        """A reply that begins as one is as long as the program's output, which the program chose."""
+        """Blames the program for a reply that begins as one: its output made it so long. Raises RetryableError."""
         if not data.lstrip().startswith(b"{"):
             raise RetryableError(f"{self.name} answered with more than {MOST_REPLY} bytes that are no reply")
         message = f"The program's output is cut: it makes a reply of more than {MOST_REPLY} bytes."
@@ -181,7 +181,7 @@ class SandboxFusionRunner:
 
     @property
     def sessions(self) -> int:
-        """Sessions that are alive: there are none."""
+        """Sessions that are alive: none."""
         return 0
 
     async def create(self, trajectory_id: str, options: Mapping[str, Any]) -> None:
@@ -216,6 +216,6 @@ class SandboxFusionRunner:
 
 
 def _said(error: aiohttp.ClientError | OSError) -> str:
-    """What happened, without the address, of which some errors repeat the path."""
+    """Says what happened without the address, whose path some errors repeat."""
     said = error.message if isinstance(error, aiohttp.ClientResponseError) else getattr(error, "strerror", None)
     return f"{type(error).__name__}{f': {said}' if said else ''}"[:MOST_DETAIL]

@@ -48,8 +48,8 @@ _LIMITS = (Outcome.MEMORY_LIMIT, Outcome.PROCESS_LIMIT, Outcome.OUTPUT_LIMIT)
 _LONGEST_RETRY_S = 30.0
 
 
-class BadReply(ValueError):  # noqa: N818 - the field's name
-    """The reply is none that says what became of a program; one sentence without a full stop says why."""
+class BadReply(ValueError):  # noqa: N818 - a fact about what a service sent
+    """The reply does not say what became of a program; the text says why."""
 
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -60,7 +60,7 @@ class _Shape(BaseModel):
 
 
 class _Command(_Shape):
-    """What became of a compiler or a program."""
+    """The result of a compiler or a program."""
 
     status: Literal["Finished", "Error", "TimeLimitExceeded"]
     execution_time: Seconds | None = None
@@ -102,23 +102,23 @@ def url_problem(url: str) -> str | None:
 
 
 def shown_url(url: str) -> str:
-    """The address without what may be secret: its path can hold a token, and a name and a password may stand in it."""
+    """Returns the address without its secrets: the path can hold a token, and a password can stand before the host."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def request_s(timeout_s: float) -> float:
-    """How long the request of a program with this timeout may take in all, seconds."""
+    """Returns the seconds that the request of a program with this timeout may take in all."""
     return timeout_s + COMPILE_S + _ALLOWANCE_S
 
 
 def hold_s(timeout_s: float) -> float:
-    """The hold time of the lease that such a request runs under, seconds."""
+    """Returns the hold time of the lease that such a request runs under, seconds."""
     return request_s(timeout_s) + _MARGIN_S
 
 
 def request_body(code: str, language: str, timeout_s: float, memory_limit_mb: int | None) -> bytes:
-    """The JSON that is posted, with all fields that verl's client sends."""
+    """Makes the JSON that is posted, with all fields that verl's client sends."""
     body = {
         "code": code,
         "language": language,
@@ -133,7 +133,7 @@ def request_body(code: str, language: str, timeout_s: float, memory_limit_mb: in
 
 
 def read_reply(data: bytes, timeout_s: float) -> ExecutionResult:
-    """What became of the program; its cause is POLICY. Raises BadReply."""
+    """Reads what became of the program; its cause is POLICY. Raises BadReply."""
     try:
         reply = _Reply.model_validate(loads(data, depth=_DEPTH, left=[_VALUES], finite=True))
     except ValidationError as error:
@@ -193,7 +193,7 @@ def _outcome(command: _Command) -> Outcome:
 
 
 def _exit_code(command: _Command) -> int:
-    """As a shell has it: 128 and the signal that ended it, which is SIGKILL at the time limit."""
+    """Returns the code as a shell has it: 128 and the signal, which is SIGKILL at the time limit."""
     code = _KILLED if command.return_code is None else command.return_code
     return code if code >= 0 else 128 - code
 
@@ -214,18 +214,18 @@ def _output(text: str | None, truncated: object) -> Output:
 
 
 def _seconds(value: object) -> float:
-    """A time of fairbox's gateway; 0 for what is none."""
+    """Reads a time of fairbox's gateway; 0 if it is none."""
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e6 else 0.0
 
 
 def retry_after_s(value: str | None) -> float:
-    """The seconds of a Retry-After header, at most half a minute; 0 where it has none, as for a date."""
+    """Reads the seconds of a Retry-After header, at most half a minute; 0 if it holds none, but a date."""
     text = (value or "").strip()
     return min(float(text), _LONGEST_RETRY_S) if text.isascii() and text.isdigit() and len(text) < 10 else 0.0
 
 
 def detail_of(data: bytes) -> tuple[str, bool]:
-    """(what a refusal says, bounded; whether it finds `code` alone wrong). `data` is the beginning of its body."""
+    """Returns (the words of a refusal, bounded; whether it finds `code` alone wrong). `data` begins its body."""
     text = data.decode("utf-8", "replace")
     try:
         found = loads(text, depth=_DEPTH, left=[_VALUES])
