@@ -27,6 +27,8 @@ class DumpCheck:
     sampled_tokens: int
     max_logprob_difference: float
     """Largest absolute difference over all sampled tokens, natural logarithm."""
+    worst: str
+    """Where that is; empty: nothing was sampled."""
     problems: tuple[str, ...]
     """Contradictions within the records: masks, segments, logprobs outside the mask."""
 
@@ -35,7 +37,7 @@ def check_dump(path: Path, model_dir: Path) -> DumpCheck:
     """Checks every trajectory of a dump that the model in `model_dir` sampled. Raises DumpError for a broken file."""
     logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, local_files_only=True).eval()
-    trajectories, sampled, worst = 0, 0, 0.0
+    trajectories, sampled, worst, where = 0, 0, 0.0, ""
     problems: list[str] = []
     for number, record in enumerate(read_dump(path), 1):
         trajectories += 1
@@ -44,8 +46,10 @@ def check_dump(path: Path, model_dir: Path) -> DumpCheck:
             expected = _teacher_forced(model, part, record["sampling"]["temperature"])
             dumped = [p for p, m in zip(part["logprobs"], part["response_mask"], strict=True) if m]
             sampled += len(dumped)
-            worst = max([worst, *(abs(a - b) for a, b in zip(expected, dumped, strict=True))])
-    return DumpCheck(trajectories, sampled, worst, tuple(problems))
+            for index, (a, b) in enumerate(zip(expected, dumped, strict=True)):
+                if abs(a - b) >= worst:
+                    worst, where = abs(a - b), f"{path}:{number}: sampled token {index} has {b:.6f}, the model {a:.6f}"
+    return DumpCheck(trajectories, sampled, worst, where, tuple(problems))
 
 
 @torch.inference_mode()

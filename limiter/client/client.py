@@ -57,6 +57,8 @@ class LimiterClient:
             unavailable_after=unavailable_after,
             rng=rng,
         )
+        self._kept: set[Lease] = set()
+        """Leases whose blocks are not left yet, and which leaving them does not give back."""
 
     async def __aenter__(self) -> LimiterClient:
         self._runner.start()
@@ -106,7 +108,15 @@ class LimiterClient:
         )
         if tracing.enabled():
             acquire = partial(_traced, acquire, bucket=bucket, tenant=tenant, request_id=request_id)
-        return LeaseContext(self._runner, acquire)
+        return LeaseContext(self._runner, acquire, self._kept)
+
+    def keep(self, lease: LeaseLike) -> None:
+        """Leaves a lease to its hold time: leaving its block does not give it back. For work that may go on although
+        nobody waits for its end any more, as in a sandbox behind HTTP whose caller has gone. Without a hold time the
+        lease ends as if nobody had bound it. Call it inside the block."""
+        known = Lease.of(lease)
+        if known in self._runner.machine.held:
+            self._kept.add(known)
 
     def release(self, lease: LeaseLike, outcome: ReleaseOutcome = ReleaseOutcome.OK) -> None:
         """Gives a lease back before its block is left, and says how the work under it ended: an adaptive limit goes by
@@ -139,11 +149,12 @@ class LimiterClient:
 class LeaseContext:
     """What `LimiterClient.lease()` returns: enter it once."""
 
-    __slots__ = ("_acquire", "_lease", "_runner")
+    __slots__ = ("_acquire", "_kept", "_lease", "_runner")
 
-    def __init__(self, runner: SessionRunner, acquire: Callable[[], Awaitable[Lease]]) -> None:
+    def __init__(self, runner: SessionRunner, acquire: Callable[[], Awaitable[Lease]], kept: set[Lease]) -> None:
         self._runner = runner
         self._acquire = acquire
+        self._kept = kept
         self._lease: Lease | None = None
 
     async def __aenter__(self) -> Lease:
@@ -154,7 +165,9 @@ class LeaseContext:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         lease, self._lease = self._lease, None
-        if lease is not None:
+        if lease in self._kept:
+            self._kept.discard(lease)
+        elif lease is not None:
             self._runner.release(lease, outcome_of(error))
 
 

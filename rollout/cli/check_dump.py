@@ -37,5 +37,7 @@ def main(argv: Sequence[str]) -> int:
         f"{found.trajectories} trajectories, {found.sampled_tokens} sampled tokens: "
         f"largest difference of a logprob {found.max_logprob_difference:.2e}"
     )
+    if found.max_logprob_difference > config.tolerance:
+        print(f"it is at {found.worst}")
     agrees = not found.problems and found.max_logprob_difference <= config.tolerance
     return 0 if agrees else EXIT_FAILURE

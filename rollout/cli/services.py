@@ -33,7 +33,7 @@ async def open_services(
 ) -> AsyncIterator[tuple[str, str]]:
     """(limiter, executor): those of the configuration, or a pair that lives as long as the run."""
     if not config.up:
-        if any(isinstance(spec.config, ExecutorToolConfig) for spec in specs):
+        if any(settings.needs_executor for settings in _executor_settings(specs)):
             await _probe(config.executor)
         yield config.limiter, config.executor
         return
@@ -41,14 +41,20 @@ async def open_services(
     console.print("starting limiter and executor")
     limit = common_rate_limit(specs) or config.tool.rate_limit
     roots = environment.workspace_roots() if isinstance(environment, EnvironmentWithWorkspaces) else ()
+    hold = max((settings.longest_hold_s for settings in _executor_settings(specs)), default=0.0)
     async with LocalStack(
-        limiter_args=[f"buckets.code.max_in_flight={limit}", *config.words()],
+        limiter_args=[f"buckets.code.max_in_flight={limit}", f"buckets.code.max_hold_s={hold:g}", *config.words()],
         executor_args=[
             *([f"workspace_roots={json.dumps([str(root) for root in roots])}"] if roots else []),
             *config.words(),
         ],
     ) as services:
         yield services.ports.limiter, services.ports.executor
+
+
+def _executor_settings(specs: tuple[ToolSpec, ...]) -> list[ExecutorToolConfig]:
+    """Settings of the tools that run programs."""
+    return [spec.config for spec in specs if isinstance(spec.config, ExecutorToolConfig)]
 
 
 async def _probe(target: str) -> None:

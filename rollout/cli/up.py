@@ -20,6 +20,8 @@ LEVELS = ("auto", "namespaces", "landlock")
 _WATCH_S = 0.2
 _GATEWAY = "127.0.0.1:8080"
 """SandboxFusion's own port, which others like too: without a setting, a machine on which it is taken has no gateway."""
+_MAX_HOLD_S = 3600.0
+"""Of leases that no executor binds: for programs that run at another sandbox (`tool.sandbox_fusion_url`)."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def main(argv: Sequence[str]) -> int:
             ports,
             limiter_args=[
                 f"buckets.code.max_in_flight={config.max_in_flight}",
+                f"buckets.code.max_hold_s={_MAX_HOLD_S:g}",
                 f"metrics_listen={config.limiter_metrics}",
                 *both,
             ],

@@ -5,9 +5,9 @@ wait ends by its deadline. After an executor has failed, calls wait a little bef
 Without it thousands of calls that wait behind each other would each find the same failure within milliseconds, and use
 up every lease and every attempt meanwhile.
 
-Invariants: leaving a slot's block, or being cancelled while waiting, gives everything back; each attempt has a lease
-and a request id of its own; the limiter is not connected to unless a tool runs under its leases. It keeps nothing of a
-trajectory.
+Invariants: leaving a slot's block, or being cancelled while waiting, gives everything back, unless what ran there may
+go on without its caller; each attempt has a lease and a request id of its own; the limiter is not connected to unless a
+tool runs under its leases, nor an executor unless a tool runs code there. It keeps nothing of a trajectory.
 """
 
 from __future__ import annotations
@@ -57,32 +57,41 @@ class BadProgram(FairboxError):  # noqa: N818 - a fact about a text
 
 class RetryableError(InfraError):
     """The service failed, and a second attempt changes nothing that the model could see. `unbound`: the attempt's
-    lease, where no executor could bind it."""
+    lease, where no executor could bind it. `retry_after_s`: the shortest pause before the second attempt, if the
+    service asks for one."""
 
-    def __init__(self, message: str, unbound: LeaseLike | None = None) -> None:
+    def __init__(self, message: str, unbound: LeaseLike | None = None, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.unbound = unbound
+        self.retry_after_s = retry_after_s
 
 
 class ToolServices:
     """`async with ToolServices(executor="host:port", limiter="host:port") as services`: the clients that the tools of a
-    process share, one channel each, whatever number of tools."""
+    process share, one channel each, whatever number of tools. Each is opened by the first tool that needs it."""
 
     def __init__(self, *, executor: str, limiter: str) -> None:
+        self.executor_target = executor
         self.limiter_target = limiter
-        self.executor = ExecutorClient(executor)
+        self._executor: ExecutorClient | None = None
         self._limiter: LimiterClient | None = None
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(self.executor)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._limiter = None
+        self._executor = self._limiter = None
         await self._stack.aclose()
+
+    async def open_executor(self) -> ExecutorClient:
+        """The executor's client; tools call this when they are entered."""
+        if self._executor is None:
+            self._executor = ExecutorClient(self.executor_target)
+            await self._stack.enter_async_context(self._executor)
+        return self._executor
 
     async def open_limiter(self) -> LimiterClient:
         """The limiter's client; tools call this when they are entered."""
@@ -138,23 +147,23 @@ class CodeOutcome:
     """True when a session had to be begun anew, because the code had ended it: the model must be told."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Slot:
     """The right to run one program now."""
 
     lease: LeaseLike | None
-    """None where this process alone bounds what runs."""
+    """None if this process alone bounds what runs."""
     taken: float
     """When it was given."""
+    kept_s: float = 0.0
+    """Seconds for which the program may go on after the block is left, and counts; 0: it has ended."""
 
 
-class CodeClient:
-    """What one tool runs its programs and cells with. With `limiter` None only the workers bound what runs."""
+class SlotPool:
+    """The workers and leases that the programs and cells of one tool run under, and their second attempts. With
+    `limiter` None only the workers bound what runs."""
 
-    def __init__(
-        self, executor: ExecutorClient, config: ExecutorToolConfig, *, limiter: LimiterClient | None, clock: Clock
-    ) -> None:
-        self.executor = executor
+    def __init__(self, config: ExecutorToolConfig, *, limiter: LimiterClient | None, clock: Clock) -> None:
         self.config = config
         self.clock = clock
         self.cooldown = Cooldown()
@@ -166,14 +175,15 @@ class CodeClient:
         try:
             return await attempt(None)
         except RetryableError as error:
-            unbound = error.unbound
-        await asyncio.sleep(_RETRY_AFTER_S)
+            unbound, pause = error.unbound, max(_RETRY_AFTER_S, error.retry_after_s)
+        await asyncio.sleep(pause)
         return await attempt(unbound)
 
     @contextlib.asynccontextmanager
-    async def slot(self, unbound: LeaseLike | None = None) -> AsyncIterator[Slot]:
+    async def slot(self, unbound: LeaseLike | None = None, *, hold: float = 0.0) -> AsyncIterator[Slot]:
         """Waits for a worker, then for a lease, each at most `queue_timeout`. `unbound`: a lease that could not be
-        bound, whose place in the queue this one has if the limiter was restarted. Raises RetryableError."""
+        bound, whose place in the queue this one has if the limiter was restarted. `hold`: seconds after which a lease
+        that nobody binds ends by itself; 0: an executor binds it. Raises RetryableError."""
         set_phase(CallPhase.WORKER, self.clock.now())
         async with contextlib.AsyncExitStack() as held:
             await self._worker(held)
@@ -183,7 +193,7 @@ class CodeClient:
             if self._limiter is not None:
                 set_phase(CallPhase.LEASE, self.clock.now())
                 waiting = self._limiter.lease(
-                    bucket=BUCKET, queue_timeout=self.config.queue_timeout, instead_of=unbound
+                    bucket=BUCKET, queue_timeout=self.config.queue_timeout, hold=hold, instead_of=unbound
                 )
                 try:
                     lease = await held.enter_async_context(waiting)
@@ -191,8 +201,57 @@ class CodeClient:
                     raise RetryableError(str(error)) from error
             now = self.clock.now()
             set_phase(CallPhase.RUNNING, now)
-            with self._watched(now):
-                yield Slot(lease, now)
+            slot = Slot(lease, now)
+            try:
+                with self._watched(now):
+                    yield slot
+            finally:
+                if slot.kept_s:
+                    self._keep(slot, held)
+
+    def outcome(self, result: ExecutionResult, slot: Slot, began: float, *, fresh: bool = False) -> CodeOutcome:
+        """Of a result that came now, to a call that began then. The executor's queue is a wait."""
+        run_s = self.clock.now() - slot.taken
+        queued = result.queue_time_s
+        return CodeOutcome(result, slot.taken - began + queued, max(0.0, run_s - queued), fresh)
+
+    def _keep(self, slot: Slot, held: contextlib.AsyncExitStack) -> None:
+        """Counts a program on that nobody waits for: by its lease until the hold time is over, or by its worker."""
+        if self._limiter is not None and slot.lease is not None:
+            self._limiter.keep(slot.lease)
+            return
+        held.pop_all()
+        asyncio.get_running_loop().call_later(slot.kept_s, self._workers.release)
+
+    @contextlib.contextmanager
+    def _watched(self, began: float) -> Iterator[None]:
+        """Notes whether the executor does its job."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, InfraError) or (isinstance(error, ExecutorError) and not isinstance(error, _ANSWERS)):
+                self.cooldown.failed(began, self.clock.now())
+            raise
+        self.cooldown.succeeded()
+
+    async def _worker(self, held: contextlib.AsyncExitStack) -> None:
+        limit = self.config.queue_timeout
+        try:
+            async with asyncio.timeout(limit):
+                await self._workers.acquire()
+        except TimeoutError:
+            raise RetryableError(f"waited {limit:g} s for one of {self.config.workers} workers") from None
+        held.callback(self._workers.release)
+
+
+class CodeClient(SlotPool):
+    """What one tool runs its programs and cells at an executor with."""
+
+    def __init__(
+        self, executor: ExecutorClient, config: ExecutorToolConfig, *, limiter: LimiterClient | None, clock: Clock
+    ) -> None:
+        super().__init__(config, limiter=limiter, clock=clock)
+        self.executor = executor
 
     async def execute(self, code: str, slot: Slot, wall_time_s: float, **options: Any) -> ExecutionResult:
         """The result of one program or cell, whose cause is not INFRA. Raises BadProgram for a text that is none,
@@ -214,29 +273,3 @@ class CodeClient:
         if result.cause is Cause.INFRA:
             raise InfraError(f"the executor reports {result.outcome}: {result.message}")
         return result
-
-    def outcome(self, result: ExecutionResult, slot: Slot, began: float, *, fresh: bool = False) -> CodeOutcome:
-        """Of a result that came now, to a call that began then. The executor's queue is a wait."""
-        run_s = self.clock.now() - slot.taken
-        queued = result.queue_time_s
-        return CodeOutcome(result, slot.taken - began + queued, max(0.0, run_s - queued), fresh)
-
-    @contextlib.contextmanager
-    def _watched(self, began: float) -> Iterator[None]:
-        """Notes whether the executor does its job."""
-        try:
-            yield
-        except Exception as error:
-            if isinstance(error, InfraError) or (isinstance(error, ExecutorError) and not isinstance(error, _ANSWERS)):
-                self.cooldown.failed(began, self.clock.now())
-            raise
-        self.cooldown.succeeded()
-
-    async def _worker(self, held: contextlib.AsyncExitStack) -> None:
-        limit = self.config.queue_timeout
-        try:
-            async with asyncio.timeout(limit):
-                await self._workers.acquire()
-        except TimeoutError:
-            raise RetryableError(f"waited {limit:g} s for one of {self.config.workers} workers") from None
-        held.callback(self._workers.release)

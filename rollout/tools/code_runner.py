@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from executor_service import Limits, NotFound
 from fairbox.errors import FairboxError
 from limiter import LeaseLike
 from rollout.tools.base import InfraError
-from rollout.tools.code_client import BadProgram, CodeClient, CodeOutcome, RetryableError
+from rollout.tools.code_client import BadProgram, CodeClient, CodeOutcome, RetryableError, SlotPool
 
 _SOURCES = ("local_path", "remote_url", "bundle")
 _FIELDS = (*_SOURCES, "commit", "mount_path")
@@ -30,6 +30,41 @@ _IDLE_TTL_S = 3600.0
 class _Workspace:
     source: Mapping[str, Any]
     workspace_id: str
+
+
+class Runner(Protocol):
+    """Runs the code of a tool's calls: as programs or sessions at an executor, or at another service. Each
+    trajectory is created before its first call, and released once."""
+
+    @property
+    def client(self) -> SlotPool:
+        """The workers and leases that it runs code under."""
+        ...
+
+    @property
+    def sessions(self) -> int:
+        """Sessions that are alive."""
+        ...
+
+    async def create(self, trajectory_id: str, options: Mapping[str, Any]) -> None:
+        """Prepares for a trajectory, whose task has these options. Raises InfraError."""
+        ...
+
+    async def run(self, trajectory_id: str, code: str, timeout: float) -> CodeOutcome:
+        """Runs a program or a cell for at most `timeout` seconds. Raises BadProgram and InfraError."""
+        ...
+
+    async def branch(self, trajectory_id: str, branches: Sequence[str]) -> None:
+        """Gives the branches a copy of the trajectory's state. Raises BranchRefused and InfraError."""
+        ...
+
+    async def release(self, trajectory_id: str) -> None:
+        """Ends what the trajectory has. Idempotent. Raises InfraError."""
+        ...
+
+    async def close(self) -> None:
+        """Ends what trajectories have left."""
+        ...
 
 
 class CodeRunner:

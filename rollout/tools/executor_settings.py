@@ -54,6 +54,16 @@ class ExecutorToolConfig:
         return (self.memory_limit_mb or 0) << 20
 
     @property
+    def needs_executor(self) -> bool:
+        """Whether programs run at fairbox's own executor."""
+        return True
+
+    @property
+    def longest_hold_s(self) -> float:
+        """Seconds of the longest lease that nobody binds, which the limiter has to allow; 0: there are none."""
+        return 0.0
+
+    @property
     def workspace_read_only(self) -> bool:
         """Whether programs only read the task's workspace."""
         return False

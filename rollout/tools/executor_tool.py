@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from fairbox.clock import Clock, MonotonicClock
+from limiter import LimiterClient
 from rollout.cleanup import to_its_end
 from rollout.tools.base import Tool, ToolOutcome, ToolResponse
 from rollout.tools.code_client import BadProgram, CodeClient, ToolServices
-from rollout.tools.code_runner import CodeRunner
+from rollout.tools.code_runner import CodeRunner, Runner
 from rollout.tools.executor_settings import ExecutorToolConfig
 from rollout.tools.program_text import describe
 from rollout.tools.schema import ToolSchema
@@ -52,7 +53,7 @@ class ExecutorTool(Tool):
         self._shared = services
         self._targets = (executor, limiter)
         self._stack = contextlib.AsyncExitStack()
-        self._opened: CodeRunner | None = None
+        self._opened: Runner | None = None
 
     @classmethod
     def from_config(cls, config: ExecutorToolConfig, services: ToolServices, schema: ToolSchema | None) -> Self:
@@ -63,14 +64,19 @@ class ExecutorTool(Tool):
         async with contextlib.AsyncExitStack() as stack:
             services = self._shared
             if services is None:
-                executor, limiter = self._targets
-                services = await stack.enter_async_context(ToolServices(executor=executor, limiter=limiter))
-            config = self._settings
-            leases = await services.open_limiter() if config.enable_global_rate_limit else None
-            client = CodeClient(services.executor, config, limiter=leases, clock=self._clock)
-            self._opened = SessionRunner(client) if config.mode == "session" else CodeRunner(client)
+                executor, target = self._targets
+                services = await stack.enter_async_context(ToolServices(executor=executor, limiter=target))
+            limiter = await services.open_limiter() if self._settings.enable_global_rate_limit else None
+            self._opened = await self._open_runner(services, limiter, stack)
             self._stack = stack.pop_all()
         return self
+
+    async def _open_runner(
+        self, services: ToolServices, limiter: LimiterClient | None, stack: contextlib.AsyncExitStack
+    ) -> Runner:
+        """Opens what code runs with, on `stack` unless it is shared. `limiter` None: without the global limit."""
+        client = CodeClient(await services.open_executor(), self._settings, limiter=limiter, clock=self._clock)
+        return SessionRunner(client) if self._settings.mode == "session" else CodeRunner(client)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -120,7 +126,7 @@ class ExecutorTool(Tool):
             unshown=shown.unshown,
         )
 
-    def _runner(self) -> CodeRunner:
+    def _runner(self) -> Runner:
         if self._opened is None:
             raise RuntimeError(f"{type(self).__name__} is used outside its `async with` block")
         return self._opened

@@ -59,7 +59,7 @@ def test_an_sdist_and_a_git_url_make_the_same_wheel(dist: Dist, tmp_path: Path) 
     assert {"Makefile", "README.md", "k8s/20-limiter.yaml", "tests/conftest.py", "docs/install.md"} <= names
     sources = {"sdist": str(dist.sdist)}
     if (ROOT / ".git").exists():
-        sources["git"] = f"fairbox @ git+file://{ROOT}"
+        sources["git"] = f"git+file://{ROOT}"
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
     for kind, source in sources.items():
         subprocess.run([*pip, "--wheel-dir", tmp_path / kind, source], check=True, timeout=300, capture_output=True)

@@ -160,6 +160,18 @@ async def test_a_client_that_closes_in_the_middle_leaves_it_to_its_hold_time() -
         await until(lambda: server.statistics().sessions == 0)
 
 
+async def test_a_kept_lease_outlives_its_block_and_ends_with_its_hold_time() -> None:
+    async with LimiterServer(_config()) as server, LimiterClient(server.address) as client:
+        async with client.lease(hold=4.0) as kept, client.lease(hold=30.0) as other:
+            client.keep(kept)
+        assert client.held == (kept,)
+        await until(lambda: server.statistics().bucket().released_total == 1)
+        assert server.statistics().held == 1, "the other one was given back"
+        await until(lambda: server.statistics().held == 0, within=30)
+        await until(lambda: client.held == (), within=30)
+        assert kept != other
+
+
 async def test_the_outcome_of_a_release_lowers_an_adaptive_limit() -> None:
     async with LimiterServer(_config()) as server, LimiterClient(server.address) as client:
         async with client.lease(hold=5.0) as lease:

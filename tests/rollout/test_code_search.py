@@ -279,7 +279,7 @@ async def played_by_the_model(
     assert len({(record["uid"], tuple(record["prompt_ids"])) for record in records}) == tasks
     found = check_dump(out / "1.jsonl", model_dir)
     assert found.problems == ()
-    assert found.max_logprob_difference < 1e-4
+    assert found.max_logprob_difference < 1e-4, found.worst
 
 
 async def test_model_plays_it_by_the_command(search: RealSearch, tiny_dir: Path, tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ async def test_logprobs_of_every_part_are_those_of_a_forward_pass(
     found = check_dump(dump.path, tiny_dir)
     assert found.problems == ()
     assert found.sampled_tokens == sum(sum(part.response_mask) for part in result.parts) > 0
-    assert found.max_logprob_difference < 1e-4
+    assert found.max_logprob_difference < 1e-4, found.worst
     record["earlier"][0]["response_ids"][0] += 1  # the check can fail, also for a part that is closed
     with DumpWriter(tmp_path, 2) as dump:
         dump.write(record)

@@ -61,7 +61,7 @@ def test_model_calls_tools_in_the_sandbox_and_every_token_is_exact(
     found = check_dump(tmp_path / "out" / "1.jsonl", model_dir)
     assert found.problems == ()
     assert found.sampled_tokens > 100
-    assert found.max_logprob_difference < 1e-4
+    assert found.max_logprob_difference < 1e-4, found.worst
     assert "8 of 8 rollouts" in done.stdout
     for row in ("score", "tool calls", "time a rollout", "dump"):
         assert row in done.stdout

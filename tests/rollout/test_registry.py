@@ -98,13 +98,16 @@ def entry(class_name: str, config: str = "{}", schema: str = "") -> str:
 
 
 def test_verls_own_example_loads_with_the_class_changed(tmp_path: Path) -> None:
-    """The settings of verl's example for its SandboxFusionTool, but for the URL."""
+    """The settings of verl's example for its SandboxFusionTool."""
     config = (
-        "{num_workers: 7, enable_global_rate_limit: true, rate_limit: 9, default_timeout: 30, "
+        "{sandbox_fusion_url: 'https://x.example/run_code', "
+        "num_workers: 7, enable_global_rate_limit: true, rate_limit: 9, default_timeout: 30, "
         "default_language: python, memory_limit_mb: 1024, type: native}"
     )
     (spec,) = load_tools(file(tmp_path, entry(INTERPRETER, config, SCHEMA.format(name="python", reads="code"))))
-    assert spec.config == CodeInterpreterConfig(num_workers=7, rate_limit=9, memory_limit_mb=1024)
+    assert spec.config == CodeInterpreterConfig(
+        num_workers=7, rate_limit=9, memory_limit_mb=1024, sandbox_fusion_url="https://x.example/run_code"
+    )
     assert spec.schema is not None
     assert spec.schema.openai()["function"]["name"] == "python"
     assert "enum" not in spec.schema.openai()["function"]["parameters"]["properties"]["code"]
@@ -175,7 +178,10 @@ BAD_SCHEMA = SCHEMA.format(name="python", reads="code")
         ),
         (entry(INTERPRETER, "{num_workers: many}"), "tools[0].config.num_workers is 'many'"),
         (entry(INTERPRETER, "{num_workers: 0}"), "tools[0].config.num_workers is 0, must be at least 1"),
-        (entry(INTERPRETER, "{sandbox_fusion_url: http://x}"), "tools[0].config.sandbox_fusion_url is 'http://x'"),
+        (
+            entry(INTERPRETER, "{sandbox_fusion_url: http://x}"),
+            "tools[0].config.sandbox_fusion_url is 'http://x', has no",
+        ),
         (entry("examples.tool.SearchTool"), "tools[0].config.corpus is not set"),
         (entry(INTERPRETER, "{}", " 3"), "tools[0].tool_schema is 3, must be a mapping"),
         (entry(INTERPRETER, "{}", BAD_SCHEMA.replace("name:", "nmae:")), "tool_schema.function.nmae is not a key; did"),

@@ -71,4 +71,4 @@ async def test_record_is_what_the_model_saw_and_sampled(model_dir: Path, chat: C
     check = check_dump(tmp_path / "1.jsonl", model_dir)
     assert (check.problems, check.trajectories) == ((), 4)
     assert check.sampled_tokens == sum(sum(row["response_mask"]) for row in rows) > 0
-    assert check.max_logprob_difference < 1e-4
+    assert check.max_logprob_difference < 1e-4, check.worst
