@@ -6,10 +6,12 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fairbox.errors import ConfigError
+from fairbox.loading import load_apart
 from fairbox.telemetry import open_traces
 from rollout.config import RolloutConfig
 from rollout.data.rows import DataError
@@ -90,7 +92,7 @@ async def open_loop(
         services = await stack.enter_async_context(ToolServices(executor=executor, limiter=limiter))
         tools = await stack.enter_async_context(open_tools(tool_specs(config) if specs is None else specs, services))
         engine = await stack.enter_async_context(open_engine(config.engine, model_dir, ray_address=config.ray_address))
-        chat = config.chat.load(model_dir)
+        chat = await load_apart(partial(config.chat.load, model_dir))
         yield AgentLoop(
             engine=engine,
             chat=chat,

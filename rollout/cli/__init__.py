@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fairbox.errors import FairboxError, FieldErrors
+from fairbox.errors import EXIT_INTERRUPTED, FairboxError, FieldErrors
+from fairbox.loading import leave
 from rollout.cli.commands import Commands, call
 
 __all__ = ["main"]
@@ -29,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code. An error that a user can cause is one sentence on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return call("fairbox", _COMMANDS, words, kind="command")
+        return leave(call("fairbox", _COMMANDS, words, kind="command"))
+    except KeyboardInterrupt:  # before the command has begun, or after it has ended
+        return leave(EXIT_INTERRUPTED)
     except FairboxError as error:
         lines = [str(each) for each in error.errors] if isinstance(error, FieldErrors) else [str(error)]
         print("\n".join(f"fairbox {words[0]}: {line}" for line in lines), file=sys.stderr)

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from executor_service import ExecutorClient
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, ConfigError
+from fairbox.loading import Interrupted, load_apart, until_set
 from fairbox.serving import run_service, until_stopped
 from fairbox.telemetry import open_telemetry
 from rollout.build import check_prompts, environment_setup, longest_context, open_loop, tool_specs
@@ -100,7 +101,7 @@ async def _over_ray(
         nodes = sum(node["Alive"] for node in ray.nodes())
         if config.up and nodes > 1:
             raise ConfigError(f"up is set, but the {nodes} machines of the cluster can't reach services on this one")
-        chat = config.chat.load(model_dir)
+        chat = await load_apart(partial(config.chat.load, model_dir))
         async with RayLoops(factory, config.spread, chat=chat, sampling=config.sampling.params()) as loops:
             facts = await loops.facts()
             yield Player(
@@ -127,7 +128,10 @@ def main(argv: Sequence[str]) -> int:
 
     async def serve(stop: asyncio.Event) -> None:
         async with open_telemetry(config, service="rollout", instance=f"{socket.gethostname()}:{os.getpid()}"):
-            finished.append(await _run(config, environment, specs, model_dir, console, stop))
+            try:
+                finished.append(await _run(config, environment, specs, model_dir, console, stop))
+            except Interrupted:
+                console.print("interrupted before the first rollout")
 
     code = run_service(serve, name="fairbox rollout")
     if code == EXIT_INTERRUPTED or finished == [True]:
@@ -143,16 +147,17 @@ async def _run(
     console: Console,
     stop: asyncio.Event,
 ) -> bool:
-    """Whether every trajectory ended; False after a signal."""
+    """Whether every trajectory ended; False after a signal. Raises Interrupted for one before the first began."""
     async with contextlib.AsyncExitStack() as stack:
-        limiter, executor = await stack.enter_async_context(open_services(config, environment, specs, console))
-        console.print(f"loading {model_dir.name}" if config.engine.kind == "transformers" else "asking the servers")
-        player = await stack.enter_async_context(
-            open_player(config, model_dir, executor=executor, limiter=limiter, specs=specs)
-        )
-        if isinstance(environment, EnvironmentWithServices):
-            client = await stack.enter_async_context(ExecutorClient(executor))
-            environment.use(RewardServices(executor=client))
+        async with until_set(stop):
+            limiter, executor = await stack.enter_async_context(open_services(config, environment, specs, console))
+            console.print(f"loading {model_dir.name}" if config.engine.kind == "transformers" else "asking the servers")
+            player = await stack.enter_async_context(
+                open_player(config, model_dir, executor=executor, limiter=limiter, specs=specs)
+            )
+            if isinstance(environment, EnvironmentWithServices):
+                client = await stack.enter_async_context(ExecutorClient(executor))
+                environment.use(RewardServices(executor=client))
         tasks = list(environment.tasks())
         check_prompts(tasks, player.chat, player.schemas, longest=longest_context(config, player.max_model_tokens))
         dump = stack.enter_context(DumpWriter(out_folder(config), config.step))

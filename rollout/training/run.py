@@ -27,6 +27,7 @@ from rich.console import Console
 
 from executor_service import ExecutorClient
 from fairbox.errors import ConfigError
+from fairbox.loading import load_apart, until_set
 from rollout.build import check_prompts, longest_context, open_loop
 from rollout.engines.weights import WeightedEngine
 from rollout.envs.base import Environment, EnvironmentWithServices
@@ -119,19 +120,21 @@ class TrainingRun:
 
 
 async def train(run: TrainingRun, *, executor: str, limiter: str, console: Console, stop: asyncio.Event) -> bool:
-    """Whether the last step was reached. The services are `host:port`. Raises FairboxError."""
+    """Whether the last step was reached. The services are `host:port`. Raises FairboxError, and Interrupted if `stop`
+    is set before the first step."""
     config = run.config
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(only_run(run.out))
         checkpoints = CheckpointStore(run.out / "checkpoints", keep=config.keep)
-        found = await asyncio.to_thread(newest, run, checkpoints)
-        learner = await stack.enter_async_context(open_learner(config, run.model_dir, found, out=run.out))
-        after = learner.steps_done
-        if found is not None:
-            console.print(f"going on after step {after} from {found.path}", soft_wrap=True)
-        loop = await stack.enter_async_context(
-            open_loop(config, run.model_dir, executor=executor, limiter=limiter, specs=run.specs)
-        )
+        async with until_set(stop):
+            found = await load_apart(partial(newest, run, checkpoints))
+            learner = await stack.enter_async_context(open_learner(config, run.model_dir, found, out=run.out))
+            after = learner.steps_done
+            if found is not None:
+                console.print(f"going on after step {after} from {found.path}", soft_wrap=True)
+            loop = await stack.enter_async_context(
+                open_loop(config, run.model_dir, executor=executor, limiter=limiter, specs=run.specs)
+            )
         client = await stack.enter_async_context(ExecutorClient(executor))
         held_out = run.held_out
         environments: list[Environment] = [run.environment, *([] if held_out is None else [held_out])]
@@ -187,7 +190,7 @@ async def open_learner(
         async with open_shards(plan, config.shards.count, address=config.ray_address, out=out) as sharded:
             yield sharded
     else:
-        yield await asyncio.to_thread(plan.load)
+        yield await load_apart(plan.load)
 
 
 def _metrics(trainer: Trainer, loop: AgentLoop) -> Iterator[Metric]:
