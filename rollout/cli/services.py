@@ -41,12 +41,10 @@ async def open_services(
     console.print("starting limiter and executor")
     limit = common_rate_limit(specs) or config.tool.rate_limit
     roots = environment.workspace_roots() if isinstance(environment, EnvironmentWithWorkspaces) else ()
+    both = [*config.words(), f"log_level={config.log_level}"]
     async with LocalStack(
-        limiter_args=[f"buckets.code.max_in_flight={limit}", *config.words()],
-        executor_args=[
-            *([f"workspace_roots={json.dumps([str(root) for root in roots])}"] if roots else []),
-            *config.words(),
-        ],
+        limiter_args=[f"buckets.code.max_in_flight={limit}", *both],
+        executor_args=[*([f"workspace_roots={json.dumps([str(root) for root in roots])}"] if roots else []), *both],
     ) as services:
         yield services.ports.limiter, services.ports.executor
 

@@ -20,6 +20,7 @@ _WATCH_S = 0.2
 class UpConfig(TelemetrySettings):
     """Settings of `fairbox up`; everything else is set on the services themselves."""
 
+    log_level: str = setting("warning", help="Least level that is logged: debug, info, warning or error.")
     max_in_flight: int = setting(10, least=1, help="Most programs in flight at once, over all clients.")
     limiter: str = setting("127.0.0.1:50052", help="Address that the limiter listens on.")
     limiter_admin: str = setting("127.0.0.1:50053", help="Address of its admin service.")

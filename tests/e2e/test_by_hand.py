@@ -152,6 +152,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     assert len(below) >= 2
     assert stop(running) == 130
     until_gone(below)
+    assert " INFO " not in (tmp_path / "up.log").read_text()
 
 
 def test_killing_the_command_ends_everything(tmp_path: Path) -> None:
