@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fairbox.errors import EXIT_INTERRUPTED, FairboxError, FieldErrors
 from fairbox.loading import leave
+from fairbox.version import installed_version
 from rollout.cli.commands import Commands, call
 
 __all__ = ["main"]
@@ -29,6 +30,9 @@ _COMMANDS: Commands = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code. An error that a user can cause is one sentence on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words == ["--version"]:
+        print(f"fairbox {installed_version()}")
+        return 0
     try:
         return leave(call("fairbox", _COMMANDS, words, kind="command"))
     except KeyboardInterrupt:  # before the command has begun, or after it has ended

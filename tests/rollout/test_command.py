@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fairbox.version import installed_version
 from rollout.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +95,17 @@ def test_help_lists_commands_and_settings(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rolout"]) == 2
-    assert "'rolout' is not a command; there are: rollout, up" in capsys.readouterr().err
+    assert main(["roolout"]) == 2
+    assert capsys.readouterr().err == "fairbox: 'roolout' is not a command; did you mean rollout?\n"
+    assert main(["data", "swebech"]) == 2
+    assert capsys.readouterr().err == "fairbox data: 'swebech' is not a subcommand; did you mean swebench?\n"
+    assert main(["dance"]) == 2
+    assert "'dance' is not a command; there are: rollout, up" in capsys.readouterr().err
     assert main([]) == 2
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"fairbox {installed_version()}\n"
+    assert main(["--help"]) == 0
+    assert "`fairbox --version`" in capsys.readouterr().out
