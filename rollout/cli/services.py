@@ -13,7 +13,9 @@ from rich.console import Console
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
 from fairbox.channels import open_channel
 from fairbox.errors import ConfigError, FairboxError
+from fairbox.grpc_errors import why_unavailable
 from fairbox.security import client_security
+from rollout.cli.commands import STARTS_SERVICES
 from rollout.config import RolloutConfig
 from rollout.envs.base import Environment, EnvironmentWithWorkspaces
 from rollout.stack import LocalStack
@@ -60,7 +62,7 @@ def refuse_foreign_security() -> None:
 async def _probe(target: str) -> None:
     """Raises FairboxError when no executor answers, before the model is loaded. Of several, with commas, one is enough:
     the client finds those that are there."""
-    problem: str | None = ""
+    problem = ""
     for address in target.split(","):
         async with open_channel(address.strip(), security=client_security()) as channel:
             stub = cast("ExecutorServiceAsyncStub", executor_pb2_grpc.ExecutorServiceStub(channel))
@@ -68,8 +70,5 @@ async def _probe(target: str) -> None:
                 await stub.GetStatus(executor_pb2.GetStatusRequest(), timeout=_PROBE_S)
                 return
             except grpc.aio.AioRpcError as error:
-                problem = error.details()
-    raise FairboxError(
-        f"no executor on {target}: {problem}; start one with `fairbox up`, or add --up to have limiter and executor "
-        "started for this run"
-    )
+                problem = why_unavailable(error.details() or error.code().name)
+    raise FairboxError(f"no executor on {target}: {problem}; {STARTS_SERVICES}, and --up does for this run alone")

@@ -42,7 +42,11 @@ ROOT = Path(__file__).parents[2]
         (["tool.num_workers=0"], "tool.num_workers is 0, must be at least 1"),
         (["tool.default_timeout=0"], "tool.default_timeout is 0.0, must be above 0 and at most 86400"),
         (["tool.sandbox_fusion_url=http://x/run_code"], "forwarding to another sandbox service is not part"),
-        (["executor=127.0.0.1:1"], "no executor on 127.0.0.1:1"),
+        (
+            ["executor=127.0.0.1:1"],
+            "no executor on 127.0.0.1:1: Connection refused; `fairbox up` starts limiter and executor on this machine, "
+            "and --up does for this run alone\n",
+        ),
         (["env=gsm9k"], "env is 'gsm9k', must be one of: "),
         (["env_config.promt=plain"], "did you mean env_config.prompt?"),
         (["reward=absent.yaml"], "absent.yaml: No such file or directory"),
