@@ -72,6 +72,18 @@ def test_bad_row_is_named_before_anything_starts(tmp_path: Path, capsys: pytest.
     )
 
 
+@pytest.mark.parametrize("setting", ["tools=", "reward=", "--config="])
+def test_a_broken_yaml_file_is_named_with_line_and_column(
+    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text("n: 1\nlimits: {max_turns: 2\nseed: 3\n")
+    assert main(["rollout", f"{setting}{path}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"fairbox rollout: {path}, line 3, column 5: ")
+    assert said.count("\n") == 1
+
+
 def test_absent_package_of_the_model_says_how_to_get_it(tmp_path: Path) -> None:
     program = (
         "import importlib.util, sys; find = importlib.util.find_spec\n"
