@@ -41,7 +41,7 @@ from rollout.loop.runner import Loop, RolloutRunner
 from rollout.loop.task import Task
 from rollout.metrics import RolloutMetrics
 from rollout.ray.cluster import ray_cluster
-from rollout.report import RunProgress, closing_table
+from rollout.report import FinishedRun, RunProgress, closing_table, write_summary
 from rollout.rewards import RewardServices
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.drift import DriftCounter
@@ -203,26 +203,29 @@ async def _roll(
 
         async with open_figures(config, figures_now):
             complete = await until_stopped(stop, runner.run(tasks))
-    wall_s = time.monotonic() - began
-    out = Console()
     drift = None if player.drift is None else player.drift.statistics()
-    figures, tools = player.engine(), player.tools()
-    out.print(
-        closing_table(metrics, planned=planned, wall_s=wall_s, dump=dump.path, engine=figures, tools=tools, drift=drift)
-    )
+    wall_s, engine, tools = time.monotonic() - began, player.engine(), player.tools()
+    _report(FinishedRun(metrics, planned, wall_s, dump.path, engine, tools, drift, complete), player)
+    if not complete:
+        console.print("interrupted; what had ended is in the dump")
+    return complete
+
+
+def _report(run: FinishedRun, player: Player) -> None:
+    """Prints the table, and writes its figures into a file. Raises DumpError."""
+    out = Console()
+    out.print(closing_table(run))
     if workers := player.workers():
         out.print(f"workers: {workers}")
-    out.print(f"every token, mask and logprob: {dump.path} (docs/rollout.md describes it)", soft_wrap=True)
-    out.print(f"check it against an independent forward pass: fairbox check-dump dump={dump.path}", soft_wrap=True)
+    out.print(f"every token, mask and logprob: {run.dump} (docs/rollout.md describes it)", soft_wrap=True)
+    out.print(f"the figures of this table, for programs: {write_summary(run)}", soft_wrap=True)
+    out.print(f"check the dump against an independent forward pass: fairbox check-dump dump={run.dump}", soft_wrap=True)
     if player.drift is not None and player.drift.first_fault is not None:
         out.print(
             f"the chat template does not fit the tokens, first in trajectory {player.drift.first_fault}: "
             "`fairbox check-template` says why",
             soft_wrap=True,
         )
-    if not complete:
-        console.print("interrupted; what had ended is in the dump")
-    return complete
 
 
 def out_folder(config: RolloutConfig) -> Path:
