@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import pty
-import select
-import shutil
 import subprocess
 import sys
-import termios
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +21,6 @@ from rollout.viewer.screens.row import RowScreen
 from rollout.viewer.widgets import table as table_module
 from rollout.viewer.widgets.document import DocumentView
 from rollout.viewer.widgets.tokens import TokenView
-from tests.executor.servers import SLOWNESS
 from tests.rollout.viewer.conftest import verl_row
 from tests.rollout.viewer.driver import DEADLINE_S, viewer
 
@@ -369,33 +362,6 @@ def test_no_terminal_is_one_sentence(played: Path) -> None:
     done = fairbox(str(played))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "fairbox view: the viewer needs a terminal\n"
-
-
-def test_a_folder_of_runs_shows_the_newest_in_a_real_terminal(played: Path, tmp_path: Path) -> None:
-    for age, name in enumerate(("the-newest-run", "another-run")):
-        shutil.copytree(played, tmp_path / name)
-        for path in (tmp_path / name).glob("*.jsonl"):
-            os.utime(path, (2e9 - age, 2e9 - age))
-    here, there = pty.openpty()
-    termios.tcsetwinsize(there, (24, 200))
-    command = [sys.executable, "-m", "rollout.cli", "view", str(tmp_path), "filter=masked"]
-    env = os.environ | {"TERM": "xterm-256color"}
-    with subprocess.Popen(command, cwd=ROOT, env=env, stdin=there, stdout=there, stderr=there) as process:
-        os.close(there)
-        shown, end = b"", time.monotonic() + DEADLINE_S * SLOWNESS
-        while b"the-newest-run" not in shown or b"masked" not in shown:
-            assert time.monotonic() < end, shown
-            if select.select([here], [], [], 1)[0]:
-                shown += os.read(here, 1 << 16)
-        os.write(here, b"q")
-        while process.poll() is None:
-            assert time.monotonic() < end
-            if select.select([here], [], [], 0.2)[0]:
-                with contextlib.suppress(OSError):  # the terminal has no other side any more
-                    os.read(here, 1 << 16)
-        os.close(here)
-    assert process.returncode == 0
-    assert b"another-run" not in shown
 
 
 def test_reading_dumps_costs_no_textual() -> None:
