@@ -15,6 +15,7 @@ from fairbox.loading import load_apart
 from fairbox.telemetry import open_traces
 from rollout.config import RolloutConfig
 from rollout.data.rows import DataError
+from rollout.data.swe.hub import is_dataset
 from rollout.engine_choice import open_engine
 from rollout.envs.base import EnvironmentSetup, EnvironmentWithTools
 from rollout.loop.agent_loop import AgentLoop
@@ -47,6 +48,9 @@ def tool_specs(config: RolloutConfig, environment: object = None) -> tuple[ToolS
 
 def environment_setup(config: RolloutConfig, *, data: str | None, limit: int) -> EnvironmentSetup:
     """What the run's environment is told, of the problems of `data`, `limit` at most. Raises FairboxError."""
+    if data is not None and is_dataset(data) and not Path(data).exists():
+        fetches = f"`hf download {data} --repo-type dataset --local-dir {data.partition('/')[2]}`"
+        raise DataError(f"{data}: is no file here; a data set of that name is fetched by {fetches}, then name its file")
     return EnvironmentSetup(
         data=None if data is None else Path(data),
         limit=limit,

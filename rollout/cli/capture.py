@@ -24,7 +24,10 @@ from rollout.engines.model_store import find_model
 class CaptureConfig(TelemetrySettings, CaptureSettings):
     """Settings of `fairbox capture`."""
 
-    model: str = setting("smollm2", help="Folder of a model in the layout of the Hugging Face hub, or smollm2.")
+    model: str = setting(
+        "smollm2",
+        help="Folder of a model in the layout of the Hugging Face hub, OWNER/NAME of one in its cache, or smollm2.",
+    )
     sampling: TokenChoice = setting(factory=TokenChoice, help="What requests get that say nothing.")
     engine: EngineSettings = setting(factory=EngineSettings, help="What samples the turns.")
 

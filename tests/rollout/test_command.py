@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,11 @@ ROOT = Path(__file__).parents[2]
         (["n=many"], "n is 'many'"),
         (["data=absent.jsonl"], "absent.jsonl: No such file or directory"),
         (["model=absent"], "model is 'absent', which is neither a folder nor one of: smollm2"),
+        (
+            ["data=nobody/no-such-rows"],
+            "nobody/no-such-rows: is no file here; a data set of that name is fetched by `hf download "
+            "nobody/no-such-rows --repo-type dataset --local-dir no-such-rows`, then name its file\n",
+        ),
         (["limits.max_turns=-1"], "limits.max_turns is -1, must be positive, or none"),
         (["sampling.temperature=-1"], "sampling.temperature is -1.0, must be from 0 to 10"),
         (["sampling.seed=-5"], "sampling.seed is -5"),
@@ -82,6 +88,36 @@ def test_a_broken_yaml_file_is_named_with_line_and_column(
     said = capsys.readouterr().err
     assert said.startswith(f"fairbox rollout: {path}, line 3, column 5: ")
     assert said.count("\n") == 1
+
+
+HUB = {"HF_ENDPOINT": "http://127.0.0.1:1", "no_proxy": "127.0.0.1"}
+"""No hub: nothing may be asked of it."""
+
+
+def test_a_model_of_the_hub_is_found_in_its_cache(tmp_path: Path, tiny_dir: Path) -> None:
+    def fairbox(model: str, *before: str) -> subprocess.CompletedProcess[str]:
+        program = "; ".join([*before, "import sys; from rollout.cli import main; sys.exit(main(sys.argv[1:]))"])
+        env = os.environ | HUB | {"HF_HOME": str(tmp_path), "FAIRBOX_CACHE": str(tmp_path / "ours")}
+        command = [sys.executable, "-c", program, "check-template", f"model={model}"]
+        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100)
+
+    cache = tmp_path / "hub" / "models--somebody--tiny"
+    shutil.copytree(tiny_dir, cache / "snapshots" / ("a" * 40))
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("a" * 40)
+    assert fairbox("somebody/tiny").returncode == 0
+    link = tmp_path / "ours" / "models" / "hub" / "somebody" / "tiny"  # the name that dumps show
+    assert link.resolve() == (cache / "snapshots" / ("a" * 40)).resolve()
+    assert (link / "config.json").is_file()
+    absent = fairbox("somebody/absent")
+    assert (absent.returncode, absent.stderr) == (
+        1,
+        "fairbox check-template: model is 'somebody/absent', which is neither a folder here nor in the hub's cache "
+        f"({tmp_path / 'hub'}): run `hf download somebody/absent` first\n",
+    )
+    without = fairbox("somebody/tiny", "import sys; sys.modules['huggingface_hub'] = None")
+    assert without.returncode == 1
+    assert without.stderr.endswith("the package huggingface_hub: run `pip install 'fairbox[engine]'`\n")
 
 
 def test_absent_package_of_the_model_says_how_to_get_it(tmp_path: Path) -> None:
