@@ -26,7 +26,7 @@ from prometheus_client.metrics_core import Metric
 from rich.console import Console
 
 from executor_service import ExecutorClient
-from fairbox.errors import ConfigError
+from fairbox.errors import ConfigError, FairboxError
 from fairbox.loading import load_apart, until_set
 from rollout.build import check_prompts, longest_context, open_loop
 from rollout.engines.weights import WeightedEngine
@@ -83,9 +83,13 @@ LOCK = "run.lock"
 
 @contextlib.contextmanager
 def only_run(out: Path) -> Iterator[None]:
-    """ConfigError where another run has the folder; it is made where it is not there."""
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / LOCK).open("a+", encoding="utf-8") as file:
+    """ConfigError where another run has the folder; it is made where it is not there. FairboxError if it can't be."""
+    with contextlib.ExitStack() as stack:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((out / LOCK).open("a+", encoding="utf-8"))
+        except OSError as error:
+            raise FairboxError(f"{out / LOCK}: can't be written: {error.strerror or error}") from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
