@@ -12,7 +12,7 @@ import grpc.aio
 
 from executor_service.model import Cause
 from fairbox.errors import FairboxError, FieldError
-from fairbox.grpc_errors import error_reason, field_errors, retry_after
+from fairbox.grpc_errors import error_reason, field_errors, retry_after, why_unavailable
 
 DRAINING = "DRAINING"
 """Reason of a server that ends, beside UNAVAILABLE."""
@@ -142,6 +142,6 @@ class RunLost(ExecutorError):  # noqa: N818
 
 def error_of_call(error: grpc.aio.AioRpcError, target: str) -> ExecutorError:
     """The typed error of a call that failed."""
-    message = f"executor on {target}: {error.details() or error.code().name}"
+    message = f"executor on {target}: {why_unavailable(error.details() or '') or error.code().name}"
     kind = _OF_REASON.get(error_reason(error)[0]) or _OF_CODE.get(error.code(), ExecutorUnavailable)
     return kind.from_call(message, error)

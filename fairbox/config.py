@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import io
 import itertools
 import os
 import re
@@ -143,7 +144,8 @@ def _build(cls: type[T], config: DictConfig) -> T:
     try:
         result = OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
-        raise ConfigError(_first_line(error)) from None
+        key = f"{error.full_key}: " if error.full_key else ""
+        raise ConfigError(key + _first_line(error)) from None
     assert isinstance(result, cls)
     check(result)
     validate = getattr(result, "validate", None)
@@ -189,14 +191,43 @@ def _tree(path: str) -> DictConfig:
 
 def _document(path: str) -> DictConfig | ListConfig:
     try:
-        if path.endswith(".toml"):
-            return OmegaConf.create(tomllib.loads(Path(path).read_text(encoding="utf-8")))
-        loaded: DictConfig | ListConfig = OmegaConf.load(path)
-        return loaded
+        data = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, tomllib.TOMLDecodeError, UnicodeDecodeError, OmegaConfBaseException) as error:
+    try:
+        text = data.decode()
+        if path.endswith(".toml"):
+            return OmegaConf.create(tomllib.loads(text))
+        loaded: DictConfig | ListConfig = OmegaConf.load(io.StringIO(text))
+        return loaded
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}, {_place(data[: error.start])}: is not UTF-8") from None
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError(f"{path}{_marked(error)}") from None
+    except yaml.reader.ReaderError as error:
+        place = _place(text.partition(chr(error.character))[0].encode())
+        raise ConfigError(f"{path}, {place}: character #x{error.character:04x} is not allowed") from None
+    except tomllib.TOMLDecodeError as error:
+        problem, at, place = str(error).rstrip(")").partition(" (at line ")
+        raise ConfigError(f"{path}, line {place}: {problem}" if at else f"{path}: {error}") from None
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"{path}: {_first_line(error)}") from None
+
+
+def _place(before: bytes) -> str:
+    """Line and column of what follows `before`, both from 1."""
+    lines = before.split(b"\n")
+    return f"line {len(lines)}, column {len(lines[-1].decode(errors='replace')) + 1}"
+
+
+def _marked(error: yaml.MarkedYAMLError) -> str:
+    """Where a YAML file is wrong, and what it is: follows its path."""
+    mark = error.problem_mark or error.context_mark
+    place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+    begin = error.context_mark
+    since = f", which begins in line {begin.line + 1}" if begin is not None and begin is not mark else ""
+    context = f" ({error.context}{since})" if error.context and error.problem else ""
+    return f"{place}: {error.problem or error.context}{context}"
 
 
 def _merge_file(config: DictConfig, path: str, known: list[Leaf]) -> DictConfig:

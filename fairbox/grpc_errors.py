@@ -81,6 +81,12 @@ async def _abort(context: Context, code: int, message: str, details: list[Messag
     raise AssertionError("abort() does not return")
 
 
+def why_unavailable(details: str) -> str:
+    """Why a service can't be reached: the last part of gRPC's own long text, such as "Connection refused"."""
+    line = " ".join(details.split())
+    return line.rpartition(": ")[2] if "last error: " in line else line
+
+
 def retry_after(error: grpc.aio.AioRpcError) -> float | None:
     """Seconds after which the server wants to be asked again, or None when it did not say."""
     for info in _details(error, error_details_pb2.RetryInfo):

@@ -6,13 +6,16 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fairbox.errors import ConfigError
+from fairbox.loading import load_apart
 from fairbox.telemetry import open_traces
 from rollout.config import RolloutConfig
 from rollout.data.rows import DataError
+from rollout.data.swe.hub import is_dataset
 from rollout.engine_choice import open_engine
 from rollout.envs.base import EnvironmentSetup, EnvironmentWithTools
 from rollout.loop.agent_loop import AgentLoop
@@ -45,6 +48,9 @@ def tool_specs(config: RolloutConfig, environment: object = None) -> tuple[ToolS
 
 def environment_setup(config: RolloutConfig, *, data: str | None, limit: int) -> EnvironmentSetup:
     """What the run's environment is told, of the problems of `data`, `limit` at most. Raises FairboxError."""
+    if data is not None and is_dataset(data) and not Path(data).exists():
+        fetches = f"`hf download {data} --repo-type dataset --local-dir {data.partition('/')[2]}`"
+        raise DataError(f"{data}: is no file here; a data set of that name is fetched by {fetches}, then name its file")
     return EnvironmentSetup(
         data=None if data is None else Path(data),
         limit=limit,
@@ -90,7 +96,7 @@ async def open_loop(
         services = await stack.enter_async_context(ToolServices(executor=executor, limiter=limiter))
         tools = await stack.enter_async_context(open_tools(tool_specs(config) if specs is None else specs, services))
         engine = await stack.enter_async_context(open_engine(config.engine, model_dir, ray_address=config.ray_address))
-        chat = config.chat.load(model_dir)
+        chat = await load_apart(partial(config.chat.load, model_dir))
         yield AgentLoop(
             engine=engine,
             chat=chat,

@@ -165,7 +165,10 @@ class RolloutConfig(TelemetrySettings):
     )
     keep_groups: int | None = setting(None, help="End when so many groups are complete, drop the rest; none: all.")
     time_limit_s: float | None = setting(None, help="Longest time of the run, seconds; what has not ended is dropped.")
-    model: str = setting("smollm2", help="Folder of a model in the layout of the Hugging Face hub, or smollm2.")
+    model: str = setting(
+        "smollm2",
+        help="Folder of a model in the layout of the Hugging Face hub, OWNER/NAME of one in its cache, or smollm2.",
+    )
     out: str | None = setting(None, help="Folder of the dump; none: a new one below out/, named by date and time.")
     step: int = setting(1, least=0, help="Training step; the dump is {step}.jsonl.")
     up: bool = setting(False, help="Start limiter and executor for this run, on free ports.")

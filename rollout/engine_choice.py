@@ -6,10 +6,12 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from fairbox.errors import ConfigError, FairboxError
 from fairbox.extras import require
+from fairbox.loading import load_apart
 from rollout.config import EngineSettings, LaunchSettings
 from rollout.engines.base import Engine
 from rollout.engines.replicated import ReplicatedEngine
@@ -39,7 +41,8 @@ async def open_engine(settings: EngineSettings, model_dir: Path, *, ray_address:
         if settings.launch.replicas:
             urls = await stack.enter_async_context(_launched(settings.launch, model_dir, ray_address))
             settings = replace(settings, urls=urls, launch=LaunchSettings())
-        yield await stack.enter_async_context(make_engine(settings, model_dir))
+        engine = await load_apart(partial(make_engine, settings, model_dir))  # the import of torch takes seconds
+        yield await stack.enter_async_context(engine)
 
 
 @contextlib.asynccontextmanager

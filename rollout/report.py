@@ -1,24 +1,35 @@
-"""What a person sees of a run: a progress bar while it goes on, a table when it has ended."""
+"""What a person sees of a run: a progress bar while it goes on, a table when it has ended; and the same figures for a
+program, `summary.json`."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
+import os
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from rollout.dump import DumpError
 from rollout.engines.base import EngineStatistics
 from rollout.metrics import RolloutMetrics
 from rollout.tokens.drift import DriftKind
 from rollout.tools.statistics import ToolStatistics
 
 Reason = TypeVar("Reason", bound=StrEnum)
+SUMMARY = "summary.json"
+"""Its name beside the dump."""
+_NOW = frozenset({"queued", "running", "waiting_for_worker", "waiting_for_lease", "sessions"})
+"""What engines and tools do now, which is nothing at the end."""
 
 
 class RunProgress:
@@ -55,19 +66,27 @@ class RunProgress:
         self._progress.update(self._task, completed=figures.trajectories, note=note)
 
 
-def closing_table(
-    figures: RolloutMetrics,
-    *,
-    planned: int,
-    wall_s: float,
-    dump: Path,
-    engine: EngineStatistics,
-    tools: Mapping[str, ToolStatistics] | None = None,
-    drift: Mapping[DriftKind, int] | None = None,
-) -> Table:
-    """Score and its parts, tokens, turns, tool calls by outcome, time by phase; `drift` is what was compared, where
-    something was."""
-    table = Table(title=f"{figures.trajectories} of {planned} rollouts in {wall_s:.0f} s", title_justify="left")
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """A run at its end."""
+
+    figures: RolloutMetrics
+    planned: int
+    """Trajectories that it was to hand over."""
+    wall_s: float
+    dump: Path
+    engine: EngineStatistics
+    tools: Mapping[str, ToolStatistics] = field(default_factory=dict)
+    drift: Mapping[DriftKind, int] | None = None
+    """What was compared; None: nothing was."""
+    complete: bool = True
+    """Whether every trajectory ended; False after a signal."""
+
+
+def closing_table(run: FinishedRun) -> Table:
+    """Score and its parts, tokens, turns, tool calls by outcome, time by phase."""
+    figures, engine = run.figures, run.engine
+    table = Table(title=f"{figures.trajectories} of {run.planned} rollouts in {run.wall_s:.0f} s", title_justify="left")
     table.add_column("what")
     table.add_column("value")
     mean = "none scored" if figures.mean_score is None else f"{figures.mean_score:.3f} over {figures.scored} scored"
@@ -80,7 +99,7 @@ def closing_table(
     table.add_row("stopped by", _counts(figures.stops))
     table.add_row("turns", f"{figures.turns}, {figures.turns / count:.1f} a rollout")
     table.add_row("tool calls", _counts(figures.outcomes))
-    for name, calls in (tools or {}).items():
+    for name, calls in run.tools.items():
         mean = "" if calls.mean_run_s is None else f", the last ones {calls.mean_run_s:.2f} s each"
         table.add_row(f"tool {name}", f"{calls.finished} calls answered, {calls.failed} failed{mean}")
     if conduct := _conduct(figures.flat()):
@@ -91,14 +110,57 @@ def closing_table(
         "tokens",
         f"{', '.join(f'{number} {kind}' for kind, number in figures.tokens.items())}; {cached}",
     )
-    if drift is not None:
-        table.add_row("tokens encoded anew", _counts(Counter({kind: n for kind, n in drift.items() if n})))
+    if run.drift is not None:
+        table.add_row("tokens encoded anew", _counts(Counter({kind: n for kind, n in run.drift.items() if n})))
     phases = (f"{phase.replace('_', ' ')} {seconds / count:.2f} s" for phase, seconds in figures.phase_s.items())
     table.add_row("time a rollout", ", ".join(phases))
     if engine.busy_s:
         table.add_row("engine speed", f"{engine.sampled_tokens / engine.busy_s:.0f} tokens/s")
-    table.add_row("dump", str(dump))
+    table.add_row("dump", str(run.dump))
     return table
+
+
+def write_summary(run: FinishedRun) -> Path:
+    """Writes the figures of `closing_table` and those that trainers log beside the dump, whole or not at all; the
+    file's path. Raises DumpError when it can't be written."""
+    figures = run.figures
+    summary = {
+        "complete": run.complete,
+        "dump": run.dump.name,
+        "wall_s": run.wall_s,
+        "planned": run.planned,
+        "finished": figures.trajectories,
+        "retried": figures.retried,
+        "masked": figures.masked,
+        "unscored": figures.unscored,
+        "scored": figures.scored,
+        "score_mean": figures.mean_score,
+        "own_code": figures.own_code,
+        "turns": figures.turns,
+        "stops": figures.stops,
+        "causes": figures.causes,
+        "tool_calls": figures.outcomes,
+        "tools": {name: _ended(each) for name, each in run.tools.items()},
+        "tokens": figures.tokens,
+        "phase_seconds": figures.phase_s,
+        "engine": _ended(run.engine),
+        "drift": run.drift,
+        "metrics": figures.flat(),
+    }
+    path = run.dump.with_name(SUMMARY)
+    unfinished = path.with_name(f".{SUMMARY}.{os.getpid()}")
+    try:
+        unfinished.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise DumpError(f"{path}: can't be written: {error.strerror or error}") from None
+    return path
+
+
+def _ended(statistics: EngineStatistics | ToolStatistics) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(statistics).items() if name not in _NOW}
 
 
 def _conduct(figures: Mapping[str, float]) -> str:

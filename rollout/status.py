@@ -22,6 +22,7 @@ from rich.text import Text
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
 from fairbox.channels import open_channel
 from fairbox.errors import FairboxError
+from fairbox.grpc_errors import why_unavailable
 from fairbox.security import ClientSecurity, client_security
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 
@@ -71,6 +72,12 @@ def is_complete(found: Mapping[str, Any]) -> bool:
     return not any(each["problem"] for each in (found["limiter"], *found["executors"]) if each is not None)
 
 
+def nothing_listens(found: Mapping[str, Any]) -> bool:
+    """Whether somebody's machine was reached, and refused the connection."""
+    asked = (found["limiter"], *found["executors"])
+    return any("Connection refused" in each["problem"] for each in asked if each is not None)
+
+
 async def _ask_limiter(target: str, security: ClientSecurity, timeout_s: float) -> dict[str, Any]:
     found: dict[str, Any] = {"target": target, "problem": "", "status": None, "leases": [], "leader": ""}
     async with open_channel(target, security=security) as channel:
@@ -117,8 +124,7 @@ def _sentence(error: grpc.aio.AioRpcError, timeout_s: float) -> str:
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return "is something else: it does not know this service (limiter: its admin port, 50053 by default)"
     if error.code() is grpc.StatusCode.UNAVAILABLE:
-        # gRPC's own text is long, and the last part of it says why.
-        return f"is not available: {details.rpartition(': ')[2] if 'last error: ' in details else details}"
+        return f"is not available: {why_unavailable(details)}"
     return f"refused: {error.code().name}: {details}"
 
 

@@ -192,7 +192,7 @@ def metrics_server(
 async def drain(config: ExecutorConfig, runs: Runs, sessions: Sessions) -> None:
     """Makes nothing new, and lets what runs come to its end."""
     counts = runs.statistics()
-    _LOG.info("ending: %d programs run, %d requests wait", counts.running, counts.queued)
+    _LOG.info("ending: %d programs are running, %d requests are waiting", counts.running, counts.queued)
     sessions.draining = True
     await runs.drain(config.drain_grace_s)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
@@ -33,6 +34,7 @@ from rollout.capture.recorder import Pending, Recorder
 from rollout.capture.replies import Answer
 from rollout.capture.requests import ChatRequest, RequestRules
 from rollout.capture.settings import CaptureSettings
+from rollout.capture.stops import find_stop, generate_until
 from rollout.capture.turns import parse_turn
 from rollout.engines.base import Engine, EngineUnavailable, GenerationRequest, GenerationResult, SamplingParams
 from rollout.tokens import ChatTemplate
@@ -227,7 +229,7 @@ class CaptureGateway:
             entry.recorder.reserve(pending, asked.params.max_new_tokens)
             params = replace(asked.params, max_new_tokens=pending.max_new_tokens)
             try:
-                result = await self._generate(entry, pending, params)
+                result = await self._generate(entry, pending, params, asked.stop_texts)
             except BaseException:
                 entry.recorder.abandon(pending)
                 raise
@@ -247,7 +249,9 @@ class CaptureGateway:
         self._figures.branches += answer.turn.reason is not None
         return answer
 
-    async def _generate(self, entry: Entry, pending: Pending, params: SamplingParams) -> GenerationResult:
+    async def _generate(
+        self, entry: Entry, pending: Pending, params: SamplingParams, stops: Sequence[str]
+    ) -> GenerationResult:
         request = GenerationRequest(
             request_id=uuid.uuid4().hex,
             trajectory_id=entry.trajectory_id,
@@ -258,7 +262,7 @@ class CaptureGateway:
         limit_s = self._settings.request_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                return await self.engine.generate(request)
+                return await generate_until(self.engine, request, stops, self.chat.turn_text)
         except FieldErrors as errors:
             raise bad_parameter(errors.errors[0].field.removeprefix("params."), errors.errors[0].problem) from None
         except EngineUnavailable as error:
@@ -274,7 +278,9 @@ class CaptureGateway:
         shown = text
         if stopped_at and stopped_at[0] != self.chat.end_of_turn and stopped_at[0] in params.stop_token_ids:
             shown = self.chat.turn_text(result.ids[:-1])
-        parsed = parse_turn(shown, self._format, asked.tools if asked.parse_calls else ())
+        parsed = parse_turn(
+            shown[: find_stop(shown, asked.stop_texts)], self._format, asked.tools if asked.parse_calls else ()
+        )
         turn = entry.recorder.commit(pending, result, parsed.message, text, params)
         return Answer(
             trajectory_id=entry.trajectory_id,

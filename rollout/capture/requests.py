@@ -56,6 +56,8 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 _DEPTH, _VALUES = 64, 200_000
 """Of a body."""
+_STOP_TEXTS = 4
+"""Of a request, special tokens aside: OpenAI's bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class ChatRequest:
     include_usage: bool = False
     logprobs: bool = False
     token_ids: bool = False
+    stop_texts: tuple[str, ...] = ()
+    """Texts that end the turn, beside the ids in `params`."""
     size: int = 0
     """Bytes of the body."""
 
@@ -88,7 +92,7 @@ class RequestRules:
     ignore: Collection[str] = ()
     """Parameters that are left out of requests before these are read."""
     special_tokens: Mapping[str, int] | None = None
-    """Text -> id; a `stop` must be one of them."""
+    """Text -> id; a `stop` that is one of them ends a turn at that id."""
     stop_token_ids: tuple[int, ...] = ()
     """What ends a turn."""
 
@@ -175,6 +179,7 @@ def parse_request(data: bytes, rules: RequestRules) -> ChatRequest:
         include_usage=asked.stream_options is not None and asked.stream_options.include_usage is True,
         logprobs=asked.logprobs,
         token_ids=asked.return_token_ids,
+        stop_texts=_stop_texts(asked.stop, rules),
         size=len(data),
     )
 
@@ -216,10 +221,15 @@ def _params(asked: _Body, rules: RequestRules) -> SamplingParams:
 
 
 def _stops(texts: Sequence[str], rules: RequestRules) -> tuple[int, ...]:
-    """Ids of the stop sequences: an engine stops at tokens, and only a special one is a token in every context."""
+    """Ids of the stop sequences that are special tokens."""
     known = rules.special_tokens or {}
-    for text in texts:
-        if text not in known:
-            problem = f"is {shorten(text)}, must be a special token of the model: turns end at tokens, not at text"
-            raise bad_parameter("stop", problem, code="unsupported_parameter")
-    return tuple(known[text] for text in texts if known[text] not in rules.stop_token_ids)
+    return tuple(known[text] for text in texts if text in known and known[text] not in rules.stop_token_ids)
+
+
+def _stop_texts(texts: Sequence[str], rules: RequestRules) -> tuple[str, ...]:
+    """The others. Raises ApiError."""
+    found = tuple(dict.fromkeys(text for text in texts if text not in (rules.special_tokens or {})))
+    if "" in found or len(found) > _STOP_TEXTS:
+        problem = f"is {shorten(list(texts))}, must be a text or up to {_STOP_TEXTS}, and none of them empty"
+        raise bad_parameter("stop", problem)
+    return found

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fairbox.errors import EXIT_FAILURE, FairboxError, FieldErrors
+from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, FairboxError, FieldErrors
+from fairbox.loading import leave
 from fairbox.user_code import find_user_code, foreign_package
+from fairbox.version import installed_version
 from rollout.cli.commands import Commands, call
 
 __all__ = ["main"]
@@ -29,9 +31,14 @@ _COMMANDS: Commands = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code. An error that a user can cause is one sentence on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words == ["--version"]:
+        print(f"fairbox {installed_version()}")
+        return 0
     find_user_code()
     try:
-        return call("fairbox", _COMMANDS, words, kind="command")
+        return leave(call("fairbox", _COMMANDS, words, kind="command"))
+    except KeyboardInterrupt:  # before the command has begun, or after it has ended
+        return leave(EXIT_INTERRUPTED)
     except ImportError as error:
         sentence = foreign_package(error)
         if sentence is None:

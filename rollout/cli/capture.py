@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 
 from fairbox.config import load, setting
 from fairbox.extras import require
+from fairbox.loading import Interrupted, load_apart, until_set
 from fairbox.serving import check_address, run_service
 from fairbox.telemetry import TelemetrySettings, open_telemetry
 from fairbox.tokens import read_token
@@ -23,7 +25,10 @@ from rollout.engines.model_store import find_model
 class CaptureConfig(TelemetrySettings, CaptureSettings):
     """Settings of `fairbox capture`."""
 
-    model: str = setting("smollm2", help="Folder of a model in the layout of the Hugging Face hub, or smollm2.")
+    model: str = setting(
+        "smollm2",
+        help="Folder of a model in the layout of the Hugging Face hub, OWNER/NAME of one in its cache, or smollm2.",
+    )
     sampling: TokenChoice = setting(factory=TokenChoice, help="What requests get that say nothing.")
     engine: EngineSettings = setting(factory=EngineSettings, help="What samples the turns.")
 
@@ -49,9 +54,12 @@ def main(argv: Sequence[str]) -> int:
         from rollout.tokens import ChatTemplate, HubTokenizer
 
         print(f"loading {model_dir.name}", file=sys.stderr)
-        chat = ChatTemplate(HubTokenizer(model_dir))
         telemetry = open_telemetry(config, service="capture", instance=f"{socket.gethostname()}:{config.listen}")
-        async with telemetry, open_engine(config.engine, model_dir, ray_address="auto") as engine:
+        async with telemetry, contextlib.AsyncExitStack() as stack:
+            async with until_set(stop):
+                chat = await load_apart(lambda: ChatTemplate(HubTokenizer(model_dir)))
+                opening = open_engine(config.engine, model_dir, ray_address="auto")
+                engine = await stack.enter_async_context(opening)
             gateway = CaptureGateway(
                 engine,
                 chat,
@@ -65,4 +73,8 @@ def main(argv: Sequence[str]) -> int:
                 print(f"{engine.model_name} on {url} (a trajectory per ID); Ctrl-C ends it", file=sys.stderr)
                 await stop.wait()
 
-    return run_service(serve, name="fairbox capture")
+    async def until_interrupted(stop: asyncio.Event) -> None:
+        with contextlib.suppress(Interrupted):  # before the model was loaded
+            await serve(stop)
+
+    return run_service(until_interrupted, name="fairbox capture")

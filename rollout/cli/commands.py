@@ -3,6 +3,7 @@ called, so that none pays for another."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,8 @@ from fairbox.errors import EXIT_USAGE
 
 Commands = Mapping[str, tuple[str, str]]
 """Word -> (module, what it does)."""
+STARTS_SERVICES = "`fairbox up` starts limiter and executor on this machine"
+"""What to do if nothing listens where a service is looked for."""
 
 
 def call(prog: str, commands: Commands, argv: Sequence[str], *, kind: str) -> int:
@@ -22,7 +25,9 @@ def call(prog: str, commands: Commands, argv: Sequence[str], *, kind: str) -> in
         return 0 if words else EXIT_USAGE
     word = words.pop(0)
     if word not in commands:
-        print(f"{prog}: {word!r} is not a {kind}; there are: {', '.join(commands)}", file=sys.stderr)
+        near = difflib.get_close_matches(word, commands, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(commands)}"
+        print(f"{prog}: {word!r} is not a {kind}; {hint}", file=sys.stderr)
         return EXIT_USAGE
     code: int = importlib.import_module(commands[word][0]).main(words)
     return code
@@ -31,4 +36,5 @@ def call(prog: str, commands: Commands, argv: Sequence[str], *, kind: str) -> in
 def _usage(prog: str, commands: Commands, kind: str) -> str:
     lines = [f"usage: {prog} {kind.upper()} [--name VALUE | name=VALUE ...]", "", f"{kind}s:"]
     lines += [f"  {name:<14} {text}" for name, (_, text) in commands.items()]
-    return "\n".join([*lines, "", f"`{prog} {kind.upper()} --help` lists the settings of a {kind}."])
+    lines += ["", f"`{prog} {kind.upper()} --help` lists the settings of a {kind}."]
+    return "\n".join([*lines, f"`{prog} --version` says which version it is."] if kind == "command" else lines)

@@ -6,6 +6,7 @@ Writes train.parquet, validation.parquet and left_out.jsonl into a folder; docs/
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -61,14 +62,17 @@ def main(argv: Sequence[str]) -> int:
     )
     out = Path(config.out).expanduser()
     records = itertools.islice(read_input(config.input, config.split, config.subset), config.limit)
+    clones = None if config.repos is None else Clones(Path(config.repos).expanduser())
     built = build(
         records,
-        None if config.repos is None else Clones(Path(config.repos).expanduser()),
+        clones,
         dialect=config.dialect,
         use_patch=config.use_patch,
         need_truth=config.need_truth,
     )
     write_left(out / "left_out.jsonl", built.left)
+    for repository, why in ({} if clones is None else clones.refused).items():
+        print(f"fairbox data swebench: {repository} {why}", file=sys.stderr)
     for line in _summary(built, out):
         print(line)
     write_tasks(out, built.tasks, config.validation, config.seed)

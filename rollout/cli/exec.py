@@ -18,6 +18,7 @@ from pathlib import Path
 from executor_service import (
     ExecutionResult,
     ExecutorClient,
+    ExecutorUnavailable,
     FileStatus,
     InputFile,
     Limits,
@@ -27,6 +28,7 @@ from executor_service import (
     Stream,
 )
 from fairbox.errors import ConfigError, FairboxError
+from rollout.cli.commands import STARTS_SERVICES
 
 _BY_SUFFIX = {
     ".c": "c",
@@ -72,7 +74,8 @@ def main(argv: Sequence[str]) -> int:
         result = asyncio.run(_execute_up(program) if options.up else _execute(options.executor, program))
         return _report(result, wanted)
     except FairboxError as error:
-        print(f"fairbox exec: {error}", file=sys.stderr)
+        hint = f"; {STARTS_SERVICES}" if isinstance(error, ExecutorUnavailable) and "refused" in str(error) else ""
+        print(f"fairbox exec: {error}{hint}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return _INTERRUPTED

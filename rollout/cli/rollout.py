@@ -21,6 +21,7 @@ from rich.console import Console
 
 from executor_service import ExecutorClient
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, ConfigError
+from fairbox.loading import Interrupted, load_apart, until_set
 from fairbox.serving import run_service, until_stopped
 from fairbox.telemetry import open_telemetry
 from rollout.build import check_prompts, environment_setup, longest_context, open_loop, tool_specs
@@ -41,7 +42,7 @@ from rollout.loop.runner import Loop, RolloutRunner
 from rollout.loop.task import Task
 from rollout.metrics import RolloutMetrics
 from rollout.ray.cluster import ray_cluster
-from rollout.report import RunProgress, closing_table
+from rollout.report import FinishedRun, RunProgress, closing_table, write_summary
 from rollout.rewards import RewardServices
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.drift import DriftCounter
@@ -101,7 +102,7 @@ async def _over_ray(
         nodes = sum(node["Alive"] for node in ray.nodes())
         if config.up and nodes > 1:
             raise ConfigError(f"up is set, but the {nodes} machines of the cluster can't reach services on this one")
-        chat = config.chat.load(model_dir)
+        chat = await load_apart(partial(config.chat.load, model_dir))
         async with RayLoops(factory, config.spread, chat=chat, sampling=config.sampling.params()) as loops:
             facts = await loops.facts()
             yield Player(
@@ -129,7 +130,10 @@ def main(argv: Sequence[str]) -> int:
 
     async def serve(stop: asyncio.Event) -> None:
         async with open_telemetry(config, service="rollout", instance=f"{socket.gethostname()}:{os.getpid()}"):
-            finished.append(await _run(config, environment, specs, model_dir, console, stop))
+            try:
+                finished.append(await _run(config, environment, specs, model_dir, console, stop))
+            except Interrupted:
+                console.print("interrupted before the first rollout")
 
     code = run_service(serve, name="fairbox rollout")
     if code == EXIT_INTERRUPTED or finished == [True]:
@@ -145,16 +149,17 @@ async def _run(
     console: Console,
     stop: asyncio.Event,
 ) -> bool:
-    """Whether every trajectory ended; False after a signal."""
+    """Whether every trajectory ended; False after a signal. Raises Interrupted for one before the first began."""
     async with contextlib.AsyncExitStack() as stack:
-        limiter, executor = await stack.enter_async_context(open_services(config, environment, specs, console))
-        console.print(f"loading {model_dir.name}" if config.engine.kind == "transformers" else "asking the servers")
-        player = await stack.enter_async_context(
-            open_player(config, model_dir, executor=executor, limiter=limiter, specs=specs)
-        )
-        if isinstance(environment, EnvironmentWithServices):
-            client = await stack.enter_async_context(ExecutorClient(executor))
-            environment.use(RewardServices(executor=client))
+        async with until_set(stop):
+            limiter, executor = await stack.enter_async_context(open_services(config, environment, specs, console))
+            console.print(f"loading {model_dir.name}" if config.engine.kind == "transformers" else "asking the servers")
+            player = await stack.enter_async_context(
+                open_player(config, model_dir, executor=executor, limiter=limiter, specs=specs)
+            )
+            if isinstance(environment, EnvironmentWithServices):
+                client = await stack.enter_async_context(ExecutorClient(executor))
+                environment.use(RewardServices(executor=client))
         tasks = list(environment.tasks())
         check_prompts(tasks, player.chat, player.schemas, longest=longest_context(config, player.max_model_tokens))
         dump = stack.enter_context(DumpWriter(out_folder(config), config.step))
@@ -200,26 +205,29 @@ async def _roll(
 
         async with open_figures(config, figures_now):
             complete = await until_stopped(stop, runner.run(tasks))
-    wall_s = time.monotonic() - began
-    out = Console()
     drift = None if player.drift is None else player.drift.statistics()
-    figures, tools = player.engine(), player.tools()
-    out.print(
-        closing_table(metrics, planned=planned, wall_s=wall_s, dump=dump.path, engine=figures, tools=tools, drift=drift)
-    )
+    wall_s, engine, tools = time.monotonic() - began, player.engine(), player.tools()
+    _report(FinishedRun(metrics, planned, wall_s, dump.path, engine, tools, drift, complete), player)
+    if not complete:
+        console.print("interrupted; what had ended is in the dump")
+    return complete
+
+
+def _report(run: FinishedRun, player: Player) -> None:
+    """Prints the table, and writes its figures into a file. Raises DumpError."""
+    out = Console()
+    out.print(closing_table(run))
     if workers := player.workers():
         out.print(f"workers: {workers}")
-    out.print(f"every token, mask and logprob: {dump.path} (docs/rollout.md describes it)", soft_wrap=True)
-    out.print(f"check it against an independent forward pass: fairbox check-dump dump={dump.path}", soft_wrap=True)
+    out.print(f"every token, mask and logprob: {run.dump} (docs/rollout.md describes it)", soft_wrap=True)
+    out.print(f"the figures of this table, for programs: {write_summary(run)}", soft_wrap=True)
+    out.print(f"check the dump against an independent forward pass: fairbox check-dump dump={run.dump}", soft_wrap=True)
     if player.drift is not None and player.drift.first_fault is not None:
         out.print(
             f"the chat template does not fit the tokens, first in trajectory {player.drift.first_fault}: "
             "`fairbox check-template` says why",
             soft_wrap=True,
         )
-    if not complete:
-        console.print("interrupted; what had ended is in the dump")
-    return complete
 
 
 def out_folder(config: RolloutConfig) -> Path:

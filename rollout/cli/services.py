@@ -13,7 +13,9 @@ from rich.console import Console
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
 from fairbox.channels import open_channel
 from fairbox.errors import FairboxError
+from fairbox.grpc_errors import why_unavailable
 from fairbox.security import client_security
+from rollout.cli.commands import STARTS_SERVICES
 from rollout.config import RolloutConfig
 from rollout.envs.base import Environment, EnvironmentWithWorkspaces
 from rollout.stack import LocalStack, refuse_foreign_security
@@ -42,12 +44,10 @@ async def open_services(
     limit = common_rate_limit(specs) or config.tool.rate_limit
     roots = environment.workspace_roots() if isinstance(environment, EnvironmentWithWorkspaces) else ()
     hold = max((settings.longest_hold_s for settings in _executor_settings(specs)), default=0.0)
+    both = [*config.words(), f"log_level={config.log_level}"]
     async with LocalStack(
-        limiter_args=[f"buckets.code.max_in_flight={limit}", f"buckets.code.max_hold_s={hold:g}", *config.words()],
-        executor_args=[
-            *([f"workspace_roots={json.dumps([str(root) for root in roots])}"] if roots else []),
-            *config.words(),
-        ],
+        limiter_args=[f"buckets.code.max_in_flight={limit}", f"buckets.code.max_hold_s={hold:g}", *both],
+        executor_args=[*([f"workspace_roots={json.dumps([str(root) for root in roots])}"] if roots else []), *both],
     ) as services:
         yield services.ports.limiter, services.ports.executor
 
@@ -60,7 +60,7 @@ def _executor_settings(specs: tuple[ToolSpec, ...]) -> list[ExecutorToolConfig]:
 async def _probe(target: str) -> None:
     """Raises FairboxError when no executor answers, before the model is loaded. Of several, with commas, one is enough:
     the client finds those that are there."""
-    problem: str | None = ""
+    problem = ""
     for address in target.split(","):
         async with open_channel(address.strip(), security=client_security()) as channel:
             stub = cast("ExecutorServiceAsyncStub", executor_pb2_grpc.ExecutorServiceStub(channel))
@@ -68,8 +68,5 @@ async def _probe(target: str) -> None:
                 await stub.GetStatus(executor_pb2.GetStatusRequest(), timeout=_PROBE_S)
                 return
             except grpc.aio.AioRpcError as error:
-                problem = error.details()
-    raise FairboxError(
-        f"no executor on {target}: {problem}; start one with `fairbox up`, or add --up to have limiter and executor "
-        "started for this run"
-    )
+                problem = why_unavailable(error.details() or error.code().name)
+    raise FairboxError(f"no executor on {target}: {problem}; {STARTS_SERVICES}, and --up does for this run alone")

@@ -14,7 +14,8 @@ from rich.console import Console
 from fairbox.config import load, setting
 from fairbox.errors import EXIT_FAILURE, ConfigError
 from fairbox.serving import run_service
-from rollout.status import as_tables, ask, is_complete
+from rollout.cli.commands import STARTS_SERVICES
+from rollout.status import as_tables, ask, is_complete, nothing_listens
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ def main(argv: Sequence[str]) -> int:
                 print(json.dumps(asked.result()))
             else:
                 Console().print(as_tables(asked.result()))
+                if nothing_listens(asked.result()):
+                    print(f"fairbox status: {STARTS_SERVICES}", file=sys.stderr)
         for task in (asked, stopped):
             task.cancel()
         await asyncio.wait([asked, stopped])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import sys
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED
 from fairbox.extras import require
+from fairbox.loading import Interrupted, until_set
 from fairbox.serving import run_service
 from fairbox.telemetry import open_telemetry
 from rollout.build import environment_setup, tool_specs
@@ -40,17 +42,25 @@ def main(argv: Sequence[str]) -> int:
     finished: list[bool] = []
 
     async def serve(stop: asyncio.Event) -> None:
-        async with (
-            open_telemetry(config, service="rollout", instance=f"{socket.gethostname()}:{os.getpid()}"),
-            open_services(config, environment, specs, console) as (limiter, executor),
-        ):
+        async with contextlib.AsyncExitStack() as stack:
+            async with until_set(stop):
+                instance = f"{socket.gethostname()}:{os.getpid()}"
+                await stack.enter_async_context(open_telemetry(config, service="rollout", instance=instance))
+                services = open_services(config, environment, specs, console)
+                limiter, executor = await stack.enter_async_context(services)
             finished.append(await train(run, executor=executor, limiter=limiter, console=console, stop=stop))
             if finished[-1]:
                 console.print(f"the trained model: {run.out / 'model'}", soft_wrap=True)
             else:
                 console.print(f"interrupted; resume=true out={run.out} goes on", soft_wrap=True)
 
-    code = run_service(serve, name="fairbox train")
+    async def until_interrupted(stop: asyncio.Event) -> None:
+        try:
+            await serve(stop)
+        except Interrupted:
+            console.print("interrupted before a step began")
+
+    code = run_service(until_interrupted, name="fairbox train")
     if code == EXIT_INTERRUPTED or finished == [True]:
         return code
     return code or EXIT_FAILURE

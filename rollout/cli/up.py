@@ -28,6 +28,7 @@ _MAX_HOLD_S = 3600.0
 class UpConfig(TelemetrySettings):
     """Settings of `fairbox up`; everything else is set on the services themselves."""
 
+    log_level: str = setting("warning", help="Least level that is logged: debug, info, warning or error.")
     max_in_flight: int = setting(10, least=1, help="Most programs in flight at once, over all clients.")
     python: str = setting(
         sys.executable, help="Interpreter for programs, which see its packages; that of this command by default."

@@ -155,6 +155,12 @@ def _typed(where: str) -> Iterator[None]:
         yield
     except TimeoutError:  # of asyncio and of aiohttp, which derives its own from it
         raise EngineUnavailable(f"{where}: no answer in time") from None
+    except aiohttp.ClientConnectorError as error:
+        if not isinstance(error.os_error, ConnectionRefusedError):
+            raise EngineUnavailable(f"{where}: {type(error).__name__}: {error}") from None
+        raise EngineUnavailable(
+            f"{where}: Connection refused; start the server, or set engine.urls to its address"
+        ) from None
     except (aiohttp.ClientError, OSError, RuntimeError) as error:
         raise EngineUnavailable(f"{where}: {type(error).__name__}: {error}") from None
 

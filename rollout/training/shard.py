@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from fairbox.errors import FairboxError
 from fairbox.ports import free_port
 from rollout.batch import RolloutBatch
-from rollout.training.checkpoints import read_state
+from rollout.training.checkpoints import read_state, write_failure
 from rollout.training.learner import Diverged, Learner, LearnerSettings
 from rollout.training.peers import ALONE, Peers, Ranks
 from rollout.training.policy import Policy, PolicySettings, Split
@@ -107,8 +107,7 @@ class Shard:
                 with path.open("wb") as file:
                     torch.save(state, file)
             except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
-                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-                return FairboxError(reason)
+                return FairboxError(write_failure(error))
         return None
 
     def write_model(self, folder: Path) -> FairboxError | None:

@@ -116,7 +116,7 @@ class RowFacts:
     index: int | None = _count("position in the run", "index", title="index", width=6)
     request_id: str = _text("its id", "request_id", title="request id", width=32)
     data_source: str = _text("where the problem comes from", "data_source", title="source", width=14)
-    masked: bool = _fact("true or false", lambda record: record.get("masked") is True, "text")
+    masked: bool = _fact("true or false", lambda record: record.get("masked") is True, "flag")
     outcomes: tuple[str, ...] = _fact(
         "outcome of one of its calls", lambda record: _of_calls(record, "outcome"), "text", name="outcome"
     )
@@ -146,7 +146,7 @@ def _columns() -> Iterable[Column[RowFacts]]:
         title, width, kind, help = fact["column"]
         yield Column(title, width, partial(_get, attribute), name=fact["name"] or attribute, kind=kind, help=help)
     broken = "true for a line that holds no row"
-    yield Column("", 0, lambda row: str(bool(row.problem)).lower(), name="broken", kind="text", help=broken)
+    yield Column("", 0, lambda row: str(bool(row.problem)).lower(), name="broken", kind="flag", help=broken)
     for name, help in _READ.items():
         yield Column("", 0, lambda row: None, name=name, kind="read", help=help)
 

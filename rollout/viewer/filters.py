@@ -1,7 +1,8 @@
 """Filters of rows, as a person types them: `score>0.5 stop_reason=turns not tool_calls>=2 text~"regex"`.
 
     filter      terms side by side, which must all hold; `not` before a term turns it round
-    term        FIELD OP VALUE, or a word or "quoted text" that the row's text must contain
+    term        FIELD OP VALUE, or a FIELD that is true or false, or a word or "quoted text" that the row's text must
+                contain
     OP          = != < <= > >= (numbers), ~ !~ (regular expression, found anywhere)
     VALUE       a word, "quoted text" with \\" and \\\\, or `none`: the row has no such value
 
@@ -44,6 +45,7 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
+_FLAGS: Mapping[str, bool] = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 JUDGED_S = 0.02
 """How long one `advance()` judges rows, but for the last of them."""
 
@@ -140,6 +142,10 @@ def _term(match: re.Match[str], extras: Collection[str]) -> _Term:
     elif text in ("or", "and"):
         problem = f"there is no {text}: all terms must hold; quote it to look for the word"
         raise FilterError(problem, match.start("text"))
+    elif text in FIELDS and FIELDS[text].kind == "flag":
+        term = _any_of(FIELDS[text], "true".__eq__)
+    elif text in extras:
+        term = _flag_or_word(text)
     else:
         term = _reading(FIELDS["text"], text_matcher(_unquoted(text)))
     return _Term(lambda facts, read: not term.test(facts, read), term.reads) if negative else term
@@ -163,6 +169,12 @@ def _comparison(field: Field, op: str, match: re.Match[str]) -> _Term:
     wanted, position = _unquoted(match["value"]), match.start("value")
     if op == "~":
         return _matching(field, wanted, position + match["value"].startswith('"'))
+    if field.kind == "flag":
+        if op != "=":
+            raise FilterError(f"{field.name} is true or false and has no size; use = or !=", match.start("op"))
+        if wanted.lower() not in _FLAGS:
+            raise FilterError(f"{field.name} is true or false, and not {wanted!r}", position)
+        return _any_of(field, str(_FLAGS[wanted.lower()]).lower().__eq__)
     if field.kind in ("text", "read") and op != "=":
         raise FilterError(f"{field.name} is a text and has no size; use = or ~", match.start("op"))
     if field.kind == "read":
@@ -174,9 +186,11 @@ def _comparison(field: Field, op: str, match: re.Match[str]) -> _Term:
     number = _float(wanted)
     if number is None and (op != "=" or field.kind == "number"):
         raise FilterError(f"{field.name} is compared with {wanted!r}, which is no number", position)
-    compare, plain = _COMPARE[op], wanted == wanted.lower()
+    compare, plain, flag = _COMPARE[op], wanted == wanted.lower(), _FLAGS.get(wanted.lower())
 
     def holds(each: object) -> bool:
+        if isinstance(each, bool) and op == "=":
+            return each is flag
         if isinstance(each, str):
             return op == "=" and (each.lower() if plain else each) == wanted
         return isinstance(each, int | float) and number is not None and compare(each, number)
@@ -208,6 +222,17 @@ def _any_of(field: Field, holds: Callable[[object], bool]) -> _Term:
         return any(map(holds, value)) if isinstance(value, tuple) else holds(value)
 
     return _Term(test)
+
+
+def _flag_or_word(name: str) -> _Term:
+    """Of a row whose field of that name is true or false, its value; of any other, whether its text has the word."""
+    word = _reading(FIELDS["text"], text_matcher(name))
+
+    def test(facts: RowFacts, read: Read) -> bool:
+        value = facts.extras.get(name)
+        return value if isinstance(value, bool) else word.test(facts, read)
+
+    return _Term(test, reads=True)
 
 
 def _reading(field: Field, pattern: re.Pattern[str]) -> _Term:

@@ -28,6 +28,8 @@ SLICE_BYTES = 1 << 20
 MAX_OPEN = 8
 """Indexes that are held; one of 100,000 rows takes about 100 MB."""
 SUFFIX = ".jsonl"
+_NO_STEP = "metrics.jsonl"
+"""What `fairbox train` writes beside its folder of steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,27 +146,25 @@ def step_order(step: Path) -> tuple[bool, int, str]:
 
 
 class DumpFolder:
-    """The dumps below `path`, a folder with `{step}.jsonl` files, or one such file. Raises ConfigError if it is
-    neither; an empty folder is one whose first step is still to come. May be used from any thread."""
+    """The dumps below `path`, a folder with `{step}.jsonl` files, one such file, or a folder that holds runs, of which
+    it takes the one that was written to last. Raises ConfigError if it is none of them; an empty folder is one whose
+    first step is still to come. May be used from any thread."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path if path.is_file() else _run_in(path)
+        """The file, or the folder with the steps."""
         self.steps: tuple[Path, ...] = (path,) if path.is_file() else ()
         """The files, in their order."""
         self._is_file = path.is_file()
         self.open: Callable[[Path], StepFile] = lru_cache(MAX_OPEN)(StepFile)
         """The index of a step, which may have to be built: `advance()` it until it is complete."""
-        if not self._is_file and not path.is_dir():
-            raise ConfigError(f"path is {str(path)!r}, which is neither a folder nor a file")
-        if not self.refresh():
-            self._refuse_parent_of_runs()
+        self.refresh()
 
     def refresh(self) -> tuple[Path, ...]:
         """Looks for new steps. A folder that can't be read keeps the steps that it had."""
         if not self._is_file:
             with contextlib.suppress(OSError):
-                files = [path for path in self.path.iterdir() if path.suffix == SUFFIX and path.is_file()]
-                self.steps = tuple(sorted(files, key=step_order))
+                self.steps = tuple(sorted(filter(_is_step, self.path.iterdir()), key=step_order))
         return self.steps
 
     def named(self, label: str) -> Path:
@@ -176,12 +176,22 @@ class DumpFolder:
             raise ConfigError(f"step is {label!r}; {self.path} has {known or 'no steps yet'}")
         return found
 
-    def _refuse_parent_of_runs(self) -> None:
-        try:
-            newest = max(self.path.glob(f"*/*{SUFFIX}"), key=lambda file: file.stat().st_mtime, default=None)
-            next(self.path.iterdir(), None)
-        except OSError as error:
-            raise ConfigError(f"path is {str(self.path)!r}: {error.strerror or error}") from None
-        if newest is not None:
-            problem = f"holds runs and no step itself; the newest is {newest.parent}"
-            raise ConfigError(f"path is {str(self.path)!r}, which {problem}")
+
+def _is_step(path: Path) -> bool:
+    return path.suffix == SUFFIX and path.name != _NO_STEP and path.is_file()
+
+
+def _run_in(path: Path) -> Path:
+    """The folder itself if it has steps, or none is below it either; else that of the step below it that was written
+    to last: of `fairbox rollout` in a folder of the run, of `fairbox train` in its folder `rollouts`."""
+    if not path.is_dir():
+        raise ConfigError(f"path is {str(path)!r}, which is neither a folder nor a file")
+    try:
+        next(path.iterdir(), None)
+        for patterns in (("*",), ("rollouts/*", "*/*", "*/rollouts/*")):
+            files = [file for each in patterns for file in path.glob(each) if _is_step(file)]
+            if files:
+                return max(files, key=lambda file: file.stat().st_mtime).parent
+    except OSError as error:
+        raise ConfigError(f"path is {str(path)!r}: {error.strerror or error}") from None
+    return path

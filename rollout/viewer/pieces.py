@@ -126,7 +126,8 @@ def find_tokenizer(name: str) -> Path:
     folder = folder.parent if folder.name == _FILE else folder
     if name and folder.is_dir():
         return folder
-    for cached in sorted(cache_dir().glob("models/*/*")):
+    models = cache_dir() / "models"
+    for cached in sorted([*models.glob("*/*"), *models.glob("hub/*/*")]):
         if cached.name == name and (cached / _FILE).is_file():
             return cached
     raise DecoderError(f"no tokenizer is known for model {name!r}; set tokenizer to its folder to see tokens")

@@ -127,7 +127,7 @@ def test_status_of_nothing_is_one_line_each() -> None:
     assert done.returncode == 1
     assert done.stdout.count("on 127.0.0.1:1 is not available: ") == 2
     assert done.stdout.count("\n") == 2
-    assert "Traceback" not in done.stderr + done.stdout
+    assert done.stderr == "fairbox status: `fairbox up` starts limiter and executor on this machine\n"
 
 
 def test_a_missing_port_is_one_sentence(service: Service) -> None:
@@ -152,6 +152,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     assert len(below) >= 2
     assert stop(running) == 130
     until_gone(below)
+    assert " INFO " not in (tmp_path / "up.log").read_text()
 
 
 def test_killing_the_command_ends_everything(tmp_path: Path) -> None:
@@ -167,7 +168,14 @@ def test_killing_the_command_ends_everything(tmp_path: Path) -> None:
     [
         (["up", "max_in_flght=3"], "max_in_flght (max_in_flght) is not a setting; did you mean max_in_flight?"),
         (["exec", "/nonexistent/file.py"], "/nonexistent/file.py: No such file or directory"),
-        (["exec", "--executor", "127.0.0.1:1", "-c", "1"], "127.0.0.1:1"),
+        (
+            ["exec", "--executor", "127.0.0.1:1", "-c", "1"],
+            "fairbox exec: executor on 127.0.0.1:1: Connection refused; `fairbox up` starts limiter and executor",
+        ),
+        (
+            ["capture", "engine.kind=sglang", "engine.urls=[http://127.0.0.1:1]"],
+            "fairbox capture: http://127.0.0.1:1/model_info: Connection refused; start the server, or set engine.urls",
+        ),
         (["rollout", "data=/nonexistent.jsonl"], "/nonexistent.jsonl"),
         (["dance"], "dance"),
     ],

@@ -102,6 +102,28 @@ def test_unknown_keys_of_a_file_are_refused(tmp_path: Path, text: str, message: 
         config("--config", str(path))
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "place"),
+    [
+        ("app.yaml", b"count: 1\nlimits:\n  max: [1\nratio: 2\n", "line 4, column 6: "),
+        ("app.yaml", b"count: 1\ncount: 2\n", "line 2, column 1: found duplicate key count"),
+        ("app.yaml", b"count: 1\n\tratio: 2\n", "line 2, column "),
+        ("app.yaml", "name: ä\nother: ö\x01\n".encode(), "line 2, column 9: character #x0001 is not allowed"),
+        ("app.yaml", b"count: 1\nname: \xff\n", "line 2, column 7: is not UTF-8"),
+        ("app.toml", b"count = 1\nratio = \n", "line 2, column 9: Invalid value"),
+    ],
+)
+def test_a_file_that_is_no_yaml_is_named_with_line_and_column(
+    tmp_path: Path, name: str, text: bytes, place: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(text)
+    with pytest.raises(ConfigError) as raised:
+        config("--config", str(path))
+    assert str(raised.value).startswith(f"{path}, {place}")
+    assert "\n" not in str(raised.value)
+
+
 def test_unknown_variables_are_refused_but_those_of_kubernetes_services_are_not_ours() -> None:
     assert config(APP_PORT="tcp://10.0.0.1:1", APP_SERVICE_HOST="10.0.0.1", APP_PORT_1_TCP_ADDR="x") == Config()
     with pytest.raises(ConfigError, match="environment variable APP_LIMITZ"):

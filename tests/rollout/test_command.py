@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from fairbox.version import installed_version
 from rollout.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +24,11 @@ ROOT = Path(__file__).parents[2]
         (["n=many"], "n is 'many'"),
         (["data=absent.jsonl"], "absent.jsonl: No such file or directory"),
         (["model=absent"], "model is 'absent', which is neither a folder nor one of: smollm2"),
+        (
+            ["data=nobody/no-such-rows"],
+            "nobody/no-such-rows: is no file here; a data set of that name is fetched by `hf download "
+            "nobody/no-such-rows --repo-type dataset --local-dir no-such-rows`, then name its file\n",
+        ),
         (["limits.max_turns=-1"], "limits.max_turns is -1, must be positive, or none"),
         (["sampling.temperature=-1"], "sampling.temperature is -1.0, must be from 0 to 10"),
         (["sampling.seed=-5"], "sampling.seed is -5"),
@@ -42,7 +49,11 @@ ROOT = Path(__file__).parents[2]
         (["tool.default_timeout=0"], "tool.default_timeout is 0.0, must be above 0 and at most 86400"),
         (["tool.sandbox_fusion_url=http://x:8080"], "tool.sandbox_fusion_url is 'http://x:8080', has no path"),
         (["tool.sandbox_fusion_url=http://x/run_code", "tool.mode=session"], "tool.mode is 'session', must be program"),
-        (["executor=127.0.0.1:1"], "no executor on 127.0.0.1:1"),
+        (
+            ["executor=127.0.0.1:1"],
+            "no executor on 127.0.0.1:1: Connection refused; `fairbox up` starts limiter and executor on this machine, "
+            "and --up does for this run alone\n",
+        ),
         (["env=gsm9k"], "env is 'gsm9k', must be one of: "),
         (["env_config.promt=plain"], "did you mean env_config.prompt?"),
         (["reward=absent.yaml"], "absent.yaml: No such file or directory"),
@@ -66,6 +77,48 @@ def test_bad_row_is_named_before_anything_starts(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().err == (
         f"fairbox rollout: {tmp_path / 'rows.jsonl'}:2: answer must have a number after ####, but ends with '1'\n"
     )
+
+
+@pytest.mark.parametrize("setting", ["tools=", "reward=", "--config="])
+def test_a_broken_yaml_file_is_named_with_line_and_column(
+    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text("n: 1\nlimits: {max_turns: 2\nseed: 3\n")
+    assert main(["rollout", f"{setting}{path}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"fairbox rollout: {path}, line 3, column 5: ")
+    assert said.count("\n") == 1
+
+
+HUB = {"HF_ENDPOINT": "http://127.0.0.1:1", "no_proxy": "127.0.0.1"}
+"""No hub: nothing may be asked of it."""
+
+
+def test_a_model_of_the_hub_is_found_in_its_cache(tmp_path: Path, tiny_dir: Path) -> None:
+    def fairbox(model: str, *before: str) -> subprocess.CompletedProcess[str]:
+        program = "; ".join([*before, "import sys; from rollout.cli import main; sys.exit(main(sys.argv[1:]))"])
+        env = os.environ | HUB | {"HF_HOME": str(tmp_path), "FAIRBOX_CACHE": str(tmp_path / "ours")}
+        command = [sys.executable, "-c", program, "check-template", f"model={model}"]
+        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100)
+
+    cache = tmp_path / "hub" / "models--somebody--tiny"
+    shutil.copytree(tiny_dir, cache / "snapshots" / ("a" * 40))
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("a" * 40)
+    assert fairbox("somebody/tiny").returncode == 0
+    link = tmp_path / "ours" / "models" / "hub" / "somebody" / "tiny"  # the name that dumps show
+    assert link.resolve() == (cache / "snapshots" / ("a" * 40)).resolve()
+    assert (link / "config.json").is_file()
+    absent = fairbox("somebody/absent")
+    assert (absent.returncode, absent.stderr) == (
+        1,
+        "fairbox check-template: model is 'somebody/absent', which is neither a folder here nor in the hub's cache "
+        f"({tmp_path / 'hub'}): run `hf download somebody/absent` first\n",
+    )
+    without = fairbox("somebody/tiny", "import sys; sys.modules['huggingface_hub'] = None")
+    assert without.returncode == 1
+    assert without.stderr.endswith("the package huggingface_hub: run `pip install 'fairbox[engine]'`\n")
 
 
 def test_absent_package_of_the_model_says_how_to_get_it(tmp_path: Path) -> None:
@@ -95,6 +148,17 @@ def test_help_lists_commands_and_settings(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rolout"]) == 2
-    assert "'rolout' is not a command; there are: rollout, up" in capsys.readouterr().err
+    assert main(["roolout"]) == 2
+    assert capsys.readouterr().err == "fairbox: 'roolout' is not a command; did you mean rollout?\n"
+    assert main(["data", "swebech"]) == 2
+    assert capsys.readouterr().err == "fairbox data: 'swebech' is not a subcommand; did you mean swebench?\n"
+    assert main(["dance"]) == 2
+    assert "'dance' is not a command; there are: rollout, up" in capsys.readouterr().err
     assert main([]) == 2
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"fairbox {installed_version()}\n"
+    assert main(["--help"]) == 0
+    assert "`fairbox --version`" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -106,7 +107,10 @@ async def test_interrupted_run_keeps_what_had_ended(tmp_path: Path, model_dir: P
     assert process.returncode == 130
     assert b"interrupted; what had ended is in the dump" in errors
     assert b"Traceback" not in errors
-    assert 1 <= len(list(read_dump(tmp_path / "1.jsonl"))) < 64
+    kept = len(list(read_dump(tmp_path / "1.jsonl")))
+    assert 1 <= kept < 64
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["complete"], summary["finished"], summary["planned"]) == (False, kept, 64)
 
 
 def test_a_run_over_ray_is_a_run(tmp_path: Path, model_dir: Path) -> None:

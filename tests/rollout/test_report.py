@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from executor_service import Cause
+from rollout.dump import DumpError
 from rollout.engines import EngineStatistics
 from rollout.loop import PhaseTimes, RequestState, StopReason, ToolCallRecord, TrajectoryResult
 from rollout.metrics import RolloutMetrics
-from rollout.report import closing_table
+from rollout.report import FinishedRun, closing_table, write_summary
 from rollout.rewards import Reward
 from rollout.tools import ToolOutcome
 from tests.interop.results import result, sampled, tool
@@ -31,8 +34,8 @@ def masked() -> TrajectoryResult:
 
 def shown(summary: RolloutMetrics, engine: EngineStatistics) -> str:
     text = io.StringIO()
-    table = closing_table(summary, planned=4, wall_s=12.0, dump=Path("out/1.jsonl"), engine=engine)
-    Console(file=text, width=160).print(table)
+    run = FinishedRun(summary, planned=4, wall_s=12.0, dump=Path("out/1.jsonl"), engine=engine)
+    Console(file=text, width=160).print(closing_table(run))
     return text.getvalue()
 
 
@@ -95,3 +98,15 @@ def test_table_tells_how_repositories_were_searched() -> None:
     assert "1.5 calls a turn, 3.0 files read, 25% of calls repeated, a right file seen by 0%" in shown(
         summary, EngineStatistics()
     )
+
+
+def test_a_summary_without_a_score_has_none_and_one_that_cant_be_written_says_so(tmp_path: Path) -> None:
+    figures = RolloutMetrics()
+    figures.add(masked())
+    run = FinishedRun(figures, planned=4, wall_s=12.0, dump=tmp_path / "1.jsonl", engine=EngineStatistics())
+    path = write_summary(run)
+    found = json.loads(path.read_text())
+    assert (found["score_mean"], found["finished"], found["tool_calls"]) == (None, 1, {"ok": 1})
+    with pytest.raises(DumpError, match=r"nowhere/summary\.json: can't be written: No such file or directory"):
+        write_summary(dataclasses.replace(run, dump=tmp_path / "nowhere" / "1.jsonl"))
+    assert [each.name for each in tmp_path.iterdir()] == ["summary.json"]

@@ -124,7 +124,8 @@ async def test_recovering_and_standing_by_are_told(tmp_path: Path) -> None:
 async def test_who_does_not_answer_is_one_line_each() -> None:
     async with limiter_server() as server:
         code, out, err = await status(f"limiter={server.address}", "executor=127.0.0.1:1,127.0.0.1:2", "timeout_s=2")
-    assert (code, err) == (1, "")
+    hint = "fairbox status: `fairbox up` starts limiter and executor on this machine\n"
+    assert (code, err) == (1, hint)
     lines = out.splitlines()
     assert lines[0].startswith(f"limiter on {server.address} is something else: it does not know this service")
     assert [line.partition(":1 ")[0] for line in lines if line.startswith("executor on 127.0.0.1:1 is not av")]

@@ -81,15 +81,33 @@ class Clones:
         if not folder.is_dir():
             raise TreeError(f"{folder}: is no folder")
         self._folder = folder
+        self.refused: dict[Path, str] = {}
+        """Repositories that are there and were not read, with why."""
 
     def tree(self, repo: str, commit: str | None) -> GitTree | None:
         """The commit, or HEAD if none is named; None if there is no such repository, or it doesn't have the commit."""
         for name in (repo.replace("/", "__"), repo):
             for repository in (self._folder / name, self._folder / f"{name}.git"):
-                if repository.is_dir() and repository.resolve().is_relative_to(self._folder.resolve()):
-                    found = _commit(repository, commit or "HEAD")
-                    return None if found is None else GitTree(repository, found)
+                if not repository.is_dir():
+                    continue
+                if not repository.resolve().is_relative_to(self._folder.resolve()):
+                    self.refused[repository] = f"leads out of the folder, to {repository.resolve()}: move it here"
+                    continue
+                found = self._commit(repository, commit or "HEAD")
+                return None if found is None else GitTree(repository, found)
         return None
+
+    def _commit(self, repository: Path, name: str) -> str | None:
+        words = ("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+        try:
+            return run_git(repository, *words).decode().strip()
+        except TreeError as error:
+            if "dubious ownership" in str(error):
+                allows = f"`git config --global --add safe.directory {repository.resolve()}`"
+                self.refused[repository] = f"belongs to another user: {allows} lets git read it"
+            elif "Needed a single revision" not in str(error):  # it has no such commit, which is nothing special
+                self.refused[repository] = str(error).removeprefix(f"{repository}: ")
+            return None
 
 
 def run_git(repository: Path, *words: str, text: bytes = b"", env: Mapping[str, str] | None = None) -> bytes:
@@ -106,13 +124,6 @@ def diff_text(repository: Path, old: str, new: str, paths: Sequence[str]) -> str
     prefixes = ("--src-prefix=a/", "--dst-prefix=b/", "--diff-algorithm=myers", "--submodule=short")
     words = ("--literal-pathspecs", "diff-tree", "-r", *form, *prefixes, "--end-of-options", old, new, "--", *paths)
     return _text(run_git(repository, *words))
-
-
-def _commit(repository: Path, name: str) -> str | None:
-    try:
-        return run_git(repository, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}").decode().strip()
-    except TreeError:
-        return None
 
 
 def _text(content: bytes) -> str:

@@ -93,6 +93,45 @@ def test_mine_and_swebench_agree(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"{records[0]['instance_id']}: had another truth, the made one is taken" in capsys.readouterr().out
 
 
+def test_a_repository_that_is_there_and_not_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "repos" / "o__damaged" / ".git").mkdir(parents=True)
+    commit(new(tmp_path / "elsewhere"), "base", {"p/m.py": OLD})
+    (tmp_path / "repos" / "o__linked").symlink_to(tmp_path / "elsewhere")
+    rows = [
+        row(instance_id=name, repo=f"o/{name}", base_commit=None) for name in ("damaged", "linked", "absent", "one")
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    repos = tmp_path / "repos"
+    words = [f"input={tmp_path / 'rows.jsonl'}", f"repos={repos}", f"out={tmp_path / 'out'}", "validation=1"]
+    assert main(["data", "swebench", *words]) == 0
+    linked, damaged = sorted(capsys.readouterr().err.splitlines(), reverse=True)
+    where = (tmp_path / "elsewhere").resolve()
+    assert linked == f"fairbox data swebench: {repos / 'o__linked'} leads out of the folder, to {where}: move it here"
+    assert damaged.startswith(
+        f"fairbox data swebench: {repos / 'o__damaged'} git rev-parse: fatal: not a git repository"
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_repository_of_another_user_is_named_with_what_lets_git_read_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = new(tmp_path / "repos" / "o__proj")
+    commit(repository, "base", {"p/m.py": OLD})
+    os.chown(repository, 12345, 12345)
+    os.chown(repository / ".git", 12345, 12345)
+    monkeypatch.setenv("HOME", str(tmp_path))  # the user's own configuration may declare everything safe
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    rows = [row(instance_id=name, repo="o/proj", base_commit=None) for name in ("a", "b")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    words = [f"input={tmp_path / 'rows.jsonl'}", f"repos={repository.parent}", f"out={tmp_path / 'out'}"]
+    assert main(["data", "swebench", *words, "validation=1"]) == 0
+    assert capsys.readouterr().err == (
+        f"fairbox data swebench: {repository} belongs to another user: "
+        f"`git config --global --add safe.directory {repository.resolve()}` lets git read it\n"
+    )
+
+
 class _Hub(http.server.BaseHTTPRequestHandler):
     """What a hub answers to who asks for parquet files; `content` is that of the one file."""
 

@@ -23,10 +23,25 @@ from rollout.viewer.lookup import QueryError, parse_query, search
 from tests.rollout.viewer.conftest import verl_row
 
 RECORDS: list[dict[str, Any]] = [
-    {"score": 1, "stop_reason": "answered", "cause": "POLICY", "turns": 2, "uid": "a", "output": "Say #### 6"},
-    {"score": 0.5, "stop_reason": "turns", "cause": "POLICY", "turns": 8, "uid": "a", "output": "say no", "acc": 1},
+    {
+        "score": 1,
+        "stop_reason": "answered",
+        "cause": "POLICY",
+        "turns": 2,
+        "uid": "a",
+        "output": "Say #### 6",
+        "right": True,
+    },
+    {"score": 0.5, "stop_reason": "turns", "cause": "POLICY", "turns": 8, "uid": "a", "output": "say right", "acc": 1},
     {"score": None, "masked": True, "stop_reason": "infra", "cause": "INFRA", "uid": "b", "error": "gone away"},
-    {"score": -2, "stop_reason": "answered", "turns": 3, "uid": "b", "tool_calls": [{"outcome": "time_limit"}]},
+    {
+        "score": -2,
+        "stop_reason": "answered",
+        "turns": 3,
+        "uid": "b",
+        "tool_calls": [{"outcome": "time_limit"}],
+        "right": False,
+    },
 ]
 
 
@@ -56,6 +71,20 @@ def passing(expression: str) -> list[int]:
         ("uid=b not masked=true", [4]),
         ("not uid=a not not uid=b", [3, 4]),
         ("broken=true", [5]),
+        ("broken", [5]),
+        ("masked", [3]),
+        ("not masked not broken", [1, 2, 4]),
+        ("masked=true", [3]),
+        ("masked=True", [3]),
+        ("masked=yes", [3]),
+        ("masked=1", [3]),
+        ("masked=false broken=no", [1, 2, 4]),
+        ("masked!=True", [1, 2, 4, 5]),
+        ('"masked"', []),
+        ("right", [1, 2]),
+        ("right=true", [1]),
+        ("right=False", [4]),
+        ("right!=true", [2, 3, 4, 5]),
         ("outcome=time_limit", [4]),
         ("outcome!=time_limit uid=b", [3]),
         ("acc=1", [2]),
@@ -84,6 +113,8 @@ def test_filter_passes(expression: str, lines: list[int]) -> None:
         ("score>high", 6, "score is compared with 'high', which is no number"),
         ("score>none", 5, "none has no size"),
         ("uid>3", 3, "uid is a text and has no size"),
+        ("masked>0", 6, "masked is true or false and has no size"),
+        ("masked=maybe", 7, "masked is true or false, and not 'maybe'"),
         ("output<3", 6, "output is a text and has no size"),
         ("> 3", 0, "> needs a field before it"),
         ("score>1 or uid=a", 8, "there is no or: all terms must hold"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -173,11 +174,18 @@ def test_steps_are_ordered_by_number(write: Callable[..., Path], tmp_path: Path)
     assert [step.stem for step in folder.refresh()] == ["007", "9", "10", "11", "100", "val"]
 
 
-def test_folder_of_runs_names_the_newest(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "1.jsonl").write_text("")
-    with pytest.raises(ConfigError, match=r"holds runs and no step itself; the newest is .*run"):
-        DumpFolder(tmp_path)
+def test_a_folder_of_runs_is_the_one_that_was_written_to_last(tmp_path: Path) -> None:
+    for age, name in enumerate(("run/1.jsonl", "old/1.jsonl", "trained/rollouts/7.jsonl", "older/2.jsonl")):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+        os.utime(path, (2e9 - age, 2e9 - age))
+    (tmp_path / "trained" / "metrics.jsonl").write_text("{}\n")
+    os.utime(tmp_path / "trained" / "metrics.jsonl", (3e9, 3e9))
+    assert DumpFolder(tmp_path).steps == (tmp_path / "run" / "1.jsonl",)
+    assert DumpFolder(tmp_path / "trained").steps == (tmp_path / "trained" / "rollouts" / "7.jsonl",)
+    os.utime(tmp_path / "trained" / "rollouts" / "7.jsonl", (3e9, 3e9))
+    assert DumpFolder(tmp_path).path == tmp_path / "trained" / "rollouts"
     with pytest.raises(ConfigError, match="neither a folder nor a file"):
         DumpFolder(tmp_path / "absent")
     assert [step.stem for step in DumpFolder(tmp_path / "run" / "1.jsonl").steps] == ["1"]
