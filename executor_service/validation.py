@@ -71,7 +71,8 @@ class LimitPolicy:
             if needy:
                 default = max(default, min(getattr(needs, name, 0), most))
             if not 0 <= value <= most:
-                problem = f"is {value:g}, must be at most {most:g}"
+                form = "g" if isinstance(value, float) else "d"
+                problem = f"is {value:{form}}, must be at most {most:{form}}"
                 if isinstance(value, float) and (not math.isfinite(value) or value < 0):
                     problem = f"is {value}, must be a number of seconds from 0"
                 found.append(FieldError(f"limits.{name}", problem))

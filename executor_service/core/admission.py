@@ -1,10 +1,11 @@
 """Who runs now and who waits: a fixed number of slots, a bounded queue, shares of both for each tenant.
 
 A request enters when it arrives. It may start once it is eligible (a request without a lease is not, until the limiter
-has granted it one). A free slot goes to the tenant that has the fewest for its weight, in turns where several have as
-few, and among its eligible requests to the one that entered first. Where the queue is full, a tenant below its share of
-it gets a place all the same: that of the newest request of whoever has borrowed most. Whoever leaves, for whatever
-reason, is gone from every count. What runs is never ended for another tenant's sake.
+has granted it one), and once the memory that it may use is free: of requests that ask for much, the one whose turn it
+is waits for it, and nobody passes it meanwhile. A free slot goes to the tenant that has the fewest for its weight, in
+turns where several have as few, and among its eligible requests to the one that entered first. Where the queue is full,
+a tenant below its share of it gets a place all the same: that of the newest request of whoever has borrowed most.
+Whoever leaves, for whatever reason, is gone from every count. What runs is never ended for another tenant's sake.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Place:
     tenant: str
     entered_at: float
     eligible: bool
+    size: int = 0
+    """Bytes of memory that it may use."""
     gives_way: Callable[[QueueFull], object] = _no_word
     started: asyncio.Event = field(default_factory=asyncio.Event)
     started_at: float = 0.0
@@ -59,6 +62,10 @@ class AdmissionStatistics:
     max_queued: int
     queued: int
     oldest_wait_s: float
+    max_bytes: int
+    """Of memory, for all that runs."""
+    running_bytes: int
+    """That those which run may use together."""
 
 
 @dataclass(eq=False, slots=True)
@@ -77,10 +84,18 @@ class _Line:
 
 
 class Admission:
-    """`weights`: those of tenants whose share is not that of all others."""
+    """`weights`: those of tenants whose share is not that of all others. `max_bytes`: memory for all that runs; a
+    request that asks for more runs alone."""
 
-    def __init__(self, *, max_running: int, max_queued: int, weights: Weights | None = None) -> None:
+    def __init__(
+        self, *, max_running: int, max_queued: int, weights: Weights | None = None, max_bytes: int = 1 << 62
+    ) -> None:
         self._max_running = max_running
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        """That those which run may use."""
+        self._blocked = False
+        """Whether slots are free, and the request whose turn it is waits for memory."""
         self._max_queued = max_queued
         self._weights = weights or {}
         self._free = max_running
@@ -92,21 +107,20 @@ class Admission:
         """That of whoever started last."""
         self._mean_s = 1.0
 
-    @property
-    def has_room(self) -> bool:
-        """Whether whoever becomes eligible now starts at once: among those who may start nobody waits then."""
-        return self._free > 0
+    def has_room(self, size: int = 0) -> bool:
+        """Whether a request of `size` bytes that becomes eligible now starts at once: among those that may start nobody
+        waits then."""
+        return self._free > 0 and not self._blocked and self._fits(size)
 
-    def enter(self, now: float, *, eligible: bool, tenant: str = "") -> Place:
+    def enter(self, now: float, *, eligible: bool, tenant: str = "", size: int = 0) -> Place:
         """Takes a request in, which may start at once; another one may lose its place for it. Raises QueueFull."""
-        # Where slots are free nobody waits that may start.
-        if self._queued >= self._max_queued and not (eligible and self._free):
+        if self._queued >= self._max_queued and not (eligible and self.has_room(size)):
             self._make_room(tenant)
         line = self._lines.get(tenant)
         if line is None:
             line = self._lines[tenant] = _Line(self._weights.get(tenant, 1.0), self._turn)
         self._entered += 1
-        place = Place(self._entered, tenant, now, eligible)
+        place = Place(self._entered, tenant, now, eligible, size)
         line.waiting[place] = None
         self._queued += 1
         self._start(now)
@@ -127,6 +141,7 @@ class Admission:
         if place.started.is_set():
             line.running -= 1
             self._free += 1
+            self._bytes -= place.size
             self._mean_s += _RECENT * (now - place.started_at - self._mean_s)
         else:
             del line.waiting[place]
@@ -151,7 +166,12 @@ class Admission:
             max_queued=self._max_queued,
             queued=queued,
             oldest_wait_s=now - oldest,
+            max_bytes=self._max_bytes,
+            running_bytes=self._bytes,
         )
+
+    def _fits(self, size: int) -> bool:
+        return self._bytes + size <= self._max_bytes or self._free == self._max_running
 
     def _make_room(self, tenant: str) -> None:
         """Takes a place from whoever has borrowed most. Raises QueueFull where nobody has borrowed."""
@@ -174,7 +194,11 @@ class Admission:
         newest.gives_way(QueueFull(f"{full}{lost}: this one gave way to another tenant's", advice))
 
     def _start(self, now: float) -> None:
+        self._blocked = False
         while self._free and self._queued and (place := self._next()) is not None:
+            if not self._fits(place.size):
+                self._blocked = True
+                return
             line = self._lines[place.tenant]
             del line.waiting[place]
             line.running += 1
@@ -182,6 +206,7 @@ class Admission:
             line.turn = self._turn + 1 / line.weight
             self._queued -= 1
             self._free -= 1
+            self._bytes += place.size
             place.started_at = now
             place.started.set()
 

@@ -35,6 +35,9 @@ def judge(report: Report, limits: Limits, what: str = "program") -> tuple[Outcom
             return Outcome.CANCELLED, Cause.INFRA, message
     if report.signal in (signal.SIGKILL, signal.SIGXCPU) and report.cpu_s >= limits.cpu_time_s:
         return limit(Outcome.CPU_LIMIT, f"used more than {limits.cpu_time_s:g} s of CPU time")
+    if report.outside_kills:
+        message = f"The kernel killed the {what}, because this server or its machine had no memory left."
+        return Outcome.SANDBOX_ERROR, Cause.INFRA, message
     if report.signal:
         return Outcome.SIGNALED, Cause.POLICY, f"Ended by signal {_signal_name(report.signal)}."
     return (Outcome.NONZERO_EXIT if report.code else Outcome.FINISHED), Cause.POLICY, ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,11 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from executor_service.model import IsolationLevel
 from executor_service.sandbox.groups import GroupTree
 from executor_service.sandbox.inside import landlock
 from executor_service.sandbox.inside.confine import INNER_UID
+from executor_service.sandbox.memory import KernelKills
+from fairbox.clock import MonotonicClock
 from fairbox.errors import ConfigError
 
 WORK_FOLDER = "/sandbox"
@@ -73,6 +77,17 @@ class Host:
     """The folder of the host that workspaces are below; empty: there are none. No program sees it."""
     landlock: int = 0
     """Version of Landlock to go by; 0: there is none."""
+    kills: KernelKills = field(default_factory=lambda: KernelKills(MonotonicClock()), compare=False)
+    """Of the kernel, for want of memory."""
+
+    def killed_outside(self, facts: Mapping[str, Any], number: int, wall_s: float) -> int:
+        """Processes of a use that the kernel killed, though it had not used too much memory. `facts`: what its init
+        counted; `number`: the signal that ended it; `wall_s`: how long it ran. Without groups the time tells."""
+        if self.groups.works:
+            return int(facts.get("outside_kills", 0))
+        if number != signal.SIGKILL or facts.get("reason") or facts.get("oom_kills"):
+            return 0
+        return int(self.kills.during(wall_s))
 
     @property
     def bare(self) -> bool:

@@ -38,3 +38,9 @@ def disk_inodes(files: Sequence[InputFile]) -> int:
 def disk_use(files: Sequence[InputFile]) -> int:
     """Bytes that the files take there, in whole pages."""
     return sum(-(-len(file.content) // PAGE) * PAGE for file in files)
+
+
+def memory_of(limits: Limits, *, apart: bool) -> int:
+    """Bytes of memory that a program may use. `apart`: its private folders are memory beside its limit, as no group
+    counts them."""
+    return limits.memory_bytes + (limits.disk_bytes if apart else 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from executor_service.model import InputFile, Limits, Output, OutputFile
 
@@ -107,6 +108,13 @@ class Report:
     """Processes that the kernel killed for the memory limit."""
     denied_forks: int = 0
     """Forks that the kernel denied for the process limit."""
+    outside_kills: int = 0
+    """Processes that the kernel killed for want of memory, of which the program had not used too much."""
+
+
+def counts_of(ended: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a Report that the init of a box counts: `ended` is what it says at the end of a use."""
+    return {name: ended[name] for name in ("wall_s", "cpu_s", "peak_bytes", "oom_kills", "denied_forks")}
 
 
 Observe = Callable[[Stream, bytes], None]

@@ -26,7 +26,7 @@ from executor_service.sandbox.inside import wire
 from executor_service.sandbox.inside.watch import PATIENCE
 from executor_service.sandbox.inside.worker import GO
 from executor_service.sandbox.limits import DEFAULT_INODES, disk_inodes, resource_limits
-from executor_service.sandbox.report import Killed, Mode, Observe, Plan, Report, SandboxFailure, Take
+from executor_service.sandbox.report import Killed, Mode, Observe, Plan, Report, SandboxFailure, Take, counts_of
 from executor_service.sandbox.streams import Streams
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Sandbox:
     """Made by `Boxes.take()`."""
 
     def __init__(self, host: Host, box: Box, plan: Plan) -> None:
-        self._host = host
+        self.host = host
         self._box = box
         self._plan = plan
         self._use = box.use
@@ -213,12 +213,12 @@ class Sandbox:
     @property
     def mounts(self) -> bool:
         """Whether workspaces are mounted in it, and not copied."""
-        return not self._host.bare
+        return not self.host.bare
 
     @property
     def owner(self) -> int | None:
         """Uid of the programs in it; None: that of the server."""
-        return self._host.uid(self._box.number) if self._host.privileged else None
+        return self.host.uid(self._box.number) if self.host.privileged else None
 
     def end(self) -> None:
         """SERVE: ends everything in the box; `event()` says when."""
@@ -243,7 +243,7 @@ class Sandbox:
         self._streams = Streams(out, err, limits.output_bytes, lambda: self.kill(Killed.OUTPUT))
         restricts = box.restricts(limits.memory_bytes, limits.processes)
         inodes = disk_inodes(plan.files) + plan.entries
-        resized = not self._host.bare and (limits.disk_bytes != box.disk_bytes or inodes != DEFAULT_INODES)
+        resized = not self.host.bare and (limits.disk_bytes != box.disk_bytes or inodes != DEFAULT_INODES)
         begin = {
             "type": "begin",
             "serves": plan.mode is Mode.SERVE,
@@ -257,7 +257,7 @@ class Sandbox:
             "workspace": asdict(plan.workspace) if plan.workspace else None,
         }
         self._unarmed = restricts or resized or plan.workspace is not None
-        if at_once := self._unarmed or begin["serves"] or self._host.bare:
+        if at_once := self._unarmed or begin["serves"] or self.host.bare:
             self._tell(begin)
         # Else the init need not be woken for a program that ends before it could have met a limit.
         self._later = asyncio.get_running_loop().call_later(quiet_s, self._attend, None if at_once else begin)
@@ -352,11 +352,8 @@ class Sandbox:
             stdout=stdout,
             stderr=stderr,
             files=files,
-            wall_s=head["wall_s"],
-            cpu_s=head["cpu_s"],
-            peak_bytes=head["peak_bytes"],
-            oom_kills=head["oom_kills"],
-            denied_forks=head["denied_forks"],
+            outside_kills=self.host.killed_outside(head, head["signal"], head["wall_s"]),
+            **counts_of(head),
         )
 
     def _unattended(self) -> Report:

@@ -9,6 +9,7 @@ import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,7 +23,9 @@ from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.groups import find_groups
 from executor_service.sandbox.host import Host
 from executor_service.sandbox.lease_page import LeasePage
+from executor_service.sandbox.limits import memory_of
 from executor_service.sandbox.machine import LevelFacts
+from executor_service.sandbox.memory import LOOK_S, KernelKills, memory_bytes, room_for_programs
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.server.access import ACCESS
 from executor_service.server.compiler import Compiler
@@ -84,6 +87,7 @@ _LAST_CALLS_S = 5.0
 
 async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
     """Serves until `stop` is set, then drains. FairboxError in one sentence when it can't start."""
+    config = fitted(config, await room(config))
     async with contextlib.AsyncExitStack() as stack:
         security, limiter_security = ServerSecurity(config), client_security()
         guard = security.port(ACCESS, needs=Role.CLIENT, setting="listen")
@@ -129,6 +133,41 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
         await health.set_ready(False)
         await drain(config, runs, sessions)
         await server.stop(_LAST_CALLS_S)
+
+
+async def room(config: ExecutorConfig) -> int:
+    """Bytes of memory that programs can have together."""
+    return await asyncio.to_thread(lambda: room_for_programs(memory_bytes(), config.scratch))
+
+
+def fitted(config: ExecutorConfig, room: int) -> ExecutorConfig:
+    """The settings with no more memory for a program than this server has for all of them."""
+    limits, most = config.limits, config.max_limits
+    if most.memory_bytes <= room:
+        return config
+    _LOG.info("max_limits.memory_bytes is %d, but programs can have %d here: that is the most", most.memory_bytes, room)
+    return replace(
+        config,
+        limits=replace(limits, memory_bytes=min(limits.memory_bytes, room)),
+        max_limits=replace(most, memory_bytes=room),
+    )
+
+
+@contextlib.asynccontextmanager
+async def looking(kills: KernelKills) -> AsyncIterator[None]:
+    """Looks whether the kernel has killed for want of memory, until the block is left."""
+
+    async def look() -> None:
+        while True:
+            kills.look()
+            await asyncio.sleep(LOOK_S)
+
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(look(), name="kernel's kills")
+        try:
+            yield
+        finally:
+            task.cancel()
 
 
 def settle_memory() -> None:
@@ -273,6 +312,15 @@ async def open_work(
     verifications, whose cases go through that queue."""
     host, boxes, planner, compiler = here
     weights, most_running, most_queued = config.tenant_weights, config.max_concurrent, config.max_queued
+    size_of = partial(memory_of, apart=not (host.bare or host.groups.works))
+    usual = most_running * size_of(config.policy().defaults)  # as `max_concurrent` says how many of these may run
+    admission = Admission(
+        max_running=most_running,
+        max_queued=most_queued,
+        weights=weights,
+        max_bytes=max(usual, await room(config)),
+    )
+    await stack.enter_async_context(looking(host.kills))
     table = SessionTable(name, clock, most=config.max_sessions, weights=weights)
     sessions = await stack.enter_async_context(
         Sessions(boxes, planner, hold, clock, table=table, grace_s=_INTERRUPT_S, name=name)
@@ -286,7 +334,8 @@ async def open_work(
             clock,
             name=name,
             level=host.level,
-            admission=Admission(max_running=most_running, max_queued=most_queued, weights=weights),
+            admission=admission,
+            size_of=size_of,
             table=open_table(),
             queue_timeout_s=config.queue_timeout_s,
             turns=sessions,

@@ -46,6 +46,8 @@ class CellEnd:
     wall_s: float
     stdout: Output
     stderr: Output
+    outside_kills: int = 0
+    """Processes that the kernel killed for want of memory, of which the session had not used too much."""
 
 
 class CellRun:
@@ -106,8 +108,11 @@ class CellRun:
         if answer is None:
             await self._lost()
         stdout, stderr = self._taken()
-        death = self._member.gone.result() if answer is None else None
-        return CellEnd(answer, death, self._timed_out, wall_s, stdout, stderr)
+        if answer is not None:
+            return CellEnd(answer, None, self._timed_out, wall_s, stdout, stderr)
+        death = self._member.gone.result()
+        outside = 0 if death.ours else self._family.sandbox.host.killed_outside(death.facts, death.signal, wall_s)
+        return CellEnd(None, death, self._timed_out, wall_s, stdout, stderr, outside)
 
     async def _send(self, name: str) -> None:
         request, files = self._request, self._request.files
@@ -243,6 +248,7 @@ def _judge_death(end: CellEnd, death: Death, limits: Limits, *, kept: bool) -> t
         cpu_s=death.facts.get("cpu_s", 0.0),
         oom_kills=death.facts.get("oom_kills", 0),
         denied_forks=death.facts.get("denied_forks", 0),
+        outside_kills=end.outside_kills,
     )
     outcome, cause, message = judge(report, limits)
     code = 128 + death.signal if death.signal else death.code

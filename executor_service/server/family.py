@@ -100,9 +100,9 @@ class Family:
         """Ends everything in the box, and returns the files that its plan wants returned. SandboxFailure."""
         self.end()
         await self.over()
-        if self._box.files is None:
+        if self.sandbox.files is None:
             raise SandboxFailure("files", 0, "their reader ended without a word", started=True)
-        return self._box.files
+        return self.sandbox.files
 
     async def over(self) -> None:
         """Returns when the last interpreter has ended and everything in the box is dead."""
@@ -131,7 +131,7 @@ class Family:
         number = member.pid
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
-            self._box.ask_starved(number)
+            self.sandbox.ask_starved(number)
             waiting: set[asyncio.Future[Any]] = {answer, member.gone}
             await asyncio.wait(waiting, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
             return answer.result() if answer.done() else 0.0
@@ -155,11 +155,11 @@ class Family:
         self._to_rest = None
         if not self._cells and self._members and self._counting:
             self._counting = False
-            self._box.rest()
+            self.sandbox.rest()
 
     def interrupt(self, member: Interpreter, *, group: bool) -> None:
         """As Ctrl-C: to the interpreter alone, or to its process group, with the programs that it waits for."""
-        self._box.signal(signal.SIGINT, member.pid, "group" if group else "process")
+        self.sandbox.signal(signal.SIGINT, member.pid, "group" if group else "process")
 
     def kill(self, member: Interpreter, death: Death) -> None:
         """Ends an interpreter and the processes below it; the first reason stays. `gone` says when."""
@@ -169,13 +169,13 @@ class Family:
         if all(each.doom is not None for each in self._members):
             self.end()
             return
-        self._box.signal(signal.SIGKILL, member.pid, "tree")
+        self.sandbox.signal(signal.SIGKILL, member.pid, "tree")
         asyncio.get_running_loop().call_later(_DEATH_WITHIN_S, self._end_if_alive, member)
 
     def end(self) -> None:
         """Ends everything in the box, the interpreters for which no reason was given too."""
         if self._events is not None and not self._events.done():
-            self._box.end()
+            self.sandbox.end()
             if self._deadline is not None:
                 self._deadline.reschedule(asyncio.get_running_loop().time() + _DEATH_WITHIN_S)
 
@@ -205,14 +205,14 @@ class Family:
     def hold_lease(self) -> None:
         """A cell is to run under a lease: if that lapses, the init kills the whole family, should the server not do it.
         Until `drop_lease()`, or the end of the family."""
-        self._box.hold_lease()
+        self.sandbox.hold_lease()
 
     def drop_lease(self) -> None:
         """A cell is over."""
-        self._box.drop_lease()
+        self.sandbox.drop_lease()
 
     @property
-    def _box(self) -> Sandbox:
+    def sandbox(self) -> Sandbox:
         assert self._sandbox is not None
         return self._sandbox
 
@@ -227,7 +227,7 @@ class Family:
             raise await self._not_ready()
         self.root.process = channel.sender
         self._init = place_of(channel.sender)[0]
-        self._box.rest()
+        self.sandbox.rest()
 
     async def _not_ready(self) -> Exception:
         """Why there is no interpreter. Where its memory does not suffice, that is the fault of who chose it."""
@@ -260,12 +260,12 @@ class Family:
         """The layer of a coming branch, and where it finds its workspace; empty: there is none. CannotBranch."""
         if self._plan.workspace is None:
             return 0, ""
-        if not self._box.mounts:
+        if not self.sandbox.mounts:
             return 0, COPY
         self._layers_made += 1
         number = self._layers_made
         made = self._layers[number] = asyncio.get_running_loop().create_future()
-        self._box.layer(number, parent.layer)
+        self.sandbox.layer(number, parent.layer)
         try:
             await asyncio.wait([made, parent.gone], timeout=_ANSWER_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -278,7 +278,7 @@ class Family:
 
     async def _branch_one(self, parent: Interpreter, session_id: str) -> Interpreter:
         layer, workspace = await self._workspace(parent)
-        (data, out, err), theirs = new_ends(self._box.owner)
+        (data, out, err), theirs = new_ends(self.sandbox.owner)
         gone: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
         streams = Streams(out, err, self._plan.limits.output_bytes, lambda: None)
         streams.listen()
@@ -318,7 +318,7 @@ class Family:
         death = Death(Ended("ended with its server"), ours=True)
         try:
             async with asyncio.timeout(None) as self._deadline:
-                while (event := await self._box.event()) is not None and event["type"] != "dead":
+                while (event := await self.sandbox.event()) is not None and event["type"] != "dead":
                     self._heard(event)
             if event is None:
                 death = Death(Ended("was lost: its sandbox failed"), ours=True, failed=True)

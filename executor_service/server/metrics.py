@@ -43,6 +43,8 @@ def executor_metrics(
 def _queue(status: pb.GetStatusResponse) -> Iterator[Metric]:
     yield _gauge("max_running", "Most programs at once.", status.max_running)
     yield _gauge("running", "Programs that run or are set up.", status.running)
+    yield _gauge("program_memory_bytes", "Memory for all programs that run.", status.program_memory_bytes)
+    yield _gauge("running_memory_bytes", "That those may use which run.", status.running_memory_bytes)
     yield _gauge("max_queued", "Most requests that wait.", status.max_queued)
     yield _gauge("queued", "Requests that wait for a lease or a slot.", status.queued)
     yield _gauge("oldest_wait_seconds", "How long the request at the head has waited.", status.oldest_wait_s)

@@ -25,7 +25,7 @@ from executor_service.core.admission import Admission, AdmissionStatistics, Plac
 from executor_service.core.dedup import DedupTable, ResultGone
 from executor_service.core.output import OutputLog
 from executor_service.core.tally import Refusal, RunTally
-from executor_service.model import Cause, ExecutionResult, IsolationLevel, Outcome, RunRequest
+from executor_service.model import Cause, ExecutionResult, IsolationLevel, Limits, Outcome, RunRequest
 from executor_service.sandbox.report import Stream
 from executor_service.server.flights import Flight
 from executor_service.server.leases import Claim, LeaseGate, LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
@@ -123,8 +123,10 @@ class Runs:
         table: DedupTable[_Run, ExecutionResult],
         queue_timeout_s: float,
         turns: Sessions,
+        size_of: Callable[[Limits], int],
         tally: RunTally | None = None,
     ) -> None:
+        """`size_of`: bytes of memory that a program with such limits may use."""
         self._work = work
         self._gate = gate
         self._clock = clock
@@ -133,6 +135,7 @@ class Runs:
         self._admission = admission
         self._table = table
         self._turns = turns
+        self._size_of = size_of
         self._queue_timeout_s = queue_timeout_s
         self._numbers = count(1)
         self._runs: dict[int, _Run] = {}
@@ -229,7 +232,8 @@ class Runs:
         # A cell may have to wait for its turn in its session; it holds no slot until then.
         eligible = not request.session_id and (request.lease is not None or not self._gate.needs_queue)
         try:
-            place = self._admission.enter(self._clock.now(), eligible=eligible, tenant=request.tenant)
+            size = self._size_of(request.limits)
+            place = self._admission.enter(self._clock.now(), eligible=eligible, tenant=request.tenant, size=size)
         except QueueFull:
             self.tally.refused(Refusal.QUEUE_FULL)
             raise
@@ -309,7 +313,7 @@ class Runs:
             return True
         if request.session_id and self._turns.taken(request.session_id):
             return True
-        return not run.place.started.is_set() and not self._admission.has_room
+        return not run.place.started.is_set() and not self._admission.has_room(run.place.size)
 
     async def _admitted(self, run: _Run, stack: AsyncExitStack) -> Claim:
         """Waits for the turn in its session, for its lease, and for its slot; `stack` gives the first two back."""

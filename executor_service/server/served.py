@@ -15,7 +15,7 @@ from typing import Any
 from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.channel import Channel
 from executor_service.sandbox.inside.values import MAX_BYTES
-from executor_service.sandbox.report import Killed, Plan, Report, SandboxFailure
+from executor_service.sandbox.report import Killed, Plan, Report, SandboxFailure, counts_of
 from executor_service.sandbox.use import Sandbox
 
 Head = dict[str, Any]
@@ -127,9 +127,6 @@ class Served:
             signal=ways["signal"],
             stdout=stdout,
             stderr=stderr,
-            wall_s=ended["wall_s"],
-            cpu_s=ended["cpu_s"],
-            peak_bytes=ended["peak_bytes"],
-            oom_kills=ended["oom_kills"],
-            denied_forks=ended["denied_forks"],
+            outside_kills=self._sandbox.host.killed_outside(ended, ways["signal"], ended["wall_s"]),
+            **counts_of(ended),
         )

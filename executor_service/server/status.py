@@ -53,6 +53,8 @@ def status(
         max_queued=counts.max_queued,
         queued=counts.queued,
         oldest_wait_s=counts.oldest_wait_s,
+        program_memory_bytes=counts.max_bytes,
+        running_memory_bytes=counts.running_bytes,
         outcomes={outcome.name: number for outcome, number in runs.tally.outcomes().items()},
         deduplicated_total=runs.deduplicated_total,
         default_limits=limits_to_proto(policy.defaults),

@@ -42,6 +42,61 @@ def test_no_queue_at_all_still_lets_free_slots_be_used() -> None:
         admission.enter(0, eligible=True)
 
 
+def test_a_request_waits_for_the_memory_that_it_asks_for_and_nobody_passes_it() -> None:
+    admission = Admission(max_running=4, max_queued=9, max_bytes=10)
+    first, large, small = (admission.enter(0, eligible=True, size=size) for size in (4, 8, 1))
+    assert started(first, large, small) == [True, False, False]
+    assert not admission.has_room(1)
+    counts = admission.statistics(0)
+    assert (counts.running_bytes, counts.max_bytes, counts.running, counts.queued) == (4, 10, 1, 2)
+    admission.leave(first, 1)
+    assert started(large, small) == [True, True]
+    assert admission.statistics(1).running_bytes == 9
+    assert admission.has_room(1)
+    assert not admission.has_room(2)
+
+
+def test_whoever_asks_for_more_than_there_is_runs_alone() -> None:
+    admission = Admission(max_running=4, max_queued=9, max_bytes=10)
+    small, huge, other = (admission.enter(0, eligible=True, size=size) for size in (1, 11, 1))
+    assert started(small, huge, other) == [True, False, False]
+    admission.leave(small, 1)
+    assert started(huge, other) == [True, False]
+    admission.leave(huge, 1)
+    assert started(other) == [True]
+
+
+def test_one_that_waits_for_memory_and_gives_up_lets_the_others_in() -> None:
+    admission = Admission(max_running=4, max_queued=9, max_bytes=10)
+    first, large, small = (admission.enter(0, eligible=True, size=size) for size in (4, 8, 1))
+    admission.leave(large, 1)
+    assert started(first, small) == [True, True]
+    assert admission.statistics(1).running_bytes == 5
+
+
+@given(st.lists(st.tuples(st.sampled_from(["enter", "wait", "eligible", "leave"]), st.integers(0, 9)), max_size=60))
+def test_memory_is_never_promised_twice(steps: list[tuple[str, int]]) -> None:
+    admission = Admission(max_running=3, max_queued=20, max_bytes=10)
+    inside: list[Place] = []
+    for now, (step, number) in enumerate(steps):
+        if step in ("enter", "wait"):
+            expected = admission.has_room(number)
+            inside.append(admission.enter(now, eligible=step == "enter", size=number))
+            assert inside[-1].started.is_set() == (expected and step == "enter")
+        elif inside and step == "eligible":
+            admission.eligible(inside[number % len(inside)], now)
+        elif inside:
+            admission.leave(inside.pop(number % len(inside)), now)
+        running = [place for place in inside if place.started.is_set()]
+        ready = [place for place in inside if place.eligible and not place.started.is_set()]
+        used = sum(place.size for place in running)
+        assert admission.statistics(now).running_bytes == used
+        assert used <= 10
+        assert len(running) <= 3
+        if ready and len(running) < 3:
+            assert used + min(ready, key=lambda place: place.number).size > 10, "it could run"
+
+
 WEIGHTS = {"a": 2.0, "c": 0.5}
 STEPS = st.lists(
     st.tuples(
@@ -217,6 +272,14 @@ def report(killed: Killed = Killed.NOT, **facts: int | float) -> Report:
 )
 def test_what_the_code_can_cause_is_policy(facts: Report, outcome: Outcome) -> None:
     assert judge(facts, LIMITS)[:2] == (outcome, Cause.POLICY)
+
+
+def test_what_the_kernel_did_for_want_of_memory_elsewhere_is_infra_unless_the_program_had_too_much() -> None:
+    outcome, cause, message = judge(report(signal=9, outside_kills=1), LIMITS)
+    assert (outcome, cause) == (Outcome.SANDBOX_ERROR, Cause.INFRA)
+    assert "had no memory left" in message
+    assert judge(report(signal=9, outside_kills=1, oom_kills=1), LIMITS)[1] is Cause.POLICY
+    assert judge(report(Killed.WALL, signal=9, outside_kills=1), LIMITS)[1] is Cause.POLICY
 
 
 def watch(**changes: object) -> Watch:

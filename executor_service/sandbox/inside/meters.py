@@ -176,7 +176,15 @@ class Meters:
         resident = self._resident(stats, memory_bytes, last=last)
         denied = _more(self._processes, b"max", self._denied_before)
         cpu_s = max(0.0, self._cpu_s(stats))
-        return Reading(cpu_s, resident, _more(self._oom, b"oom_kill", self._oom_before), denied)
+        kills, outside = self._kills()
+        return Reading(cpu_s, resident, kills, denied, outside_kills=outside)
+
+    def _kills(self) -> tuple[int, int]:
+        """Processes that the kernel killed for this group's own limit, and for want of memory outside of it."""
+        kills = _more(self._oom, b"oom_kill", self._oom_before)
+        if not kills or _more(self._oom, b"oom", self._oom_before):
+            return kills, 0
+        return 0, kills
 
     def read_last(self, worker: int, memory_bytes: int) -> Reading:
         """As `read(memory_bytes, last=True)`, of a use whose worker has stopped for good or is dead. Most have started

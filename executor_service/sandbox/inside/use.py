@@ -37,7 +37,7 @@ _START_S = 0.02
 _DEAD = b'{"type":"dead"}'
 _ENDED = (
     '{"type":"ended","code":%d,"signal":%d,"reason":"%s","started":%s,"wall_s":%r,"cpu_s":%r,'
-    '"peak_bytes":%d,"oom_kills":%d,"denied_forks":%d}'
+    '"peak_bytes":%d,"oom_kills":%d,"denied_forks":%d,"outside_kills":%d}'
 )
 """Formatted by hand: `json` would take an init longer than the rest of its answer. The reason is that of a watch,
 "lapsed", "asked", "failed" or empty."""
@@ -324,6 +324,7 @@ class Use:
             if alive is not None:
                 dead.resident_bytes = alive.resident_bytes
                 dead.oom_kills += alive.oom_kills
+                dead.outside_kills += alive.outside_kills
                 dead.denied_forks += alive.denied_forks
             self._answer(dead, reader_of(self._around.work) if self._collects else None)
             self._reap(0)  # the reader
@@ -367,6 +368,7 @@ class Use:
             self._meters.peak_bytes(sampled),
             last.oom_kills,
             last.denied_forks,
+            last.outside_kills,
         )
         self._answered = True
         if reader is None:

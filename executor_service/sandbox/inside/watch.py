@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Reading:
     """What all processes of a run use together at one moment."""
 
-    __slots__ = ("cpu_s", "denied_forks", "oom_kills", "resident_bytes", "starved_s")
+    __slots__ = ("cpu_s", "denied_forks", "oom_kills", "outside_kills", "resident_bytes", "starved_s")
 
     def __init__(
         self,
@@ -26,6 +26,7 @@ class Reading:
         oom_kills: int = 0,
         denied_forks: int = 0,
         starved_s: float = 0.0,
+        outside_kills: int = 0,
     ) -> None:
         self.cpu_s = cpu_s
         self.resident_bytes = resident_bytes
@@ -33,6 +34,8 @@ class Reading:
         self.denied_forks = denied_forks
         self.starved_s = starved_s
         """The longest that one of them was ready to run and had no processor, since it began."""
+        self.outside_kills = outside_kills
+        """Processes that the kernel killed because a group above this one, or the machine, had no memory left."""
 
 
 SAMPLE_S = 0.025
