@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -25,6 +25,8 @@ class Peer:
 
     namespace: str
     labels: Mapping[str, str]
+    namespace_labels: Mapping[str, str] = field(default_factory=dict)
+    """Beyond its name."""
 
     @classmethod
     def of(cls, pod: Workload) -> Peer:
@@ -42,10 +44,10 @@ API_PORTS = [443, 6443]
 API_SERVER = Peer("kube-system", {"component": "kube-apiserver"})
 
 
-def _policies(peer: Peer, direction: str) -> list[Document]:
+def _policies(peer: Peer, direction: str, documents: Sequence[Document] | None = None) -> list[Document]:
     return [
         policy["spec"]
-        for policy in of_kind("NetworkPolicy")
+        for policy in of_kind("NetworkPolicy", documents=documents)
         if policy["metadata"]["namespace"] == peer.namespace
         and direction in policy["spec"]["policyTypes"]
         and matches(policy["spec"]["podSelector"], peer.labels)
@@ -56,14 +58,15 @@ def _selects(selector: Document, peer: Peer, home: str) -> bool:
     """Whether one entry of `from` or `to` selects a pod; `home` is the namespace of the policy."""
     assert set(selector) <= {"namespaceSelector", "podSelector"}, "an address block would need a rule here"
     if "namespaceSelector" in selector:
-        namespace_fits = matches(selector["namespaceSelector"], {"kubernetes.io/metadata.name": peer.namespace})
+        labels = {"kubernetes.io/metadata.name": peer.namespace, **peer.namespace_labels}
+        namespace_fits = matches(selector["namespaceSelector"], labels)
     else:
         namespace_fits = peer.namespace == home
     return namespace_fits and matches(selector.get("podSelector"), peer.labels)
 
 
-def _open(peer: Peer, other: Peer, port: int, direction: str, side: str) -> bool:
-    policies = _policies(peer, direction)
+def _open(peer: Peer, other: Peer, port: int, direction: str, side: str, documents: Sequence[Document] | None) -> bool:
+    policies = _policies(peer, direction, documents)
     if not policies:
         return peer.namespace not in ("fairbox", "fairbox-exec")
     for rule in (rule for policy in policies for rule in policy.get(direction.lower(), ())):
@@ -76,9 +79,11 @@ def _open(peer: Peer, other: Peer, port: int, direction: str, side: str) -> bool
     return False
 
 
-def allowed(source: Peer, target: Peer, port: int) -> bool:
-    """Whether `source` may open a connection to `port` of `target`: both ends have to say so."""
-    return _open(source, target, port, "Egress", "to") and _open(target, source, port, "Ingress", "from")
+def allowed(source: Peer, target: Peer, port: int, documents: Sequence[Document] | None = None) -> bool:
+    """Whether `source` may open a connection to `port` of `target`, by the policies of k8s/ or of `documents`: both
+    ends have to say so."""
+    outwards = _open(source, target, port, "Egress", "to", documents)
+    return outwards and _open(target, source, port, "Ingress", "from", documents)
 
 
 @pytest.mark.parametrize(

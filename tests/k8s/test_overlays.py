@@ -51,7 +51,8 @@ def _level(documents: list[Document], namespace: str) -> str:
 
 def test_all_of_them_are_tested() -> None:
     assert {path.name for path in COMPONENTS} == {
-        "gvisor", "keda", "kueue", "monitoring", "mtls", "seccomp-localhost", "standby", "tokens", "tracing", "userns",
+        "clients", "gateway", "gvisor", "keda", "kueue", "monitoring", "mtls", "seccomp-localhost", "small", "standby",
+        "tokens", "tracing", "userns",
     }  # fmt: skip
     assert {path.name for path in OVERLAYS} == {"kuberay", "prod", "restricted"}
 
@@ -177,7 +178,7 @@ def test_the_services_take_their_settings(folder: Path) -> None:
 
 def test_components_go_together() -> None:
     """All but those that are one another's alternative."""
-    folders = [path for path in COMPONENTS if path.name not in ("gvisor", "seccomp-localhost")]
+    folders = [path for path in COMPONENTS if path.name not in ("gvisor", "seccomp-localhost", "small")]
     documents = together(*folders)
     for pod in workloads(documents):
         assert violations(_level(documents, pod.namespace), pod.spec) == []

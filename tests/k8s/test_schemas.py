@@ -42,7 +42,7 @@ CUSTOM = {
 def test_every_document_passes_the_strict_schema(version: str) -> None:
     documents = load_all()
     assert documents
-    _check(documents, version)
+    check(documents, version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -50,7 +50,7 @@ def test_every_document_passes_the_strict_schema(version: str) -> None:
 def test_what_kustomize_makes_passes_the_strict_schema(folder: Path, version: str) -> None:
     own = [document for document in kustomized(folder) if document["apiVersion"] not in CUSTOM]
     assert len(own) >= len(load_all()) - 2, "an overlay replaces two templates at most"
-    _check(own, version)
+    check(own, version)
 
 
 def test_every_custom_resource_is_of_a_kind_that_is_known() -> None:
@@ -61,7 +61,8 @@ def test_every_custom_resource_is_of_a_kind_that_is_known() -> None:
     assert found == CUSTOM
 
 
-def _check(documents: Sequence[Document], version: str) -> None:
+def check(documents: Sequence[Document], version: str = VERSIONS[0]) -> None:
+    """Fails unless all of them pass the strict schemas of a version."""
     for document in documents:
         wrong = _wrong(json.dumps(document, sort_keys=True), version)
         assert not wrong, f"{name(document)}: {wrong}"

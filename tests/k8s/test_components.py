@@ -1,0 +1,90 @@
+"""What single components open, and that they fit: the gateway, clients of other namespaces, a small cluster; and the Job
+that looks at a node."""
+
+from __future__ import annotations
+
+import yaml
+
+from executor_service.config import ExecutorConfig
+from fairbox.config import load
+from tests.k8s.manifests import ROOT, Document, of_kind, parse, together, workload, workloads
+from tests.k8s.podsecurity import violations
+from tests.k8s.test_network import ELSEWHERE, EXECUTOR, LIMITER, ROLLOUT, STRANGER, Peer, allowed
+from tests.k8s.test_pods import quantity
+from tests.k8s.test_schemas import check
+
+COMPONENTS = ROOT / "deploy" / "components"
+TRAINING = Peer("training", {"fairbox.dev/client": "true"}, {"fairbox.dev/clients": "true"})
+BYSTANDER = Peer("training", {}, {"fairbox.dev/clients": "true"})
+PRETENDER = Peer("fairbox-exec", {"fairbox.dev/client": "true"})
+
+
+def of(*components: str) -> list[Document]:
+    return together(*(COMPONENTS / each for each in components))
+
+
+def test_the_gateway_is_a_service_for_clients_alone() -> None:
+    documents = of("gateway")
+    pod = workload("executor", documents)
+    assert pod.env["EXECUTOR_GATEWAY_LISTEN"] == f"0.0.0.0:{pod.ports['gateway']}"
+    (service,) = (each for each in of_kind("Service", documents=documents) if each["metadata"]["name"] == "sandbox")
+    assert service["spec"]["selector"].items() <= pod.labels.items()
+    assert [port["targetPort"] for port in service["spec"]["ports"]] == ["gateway"]
+    assert allowed(ROLLOUT, EXECUTOR, 8080, documents)
+    assert not allowed(ROLLOUT, EXECUTOR, 8080)
+    for other in (STRANGER, ELSEWHERE, LIMITER, PRETENDER):
+        assert not allowed(other, EXECUTOR, 8080, documents)
+
+
+def test_its_address_is_the_one_of_the_page() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    assert "http://sandbox.fairbox-exec.svc.cluster.local:8080/run_code" in page
+
+
+def test_clients_of_other_namespaces_are_admitted_by_two_labels() -> None:
+    documents = of("clients")
+    for target, port in ((LIMITER, 50052), (EXECUTOR, 50051)):
+        assert allowed(TRAINING, target, port, documents)
+        assert not allowed(TRAINING, target, port)
+        for other in (BYSTANDER, ELSEWHERE, PRETENDER):
+            assert not allowed(other, target, port, documents)
+    assert allowed(TRAINING, EXECUTOR, 8080, of("gateway", "clients"))
+
+
+def test_a_small_cluster_is_enough() -> None:
+    documents = of("small")
+    requests = [
+        container["resources"]["requests"]
+        for pod in workloads(documents)
+        if pod.owner["kind"] == "Deployment"
+        for container in pod.containers
+    ]
+    assert sum(quantity(each["cpu"]) for each in requests) <= 0.5
+    assert sum(quantity(each["memory"]) for each in requests) <= 2 << 30
+    (scaler,) = of_kind("HorizontalPodAutoscaler", documents=documents)
+    assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (1, 1)
+    env = workload("executor", documents).env
+    config = load(ExecutorConfig, prefix="EXECUTOR", prog="executor", description="", argv=[], env=env)
+    (limits,) = (
+        yaml.safe_load(each["data"]["limiter.yaml"])
+        for each in of_kind("ConfigMap", documents=documents)
+        if each["metadata"]["name"] == "limiter"
+    )
+    assert limits["buckets"]["code"]["max_in_flight"] <= config.max_concurrent
+    most = quantity(workload("executor", documents).container["resources"]["limits"]["memory"])
+    assert config.max_concurrent * (config.limits.memory_bytes + config.limits.disk_bytes) < most
+    assert config.max_limits.memory_bytes < most
+
+
+def test_the_job_that_looks_at_a_node_is_confined_as_an_executor() -> None:
+    (job,) = parse((ROOT / "deploy" / "doctor" / "job.yaml").read_text(encoding="utf-8"))
+    check([job])
+    spec, executor = job["spec"]["template"]["spec"], workload("executor")
+    assert violations("restricted", spec) == []
+    (container,) = spec["containers"]
+    same = {name: value for name, value in executor.spec["securityContext"].items() if name != "fsGroupChangePolicy"}
+    assert spec["securityContext"] == same
+    assert container["securityContext"] == executor.container["securityContext"]
+    assert container["image"] == executor.container["image"]
+    env = {each["name"]: each["value"] for each in container["env"]}
+    assert env.items() <= executor.env.items()
