@@ -82,9 +82,11 @@ async def _abort(context: Context, code: int, message: str, details: list[Messag
 
 
 def why_unavailable(details: str) -> str:
-    """Why a service can't be reached: the last part of gRPC's own long text, such as "Connection refused"."""
-    line = " ".join(details.split())
-    return line.rpartition(": ")[2] if "last error: " in line else line
+    """Why a service can't be reached: of gRPC's own long text the last part, such as "Connection refused". What a
+    service says before it, of another one that it can't reach, stays.
+    """
+    before, grpcs, long = " ".join(details.split()).partition("failed to connect to all addresses; last error: ")
+    return before + (long.rpartition(": ")[2] if grpcs else "")
 
 
 def retry_after(error: grpc.aio.AioRpcError) -> float | None:

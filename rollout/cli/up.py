@@ -4,9 +4,12 @@ limit."""
 from __future__ import annotations
 
 import asyncio
+import os
+import site
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from fairbox.config import load, setting
 from fairbox.errors import FairboxError
@@ -30,9 +33,7 @@ class UpConfig(TelemetrySettings):
 
     log_level: str = setting("warning", help="Least level that is logged: debug, info, warning or error.")
     max_in_flight: int = setting(10, least=1, help="Most programs in flight at once, over all clients.")
-    python: str = setting(
-        sys.executable, help="Interpreter for programs, which see its packages; that of this command by default."
-    )
+    python: str = setting("", help="Interpreter for programs, which see its packages; empty: that of this command.")
     isolation: str = setting("auto", choices=LEVELS, help="auto: the strongest level that works; or the one that must.")
     min_isolation: str = setting("namespaces", choices=LEVELS[1:], help="Without it `up` does not start.")
     limiter: str = setting("127.0.0.1:50052", help="Address that the limiter listens on; port 0: a free one.")
@@ -88,6 +89,7 @@ def main(argv: Sequence[str]) -> int:
 
     async def serve(stop: asyncio.Event) -> None:
         ports, problem = config.ports()
+        python, unread = (config.python, "") if config.python else _own_python()
         both = [*config.words(), f"log_level={config.log_level}"]
         stack = LocalStack(
             ports,
@@ -98,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
                 *both,
             ],
             executor_args=[
-                f"python={config.python}",
+                f"python={python}",
                 f"isolation={config.isolation}",
                 f"min_isolation={config.min_isolation}",
                 f"metrics_listen={config.executor_metrics}",
@@ -110,6 +112,8 @@ def main(argv: Sequence[str]) -> int:
             if ports.gateway:
                 doors += f", SandboxFusion's interface on http://{ports.gateway}/run_code"
             print(f"{doors}; Ctrl-C ends both", file=sys.stderr)
+            if unread:
+                print(unread, file=sys.stderr)
             if problem:
                 print(f"without SandboxFusion's interface: {problem}", file=sys.stderr)
             if stack.no_scope:
@@ -123,6 +127,21 @@ def main(argv: Sequence[str]) -> int:
                     continue
 
     return run_service(serve, name="fairbox up")
+
+
+def _own_python() -> tuple[str, str]:
+    """The interpreter of this command, for programs; if they may not read its virtual environment, the one below that,
+    and a sentence that says so."""
+    closed = [path for path in (sys.prefix, *site.getsitepackages()) if not _open_to_all(Path(path))]
+    if os.geteuid() != 0 or not closed:  # programs of an ordinary user are that user's
+        return sys.executable, ""
+    return os.path.realpath(sys.executable), (
+        f"programs see no packages of {sys.prefix}: only its owner may read {closed[0]}, which chmod o+rx changes"
+    )
+
+
+def _open_to_all(folder: Path) -> bool:
+    return not folder.exists() or folder.stat().st_mode & 0o005 == 0o005
 
 
 def _try(address: str, name: str) -> None:

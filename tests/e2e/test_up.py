@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
 import sys
 import threading
 import urllib.request
@@ -77,6 +79,21 @@ def test_programs_see_the_packages_of_the_environment_that_it_was_started_in(tmp
         assert box.run("import sys, grpc; print(sys.prefix)").stdout.text == f"{sys.prefix}\n"
     with up(tmp_path, "python=/usr/bin/python3") as (service, _), Executor(service.ports.executor) as box:
         assert box.run("import sys; print(sys.prefix)").stdout.text == "/usr\n"
+
+
+def test_an_environment_that_only_its_owner_reads_is_told_of(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("programs of an ordinary user are that user's")
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=120)
+    environment.chmod(0o700)
+    program = "import sys; from rollout.cli.up import _own_python; print(*_own_python(), sep='\\n')"
+    words = [str(environment / "bin" / "python"), "-c", program]
+    paths = os.pathsep.join(sys.path)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, env={"PYTHONPATH": paths})
+    python, sentence = done.stdout.splitlines()
+    assert python == os.path.realpath(sys.executable)
+    assert sentence.startswith(f"programs see no packages of {environment}: only its owner may read")
 
 
 def test_port_0_is_a_free_one_and_is_said(tmp_path: Path) -> None:

@@ -116,7 +116,8 @@ async def test_cpu_time_of_unwaited_children_counts(executor: ExecutorClient) ->
     assert result.outcome is Outcome.CPU_LIMIT
 
 
-@pytest.mark.xfail(reason="without a control group, whoever lives between two looks is not seen", strict=True)
+# Not strict: on a busy machine even these live until a look.
+@pytest.mark.xfail(reason="without a control group, whoever lives between two looks is not seen", strict=False)
 async def test_cpu_time_of_unwaited_children_that_end_at_once_counts(executor: ExecutorClient) -> None:
     code = FORGOTTEN.format(count=500, seconds=0.002)
     result = await executor.execute(code, limits=Limits(cpu_time_s=60, wall_time_s=60))

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fairbox.channels import open_channel
 from fairbox.errors import FieldError, FieldErrors
-from fairbox.grpc_errors import abort_exhausted, abort_fields, error_reason, field_errors, retry_after
+from fairbox.grpc_errors import abort_exhausted, abort_fields, error_reason, field_errors, retry_after, why_unavailable
 from fairbox.serving import GrpcServer
 
 FIELDS = [FieldError("limits.wall_time_s", "is -1, must be positive"), FieldError("code", "is empty")]
@@ -74,3 +74,25 @@ async def test_details_that_nobody_can_read_are_none(stub: Any) -> None:
     assert retry_after(caught.value) is None
     assert field_errors(caught.value) == []
     assert error_reason(caught.value) == ("", {})
+
+
+FAILED = "failed to connect to all addresses; last error"
+
+
+@pytest.mark.parametrize(
+    ("details", "why"),
+    [
+        (
+            f"{FAILED}: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused",
+            "Connection refused",
+        ),
+        (
+            f"limiter a:1 is not available: {FAILED}: UNAVAILABLE: ipv4:1.2.3.4:1: connection attempt timed out before "
+            "receiving SETTINGS frame",
+            "limiter a:1 is not available: connection attempt timed out before receiving SETTINGS frame",
+        ),
+        ("this executor is ending: it says\n so", "this executor is ending: it says so"),
+    ],
+)
+def test_of_a_connection_that_fails_the_reason_is_told_and_who_said_it(details: str, why: str) -> None:
+    assert why_unavailable(details) == why

@@ -60,6 +60,7 @@ class Environment:
 def made(folder: Path, python: Path, *wanted: str) -> Environment:
     """A fresh environment with what pip is given."""
     subprocess.run([python, "-m", "venv", folder], check=True, timeout=120)
+    folder.chmod(0o755)  # as folders of users are
     environment = Environment(folder)
     pip = environment.run("python", "-m", "pip", "install", "--quiet", *wanted, cwd=folder, timeout=900)
     assert pip.returncode == 0, pip.stderr
@@ -92,7 +93,7 @@ def base(dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 
 def needs(*programs: str) -> None:
-    """Skips where one of these is not on the PATH."""
-    missing = [name for name in programs if shutil.which(name) is None]
+    """Skips where one of these is not on the PATH of an Environment."""
+    missing = [name for name in programs if shutil.which(name, path="/usr/bin:/bin") is None]
     if missing:
         pytest.skip(f"{', '.join(missing)} not installed")

@@ -1,5 +1,5 @@
-"""What single components open, and that they fit: the gateway, clients of other namespaces, a small cluster; and the Job
-that looks at a node."""
+"""What single components open, and that they fit: the gateway, clients of other namespaces, a small cluster; and the
+Job that looks at a node."""
 
 from __future__ import annotations
 
