@@ -121,7 +121,7 @@ class GrpcServer:
             raise FairboxError(f"{self._setting}: can't listen on {self._listen}") from None
         await server.start()
         self._server = server
-        self.address = _reachable(self._listen, port)
+        self.address = reachable(self._listen, port)
         if not _is_loopback(self._listen.rpartition(":")[0].strip("[]")):
             self._warn()
         return self
@@ -239,8 +239,8 @@ def try_port(listen: str, setting: str) -> None:
             raise FairboxError(f"{setting}: can't listen on {listen}: {error.strerror or error}") from None
 
 
-def _reachable(listen: str, port: int) -> str:
-    """`listen` with the port that was really bound, in a form that a client of this machine can use."""
+def reachable(listen: str, port: int | str) -> str:
+    """`listen` with a port, in a form that a client of this machine can use."""
     host = listen.rpartition(":")[0]
     return f"{_LOOPBACK_OF.get(host, host)}:{port}"
 

@@ -23,6 +23,7 @@ from fairbox.channels import open_channel
 from fairbox.errors import ConfigError, FairboxError
 from fairbox.ports import free_ports
 from fairbox.security import CLIENT_VARIABLES, client_security
+from fairbox.serving import reachable
 
 READY_WITHIN_S = 60.0
 """A service that is not ready by then is broken: on a loaded laptop the two need a few seconds."""
@@ -80,7 +81,8 @@ class LocalStack:
         limiter = ["fresh=true", f"listen={ports.limiter}", f"admin_listen={ports.limiter_admin}"]
         limiter += [f"health_listen={ports.limiter_health}", "metrics_listen=", *self._limiter_args]
         executor = [f"listen={ports.executor}", f"health_listen={ports.executor_health}"]
-        executor += [f"gateway_listen={ports.gateway}", f"limiter={ports.limiter}", "metrics_listen="]
+        limiter_here = reachable(ports.limiter, ports.limiter.rpartition(":")[2])
+        executor += [f"gateway_listen={ports.gateway}", f"limiter={limiter_here}", "metrics_listen="]
         executor += self._executor_args
         try:
             await self._start("limiter", limiter, ports.limiter_health)

@@ -36,6 +36,9 @@ class UpConfig(TelemetrySettings):
     python: str = setting("", help="Interpreter for programs, which see its packages; empty: that of this command.")
     isolation: str = setting("auto", choices=LEVELS, help="auto: the strongest level that works; or the one that must.")
     min_isolation: str = setting("namespaces", choices=LEVELS[1:], help="Without it `up` does not start.")
+    insecure: bool = setting(
+        False, help="Listen beyond loopback, as in a container: whoever reaches the ports can run programs."
+    )
     limiter: str = setting("127.0.0.1:50052", help="Address that the limiter listens on; port 0: a free one.")
     limiter_admin: str = setting("127.0.0.1:50053", help="Address of its admin service.")
     limiter_health: str = setting("127.0.0.1:50062", help="Address of its health service.")
@@ -50,7 +53,7 @@ class UpConfig(TelemetrySettings):
         self.validate_telemetry()
         for name, address in asdict(self._asked()).items():
             if address or name != "gateway":
-                check_address(address, insecure=False, setting=name)
+                check_address(address, insecure=self.insecure, setting=name)
 
     def _asked(self) -> StackPorts:
         return StackPorts(
@@ -90,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
     async def serve(stop: asyncio.Event) -> None:
         ports, problem = config.ports()
         python, unread = (config.python, "") if config.python else _own_python()
-        both = [*config.words(), f"log_level={config.log_level}"]
+        both = [*config.words(), f"log_level={config.log_level}", f"insecure={str(config.insecure).lower()}"]
         stack = LocalStack(
             ports,
             limiter_args=[

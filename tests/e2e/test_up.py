@@ -96,6 +96,14 @@ def test_an_environment_that_only_its_owner_reads_is_told_of(tmp_path: Path) -> 
     assert sentence.startswith(f"programs see no packages of {environment}: only its owner may read")
 
 
+def test_beyond_loopback_it_listens_where_somebody_says_that_this_is_meant(tmp_path: Path) -> None:
+    port = free_port("0.0.0.0")
+    with up(tmp_path, f"executor=0.0.0.0:{port}", "insecure=true") as (_, said):
+        assert f"executor on 0.0.0.0:{port}" in said
+        with Executor(f"127.0.0.1:{port}") as box:
+            assert box.run("print(1)").stdout.text == "1\n"
+
+
 def test_port_0_is_a_free_one_and_is_said(tmp_path: Path) -> None:
     names = ("limiter", "limiter_admin", "limiter_health", "executor", "executor_health", "gateway")
     with up(tmp_path, *(f"{name}=127.0.0.1:0" for name in names)) as (_, said):
