@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import site
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
 import grpc
@@ -171,6 +173,23 @@ def refuse_foreign_security() -> None:
     if not security.plain:
         name = "FAIRBOX_TLS_CA" if security.tls_ca else "FAIRBOX_TOKEN_FILE"
         raise ConfigError(f"up starts services of its own, without TLS and tokens, but {name} is set: unset it")
+
+
+def own_python() -> tuple[str, str]:
+    """The interpreter of this command, for programs, unless EXECUTOR_PYTHON names another; if they may not read its
+    virtual environment, the one below that, and a sentence that says so."""
+    if named := os.environ.get("EXECUTOR_PYTHON"):
+        return named, ""
+    closed = [path for path in (sys.prefix, *site.getsitepackages()) if not _open_to_all(Path(path))]
+    if os.geteuid() != 0 or not closed:  # programs of an ordinary user are that user's
+        return sys.executable, ""
+    return os.path.realpath(sys.executable), (
+        f"programs see no packages of {sys.prefix}: only its owner may read {closed[0]}, which chmod o+rx changes"
+    )
+
+
+def _open_to_all(folder: Path) -> bool:
+    return not folder.exists() or folder.stat().st_mode & 0o005 == 0o005
 
 
 async def _serving(channel: grpc.aio.Channel) -> bool:

@@ -192,11 +192,15 @@ def _write(path: Path, content: bytes) -> None:
 
 
 async def _execute_up(program: Program) -> ExecutionResult:
-    from rollout.stack import LocalStack, refuse_foreign_security  # here, because Windows lacks what they need
+    from rollout.stack import (  # here, because Windows lacks what they need
+        LocalStack,
+        own_python,
+        refuse_foreign_security,
+    )
 
     refuse_foreign_security()
     quiet = ["log_level=warning"]  # stderr is the program's
-    async with LocalStack(limiter_args=quiet, executor_args=quiet) as stack:
+    async with LocalStack(limiter_args=quiet, executor_args=[f"python={own_python()[0]}", *quiet]) as stack:
         return await _execute(stack.ports.executor, program)
 
 

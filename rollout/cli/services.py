@@ -18,7 +18,7 @@ from fairbox.security import client_security
 from rollout.cli.commands import STARTS_SERVICES
 from rollout.config import RolloutConfig
 from rollout.envs.base import Environment, EnvironmentWithWorkspaces
-from rollout.stack import LocalStack, refuse_foreign_security
+from rollout.stack import LocalStack, own_python, refuse_foreign_security
 from rollout.tools.executor_settings import ExecutorToolConfig
 from rollout.tools.registry import ToolSpec, common_rate_limit
 
@@ -47,7 +47,11 @@ async def open_services(
     both = [*config.words(), f"log_level={config.log_level}"]
     async with LocalStack(
         limiter_args=[f"buckets.code.max_in_flight={limit}", f"buckets.code.max_hold_s={hold:g}", *both],
-        executor_args=[*([f"workspace_roots={json.dumps([str(root) for root in roots])}"] if roots else []), *both],
+        executor_args=[
+            f"python={own_python()[0]}",
+            *([f"workspace_roots={json.dumps([str(root) for root in roots])}"] if roots else []),
+            *both,
+        ],
     ) as services:
         yield services.ports.limiter, services.ports.executor
 

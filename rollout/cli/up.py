@@ -4,12 +4,9 @@ limit."""
 from __future__ import annotations
 
 import asyncio
-import os
-import site
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from fairbox.config import load, setting
 from fairbox.errors import FairboxError
@@ -17,7 +14,7 @@ from fairbox.extras import MissingExtra, require
 from fairbox.ports import free_port
 from fairbox.serving import check_address, run_service, try_port
 from fairbox.telemetry import TelemetrySettings
-from rollout.stack import LocalStack, StackPorts
+from rollout.stack import LocalStack, StackPorts, own_python
 
 LEVELS = ("auto", "namespaces", "landlock")
 _WATCH_S = 0.2
@@ -92,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
 
     async def serve(stop: asyncio.Event) -> None:
         ports, problem = config.ports()
-        python, unread = (config.python, "") if config.python else _own_python()
+        python, unread = (config.python, "") if config.python else own_python()
         both = [*config.words(), f"log_level={config.log_level}", f"insecure={str(config.insecure).lower()}"]
         stack = LocalStack(
             ports,
@@ -130,21 +127,6 @@ def main(argv: Sequence[str]) -> int:
                     continue
 
     return run_service(serve, name="fairbox up")
-
-
-def _own_python() -> tuple[str, str]:
-    """The interpreter of this command, for programs; if they may not read its virtual environment, the one below that,
-    and a sentence that says so."""
-    closed = [path for path in (sys.prefix, *site.getsitepackages()) if not _open_to_all(Path(path))]
-    if os.geteuid() != 0 or not closed:  # programs of an ordinary user are that user's
-        return sys.executable, ""
-    return os.path.realpath(sys.executable), (
-        f"programs see no packages of {sys.prefix}: only its owner may read {closed[0]}, which chmod o+rx changes"
-    )
-
-
-def _open_to_all(folder: Path) -> bool:
-    return not folder.exists() or folder.stat().st_mode & 0o005 == 0o005
 
 
 def _try(address: str, name: str) -> None:

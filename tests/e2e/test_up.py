@@ -87,7 +87,7 @@ def test_an_environment_that_only_its_owner_reads_is_told_of(tmp_path: Path) -> 
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=120)
     environment.chmod(0o700)
-    program = "import sys; from rollout.cli.up import _own_python; print(*_own_python(), sep='\\n')"
+    program = "import sys; from rollout.stack import own_python; print(*own_python(), sep='\\n')"
     words = [str(environment / "bin" / "python"), "-c", program]
     paths = os.pathsep.join(sys.path)
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, env={"PYTHONPATH": paths})
