@@ -23,7 +23,7 @@ from rollout.tools.registry import ToolSpec
 
 
 class PromptStyle(StrEnum):
-    """What a problem's prompt is."""
+    """Style of a problem's prompt."""
 
     CODE = "code"
     """Two worked examples with the code interpreter, then the question."""
@@ -85,13 +85,13 @@ class Gsm8kEnvironment:
                 return None
 
     def use(self, services: RewardServices) -> None:
-        """What the run's reward functions may need."""
+        """Takes the services, which the run's reward functions may need."""
         self._services = services
 
     def tasks(self) -> list[Task]:
         """One per row. Its uid is made of the question and the row's place, so that it is the same in every run.
 
-        Raises DataError for a row without messages where the style is `data`.
+        Raises DataError for a row without messages if the style is `data`.
         """
         return [
             Task(

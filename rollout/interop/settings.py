@@ -25,7 +25,7 @@ class InterpreterSettings(CodeInterpreterConfig):
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """What every way into another trainer has: a tool, and a reward."""
+    """Settings of every adapter to another trainer: a tool, and a reward."""
 
     tool: InterpreterSettings = setting(factory=InterpreterSettings, help="The code interpreter and its services.")
     reward: str = setting(

@@ -22,12 +22,12 @@ from rollout.training.masked import kept, masked_mean, masked_sum
 from rollout.training.policy_losses import PolicyInputs, PolicyLossSettings, policy_loss
 
 MAX_LOG_WEIGHT = 20.0
-"""Of a sequence's sum of log ratios; far beyond any cap."""
+"""Bound of a log weight, as of a sequence's sum of log ratios; far beyond any cap."""
 
 
 @dataclass(frozen=True)
 class CorrectionSettings:
-    """How tokens are weighed that the trained weights did not sample."""
+    """Settings of the importance weights of tokens that the trained weights did not sample."""
 
     level: str = setting(
         "none",
@@ -66,12 +66,12 @@ def kl_penalty(logprobs: torch.Tensor, reference: torch.Tensor, mask: torch.Tens
 
 
 VALUE_CLIP = 0.2
-"""How far a value may move in a step."""
+"""Distance beyond which the move of a value in a step is clipped."""
 
 
 @dataclass(frozen=True)
 class ObjectiveSettings:
-    """What is made small."""
+    """Settings of the objective, which training minimizes."""
 
     policy: PolicyLossSettings = setting(factory=PolicyLossSettings, help="The policy loss.")
     aggregation: str = setting(
@@ -127,7 +127,7 @@ class Objective:
     loss: torch.Tensor
     """Scalar."""
     sums: dict[str, float]
-    """Of the terms (weighted: they add up over parts), and of figures of tokens, to be divided by `tokens`."""
+    """Sums of the terms (weighted: they add up over parts), and of figures of tokens, to be divided by `tokens`."""
 
 
 def objective(inputs: ObjectiveInputs, settings: ObjectiveSettings) -> Objective:

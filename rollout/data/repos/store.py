@@ -91,7 +91,7 @@ def check_template(template: str) -> None:
 
 
 def row_want(row: Mapping[str, Any], template: str) -> Want:
-    """What a row of code search data needs: its `repo`, `base_commit`, and `patch` where `use_patch` says so.
+    """State that a row of code search data needs: its `repo`, `base_commit`, and `patch` if `use_patch` is true.
 
     `template` is the source, with `{repo}`, `{owner}`, `{name}`, `{commit}` and `{instance_id}` filled in from the row.
     Raises FieldErrors.
@@ -118,7 +118,7 @@ def row_want(row: Mapping[str, Any], template: str) -> Want:
 
 
 _ATTEMPTS = 3
-"""Of each repository, while its source fails."""
+"""Attempts at each repository, while its source fails."""
 _BACKOFF_S = 1.0
 """Wait before the second attempt; twice as long before each later one."""
 _POLL_LOCK_S = 0.2
@@ -168,7 +168,7 @@ class RepoStore:
                 raise ConfigError(f"the store {self.folder} can't be used: {error.strerror}") from None
 
     def find(self, want: Want) -> Checkout | None:
-        """What is there already, without git and without waiting."""
+        """Finds a state, without git and without waiting; None if it is not there yet."""
         mirror = self._mirror(want.repo)
         commit = mirror.marked(want.digest())
         return None if commit is None else Checkout(mirror.path, commit)
