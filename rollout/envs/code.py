@@ -60,7 +60,7 @@ class CodeEnvironment:
         self._services = services
 
     def tasks(self) -> Sequence[Task]:
-        """One per row, in their order."""
+        """One task per row, in their order."""
         return [self._task(problem, number) for number, problem in enumerate(self._problems)]
 
     async def score(self, task: Task, result: TrajectoryResult) -> Reward:

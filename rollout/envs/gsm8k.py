@@ -54,7 +54,7 @@ class Gsm8kConfig:
     reward_tool: Gsm8kRewardConfig = setting(factory=Gsm8kRewardConfig, help="submit: the tool calc_gsm8k_reward.")
 
     def validate(self) -> None:
-        """ConfigError for what types can't say."""
+        """Raises ConfigError for what types can't say."""
         check(self, "env_config")
 
     def rewards(self) -> Composition:
@@ -89,7 +89,7 @@ class Gsm8kEnvironment:
         self._services = services
 
     def tasks(self) -> list[Task]:
-        """One per row. Its uid is made of the question and the row's place, so that it is the same in every run.
+        """One task per row. Its uid is made of the question and the row's place, so that it is the same in every run.
 
         Raises DataError for a row without messages if the style is `data`.
         """

@@ -33,7 +33,7 @@ class ClientTurn:
     ids: Sequence[int]
     logprobs: Sequence[float] | None
     aborted: bool
-    """Whether the server gave the request up, as before an update of the weights."""
+    """True if the server gave the request up, as before an update of the weights."""
     version: str = "unknown"
 
 

@@ -44,7 +44,7 @@ class TrainerLoopSettings(TrainerSettings):
     infra_retries: int = setting(1, least=0, help="How often a trajectory that the service failed is played again.")
 
     def validate(self) -> None:
-        """ConfigError for what types can't say."""
+        """Raises ConfigError for what types can't say."""
         super().validate()
         check_format(self.tool_format)
 

@@ -34,7 +34,7 @@ class TrainerSettings:
     max_parallel_calls: int = setting(4, least=1, help="Tool calls of one turn that run at once.")
 
     def validate(self) -> None:
-        """ConfigError for what types can't say."""
+        """Raises ConfigError for what types can't say."""
         check(self)
         self.tool.validate()
 

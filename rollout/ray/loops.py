@@ -244,7 +244,7 @@ class RayLoops:
 
     @property
     def _hopeless(self) -> bool:
-        """Whether no worker will ever be ready again."""
+        """True if no worker will ever be ready again."""
         return all(worker.given_up for worker in self._workers)
 
     async def _take(self) -> _Worker | None:

@@ -31,7 +31,7 @@ class RewardEntry:
     weight: float = 1.0
     arguments: Mapping[str, Any] = field(default_factory=dict)
     services: bool = False
-    """Whether it takes the services."""
+    """True if it takes the services."""
 
     async def score(self, sample: Sample, services: RewardServices) -> Reward | NotScored:
         """The function's reward, its own weight not applied, or its refusal. Raises nothing but cancellation."""

@@ -86,7 +86,7 @@ class TrainConfig(RolloutConfig):
     update: UpdateSettings = setting(factory=UpdateSettings, help="How weights move.")
 
     def validate(self) -> None:
-        """ConfigError or FieldErrors for what types can't say."""
+        """Raises ConfigError or FieldErrors for what types can't say."""
         super().validate()
         self.policy.validate()
         self.loss.validate()
@@ -125,7 +125,7 @@ class TrainConfig(RolloutConfig):
 
     @property
     def needs_value_head(self) -> bool:
-        """Whether values are estimated."""
+        """True if values are estimated."""
         return self.advantage.estimator == "gae"
 
     def learner(self) -> LearnerSettings:

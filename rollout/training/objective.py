@@ -54,7 +54,7 @@ def importance_weights(
 
 
 MAX_LOG_RATIO = 20.0
-"""Beyond it exp would leave float32's useful range; the gradient is 0 there."""
+"""Bound of log ratios: beyond it exp would leave float32's useful range; the gradient is 0 there."""
 
 
 def kl_penalty(logprobs: torch.Tensor, reference: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -90,13 +90,13 @@ class ObjectiveSettings:
     value_coef: float = setting(0.5, least=0, help="gae: weight of the value loss.")
 
     def validate(self) -> None:
-        """ConfigError for settings that contradict each other."""
+        """Raises ConfigError for settings that contradict each other."""
         if self.anchor == "rollout" and self.correction.level != "none":
             raise ConfigError("loss.correction.level is set, but with loss.anchor=rollout the ratio corrects already")
 
     @property
     def needs_reference(self) -> bool:
-        """Whether logprobs of the first model are needed."""
+        """True if logprobs of the first model are needed."""
         return self.kl_coef > 0
 
 

@@ -50,7 +50,7 @@ class PolicySettings:
     recompute: bool = setting(False, help="Compute layers again in the backward pass: less memory, a third more time.")
 
     def validate(self) -> None:
-        """ConfigError for what is no device of torch, and for adapters without layers."""
+        """Raises ConfigError for what is no device of torch, and for adapters without layers."""
         if not self.lora_targets:
             raise ConfigError("policy.lora_targets is empty, must name layers, or be [all-linear]")
         try:

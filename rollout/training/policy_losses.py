@@ -15,7 +15,7 @@ from fairbox.config import setting
 from rollout.training.masked import kept, masked_mean
 
 MAX_LOG_RATIO = 20.0
-"""Beyond it a ratio is a constant: exp(20) is far outside any clip, and float32 stays finite."""
+"""Bound of log ratios; beyond it a ratio is a constant: exp(20) is far outside any clip, and float32 stays finite."""
 MAX_SEQUENCE_LOG_RATIO = 10.0
 """The same for GSPO's ratio of a sequence, as in verl and SkyRL."""
 

@@ -71,7 +71,7 @@ class Shard:
         return host, free_port(host), os.getpid()
 
     def sees(self, path: Path) -> bool:
-        """Whether a file is there, seen from this machine."""
+        """Says whether a file is there, seen from this machine."""
         return path.exists()
 
     def join(self, plan: LearnerPlan, *, rank: int, count: int, meet: str, timeout_s: float) -> int | FairboxError:

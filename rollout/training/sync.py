@@ -20,7 +20,7 @@ def version_name(steps_done: int) -> str:
 
 
 def is_version(name: str) -> bool:
-    """Whether `version_name` made it."""
+    """Says whether `version_name` made the name."""
     return _VERSION.fullmatch(name) is not None
 
 

@@ -143,7 +143,7 @@ class Mirror:
             raise RepoError(FailureKind.SOURCE, f"{source}: {error}") from None
 
     async def _is_whole(self, commit: str) -> bool:
-        """Whether everything below a commit is there."""
+        """Says whether everything below a commit is there."""
         try:
             await git_async(self.path, "rev-list", "--objects", "--quiet", f"{commit}^{{tree}}")
         except GitError:

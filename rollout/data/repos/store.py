@@ -83,7 +83,7 @@ class Want:
 
 
 def check_template(template: str) -> None:
-    """FieldErrors unless every name in braces is one that rows have."""
+    """Raises FieldErrors unless every name in braces is one that rows have."""
     unknown = [name for name in _FIELD.findall(template) if name not in _FIELDS]
     if unknown or "{" in _FIELD.sub("", template):
         allowed = ", ".join(f"{{{name}}}" for name in _FIELDS)
@@ -181,7 +181,7 @@ class RepoStore:
         return made
 
     async def make_all(self, repo: str, wants: Sequence[Want]) -> dict[Want, Checkout | RepoError]:
-        """Everything that is wanted of one repository, commits in one fetch. An error for each that can't be had."""
+        """Makes the wanted states of one repository, with one fetch. An error for each that can't be had."""
         found: dict[Want, Checkout | RepoError] = {want: there for want in wants if (there := self.find(want))}
         if all(want in found for want in wants):
             return found

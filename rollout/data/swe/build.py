@@ -160,7 +160,7 @@ def _made(text: str, patch: Patch, tree: GitTree, use_patch: bool, dialect: Dial
 
 
 def _same(one: tuple[FileChange, ...], other: tuple[FileChange, ...]) -> bool:
-    """Whether they say the same, in whatever order."""
+    """Says whether they say the same, in whatever order."""
 
     def sets(changes: tuple[FileChange, ...]) -> dict[str, list[frozenset[str]]]:
         parts = {each.file: each.changes for each in changes}

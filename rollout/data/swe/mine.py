@@ -42,7 +42,7 @@ def clean_message(message: str) -> str:
 
 
 def is_test(path: str) -> bool:
-    """Whether a Python file is one of tests, by its name or its folders."""
+    """Says whether a Python file is one of tests, by its name or its folders."""
     *folders, name = PurePosixPath(path).parts
     stem = name.removesuffix(".py")
     named = stem.startswith("test_") or stem.endswith("_test") or stem in ("conftest", "test", "tests")
@@ -71,7 +71,7 @@ def _dotted(parts: tuple[str, ...]) -> list[str]:
 
 
 class Unfit(StrEnum):
-    """Why a commit is no task."""
+    """Reason that a commit is no task."""
 
     MERGE = "merge"
     """It has several parents."""

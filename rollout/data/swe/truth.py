@@ -71,7 +71,7 @@ class Outline:
     classes: tuple[tuple[Span, tuple[Span, ...]], ...] = ()
     """Each class with its own methods, by depth, then by line."""
     functions: tuple[Span, ...] = ()
-    """In the same order; nested ones too."""
+    """Functions in the same order; nested ones too."""
     skipped: tuple[Span, ...] = ()
     """Imports, and docstrings of classes as long as they are without the blank lines at their ends."""
 
@@ -89,7 +89,7 @@ class Outline:
         return any(line in span for span in self.skipped)
 
     def has(self, owner: Owner) -> bool:
-        """Whether there is a class, method or function of that name. Of classes with one name the first counts."""
+        """Says whether there is a class, method or function of that name. Of classes with one name the first counts."""
         name, _, method = owner.name.partition(".")
         if not owner.is_class and not method:
             return any(function.name == name for function in self.functions)
@@ -199,7 +199,7 @@ def _outline(path: str, source: str | None, when: str) -> Outline:
 
 
 def _touched(file: FilePatch, old: Outline, new: Outline) -> list[_Touched]:
-    """In the order of the patch: of each hunk first what is removed, then what is added."""
+    """Touched names in the order of the patch: of each hunk first the removed ones, then the added ones."""
     touched: list[_Touched] = []
     for hunk in file.hunks:
         for number, text in hunk.removed:

@@ -96,7 +96,7 @@ class CodeSearchConfig:
     bash: BashConfig = setting(factory=_reading, help="The tool bash.")
 
     def validate(self) -> None:
-        """ConfigError for what types can't say."""
+        """Raises ConfigError for what types can't say."""
         check(self, "env_config")
         if not self.repos:
             raise ConfigError("env_config.repos is not set, must be a folder that `fairbox data repos` has prepared")
@@ -138,7 +138,7 @@ class CodeSearchEnvironment:
         self._tasks = [self._task(row, prompts, context, repos) for row in rows]
 
     def tasks(self) -> list[Task]:
-        """One per row; its uid is the row's `instance_id`."""
+        """One task per row; its uid is the row's `instance_id`."""
         return list(self._tasks)
 
     def tools(self) -> tuple[ToolSpec, ...]:

@@ -45,7 +45,7 @@ class AnswerDialect(StrEnum):
 
     @property
     def is_call(self) -> bool:
-        """Whether the answer is a call of a tool, and not text."""
+        """True if the answer is a call of a tool, and not text."""
         return self is AnswerDialect.FINISH
 
 

@@ -40,7 +40,7 @@ def after_future(before: str, source: str) -> str:
 
 
 def defines(source: str, name: str) -> bool:
-    """Whether a function or class of this name, or a value, is at the top of the source."""
+    """Says whether a function or class of this name, or a value, is at the top of the source."""
     tree = parsed(source)
     return tree is not None and any(_name_of(node, name) for node in tree.body)
 

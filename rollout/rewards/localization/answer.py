@@ -39,7 +39,7 @@ class Answer:
     """A parsed answer. Every answer gives one, without an error: parts that can't be understood are in `problems`."""
 
     found: bool = False
-    """Whether what marks an answer in its dialect is there at all."""
+    """True if the marks of an answer in its dialect are there at all."""
     files: frozenset[str] = frozenset()
     modules: frozenset[str] = frozenset()
     entities: frozenset[str] = frozenset()

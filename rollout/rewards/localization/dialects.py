@@ -153,7 +153,7 @@ class ReadArguments(TypedDict, total=False):
     dialect: Dialect | None
     """None, the default: the function's own."""
     normalise: bool | None
-    """Whether a leading `./` of paths is dropped; None, the default: the dialect decides."""
+    """True to drop a leading `./` of paths; None, the default: the dialect decides."""
     bare_files: bool
     """`code_block`: false by default."""
     check_last_step: bool

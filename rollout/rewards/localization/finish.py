@@ -105,7 +105,7 @@ def finish_problem(sample: Sample, *, tool: str = FINISH_TOOL) -> str | None:
 
 
 def _closes(rest: str) -> bool:
-    """Whether nothing but marks follows a call, none of them twice."""
+    """Says whether nothing but marks follows a call, none of them twice."""
     if _AFTER.fullmatch(rest) is None:
         return False
     marks = re.findall(r"<[^>]*>", rest)

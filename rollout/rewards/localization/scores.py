@@ -65,7 +65,7 @@ _Spans = list[tuple[int, int]]
 
 
 def _merged(spans: Iterable[LineSpan]) -> dict[str, _Spans]:
-    """By file: spans in order, none of which overlap."""
+    """Spans by file, in order, none of which overlap."""
     merged: dict[str, _Spans] = {}
     for span in sorted(spans, key=lambda span: (span.file, span.first)):
         of_file = merged.setdefault(span.file, [])
