@@ -14,7 +14,7 @@ class MissingPackage(FairboxError, ImportError):  # noqa: N818 - what is the mat
 
 @contextlib.contextmanager
 def needs(package: str, version: str, install: str) -> Iterator[None]:
-    """Context for the imports of a foreign package: raises MissingPackage if they fail. `version` is known to work."""
+    """Context for the imports of a foreign package: raises MissingPackage if they fail. `version` is one that works."""
     try:
         yield
     except ImportError as error:

@@ -83,7 +83,7 @@ LOCK = "run.lock"
 
 @contextlib.contextmanager
 def only_run(out: Path) -> Iterator[None]:
-    """Locks the folder, and makes it if needed. Raises ConfigError if another run has it, FairboxError if it can't."""
+    """Locks the folder, making it if needed. ConfigError if another run has it, FairboxError if it can't be written."""
     with contextlib.ExitStack() as stack:
         try:
             out.mkdir(parents=True, exist_ok=True)

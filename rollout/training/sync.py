@@ -25,7 +25,7 @@ def is_version(name: str) -> bool:
 
 
 def steps_of(version: str) -> int:
-    """Number of steps that `version_name` made a name of. Raises ValueError for other names."""
+    """Number of steps in a name that `version_name` made. Raises ValueError for other names."""
     if not is_version(version):
         raise ValueError(f"{version!r} is no version of a training run")
     return int(version.rpartition("-")[2])
@@ -52,7 +52,7 @@ class WeightSync:
             await self.push(steps_done)
 
     async def push(self, steps_done: int) -> str:
-        """Pushes the weights: the version that samples turns from now on. The caches of other weights are dropped.
+        """Pushes the weights; returns the version that samples turns from now on. Caches of other weights are dropped.
 
         Raises FairboxError if the engine can't take them.
         """

@@ -9,7 +9,7 @@ from rollout.rewards.base import Sample
 _FINISH = "finish"
 """OpenHands' tool that ends a conversation with a message."""
 _ASKED = (StopReason.TURNS, StopReason.TOOL_CALLS)
-"""Stop reasons after which the last turn's tool call was asked for, but not run."""
+"""Stop reasons after which the last turn asked for a tool whose call was not run."""
 
 
 def last_turn(sample: Sample) -> str:
