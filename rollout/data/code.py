@@ -26,7 +26,7 @@ class CodeProblem:
 
     uid: str
     question: str
-    """What is asked, without any word on how to answer."""
+    """The question, without any word on how to answer."""
     ground_truth: str
     """JSON text."""
     reward: str
@@ -35,7 +35,7 @@ class CodeProblem:
     where: str
     """File and line, for error messages."""
     solution: str = ""
-    """The data's own, where it has one."""
+    """The data's own, if it has one."""
 
 
 def read_code_problems(path: Path, limit: int | None = None) -> list[CodeProblem]:

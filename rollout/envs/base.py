@@ -1,8 +1,8 @@
-"""What an environment is: it turns data into tasks and trajectories into rewards. It plays nothing itself.
+"""Interface of environments: they turn data into tasks and trajectories into rewards. They play nothing themselves.
 
 Optional methods, which the run looks for:
 
-- `tools() -> tuple[ToolSpec, ...]`: the tools that its tasks need, where the run names none;
+- `tools() -> tuple[ToolSpec, ...]`: the tools that its tasks need, if the run names none;
 - `use(services: RewardServices) -> None`: called once before the first score, with what scoring may use;
 - `workspace_roots() -> tuple[Path, ...]`: folders with the repositories of its tasks, for an executor that it starts.
 """
@@ -22,16 +22,16 @@ from rollout.tools.registry import ToolSpec
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSetup:
-    """What a run gives the environment that it names, beside that one's own settings."""
+    """Arguments that a run passes to its environment, beside the environment's own settings."""
 
     data: Path | None = None
-    """The run's `data`; None: the environment's built-in tasks, or an error where it has none."""
+    """The run's `data`; None: the environment's built-in tasks, or an error if it has none."""
     limit: int | None = None
     """Tasks from the beginning of the data; None: all."""
     reward: Composition | None = None
     """The run's `reward`; None: the environment's own."""
     tools: tuple[ToolSpec, ...] | None = None
-    """Those of the run's file of tools; None: the environment's."""
+    """Tools of the run's file of tools; None: the environment's."""
     max_turns: int | None = None
     """Turns that a trajectory may have, for prompts that say so; None: no limit."""
     max_parallel_calls: int = 5
@@ -44,32 +44,32 @@ class Environment(Protocol):
     def tasks(self) -> Sequence[Task]: ...
 
     async def score(self, task: Task, result: TrajectoryResult) -> Reward:
-        """The reward of a trajectory that is not masked. It changes nothing outside of itself: it is called again where
-        a service failed it. Raises NotScored where there is none to be had."""
+        """The reward of a trajectory that is not masked. It has no effect outside of itself: the run calls it again if
+        a service failed it. Raises NotScored if there is no reward to be had."""
         ...
 
 
 @runtime_checkable
 class EnvironmentWithTools(Protocol):
-    """One whose tasks need certain tools."""
+    """An environment whose tasks need certain tools."""
 
     def tools(self) -> tuple[ToolSpec, ...] | None:
-        """The run's, where it names none in a file. Empty: no tools at all. None: those of the run, after all."""
+        """Tools of the run, if it names none in a file. Empty: no tools at all. None: the run's own after all."""
         ...
 
 
 @runtime_checkable
 class EnvironmentWithServices(Protocol):
-    """One whose scores use services."""
+    """An environment whose scores use services."""
 
     def use(self, services: RewardServices) -> None:
-        """Called once, when they are there."""
+        """Takes the services; the run calls it once, when they are there."""
         ...
 
 
 @runtime_checkable
 class EnvironmentWithWorkspaces(Protocol):
-    """One whose tasks have workspaces that are made of local repositories."""
+    """An environment whose tasks have workspaces that are made of local repositories."""
 
     def workspace_roots(self) -> tuple[Path, ...]:
         """Absolute folders. With `up` the executor takes repositories from below them; one that runs already has roots

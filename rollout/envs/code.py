@@ -25,7 +25,7 @@ ASK_FUNCTION = (
     "of your answer:\n```python\n...\n```"
 )
 REWARD_COLUMN = "reward"
-"""Of `Task.row`: name of the function that the row's tests are for."""
+"""Column of `Task.row` with the name of the reward function that the row's tests are for."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class CodeConfig:
 
 @environment("code", CodeConfig)
 class CodeEnvironment:
-    """Tasks of programming problems. The reward is the run's, or that of the row's kind: 1 where all its tests pass.
+    """Tasks of programming problems. The reward is the run's, or that of the row's kind: 1 if all its tests pass.
 
     Raises ConfigError and DataError.
     """
@@ -56,15 +56,15 @@ class CodeEnvironment:
         return None if self._config.interpreter else ()
 
     def use(self, services: RewardServices) -> None:
-        """The executor that grades."""
+        """Takes the services, whose executor grades."""
         self._services = services
 
     def tasks(self) -> Sequence[Task]:
-        """One per row, in their order."""
+        """One task per row, in their order."""
         return [self._task(problem, number) for number, problem in enumerate(self._problems)]
 
     async def score(self, task: Task, result: TrajectoryResult) -> Reward:
-        """What its tests say of the last turn's program. Raises NotScored."""
+        """Reward of the last turn's program by the task's tests. Raises NotScored."""
         return await self._rewards[task.row[REWARD_COLUMN]].score(Sample.of(task, result), self._services)
 
     def _task(self, problem: CodeProblem, number: int) -> Task:

@@ -23,7 +23,7 @@ from rollout.tools.registry import ToolSpec
 
 
 class PromptStyle(StrEnum):
-    """What a problem's prompt is."""
+    """Style of a problem's prompt."""
 
     CODE = "code"
     """Two worked examples with the code interpreter, then the question."""
@@ -54,7 +54,7 @@ class Gsm8kConfig:
     reward_tool: Gsm8kRewardConfig = setting(factory=Gsm8kRewardConfig, help="submit: the tool calc_gsm8k_reward.")
 
     def validate(self) -> None:
-        """ConfigError for what types can't say."""
+        """Raises ConfigError for what types can't say."""
         check(self, "env_config")
 
     def rewards(self) -> Composition:
@@ -85,13 +85,13 @@ class Gsm8kEnvironment:
                 return None
 
     def use(self, services: RewardServices) -> None:
-        """What the run's reward functions may need."""
+        """Takes the services, which the run's reward functions may need."""
         self._services = services
 
     def tasks(self) -> list[Task]:
-        """One per row. Its uid is made of the question and the row's place, so that it is the same in every run.
+        """One task per row. Its uid is made of the question and the row's place, so that it is the same in every run.
 
-        Raises DataError for a row without messages where the style is `data`.
+        Raises DataError for a row without messages if the style is `data`.
         """
         return [
             Task(

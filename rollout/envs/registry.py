@@ -31,7 +31,7 @@ _BUILT_IN = {
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentKind:
-    """One that is registered."""
+    """An environment that is registered."""
 
     name: str
     make: Callable[[Any, EnvironmentSetup], Environment]

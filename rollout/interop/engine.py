@@ -1,7 +1,7 @@
-"""What the engines behind another trainer's own client have in common: deadlines, what counts as a turn.
+"""Base of the engines behind another trainer's own client: deadlines, and the definition of a turn.
 
 The client belongs to the trainer: leaving the engine closes nothing. Such clients wait while weights are updated, and
-don't tell that from generating: `queue_timeout_s` of a request bounds both, and `time_limit_s` is not looked at.
+don't tell that from generating: `queue_timeout_s` of a request bounds both, and the engine ignores `time_limit_s`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from rollout.engines.base import (
 
 @dataclass(frozen=True, slots=True)
 class ClientTurn:
-    """What a client answered."""
+    """A client's answer to a request."""
 
     ids: Sequence[int]
     logprobs: Sequence[float] | None
     aborted: bool
-    """Whether the server gave the request up, as before an update of the weights."""
+    """True if the server gave the request up, as before an update of the weights."""
     version: str = "unknown"
 
 
@@ -57,11 +57,11 @@ class ClientEngine(abc.ABC):
         return None
 
     def statistics(self) -> EngineStatistics:
-        """Nothing: what the client does is the trainer's to count."""
+        """Empty statistics: the trainer counts what its client does."""
         return EngineStatistics()
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:
-        """One turn. Raises FieldErrors for a bad request, EngineUnavailable for whatever the trainer's side fails
+        """Samples a turn. Raises FieldErrors for a bad request, EngineUnavailable for whatever the trainer's side fails
         with."""
         check_request(request, vocab_size=self.vocab_size, max_model_tokens=self.max_model_tokens)
         began = time.monotonic()

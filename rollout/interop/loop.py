@@ -33,18 +33,18 @@ from rollout.tools.toolbox import Toolbox
 _TURN_TIMEOUT_S = 3600.0
 """Longest wait for one turn, updates of the weights included."""
 _CHATS: dict[int, tuple[Any, ChatTemplate]] = {}
-"""By the id of the tokenizer, which is kept beside, so that no other gets that id. A process has one or two."""
+"""Templates by the id of their tokenizer, which is kept too, so that no other gets its id. A process has one or two."""
 
 
 @dataclass(frozen=True)
 class TrainerLoopSettings(TrainerSettings):
-    """What every trainer may say of fairbox's loop."""
+    """Settings of fairbox's loop that every trainer may set."""
 
     tool_format: str = setting("auto", help="How the model writes calls; auto: as its chat template does.")
     infra_retries: int = setting(1, least=0, help="How often a trajectory that the service failed is played again.")
 
     def validate(self) -> None:
-        """ConfigError for what types can't say."""
+        """Raises ConfigError for what types can't say."""
         super().validate()
         check_format(self.tool_format)
 
@@ -52,7 +52,7 @@ class TrainerLoopSettings(TrainerSettings):
 class TrainerLoop:
     """`tokenizer` is the one of transformers that the trainer has loaded. Without a `scorer` nothing is scored.
 
-    Raises ConfigError, and ChatTemplateError where the tokenizer's template is not append-only.
+    Raises ConfigError, and ChatTemplateError if the tokenizer's template is not append-only.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What to say where a package that fairbox works with is not installed, or is another version."""
+"""Error for a package that fairbox works with, if it is not installed or has another version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class MissingPackage(FairboxError, ImportError):  # noqa: N818 - what is the mat
 
 @contextlib.contextmanager
 def needs(package: str, version: str, install: str) -> Iterator[None]:
-    """Around the imports of a foreign package: MissingPackage when they fail. `version` is what is known to work."""
+    """Context for the imports of a foreign package: raises MissingPackage if they fail. `version` is one that works."""
     try:
         yield
     except ImportError as error:

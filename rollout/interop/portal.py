@@ -18,7 +18,7 @@ from rollout.interop.shared import close_shared
 T = TypeVar("T")
 
 CLOSE_WITHIN_S = 10.0
-"""For closing channels, when the process ends."""
+"""Seconds for closing channels, when the process ends."""
 
 
 class LoopThread:
@@ -62,7 +62,7 @@ async def _end() -> None:
 
 _LOCK = threading.Lock()
 _THREADS: dict[int, LoopThread] = {}
-"""By process id: a forked child has no threads of its parent."""
+"""Loops by process id: a forked child has no threads of its parent."""
 
 
 def process_loop() -> LoopThread:

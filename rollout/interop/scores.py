@@ -1,4 +1,4 @@
-"""What a row of another trainer's data is scored with, and against what."""
+"""Scores rows of another trainer's data: their reward function, and their ground truth."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollout.rewards import Composition, Reward, RewardServices, Sample, load_re
 
 @functools.lru_cache(maxsize=64)
 def reward_function(name: str) -> Composition:
-    """What a setting names: a registered reward, a file, or `module:function`. Read once. Raises ConfigError."""
+    """Loads what a setting names, once: a registered reward, a file, or `module:function`. Raises ConfigError."""
     return load_reward(name)
 
 
@@ -27,15 +27,15 @@ class RowScorer:
         self._executor = executor
 
     async def score(self, sample: Sample) -> Reward:
-        """Raises NotScored, and nothing else."""
+        """Scores a sample. Raises NotScored, and nothing else."""
         needed = any(entry.services for entry in self._composition.entries)
         services = RewardServices(executor=await shared_executor(self._executor)) if needed else RewardServices()
         return await self._composition.score(sample, services)
 
 
 def ground_truth(extras: Mapping[str, Any]) -> str:
-    """`reward_spec.ground_truth` of a row, or `reward_model.ground_truth` as verl's data has it; what is no text as
-    JSON. Raises ConfigError."""
+    """`reward_spec.ground_truth` of a row, or `reward_model.ground_truth` as verl's data has it; as JSON if it
+    is no text. Raises ConfigError."""
     for key in ("reward_spec", "reward_model"):
         spec = extras.get(key)
         if isinstance(spec, Mapping) and "ground_truth" in spec:

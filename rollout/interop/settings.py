@@ -25,7 +25,7 @@ class InterpreterSettings(CodeInterpreterConfig):
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """What every way into another trainer has: a tool, and a reward."""
+    """Settings of every adapter to another trainer: a tool, and a reward."""
 
     tool: InterpreterSettings = setting(factory=InterpreterSettings, help="The code interpreter and its services.")
     reward: str = setting(
@@ -34,7 +34,7 @@ class TrainerSettings:
     max_parallel_calls: int = setting(4, least=1, help="Tool calls of one turn that run at once.")
 
     def validate(self) -> None:
-        """ConfigError for what types can't say."""
+        """Raises ConfigError for what types can't say."""
         check(self)
         self.tool.validate()
 

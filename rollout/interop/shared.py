@@ -1,5 +1,5 @@
-"""What the trainers' objects of a process share: code interpreters, one for each event loop, pair of services and
-settings, and clients of executors. Each is opened by its first user.
+"""Resources that the trainers' objects of a process share: code interpreters, one for each event loop, pair of services
+and settings, and clients of executors. The first user of each opens it.
 
 Trainers make tools cheaply, often and without ever closing them, and some make one for each trajectory, so the channels
 belong to the event loop and not to the tool. Invariants: a thing is opened once, however many ask for it at the same
@@ -25,7 +25,7 @@ T = TypeVar("T", bound=AbstractAsyncContextManager[Any])
 
 
 class _Opened:
-    """What one running loop has opened, and the lock under which it opens more."""
+    """Resources that one running loop has opened, and the lock under which it opens more."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()

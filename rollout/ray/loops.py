@@ -1,4 +1,4 @@
-"""Agent loops spread over a Ray cluster, behind the face of one.
+"""Agent loops spread over a Ray cluster, behind the interface of one.
 
 Invariants: a worker or a node that dies costs the trajectories that it ran, which come back masked (cause INFRA) and
 are run again by whoever runs them, under new ids; Ray starts the worker again; every wait has a deadline; leaving ends
@@ -35,21 +35,21 @@ from rollout.tokens.segment import Segment, SegmentKind
 from rollout.tokens.trajectory import Trajectory
 
 LoopFactory = Callable[[], AbstractAsyncContextManager[AgentLoop]]
-"""Called in the worker's process."""
+"""Opens a loop; called in the worker's process."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopFacts:
-    """What a loop is made of, as its owner needs it."""
+    """Facts about a loop that its owner needs."""
 
     model_name: str
     max_model_tokens: int
     schemas: list[dict[str, Any]]
-    """Of its tools, OpenAI function schemas."""
+    """OpenAI function schemas of its tools."""
 
 
 class RolloutActor:
-    """What Ray runs. Every method is a coroutine, so that Ray runs them all in one loop."""
+    """The actor that Ray runs. Every method is a coroutine, so that Ray runs them all in one event loop."""
 
     def __init__(self, factory: LoopFactory) -> None:
         self._factory = factory
@@ -58,12 +58,12 @@ class RolloutActor:
         self._stop = asyncio.Event()
 
     async def facts(self) -> LoopFacts:
-        """What its loop is made of. Raises what keeps it from being opened; a further call tries again."""
+        """Facts about its loop. Raises the error that kept the loop from opening; a further call tries again."""
         loop = await self._loop()
         return LoopFacts(loop.engine.model_name, loop.engine.max_model_tokens, loop.tools.schemas)
 
     async def run(self, task: Task, index: int, seed: int | None, attempt: int) -> TrajectoryResult:
-        """One trajectory, as `AgentLoop.run`."""
+        """Plays one trajectory, as `AgentLoop.run` does."""
         return await (await self._loop()).run(task, index=index, seed=seed, attempt=attempt)
 
     async def stop(self) -> None:
@@ -96,7 +96,7 @@ CAPACITY = 64
 NUM_CPUS = 1.0
 """Processors that Ray keeps for a worker."""
 RESTARTS = 8
-"""How often Ray starts a worker again that died."""
+"""Times that Ray restarts a worker that died."""
 _OPENINGS = 3
 """Tries to open a worker's loop, in a process that lives."""
 _START_WITHIN_S = 600.0
@@ -104,7 +104,7 @@ _START_WITHIN_S = 600.0
 _WAIT_S = 600.0
 """Longest wait of a trajectory for a worker; then it is masked."""
 _STOP_WITHIN_S = 20.0
-"""For a worker to release what its trajectories hold; then it is killed."""
+"""Seconds for a worker to release what its trajectories hold; then it is killed."""
 _PAUSE_S = 1.0
 _EXTRA_CALLS = 16
 """Calls of a worker beside its trajectories."""
@@ -161,7 +161,7 @@ class RayLoops:
         self._facts: LoopFacts | None = None
         self._lost = 0
         self._why = ""
-        """What the last lost worker was lost to."""
+        """Reason that the last lost worker was lost."""
         self._changed = asyncio.Event()
         """Set, and replaced, when a worker changes or a place becomes free."""
 
@@ -202,7 +202,7 @@ class RayLoops:
         await asyncio.shield(asyncio.gather(*self._watching, *ends, return_exceptions=True))
 
     async def facts(self) -> LoopFacts:
-        """What a worker's loop is made of. Waits for the first worker; FairboxError when none gets ready."""
+        """Facts about a worker's loop. Waits for the first worker; raises FairboxError if none gets ready."""
         while self._facts is None:
             if self._hopeless:
                 raise FairboxError(f"no worker got ready: {self._why}")
@@ -210,7 +210,7 @@ class RayLoops:
         return self._facts
 
     async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
-        """One trajectory of a task, on the worker that runs the fewest."""
+        """Plays one trajectory of a task, on the worker that runs the fewest."""
         worker = await self._take()
         if worker is None:
             why = f"no worker took it within {_WAIT_S:.0f} s"
@@ -244,7 +244,7 @@ class RayLoops:
 
     @property
     def _hopeless(self) -> bool:
-        """Whether no worker will ever be ready again."""
+        """True if no worker will ever be ready again."""
         return all(worker.given_up for worker in self._workers)
 
     async def _take(self) -> _Worker | None:
@@ -263,8 +263,8 @@ class RayLoops:
         return None
 
     async def _watch(self, worker: _Worker) -> None:
-        """Waits for a worker, and again whenever its process has died, which Ray starts again. Gives it up where Ray
-        does, and where its loop can't be opened."""
+        """Waits for a worker, and again whenever its process has died, which Ray starts again. Gives it up if Ray
+        does, or if its loop can't be opened."""
         from ray.exceptions import RayError
 
         while True:
@@ -282,18 +282,18 @@ class RayLoops:
             worker.lost.clear()
 
     def _left(self, worker: _Worker, why: str) -> None:
-        """It takes no trajectories now."""
+        """Marks a worker as lost: it takes no trajectories now."""
         self._why, worker.ready = why, False
         _LOG.warning("worker %d of the rollouts was lost: %s", worker.number, why)
         self._tell()
 
     def _tell(self) -> None:
-        """Wakes those that wait for a change."""
+        """Wakes the tasks that wait for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def _masked(self, task: Task, index: int, seed: int | None, attempt: int, why: str) -> TrajectoryResult:
-        """What is known of a trajectory whose worker is gone: its prompt, and that the service failed."""
+        """Result of a trajectory whose worker is gone: its prompt, and that the service failed."""
         prompt = self._chat.prompt_ids(task.messages, self._facts.schemas if self._facts else ())
         return TrajectoryResult(
             trajectory_id=uuid.uuid4().hex,
@@ -313,8 +313,8 @@ class RayLoops:
 
 
 async def _facts_of(actor: Any) -> LoopFacts:
-    """Returns when the worker's loop is open. Raises RayError when it can't be opened, or Ray has given the worker
-    up."""
+    """Facts about a worker's loop, once it is open. Raises RayError if it can't be opened, or if Ray has given the
+    worker up."""
     from ray.exceptions import ActorUnavailableError, RayTaskError
 
     failed = 0

@@ -26,10 +26,10 @@ _STRICT = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One that a file may give."""
+    """An argument that a file may give."""
 
     wanted: Any
-    """Its annotation; Any where there is none."""
+    """Its annotation; Any if there is none."""
     required: bool
 
 

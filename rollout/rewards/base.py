@@ -1,7 +1,7 @@
-"""What a reward function gets, and what it gives.
+"""Arguments and results of reward functions.
 
-A function that can't say what a trajectory is worth raises `NotScored`, with who could have caused that. It never gives
-a zero in its place.
+A function that can't score a trajectory raises `NotScored`, with who could have caused that. It never returns zero
+instead.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """What a trajectory is worth. Every number is finite. A masked trajectory has none at all."""
+    """Reward of a trajectory. Every number is finite. A masked trajectory has no reward at all."""
 
     value: float
-    """What training uses: of the whole trajectory, `turns` included."""
+    """The number that training uses: that of the whole trajectory, `turns` included."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """What explains it."""
+    """Numbers that explain it, by name."""
     turns: Mapping[int, float] = field(default_factory=dict)
-    """Turn of the assistant, from 1 -> what of `value` belongs to that turn; the rest belongs to the last one."""
+    """Turn of the assistant, from 1 -> the part of `value` that belongs to it; the rest belongs to the last turn."""
 
     def __post_init__(self) -> None:
         assert math.isfinite(self.value)
@@ -39,7 +39,7 @@ class Reward:
 
 
 class NotScored(FairboxError):  # noqa: N818 - an answer, not a failure
-    """A trajectory has no reward, because of what is not the policy's doing: it is masked, with this cause."""
+    """A trajectory has no reward, for a reason that is not the policy's doing: it is masked, with this cause."""
 
     def __init__(self, cause: Cause, problem: str) -> None:
         assert cause is not Cause.POLICY  # what the policy causes is a reward
@@ -57,7 +57,7 @@ class RewardFault(NotScored):
 
 @dataclass(frozen=True, slots=True)
 class RewardServices:
-    """What reward functions may use beside the sample."""
+    """Services that reward functions may use beside the sample."""
 
     executor: ExecutorClient | None = None
     """None: there is no executor. A function that needs one raises NotScored(INFRA)."""
@@ -65,31 +65,31 @@ class RewardServices:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A trajectory that has ended and is not masked, or a text alone where other trainers ask for its reward."""
+    """A trajectory that has ended and is not masked, or a text alone if another trainer asks for its reward."""
 
     text: str
-    """The assistant's last turn; empty when there is none."""
+    """The assistant's last turn; empty if there is none."""
     ground_truth: str
     data_source: str = ""
     row: Mapping[str, Any] = field(default_factory=dict)
     """The other columns of the data that it comes from."""
     messages: tuple[Message, ...] = ()
-    """The conversation, the prompt's messages included; empty where only the text is known."""
+    """The conversation, the prompt's messages included; empty if only the text is known."""
     tool_calls: tuple[ToolCallRecord, ...] = ()
     turns: int = 1
     """Turns of the assistant."""
     tool_rewards: Mapping[str, float] = field(default_factory=dict)
     """Tool name -> what it gave for the trajectory."""
     trajectory_id: str = ""
-    """Empty where only the text is known."""
+    """Empty if only the text is known."""
     stop_reason: StopReason | None = None
-    """None where only the text is known."""
+    """None if only the text is known."""
     tokens: int | None = None
-    """Ids of prompt and response together; None where only the text is known."""
+    """Number of ids of prompt and response together; None if only the text is known."""
 
     @classmethod
     def of(cls, task: Task, result: TrajectoryResult) -> Self:
-        """That of a trajectory."""
+        """Makes the sample of a trajectory."""
         return cls(
             text=result.final_text,
             ground_truth=task.ground_truth,

@@ -26,15 +26,15 @@ class RewardEntry:
     """One function of a composition, checked."""
 
     name: str
-    """Of its parts; no other of the composition has it."""
+    """Name of its parts; no other function of the composition has it."""
     function: Callable[..., Any]
     weight: float = 1.0
     arguments: Mapping[str, Any] = field(default_factory=dict)
     services: bool = False
-    """Whether it takes the services."""
+    """True if it takes the services."""
 
     async def score(self, sample: Sample, services: RewardServices) -> Reward | NotScored:
-        """What the function gives, its own weight not applied. Raises nothing but cancellation."""
+        """The function's reward, its own weight not applied, or its refusal. Raises nothing but cancellation."""
         try:
             found = self.function(sample, *[services] * self.services, **self.arguments)
             return self._reward(await found if inspect.isawaitable(found) else found)
@@ -68,7 +68,7 @@ class Composition:
         """The weighted sum. Parts: each function's value, not weighted, under its name, and its own parts under
         `name/part`. Functions that wait do so at once.
 
-        Raises NotScored when a function could not score, after all have ended: with the cause INFRA if one of theirs
+        Raises NotScored if a function could not score, after all have ended: with the cause INFRA if one of theirs
         is, else TASK. It is a RewardFault if a function is broken.
         """
         given = services or RewardServices()
@@ -101,7 +101,7 @@ class Composition:
 
 
 def _worst(refusals: Sequence[NotScored]) -> NotScored:
-    """One for all: what is broken before what failed, what failed before what the task lacks."""
+    """One refusal for all: broken functions come before failed services, these before what the task lacks."""
     problem = "; ".join(str(refusal) for refusal in refusals)
     if any(isinstance(refusal, RewardFault) for refusal in refusals):
         return RewardFault(problem)

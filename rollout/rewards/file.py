@@ -32,7 +32,7 @@ _ENTRY_KEYS = ("fn", "weight", "args", "name")
 
 
 def load_reward(given: str) -> Composition:
-    """What a setting names: a file, a registered function or `module:function`. Raises ConfigError."""
+    """Loads what a setting names: a file, a registered function or `module:function`. Raises ConfigError."""
     if given.endswith(_FILES):
         return read_rewards(Path(given))
     try:

@@ -28,7 +28,7 @@ _NUMBER = re.compile(
 
 
 class AnswerMethod(StrEnum):
-    """Where the answer stands in a text."""
+    """Place of the answer in a text."""
 
     STRICT = "strict"
     """After the last `####`, on its line."""
@@ -37,7 +37,7 @@ class AnswerMethod(StrEnum):
 
 
 def parse_number(text: str) -> Decimal | None:
-    """The first number in a text; None when there is none. Signs, currency and thousands commas are understood."""
+    """The first number in a text; None if there is none. Signs, currency and thousands commas are understood."""
     match = _NUMBER.search(text)
     return None if match is None else _value(match)
 
@@ -48,7 +48,7 @@ def _value(match: re.Match[str]) -> Decimal:
 
 
 def extract_answer(text: str, method: AnswerMethod = AnswerMethod.STRICT) -> Decimal | None:
-    """The number that a text answers with; None when there is none."""
+    """The number that a text answers with; None if there is none."""
     if method is AnswerMethod.FLEXIBLE:
         numbers = list(_NUMBER.finditer(text))
         return _value(numbers[-1]) if numbers else None
@@ -60,7 +60,7 @@ def gsm8k_reward(
     text: str, ground_truth: str, *, method: AnswerMethod = AnswerMethod.STRICT, format_score: float = 0.0
 ) -> Reward:
     """1.0 for the right answer, `format_score` for a wrong one, 0.0 for none. Parts: `correct`, `answered` (whether
-    there was a number where `method` looks for one). Raises NotScored (TASK) where the ground truth is no number."""
+    there was a number where `method` looks for one). Raises NotScored (TASK) if the ground truth is no number."""
     answer, truth = extract_answer(text, method), parse_number(ground_truth)
     if truth is None:
         raise NotScored(Cause.TASK, f"the ground truth is {ground_truth[:40]!r}, must be a number")

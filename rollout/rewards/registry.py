@@ -59,12 +59,12 @@ def reward_names() -> list[str]:
 
 
 def takes_services(function: Callable[..., Any]) -> bool:
-    """Whether it wants the services beside the sample."""
+    """Says whether it wants the services beside the sample."""
     return len(_positional(function)) == 2
 
 
 def check_form(name: str, function: Callable[..., Any]) -> None:
-    """ValueError for a function of another form."""
+    """Raises ValueError for a function of another form."""
     positional = _positional(function)
     others = [p for p in inspect.signature(function).parameters.values() if p not in positional]
     if not 1 <= len(positional) <= 2 or any(p.default is not p.empty for p in positional):

@@ -59,7 +59,7 @@ _EPS = 1e-6
 
 @dataclass(frozen=True)
 class AdvantageSettings:
-    """How advantages are estimated."""
+    """Settings of the advantage estimator."""
 
     estimator: str = setting(
         "grpo",
@@ -75,7 +75,7 @@ class AdvantageSettings:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What an estimator sees of a batch."""
+    """Inputs of an advantage estimator, taken from a batch."""
 
     rewards: torch.Tensor
     """float [B]: the trajectory's reward; anything where `scored` is False."""
@@ -88,14 +88,14 @@ class Outcomes:
     values: torch.Tensor | None = None
     """float [B, R]: what the value head expects before each token; GAE needs it."""
     counted: torch.Tensor | None = None
-    """bool [B]: rows that stand for their trajectory in a group's statistics, where they have a score; None: all. Each
+    """bool [B]: rows that stand for their trajectory in a group's statistics, if they have a score; None: all. Each
     row of a condensed trajectory has its reward, and one of them counts."""
     spread_rewards: torch.Tensor | None = None
     """float [B, R]: the reward spread over tokens, as `RolloutBatch.token_rewards`; None: it is at the last token."""
 
     @classmethod
     def of(cls, batch: RolloutBatch, *, values: torch.Tensor | None = None) -> Outcomes:
-        """Those of a batch."""
+        """Takes the inputs from a batch."""
         mask = batch.response_mask.bool() & batch.scored.unsqueeze(1)
         return cls(
             batch.rewards,
@@ -108,7 +108,7 @@ class Outcomes:
         )
 
     def token_rewards(self) -> torch.Tensor:
-        """float64 [B, R]: the reward where its parts belong."""
+        """float64 [B, R]: the reward, each part at its token."""
         if self.spread_rewards is not None:
             return kept(self.spread_rewards.double(), self.mask)
         behind = self.mask.long().flip(1).cumsum(1).flip(1)
@@ -118,7 +118,7 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class Advantages:
-    """What a loss trains on."""
+    """Advantages of a batch's tokens, and returns for its value head."""
 
     advantages: torch.Tensor
     """float32 [B, R]; 0 outside `mask`."""
@@ -129,7 +129,7 @@ class Advantages:
 
 
 def estimate_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:
-    """By the estimator that `settings` names."""
+    """Estimates advantages with the estimator that `settings` names."""
     return ESTIMATORS[settings.estimator](outcomes, settings)
 
 

@@ -1,7 +1,7 @@
-"""How the losses of tokens become one number, as weights: the loss is `(weights * losses).sum()`.
+"""Weights that aggregate the losses of tokens into one number: the loss is `(weights * losses).sum()`.
 
-Weights are made once for all rows of an optimizer step, so the sum may be taken in any parts: gradient accumulation
-gives what one large batch would, however the rows are split. Rows without a token in the mask are in no mean.
+They are computed once for all rows of an optimizer step, so the sum may be taken in any parts: gradient accumulation
+gives the gradient of one large batch, however the rows are split. Rows without a token in the mask are in no mean.
 """
 
 from __future__ import annotations

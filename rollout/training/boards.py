@@ -1,4 +1,4 @@
-"""Where the figures of a run go beside its file: TensorBoard, where it is installed, and Weights & Biases, where a
+"""Writes the figures of a run to dashboards, beside its file: TensorBoard if it is installed, and Weights & Biases if a
 setting asks for it. Neither is imported otherwise."""
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from fairbox.errors import FairboxError
 from fairbox.extras import require
 
 _WANDB_FINISH_S = 120
-"""For sending what is left at the end of a run; what was not sent is in its folder, for `wandb sync`."""
+"""Seconds for sending what is left at the end of a run; what was not sent stays in its folder, for `wandb sync`."""
 
 
 class Board(Protocol):
-    """One of them."""
+    """A dashboard that takes the figures of a run."""
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
-        """One step, by names with a group (`train/reward`)."""
+        """Writes the figures of one step; their names have a group (`train/reward`)."""
 
     def close(self, *, failed: bool) -> None:
         """Writes what is left."""
@@ -29,7 +29,7 @@ class Board(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WandbSettings:
-    """A run of Weights & Biases. Where it goes, its key and whether it is sent say the variables of `wandb` itself."""
+    """A run of Weights & Biases. `wandb`'s own variables set its destination, its key and whether it is sent."""
 
     project: str
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -37,8 +37,8 @@ class WandbSettings:
 
 
 def open_boards(folder: Path, *, after: int, wandb: WandbSettings | None) -> list[Board]:
-    """For the steps behind `after` of the run in `folder`. Raises ConfigError where wandb is wanted and not installed,
-    and FairboxError where it can't begin a run."""
+    """Opens the dashboards for the steps after `after` of the run in `folder`. Raises ConfigError if wandb is wanted
+    and not installed, and FairboxError if it can't begin a run."""
     boards = [] if (tensorboard := _tensorboard(folder / "tensorboard", purge=after + 1)) is None else [tensorboard]
     return boards if wandb is None else [*boards, _wandb(folder, wandb, after)]
 
@@ -95,7 +95,7 @@ class _Wandb:
 
 
 def _run_id(path: Path, *, new: bool) -> str:
-    """That of the run in this folder, so that one that goes on is one run there too."""
+    """Id of this folder's run at Weights & Biases, so that a resumed run goes on there as the same run."""
     if new or not path.exists():
         path.write_text(uuid.uuid4().hex[:16] + "\n", encoding="ascii")
     return path.read_text(encoding="ascii").strip()

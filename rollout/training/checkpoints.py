@@ -37,13 +37,13 @@ class CheckpointError(FairboxError):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One that is whole."""
+    """A checkpoint that is whole."""
 
     path: Path
     step: int
     config: dict[str, Any]
     rollouts: dict[str, Any]
-    """What was to be played beside what had been trained on, as the rollouts' `state()` said."""
+    """State of the rollouts, as their `state()` gave it: the groups still to be played or trained on."""
 
     @property
     def state_path(self) -> Path:
@@ -72,10 +72,11 @@ class CheckpointStore:
         rollouts: Mapping[str, Any] | None = None,
         name: str = "step",
     ) -> Path:
-        """Writes one and removes those that are too many. Another `name` than `step` is never resumed from or removed.
-        A `state` that is not in this process is what writes it, as `torch.save` does; it may raise OSError.
+        """Writes a checkpoint and removes the oldest beyond `keep`. One with another `name` than `step` is never
+        resumed from or removed. If the state is not in this process, `state` is a function that writes it to a path, as
+        `torch.save` does; it may raise OSError.
 
-        Raises CheckpointError, and leaves nothing of it, when the disk is full or can't be written.
+        Raises CheckpointError, and leaves nothing of it, if the disk is full or can't be written.
         """
         target = self._folder / f"{name}-{step:06d}"
         beside = self._folder / f".{target.name}.part"
@@ -96,7 +97,7 @@ class CheckpointStore:
         return target
 
     def latest(self) -> Checkpoint | None:
-        """The newest that is whole; None without one. Removes what interrupted writes left."""
+        """The newest checkpoint that is whole; None without one. Removes what interrupted writes left."""
         for part in self._folder.glob(".*.part"):
             shutil.rmtree(part, ignore_errors=True)
         for step, path in reversed(self._all()):
@@ -111,7 +112,7 @@ class CheckpointStore:
         return sorted((int(match[1]), path) for match, path in found if match)
 
     def _thin(self, newest: int) -> None:
-        """Of a run that went on from before a damaged one, what comes behind `newest` is of no use any more."""
+        """Removes those beyond `keep`, and those after `newest`, which a run that resumed before a damaged one left."""
         every = self._all()
         past = [path for step, path in every if step <= newest]
         for path in [*past[: -self._keep], *(path for step, path in every if step > newest)]:
@@ -119,7 +120,7 @@ class CheckpointStore:
 
 
 def write_failure(error: BaseException) -> str:
-    """Why a write failed: the system's own words, also where torch put others in their place."""
+    """Reason that a write failed, in the system's own words even if torch put others in their place."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, OSError) and found.strerror:
@@ -178,7 +179,7 @@ def _digest(path: Path) -> str:
 
 
 def _flush(path: Path) -> None:
-    """To the disk itself: a rename may else survive a power cut that the contents did not."""
+    """Flushes a file to the disk: otherwise a rename may survive a power cut that the contents did not."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

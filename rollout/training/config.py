@@ -19,7 +19,7 @@ from rollout.training.update import UpdateSettings
 
 _GROUPED = ("grpo", "rloo")
 _ENGINES = ("transformers", "sglang")
-"""Those that take new weights while they run."""
+"""Engines that take new weights while they run."""
 _FREE = tuple(
     f"{name}."
     for name in (
@@ -36,14 +36,14 @@ _FREE = tuple(
 
 @dataclass(frozen=True)
 class TrainSampling(SamplingSettings):
-    """How tokens are chosen in training."""
+    """Sampling settings of training."""
 
     temperature: float = setting(1.0, help="Above 0 to 10; training takes logprobs at the same temperature.")
 
 
 @dataclass(frozen=True)
 class ShardSettings:
-    """How the model that is trained is split over processes."""
+    """Settings for splitting the trained model over processes."""
 
     count: int = setting(
         1,
@@ -86,7 +86,7 @@ class TrainConfig(RolloutConfig):
     update: UpdateSettings = setting(factory=UpdateSettings, help="How weights move.")
 
     def validate(self) -> None:
-        """ConfigError or FieldErrors for what types can't say."""
+        """Raises ConfigError or FieldErrors for what types can't say."""
         super().validate()
         self.policy.validate()
         self.loss.validate()
@@ -125,11 +125,11 @@ class TrainConfig(RolloutConfig):
 
     @property
     def needs_value_head(self) -> bool:
-        """Whether values are estimated."""
+        """True if values are estimated."""
         return self.advantage.estimator == "gae"
 
     def learner(self) -> LearnerSettings:
-        """What the learner is told."""
+        """Settings of the learner."""
         assert self.sampling.seed is not None
         return LearnerSettings(
             advantage=self.advantage,
@@ -155,13 +155,13 @@ def flat_settings(config: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """As a checkpoint gives them back."""
+    """The settings as a checkpoint gives them back."""
     found: dict[str, Any] = json.loads(json.dumps(settings, default=str))
     return found
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What must not differ when a run goes on, and does: one sentence each. What was no setting yet had its default."""
+    """Settings that must not differ when a run goes on, but do: a sentence each. Missing ones had their defaults."""
     defaults = plain(flat_settings(TrainConfig()))
     before = {name: value for name, value in defaults.items() if name in now} | dict(before)
     fixed = {name for name in {**before, **now} if not f"{name}.".startswith(_FREE)}

@@ -43,7 +43,7 @@ _OF_TOKENS = ("clipped", "approx_kl", "importance")
 
 
 class StepFigures:
-    """Collects what the parts of a step say."""
+    """Collects the figures of the parts of a step."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
@@ -52,17 +52,17 @@ class StepFigures:
         self._grad_norm = 0.0
 
     def add(self, sums: dict[str, float]) -> None:
-        """Of one micro-batch."""
+        """Adds the sums of one micro-batch."""
         for name, value in sums.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
 
     def updated(self, grad_norm: float) -> None:
-        """An optimizer step was made, with a gradient of this norm before it was scaled down."""
+        """Counts an optimizer step, whose gradient had this norm before it was scaled down."""
         self.updates += 1
         self._grad_norm += grad_norm
 
     def means(self) -> dict[str, float]:
-        """Over the tokens, or over the optimizer steps."""
+        """Means of the figures, over the tokens or over the optimizer steps."""
         tokens = max(1.0, self._sums.get("tokens", 0.0))
         updates = max(1, self.updates)
         found = {
@@ -74,7 +74,7 @@ class StepFigures:
 
 
 def batch_figures(batch: RolloutBatch, trained: torch.Tensor) -> dict[str, float]:
-    """Of the trajectories: rewards of scored ones alone. `trained` is the bool [B, R] of tokens that the loss sees."""
+    """Figures of the trajectories, with rewards of scored ones alone. `trained` (bool [B, R]): tokens in the loss."""
     scored = batch.rewards[batch.scored & batch.is_last_step]
     return {
         "reward": float(scored.mean()) if len(scored) else float("nan"),
@@ -89,8 +89,8 @@ def batch_figures(batch: RolloutBatch, trained: torch.Tensor) -> dict[str, float
 
 
 def of_version(batch: RolloutBatch, version: str) -> torch.Tensor:
-    """bool [B, R]: ids that these weights sampled. Where the batch has none of theirs because it names its weights in a
-    way of its own, all of it."""
+    """bool [B, R]: ids that the weights `version` sampled. All True if the batch has none of theirs because it names
+    its weights in a way of its own."""
     if version in batch.versions:
         return batch.weight_versions == batch.versions.index(version)
     named = any(name.startswith("step-") for name in batch.versions)
@@ -98,8 +98,8 @@ def of_version(batch: RolloutBatch, version: str) -> torch.Tensor:
 
 
 def agreement(trainer: torch.Tensor, engine: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:
-    """How far logprobs of trainer and engine are apart over the True of `mask`, in natural logarithms. With weights of
-    one version and both in float32 it is rounding."""
+    """Mean and largest difference of the trainer's and engine's logprobs over the True of `mask`, in natural
+    logarithms. With weights of one version and both in float32 it is rounding."""
     difference = kept(trainer - engine, mask).abs()
     return {
         "logprob_difference": float(masked_mean(difference, mask)),
@@ -136,7 +136,7 @@ def split_rows(lengths: Sequence[int], parts: int) -> list[list[int]]:
 
 
 def plan_rounds(lengths: Sequence[int], parts: int, *, max_tokens: int) -> list[list[list[int]]]:
-    """Of each part its micro-batches, by `plan_micro_batches`; those that are short of some get empty ones."""
+    """Micro-batches of each part, by `plan_micro_batches`; parts that have fewer than others get empty ones."""
     plans = []
     for rows in split_rows(lengths, parts):
         mine = set(rows)
@@ -147,7 +147,7 @@ def plan_rounds(lengths: Sequence[int], parts: int, *, max_tokens: int) -> list[
 
 
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
-"""In one piece, at the first peer's CPU."""
+"""Options for a state in one piece, at the first peer's CPU."""
 
 
 class Diverged(FairboxError):  # noqa: N818 - what became of a run
@@ -156,23 +156,23 @@ class Diverged(FairboxError):  # noqa: N818 - what became of a run
 
 @dataclass(frozen=True)
 class LearnerSettings:
-    """What a step does."""
+    """Settings of the training steps."""
 
     advantage: AdvantageSettings
     loss: ObjectiveSettings
     update: UpdateSettings
     temperature: float
-    """That of the rollouts."""
+    """Temperature of the rollouts."""
     max_response_tokens: int
     """The divisor of seq_mean_token_sum_norm."""
     steps: int
-    """Of the whole run, for the schedule."""
+    """Steps of the whole run, for the schedule."""
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the weights at the start of a step say. float32 [B, R], 0 where nothing was asked for."""
+    """Results of the weights at the start of a step. float32 [B, R], 0 at tokens that were not asked for."""
 
     logprobs: torch.Tensor
     values: torch.Tensor | None
@@ -193,7 +193,7 @@ class Learner:
         self._schedule = make_schedule(self._optimizer, settings.update, steps=settings.steps)
 
     def step(self, batch: RolloutBatch) -> dict[str, float]:
-        """Trains on a batch: its figures by name. Raises Diverged."""
+        """Trains on a batch and returns its figures by name. Raises Diverged."""
         sampled, version = Outcomes.of(batch).mask, version_name(self.steps_done)
         known = self._known(batch, sampled)
         advantages = estimate_advantages(Outcomes.of(batch, values=known.values), self._settings.advantage)
@@ -247,7 +247,7 @@ class Learner:
             yield order[part * len(order) // parts : (part + 1) * len(order) // parts]
 
     def _micro_batches(self, batch: RolloutBatch, mask: torch.Tensor) -> list[list[int]]:
-        """This peer's; an empty one is for taking part in what others compute."""
+        """This peer's micro-batches; with an empty one it takes part in what others compute."""
         lengths, most = row_lengths(batch, mask), self.policy.settings.micro_tokens
         return plan_rounds(lengths, self._peers.count, max_tokens=most)[self._peers.rank]
 
@@ -281,7 +281,7 @@ class Learner:
     def _update(
         self, batch: RolloutBatch, rows: list[int], known: _Known, advantages: Advantages, figures: StepFigures
     ) -> None:
-        """One optimizer step on `rows`."""
+        """Makes one optimizer step on `rows`."""
         loss = self._settings.loss
         mask = torch.zeros_like(advantages.mask)
         mask[rows] = advantages.mask[rows]
@@ -311,7 +311,7 @@ class Learner:
         figures.updated(total)
 
     def _grad_norm(self) -> float:
-        """Of the whole gradient, over all peers."""
+        """Norm of the whole gradient, over all peers."""
         norm = torch.nn.utils.get_total_norm([each.grad for each in self._parameters if each.grad is not None])
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 

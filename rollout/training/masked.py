@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 _WHITEN_EPS = 1e-8
-"""Below the variance, as in verl's `masked_whiten`."""
+"""Term added to the variance, as in verl's `masked_whiten`."""
 
 
 def kept(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

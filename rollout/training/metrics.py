@@ -18,7 +18,7 @@ from fairbox.errors import FairboxError
 from rollout.training.boards import Board, WandbSettings, open_boards
 
 METRICS = "metrics.jsonl"
-"""Its name in the folder of a run."""
+"""Name of the file in the folder of a run."""
 
 _COLUMNS = (
     ("step", "step", 5, ".0f"),
@@ -67,12 +67,12 @@ class MetricLog:
             board.close(failed=error is not None)
 
     def lacks(self, step: int, name: str) -> bool:
-        """Whether the last line is that of `step` and has no such figure."""
+        """Says whether the last line is that of `step` and has no such figure."""
         last = json.loads((_lines(self._path) or ["{}"])[-1])
         return last.get("step") == step and name not in last
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
-        """One step. Raises FairboxError when the file can't be written."""
+        """Writes one step. Raises FairboxError if the file can't be written."""
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": step, **_plain(figures)}) + "\n")

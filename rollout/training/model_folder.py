@@ -16,9 +16,9 @@ from safetensors import SafetensorError
 from fairbox.errors import FairboxError
 
 PART_BYTES = 4 << 30
-"""Of one file."""
+"""Largest size of one file of weights."""
 _TOKENIZER = ("tokenizer*", "*.jinja", "vocab*", "merges.txt", "special_tokens_map.json", "generation_config.json")
-"""What a model folder holds beside its configuration and weights."""
+"""Patterns of the files that a model folder holds beside its configuration and weights."""
 
 
 class WritableModel(Protocol):

@@ -22,12 +22,12 @@ from rollout.training.masked import kept, masked_mean, masked_sum
 from rollout.training.policy_losses import PolicyInputs, PolicyLossSettings, policy_loss
 
 MAX_LOG_WEIGHT = 20.0
-"""Of a sequence's sum of log ratios; far beyond any cap."""
+"""Bound of a log weight, as of a sequence's sum of log ratios; far beyond any cap."""
 
 
 @dataclass(frozen=True)
 class CorrectionSettings:
-    """How tokens are weighed that the trained weights did not sample."""
+    """Settings of the importance weights of tokens that the trained weights did not sample."""
 
     level: str = setting(
         "none",
@@ -54,7 +54,7 @@ def importance_weights(
 
 
 MAX_LOG_RATIO = 20.0
-"""Beyond it exp would leave float32's useful range; the gradient is 0 there."""
+"""Bound of log ratios: beyond it exp would leave float32's useful range; the gradient is 0 there."""
 
 
 def kl_penalty(logprobs: torch.Tensor, reference: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -66,12 +66,12 @@ def kl_penalty(logprobs: torch.Tensor, reference: torch.Tensor, mask: torch.Tens
 
 
 VALUE_CLIP = 0.2
-"""How far a value may move in a step."""
+"""Distance beyond which the move of a value in a step is clipped."""
 
 
 @dataclass(frozen=True)
 class ObjectiveSettings:
-    """What is made small."""
+    """Settings of the objective, which training minimizes."""
 
     policy: PolicyLossSettings = setting(factory=PolicyLossSettings, help="The policy loss.")
     aggregation: str = setting(
@@ -90,13 +90,13 @@ class ObjectiveSettings:
     value_coef: float = setting(0.5, least=0, help="gae: weight of the value loss.")
 
     def validate(self) -> None:
-        """ConfigError for settings that contradict each other."""
+        """Raises ConfigError for settings that contradict each other."""
         if self.anchor == "rollout" and self.correction.level != "none":
             raise ConfigError("loss.correction.level is set, but with loss.anchor=rollout the ratio corrects already")
 
     @property
     def needs_reference(self) -> bool:
-        """Whether logprobs of the first model are needed."""
+        """True if logprobs of the first model are needed."""
         return self.kl_coef > 0
 
 
@@ -127,7 +127,7 @@ class Objective:
     loss: torch.Tensor
     """Scalar."""
     sums: dict[str, float]
-    """Of the terms (weighted: they add up over parts), and of figures of tokens, to be divided by `tokens`."""
+    """Sums of the terms (weighted: they add up over parts), and of figures of tokens, to be divided by `tokens`."""
 
 
 def objective(inputs: ObjectiveInputs, settings: ObjectiveSettings) -> Objective:

@@ -1,7 +1,7 @@
 """The processes that train one model together, as a learner sees them: itself alone, or the ranks of a process group.
 
 Invariant: every peer calls the same methods in the same order; what they return is the same everywhere, bit for bit,
-but for `whole`, which the first peer alone is given. So decisions that are made of it are the same everywhere too.
+except from `whole`, which returns a tensor to the first peer alone. So decisions based on it are equal everywhere.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ class Peers:
     """One process, which is alone; `Ranks` are several."""
 
     rank = 0
-    """From 0."""
+    """Rank of this process, from 0."""
     count = 1
 
     def add_up(self, values: torch.Tensor) -> None:
         """Puts the sum over all peers into `values`, a tensor on the CPU."""
 
     def all_of(self, value: Any) -> list[Any]:
-        """What each peer gave, by rank. For small things."""
+        """Values of all peers, by rank. Meant for small values."""
         return [value]
 
     def whole(self, value: torch.Tensor) -> torch.Tensor | None:

@@ -79,7 +79,7 @@ def _other(result: TrajectoryResult) -> str | None:
 
 
 def stream_task(number: int, *, tasks: int, seed: int) -> int:
-    """Which of `tasks` is taken as `number` (from 0): each pass has an order of its own and leaves none out."""
+    """Index of the task that is taken as `number` (from 0): each pass has an order of its own and leaves none out."""
     epoch, place = divmod(number, tasks)
     return _order(epoch, tasks, seed)[place]
 
@@ -137,7 +137,7 @@ async def play(
     step: int,
     folder: Path,
 ) -> list[TrajectoryResult] | None:
-    """One trajectory of each task, in order, dumped into `folder` as they end; None when `stop` came before.
+    """Plays one trajectory of each task, in order, dumped into `folder` as they end; None if `stop` is set before.
     Raises DumpError."""
     results: list[TrajectoryResult] = []
     with DumpWriter(folder, step) as dump:
@@ -160,5 +160,5 @@ async def play(
 
 
 def dump_into(dump: DumpWriter, loop: AgentLoop, result: TrajectoryResult, task: Task, *, step: int) -> None:
-    """One line. Raises DumpError."""
+    """Writes one line. Raises DumpError."""
     dump.write(record_of(result, task, step=step, model=loop.engine.model_name, decode=loop.chat.decode_plain))

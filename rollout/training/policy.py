@@ -50,7 +50,7 @@ class PolicySettings:
     recompute: bool = setting(False, help="Compute layers again in the backward pass: less memory, a third more time.")
 
     def validate(self) -> None:
-        """ConfigError for what is no device of torch, and for adapters without layers."""
+        """Raises ConfigError for what is no device of torch, and for adapters without layers."""
         if not self.lora_targets:
             raise ConfigError("policy.lora_targets is empty, must name layers, or be [all-linear]")
         try:
@@ -60,8 +60,8 @@ class PolicySettings:
 
 
 def row_lengths(batch: RolloutBatch, mask: torch.Tensor) -> list[int]:
-    """Of each row, the ids up to the last True of `mask` (bool [B, R]); 0 where there is none. What lies behind needs
-    no computing."""
+    """Number of ids of each row up to the last True of `mask` (bool [B, R]); 0 if there is none. Ids behind it need no
+    computing."""
     width = mask.shape[1]
     last = torch.where(mask, torch.arange(1, width + 1), 0).amax(1)
     prompt = batch.attention_mask[:, : batch.prompts.shape[1]].sum(1)
@@ -71,7 +71,7 @@ def row_lengths(batch: RolloutBatch, mask: torch.Tensor) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """N tokens are asked for. Tensors are on the CPU."""
+    """Input of the model for some rows, of which N tokens are asked for. Tensors are on the CPU."""
 
     input_ids: torch.Tensor
     """int64 [b, T], padded on the right."""
@@ -86,7 +86,7 @@ class Layout:
 
     @classmethod
     def of(cls, batch: RolloutBatch, rows: list[int], mask: torch.Tensor) -> Layout:
-        """Of `rows`, each of which has a True in `mask`, in their order. The prompt has at least one id."""
+        """Lays out `rows` in their order; each has a True in `mask`, and at least one id in its prompt."""
         lengths, width = row_lengths(batch, mask), batch.prompts.shape[1]
         ids, before, targets = [], [], []
         longest = max(lengths[row] for row in rows)
@@ -101,12 +101,12 @@ class Layout:
         return cls(inputs, positions, torch.cat(before), torch.cat(targets), mask[rows])
 
     def inputs(self, device: str) -> dict[str, Any]:
-        """What the model is called with. Padding on the right is behind everything that is asked for, so the causal
-        mask is all that rows need."""
+        """Arguments of the model. Padding on the right is behind everything that is asked for, so rows need no mask but
+        the causal one."""
         return {"input_ids": self.input_ids.to(device), "position_ids": self.position_ids.to(device)}
 
     def spread(self, values: torch.Tensor) -> torch.Tensor:
-        """[N] -> [b, R], 0 where nothing was asked for."""
+        """Spreads [N] over [b, R], with 0 at tokens that were not asked for."""
         target = torch.zeros(self.mask.shape, dtype=values.dtype, device=values.device)
         return target.masked_scatter(self.mask.to(values.device), values)
 
@@ -128,7 +128,7 @@ class TokenValues:
     logprobs: torch.Tensor
     entropy: torch.Tensor
     values: torch.Tensor | None
-    """Of the value head, before each token; None without one."""
+    """Values of the value head before each token; None without one."""
 
 
 class Policy:
@@ -143,12 +143,12 @@ class Policy:
         peers: Peers = ALONE,
     ) -> None:
         self.model = trained.model
-        """transformers' own, with adapters in it where there are some."""
+        """The model of transformers, with adapters in it if there are any."""
         self.settings = settings
         self.value_head = trained.value_head
         self._trained = trained
         self._computed = trained
-        """What `compute` is of now."""
+        """The model that `compute` uses now: the trained one or the reference."""
         self._reference = reference
         self._peers = peers
 
@@ -164,7 +164,7 @@ class Policy:
         peers: Peers = ALONE,
         split: Split | None = None,
     ) -> Policy:
-        """From a folder in the layout of the Hugging Face hub. `reference` keeps the first weights too: for nothing
+        """Loads a folder in the layout of the Hugging Face hub. `reference` keeps the first weights too: at no cost
         with adapters, as a second model without. With several `peers`, `split` spreads the weights that the first of
         them reads. Raises FairboxError for models that can't be trained here."""
 
@@ -183,7 +183,7 @@ class Policy:
         return self._trained
 
     def named_parameters(self) -> dict[str, torch.nn.Parameter]:
-        """What is trained, by name, each once. Of a model that is split, this process's parts."""
+        """Trained parameters by name, each once; this process's parts of them if the model is split."""
         put_together(self._trained)
         found = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
         if self.value_head is not None:
@@ -195,7 +195,7 @@ class Policy:
         return plain_state(self.model)
 
     def write(self, folder: Path) -> None:
-        """As `WritableModel`. Every peer calls it, and the first one puts it together on its CPU and writes it."""
+        """Implements `WritableModel`. Every peer calls it; the first puts the model together on its CPU to write it."""
         put_together(self._trained)
         tied = tied_names(self.model)
         whole = ((name, self._peers.whole(value)) for name, value in plain_items(self.model) if name not in tied)
@@ -210,7 +210,7 @@ class Policy:
 
     @torch.no_grad()
     def load_trained_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Takes what `trained_state` gave; every peer is given all of it. Raises FairboxError for another model's."""
+        """Loads what `trained_state` gave; every peer gets all of it. Raises FairboxError for another model's."""
         mine = self.named_parameters()
         if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in state.items()}:
             raise FairboxError("the checkpoint's parameters have other names or shapes than the model's")
@@ -219,7 +219,7 @@ class Policy:
 
     @contextlib.contextmanager
     def as_reference(self) -> Iterator[None]:
-        """Within it, `compute` is of the weights that were there before training."""
+        """Context in which `compute` uses the weights from before training."""
         if self._reference is None:
             with without_adapters(self.model):
                 yield
@@ -239,9 +239,9 @@ class Policy:
         temperature: float,
         entropy_gradient: bool = False,
     ) -> TokenValues:
-        """For `rows` of the batch, at the True of `mask` (bool [B, R]), in one forward pass.
+        """Computes `rows` of the batch, at the True of `mask` (bool [B, R]), in one forward pass.
 
-        Gradients flow where they are enabled.
+        Gradients flow if they are enabled.
         """
         layout = Layout.of(batch, rows, mask)
         logprobs, entropy, values = self._forward(layout, temperature=temperature, entropy_gradient=entropy_gradient)
@@ -288,7 +288,7 @@ def load_token_model(
     first: bool = True,
     split: Split | None = None,
 ) -> TokenModel:
-    """On the device of the settings. With `split` only the `first` process reads the weights. Raises FairboxError."""
+    """Loads onto the settings' device. With `split` only the `first` process reads the weights. Raises FairboxError."""
 
     def made(model: Any) -> TokenModel:
         return _token_model(_without_dropout(model), settings, adapters=adapters, value_head=value_head, seed=seed)
@@ -343,7 +343,7 @@ def _without_dropout(model: Any) -> Any:
 
 @torch.no_grad()
 def _check_head(model: Any, where: str) -> None:
-    """Raises FairboxError where a model does more behind its last hidden states than project them."""
+    """Raises FairboxError if a model does more behind its last hidden states than project them."""
     head, ids = model.get_output_embeddings(), torch.arange(4).unsqueeze(0)
     if head is None or not hasattr(model, "base_model"):
         raise FairboxError(f"{where}: has no output embeddings, so it is no causal language model")

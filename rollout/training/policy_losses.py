@@ -15,14 +15,14 @@ from fairbox.config import setting
 from rollout.training.masked import kept, masked_mean
 
 MAX_LOG_RATIO = 20.0
-"""Beyond it a ratio is a constant: exp(20) is far outside any clip, and float32 stays finite."""
+"""Bound of log ratios; beyond it a ratio is a constant: exp(20) is far outside any clip, and float32 stays finite."""
 MAX_SEQUENCE_LOG_RATIO = 10.0
 """The same for GSPO's ratio of a sequence, as in verl and SkyRL."""
 
 
 @dataclass(frozen=True)
 class PolicyLossSettings:
-    """Which loss, and how far an update may go."""
+    """Settings of the loss: its kind, and how far an update may go."""
 
     kind: str = setting(
         "ppo",
@@ -38,12 +38,12 @@ class PolicyLossSettings:
 
 @dataclass(frozen=True, slots=True)
 class PolicyInputs:
-    """What a loss is a function of."""
+    """Inputs of a loss."""
 
     logprobs: torch.Tensor
-    """Of the policy that is trained; the gradient flows into these alone."""
+    """Logprobs of the policy that is trained; the gradient flows into these alone."""
     old_logprobs: torch.Tensor
-    """Of the policy that the ratio is taken to."""
+    """Logprobs of the policy that the ratio is taken to."""
     advantages: torch.Tensor
     mask: torch.Tensor
     """bool: the tokens that count."""
@@ -74,7 +74,7 @@ def ppo_clip(inputs: PolicyInputs, settings: PolicyLossSettings) -> TokenLosses:
 
 
 def dual_clip(inputs: PolicyInputs, settings: PolicyLossSettings) -> TokenLosses:
-    """As ppo_clip, and at most -c A where A < 0 (Ye et al., arXiv:1912.09729, equation 5)."""
+    """The same as ppo_clip, but at most -c A if A < 0 (Ye et al., arXiv:1912.09729, equation 5)."""
     log_ratio = _log_ratio(inputs)
     losses, clipped = _clipped(log_ratio.exp(), inputs, settings)
     most = -settings.clip_c * inputs.advantages

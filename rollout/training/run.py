@@ -50,7 +50,7 @@ _PREFIX = "fairbox_training_"
 
 
 def trainer_metrics(now: TrainerStatistics) -> Iterator[Metric]:
-    """Where a run is, and what its last step said."""
+    """Metrics of the progress of a run, and the figures of its last step."""
     yield _gauge("step", "Steps that are done.", now.step)
     yield _gauge("steps", "Steps of the whole run.", now.steps)
     yield _gauge("saved_step", "Steps that the newest checkpoint has; 0: there is none.", now.saved)
@@ -83,7 +83,7 @@ LOCK = "run.lock"
 
 @contextlib.contextmanager
 def only_run(out: Path) -> Iterator[None]:
-    """ConfigError where another run has the folder; it is made where it is not there. FairboxError if it can't be."""
+    """Locks the folder, making it if needed. ConfigError if another run has it, FairboxError if it can't be written."""
     with contextlib.ExitStack() as stack:
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def only_run(out: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """What a run needs beside the services."""
+    """Everything that a run needs beside the services."""
 
     config: TrainConfig
     env_settings: Any
@@ -118,14 +118,14 @@ class TrainingRun:
     out: Path
 
     def settings(self) -> dict[str, Any]:
-        """Of everything, as a checkpoint keeps them."""
+        """Settings of the run and of its environment, as a checkpoint keeps them."""
         found = flat_settings(self.config) | flat_settings(self.env_settings, "env_config.")
         return plain(found)
 
 
 async def train(run: TrainingRun, *, executor: str, limiter: str, console: Console, stop: asyncio.Event) -> bool:
-    """Whether the last step was reached. The services are `host:port`. Raises FairboxError, and Interrupted if `stop`
-    is set before the first step."""
+    """Trains; says whether it reached the last step. The services are `host:port`. Raises FairboxError, and Interrupted
+    if `stop` is set before the first step."""
     config = run.config
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(only_run(run.out))
@@ -180,8 +180,8 @@ async def train(run: TrainingRun, *, executor: str, limiter: str, console: Conso
 async def open_learner(
     config: TrainConfig, model_dir: Path, checkpoint: Checkpoint | None, *, out: Path
 ) -> AsyncIterator[AnyLearner]:
-    """The one that the settings ask for. Raises FairboxError for a model that can't be trained, for a checkpoint of
-    another one, and when shards can't be started."""
+    """Opens the learner that the settings ask for. Raises FairboxError for a model that can't be trained, for another
+    model's checkpoint, and if shards can't be started."""
     plan = LearnerPlan(
         model_dir,
         config.policy,
@@ -214,7 +214,7 @@ def newest(run: TrainingRun, checkpoints: CheckpointStore) -> Checkpoint | None:
 
 
 def _forget(out: Path, after: int) -> None:
-    """Removes what is done again: the dumps of steps after `after`, or of all where the run begins anew."""
+    """Removes what is done again: the dumps of steps after `after`, or of all if the run begins anew."""
     for folder in ("rollouts", "evaluations"):
         for path in (out / folder).glob("*.jsonl"):
             if path.stem.isdigit() and (int(path.stem) > after or after == 0):

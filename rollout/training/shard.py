@@ -28,7 +28,7 @@ from rollout.training.sharding import split
 
 @dataclass(frozen=True, slots=True)
 class LearnerPlan:
-    """What a learner is made of, in this process or at each shard."""
+    """Plan of a learner, for this process or for each shard."""
 
     model_dir: Path
     policy: PolicySettings
@@ -57,8 +57,8 @@ class LearnerPlan:
 
 
 class Shard:
-    """What Ray runs. Its methods are called one after the other. A FairboxError that one of them returns is an answer:
-    the weights have not moved, or there is something that a person can change, as a folder, a disk or a model."""
+    """The actor that Ray runs. Its methods run one after the other. A FairboxError that one of them returns is an
+    answer: the weights have not moved, or a person can change the cause, such as a folder, a disk or a model."""
 
     def __init__(self) -> None:
         self._learner: Learner | None = None
@@ -71,7 +71,7 @@ class Shard:
         return host, free_port(host), os.getpid()
 
     def sees(self, path: Path) -> bool:
-        """Whether a file is there, seen from this machine."""
+        """Says whether a file is there, seen from this machine."""
         return path.exists()
 
     def join(self, plan: LearnerPlan, *, rank: int, count: int, meet: str, timeout_s: float) -> int | FairboxError:
@@ -93,14 +93,14 @@ class Shard:
         return self._learner.steps_done
 
     def step(self, batch: RolloutBatch) -> dict[str, float] | Diverged:
-        """As `Learner.step`: the figures, the same at each."""
+        """Runs `Learner.step`; the figures are the same at each shard."""
         try:
             return self._its().step(batch)
         except Diverged as error:
             return error
 
     def write_state(self, path: Path) -> FairboxError | None:
-        """Writes what a checkpoint keeps; the first shard does, of all parts."""
+        """Writes what a checkpoint keeps: the first shard writes all parts."""
         state = self._its().state()
         if dist.get_rank() == 0:
             try:
@@ -111,7 +111,7 @@ class Shard:
         return None
 
     def write_model(self, folder: Path) -> FairboxError | None:
-        """Writes the model that an engine takes; the first shard does."""
+        """Writes the model that an engine takes: the first shard writes it."""
         try:
             self._its().policy.write(folder)
         except FairboxError as error:

@@ -1,4 +1,4 @@
-"""A learner whose model is split over the processes of a Ray cluster, behind the face of one.
+"""A learner whose model is split over the processes of a Ray cluster, behind the interface of one.
 
 Invariants: every call goes to all shards, and has a deadline; a shard that dies, or does not answer, ends them all with
 a sentence, since no step can be made without its part; they end with whoever started them. What was written before is
@@ -28,8 +28,8 @@ START_WITHIN_S = 900.0
 _ANSWER_WITHIN_S = 7200.0
 """Longest time of a training step, or of writing the weights; then the run ends."""
 _GRACE_S = 5.0
-"""After one shard failed: for the others to say what they know. The one that died is the reason, and those that miss it
-may notice before."""
+"""Seconds for the other shards to answer after one failed: the one that died is the reason, and those that miss it may
+notice first."""
 
 
 @contextlib.asynccontextmanager
@@ -46,8 +46,8 @@ async def open_shards(plan: LearnerPlan, count: int, *, address: str, out: Path)
 
 
 class ShardedLearner:
-    """As `Learner`, whose figures, checkpoints and steps are the same. Its methods block; they may be called from any
-    thread, one at a time."""
+    """Learner over shards, with the figures, checkpoints and steps of `Learner`. Its methods block; they may be called
+    from any thread, one at a time."""
 
     def __init__(self, count: int) -> None:
         self.steps_done = 0
@@ -57,15 +57,15 @@ class ShardedLearner:
         self._actors: list[Any] = []
         self._group: Any = None
         self._lost = ""
-        """What ended them; empty: they live."""
+        """Sentence about what ended the shards; empty while they live."""
 
     @property
     def policy(self) -> ShardedLearner:
-        """What writes the trained model."""
+        """This learner, which writes the trained model."""
         return self
 
     def step(self, batch: RolloutBatch) -> dict[str, float]:
-        """Trains on a batch: its figures by name. Raises Diverged, and FairboxError when a shard is lost."""
+        """Trains on a batch and returns its figures by name. Raises Diverged, and FairboxError if a shard is lost."""
         import ray
 
         figures: dict[str, float] = self._call("step", ray.put(batch))
@@ -73,15 +73,15 @@ class ShardedLearner:
         return figures
 
     def state(self) -> Callable[[Path], None]:
-        """What a checkpoint keeps: the first shard writes it."""
+        """Function that writes what a checkpoint keeps, at the first shard."""
         return self._write_state
 
     def write(self, folder: Path) -> None:
-        """As `WritableModel`."""
+        """Implements `WritableModel`."""
         self._call("write_model", folder.absolute())
 
     def start(self, plan: LearnerPlan, out: Path) -> None:
-        """Raises FairboxError when they can't be started in time."""
+        """Starts the shards. Raises FairboxError if they can't be started in time."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -113,7 +113,7 @@ class ShardedLearner:
         self.steps_done = _result(self._answers(joined, until))
 
     def close(self) -> None:
-        """Ends them. Idempotent."""
+        """Ends the shards. Idempotent."""
         import ray
         from ray.util.placement_group import remove_placement_group
 
@@ -131,7 +131,7 @@ class ShardedLearner:
             raise OSError(str(error)) from None
 
     def _call(self, method: str, *words: Any) -> Any:
-        """What the first shard answers, when all have. Raises Diverged and FairboxError."""
+        """The first shard's answer, once all have answered. Raises Diverged and FairboxError."""
         if self._lost:
             raise FairboxError(self._lost)
         until = time.monotonic() + _ANSWER_WITHIN_S
@@ -152,7 +152,7 @@ class ShardedLearner:
             )
 
     def _answers(self, references: list[Any], until: float) -> list[Any]:
-        """Of all, in order. Raises FairboxError when one is lost or does not answer in time."""
+        """Answers of the shards, by rank. Raises FairboxError if one is lost or does not answer in time."""
         import ray
         from ray.exceptions import RayActorError, RayError
 

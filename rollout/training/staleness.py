@@ -1,5 +1,5 @@
-"""Which groups an asynchronous run plays, and which of them a step is trained on. Pure: what happened goes in, what to
-do comes out.
+"""Decides which groups an asynchronous run plays, and which of them a step is trained on. Pure: events go in, decisions
+come out.
 
 A group is the trajectories of one problem. It is known by its number, its place in the data's order, which goes on from
 pass to pass. Its staleness is the step that is trained on it less the step for which trajectories were collected when
@@ -32,10 +32,10 @@ be played must not be played for ever."""
 
 
 class GroupEnd(StrEnum):
-    """What becomes of a group that has ended."""
+    """Outcome of a group that has ended."""
 
     WAITS = "waits"
-    """For a step, in the order in which groups end."""
+    """It waits for a step, in the order in which groups end."""
     LOST = "lost"
     """It is begun again: the service failed all of it."""
     GIVEN_UP = "given_up"
@@ -44,7 +44,7 @@ class GroupEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StalenessRules:
-    """How many of what. All at least 1, `max_staleness` at least 0."""
+    """Bounds of the groups and steps of a run. All at least 1, `max_staleness` at least 0."""
 
     per_step: int
     """Groups that a step is trained on."""
@@ -52,16 +52,16 @@ class StalenessRules:
     workers: int
     """Groups that run at once."""
     steps: int
-    """Of the whole run; nothing is begun for steps beyond the last."""
+    """Steps of the whole run; no group is begun for steps beyond the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakenGroup:
-    """One that a step is trained on."""
+    """A group that a step is trained on."""
 
     number: int
     staleness: int
-    """In steps."""
+    """Staleness in steps."""
 
 
 class GroupLedger:
@@ -77,7 +77,7 @@ class GroupLedger:
         self._running: dict[int, int] = {}
         """Number -> the step for which trajectories were collected when it was begun."""
         self._waiting: dict[int, int] = {}
-        """The same of those that have ended, in the order in which they did."""
+        """The same for groups that have ended, in the order in which they did."""
         self._taken: tuple[int, ...] = ()
         self._trained = (step - 1) * rules.per_step
         self.submitted = self._trained
@@ -122,7 +122,7 @@ class GroupLedger:
         return number
 
     def ended(self, number: int, *, scored: int) -> GroupEnd:
-        """A group has ended by itself, with so many scored trajectories."""
+        """Records that a group has ended by itself, with `scored` scored trajectories."""
         began = self._running.pop(number)
         if not scored:
             return self._lose(number)
@@ -143,14 +143,14 @@ class GroupLedger:
         return tuple(TakenGroup(number, self._step - began) for number, began in chosen)
 
     def trained(self) -> None:
-        """The step was trained on what was taken, and the next one begins."""
+        """Records that the step was trained on what it took, and begins the next one."""
         assert self._taken, "nothing was taken"
         self._trained += len(self._taken)
         self._taken = ()
         self._step += 1
 
     def state(self) -> dict[str, Any]:
-        """What is to be done beside what was trained on, as plain values for a checkpoint."""
+        """Groups still to be played or trained on, as plain values for a checkpoint."""
         begun = (*self._again, *self._running, *self._waiting, *self._taken)
         return {"next": self._next, "again": sorted(begun)}
 

@@ -43,7 +43,7 @@ from rollout.training.sync import WeightSync, steps_of
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Where things were when the step before was taken."""
+    """Clock and counters when the step before was taken."""
 
     at: float
     engine_busy_s: float
@@ -71,7 +71,7 @@ class StreamFigures:
         self._mark = _Mark(0.0, 0.0, 0)
 
     def begin(self, *, now: float, engine_busy_s: float) -> None:
-        """The first weights are in the engine."""
+        """Starts the figures: the first weights are in the engine."""
         self._mark = _Mark(now, engine_busy_s, 0)
 
     def taken(
@@ -85,7 +85,7 @@ class StreamFigures:
         now: float,
         engine_busy_s: float,
     ) -> dict[str, float]:
-        """Of step `step`, whose trainer has waited so long for it. `engine_busy_s` is the engine's own figure."""
+        """Figures of `step`, for which the trainer waited `waited_s`. `engine_busy_s` is the engine's own figure."""
         before, self._mark = self._mark, _Mark(now, engine_busy_s, ledger.lost)
         spent = max(now - before.at, 1e-9)
         ages = [group.staleness for group in groups]
@@ -112,29 +112,29 @@ class StreamFigures:
 
 _LOG = logging.getLogger("fairbox.training")
 MAX_BARREN_STEPS = 3
-"""As many groups as so many steps have, failed by the service without one between them that was scored, end a run."""
+"""Steps whose number of groups ends a run, if the service fails so many in a row without a scored one between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """What a step is trained on."""
+    """Trajectories that a step is trained on."""
 
     results: Sequence[TrajectoryResult]
-    """In the order of their indices."""
+    """The trajectories, in the order of their indices."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """How they came about."""
+    """Figures of the rollouts that gave them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceStatistics:
-    """Where the rollouts of a run are."""
+    """Counts of the rollouts of a run."""
 
     running: int = 0
     """Groups that are played."""
     waiting: int = 0
     """Groups that have ended, and that no step is trained on yet."""
     trajectories: int = 0
-    """That are played or scored now."""
+    """Trajectories that are played or scored now."""
     lost: int = 0
     """Groups that the service failed, all of their trajectories."""
 
@@ -193,10 +193,10 @@ class RolloutStream:
         """Group -> trajectories of it that have not ended."""
         self._playing: dict[int, asyncio.Task[None]] = {}
         self._results: dict[int, list[TrajectoryResult]] = {}
-        """Of groups that wait for a step."""
+        """Results of groups that wait for a step."""
         self._news = asyncio.Event()
         self._problem: Exception | None = None
-        """What ends the run, for whoever waits for a batch."""
+        """Error that ends the run; `batch` raises it."""
         self._open = False
         self._group = asyncio.TaskGroup()
 
@@ -214,11 +214,11 @@ class RolloutStream:
         await self._group.__aexit__(None, None, None)
 
     async def batch(self, step: int, stop: asyncio.Event) -> StepBatch | None:
-        """The groups that ended first, dumped, as soon as there are enough; None when `stop` came before. Raises
-        FairboxError where there are none to be had.
+        """The groups that ended first, dumped, as soon as there are enough; None if `stop` is set before. Raises
+        FairboxError if there will be none.
 
-        Rollouts begin with the first call, and with each one where none run ahead: the weights go to the engine before
-        that, so that its caches hold nothing that a run which goes on from a checkpoint would not have.
+        Rollouts begin with the first call, and with each one if none run ahead: the weights go to the engine before
+        that, so that its caches hold nothing that a run resumed from a checkpoint would not have.
         """
         if not self._open or not self._ahead:
             await self._sync.push(step - 1)
@@ -245,8 +245,8 @@ class RolloutStream:
         return StepBatch(results, figures)
 
     async def trained(self, step: int) -> None:
-        """The step was trained on its batch. Where rollouts run ahead the weights go to the engine first, so that a
-        group which is begun for the next step has none that are older than it says."""
+        """Records that the step was trained on its batch. If rollouts run ahead, the weights go to the engine first, so
+        that a group which is begun for the next step has none that are older than it says."""
         try:
             if self._ahead and step < self._config.steps:
                 await self._sync.ensure(step)
@@ -257,7 +257,7 @@ class RolloutStream:
             self._fill()
 
     def state(self) -> dict[str, Any]:
-        """What a run needs to go on behind the last step that was trained on, as plain values."""
+        """State that a run needs to go on after the last step that was trained on, as plain values."""
         return self._ledger.state() | {"problems": len(self._tasks)}
 
     def statistics(self) -> SourceStatistics:
@@ -285,7 +285,7 @@ class RolloutStream:
         self._fill()
 
     async def _play(self, number: int) -> None:
-        """One group to its end."""
+        """Plays one group to its end."""
         results: list[TrajectoryResult] = []
         runner = make_runner(
             self._config,
@@ -339,12 +339,12 @@ class RolloutStream:
         return found
 
     def _task(self, number: int) -> Task:
-        """Of a group."""
+        """The task of a group."""
         return self._tasks[stream_task(number, tasks=len(self._tasks), seed=self._config.sampling.seed or 0)]
 
 
 def _checked(state: Mapping[str, Any] | None, problems: int) -> Mapping[str, Any] | None:
-    """Raises ConfigError where the state is of other data."""
+    """Raises ConfigError if the state is of other data."""
     if state is not None and state.get("problems") != problems:
         was = state.get("problems")
         raise ConfigError(f"data has {problems} problems, had {was} when the checkpoint was written")
@@ -352,7 +352,7 @@ def _checked(state: Mapping[str, Any] | None, problems: int) -> Mapping[str, Any
 
 
 def _step_problems(config: TrainConfig, environment: Environment) -> list[Task]:
-    """The environment's. Raises FairboxError where they are too few for a step."""
+    """The environment's tasks. Raises FairboxError if they are too few for a step."""
     tasks = list(environment.tasks())
     if config.prompts_per_step > len(tasks):
         given = f"prompts_per_step is {config.prompts_per_step}, must be at most {len(tasks)}"

@@ -15,27 +15,27 @@ _VERSION = re.compile(r"step-[0-9]+")
 
 
 def version_name(steps_done: int) -> str:
-    """Of the weights after so many steps."""
+    """Name of the weights after so many steps."""
     return f"step-{steps_done}"
 
 
 def is_version(name: str) -> bool:
-    """Whether `version_name` made it."""
+    """Says whether `version_name` made the name."""
     return _VERSION.fullmatch(name) is not None
 
 
 def steps_of(version: str) -> int:
-    """After how many steps the weights are from that `version_name` called so. ValueError for other names."""
+    """Number of steps in a name that `version_name` made. Raises ValueError for other names."""
     if not is_version(version):
         raise ValueError(f"{version!r} is no version of a training run")
     return int(version.rpartition("-")[2])
 
 
 class WeightSync:
-    """`folder` None is for an engine in this process, which copies the weights of a `Policy` in it; servers, and the
-    weights of a policy elsewhere, take the way over a folder below `folder`, which must be at the same path on all of
-    their machines. That of the weights of now stays until others are in its place: a server that is started again is
-    given it. `close` removes it."""
+    """Pushes weights. `folder` None is for an engine in this process, which copies the weights of a `Policy` in it;
+    servers, and the weights of a policy elsewhere, use a folder below `folder`, which must be at the same path on all
+    of their machines. The current weights' folder stays until others replace it: a server that is started again gets
+    it. `close` removes it."""
 
     def __init__(self, engine: WeightedEngine, policy: WritableModel, *, folder: Path | None) -> None:
         self._engine = engine
@@ -44,17 +44,17 @@ class WeightSync:
         self._pushed = ""
         """Version of the weights that were pushed last."""
         self._kept: Path | None = None
-        """The folder of the weights of now."""
+        """Folder of the current weights."""
 
     async def ensure(self, steps_done: int) -> None:
-        """`push`, unless the engine has these weights, of this run and not of one before by the same name."""
+        """Pushes the weights unless the engine has them, from this run and not from an earlier one by the same name."""
         if not self._pushed == self._engine.weight_version == version_name(steps_done):
             await self.push(steps_done)
 
     async def push(self, steps_done: int) -> str:
-        """The version that turns are sampled with from now on. What was cached under other weights is forgotten.
+        """Pushes the weights; returns the version that samples turns from now on. Caches of other weights are dropped.
 
-        Raises FairboxError when the engine can't take them.
+        Raises FairboxError if the engine can't take them.
         """
         version = version_name(steps_done)
         if self._folder is None:
@@ -75,7 +75,7 @@ class WeightSync:
         return version
 
     async def close(self) -> None:
-        """Removes the folder of the weights of now, which no server is given any more."""
+        """Removes the folder of the current weights, which no server gets any more."""
         kept, self._kept = self._kept, None
         await self._remove(kept)
 

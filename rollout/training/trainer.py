@@ -36,7 +36,7 @@ _LOG = logging.getLogger("fairbox.training")
 
 
 class AnyLearner(Protocol):
-    """What a trainer asks of a learner, wherever its model is. Its methods block."""
+    """Interface of the learners that a trainer takes, wherever their model is. Its methods block."""
 
     steps_done: int
 
@@ -46,11 +46,11 @@ class AnyLearner(Protocol):
         ...
 
     def step(self, batch: RolloutBatch) -> dict[str, float]:
-        """Trains on a batch: its figures by name. Raises Diverged, and FairboxError when it can't go on."""
+        """Trains on a batch and returns its figures by name. Raises Diverged, and FairboxError if it can't go on."""
         ...
 
     def state(self) -> Mapping[str, Any] | Callable[[Path], None]:
-        """Everything that the next step depends on, or what writes it."""
+        """Everything that the next step depends on, or a function that writes it."""
         ...
 
 
@@ -63,7 +63,7 @@ class Evaluation:
 
 
 class TrainerPhase(StrEnum):
-    """What a trainer is doing. Rollouts that run ahead go on in each."""
+    """Phases of a trainer. Rollouts that run ahead go on in each."""
 
     STARTING = "starting"
     """Nothing yet."""
@@ -76,25 +76,25 @@ class TrainerPhase(StrEnum):
     EVALUATION = "evaluation"
     """It plays held-out tasks."""
     CHECKPOINT = "checkpoint"
-    """It writes one."""
+    """It writes a checkpoint."""
     ENDED = "ended"
-    """It is done, or was told to end."""
+    """It is done, or was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerStatistics:
-    """Where a run is."""
+    """Progress of a run."""
 
     phase: TrainerPhase
     step: int
     """Steps that are done."""
     steps: int
-    """Of the whole run."""
+    """Steps of the whole run."""
     saved: int
     """Steps that the newest checkpoint has; 0: there is none."""
     rollouts: SourceStatistics
     figures: Mapping[str, float] = field(default_factory=dict)
-    """Of the last step or evaluation, as in metrics.jsonl."""
+    """Figures of the last step or evaluation, as in metrics.jsonl."""
 
 
 class Trainer:
@@ -139,8 +139,8 @@ class Trainer:
         )
 
     async def run(self, stop: asyncio.Event) -> bool:
-        """Until the last step; whether it got there. With `stop` set it ends at the next chance, with a checkpoint of
-        the last whole step. Raises FairboxError where it can't go on."""
+        """Trains until the last step; says whether it got there. With `stop` set it ends at the next chance, with a
+        checkpoint of the last whole step. Raises FairboxError if it can't go on."""
         async with self._source:
             try:
                 return await self._run(stop)
@@ -163,7 +163,7 @@ class Trainer:
         return True
 
     async def _evaluate_first(self, evaluation: Evaluation, stop: asyncio.Event) -> bool:
-        """The evaluation before training, or the one of the last step where that was cut off; False when `stop` came
+        """Runs the evaluation before training, or the one of the last step if that was cut off; False if `stop` is set
         before its end."""
         step = self._learner.steps_done
         if step and (step % self._config.eval_every or not self._log.lacks(step, "eval/reward")):
@@ -181,7 +181,7 @@ class Trainer:
         return True
 
     async def _step(self, stop: asyncio.Event) -> bool:
-        """One step; False when `stop` came before its update."""
+        """Runs one step; False if `stop` is set, before its update or after."""
         step = self._learner.steps_done + 1
         self._phase = TrainerPhase.ROLLOUTS
         batch = await self._source.batch(step, stop)
@@ -226,7 +226,7 @@ class Trainer:
         return self._checkpoints.save(learner.steps_done, learner.state(), self._settings, name="diverged")
 
     async def _evaluate(self, evaluation: Evaluation, stop: asyncio.Event) -> dict[str, float] | None:
-        """Plays the held-out tasks with the weights of now: its figures, or None when `stop` came before its end."""
+        """Plays the held-out tasks with the current weights: its figures, or None if `stop` is set before its end."""
         self._phase = TrainerPhase.EVALUATION
         step, began = self._learner.steps_done, time.monotonic()
         await self._sync.ensure(step)
@@ -259,7 +259,7 @@ class Trainer:
         self._saved = step
 
     async def _save_or_warn(self) -> None:
-        """A disk that is full is no reason to lose what was learned since: the next step tries again."""
+        """Saves, or warns: a full disk is no reason to lose what was learned since, and the next step tries again."""
         try:
             await self._save_if_new()
         except CheckpointError as error:

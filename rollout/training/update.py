@@ -19,7 +19,7 @@ _BETAS = (0.9, 0.95)
 
 @dataclass(frozen=True)
 class UpdateSettings:
-    """How weights move."""
+    """Settings of the optimizer and of its schedule."""
 
     lr: float = setting(
         1e-6, above=0, help="Learning rate of AdamW after its warm-up; usual with LoRA is 10 to 100 times more."
@@ -43,7 +43,7 @@ class UpdateSettings:
 def make_optimizer(
     parameters: Iterable[torch.nn.Parameter], settings: UpdateSettings, *, head: Iterable[torch.nn.Parameter] = ()
 ) -> torch.optim.Optimizer:
-    """AdamW. Those of `head`, a value head, learn at a rate of their own."""
+    """Makes AdamW. Parameters of `head`, a value head, learn at a rate of their own."""
     apart = list(head)
     others = [each for each in parameters if all(each is not one for one in apart)]
     groups: list[dict[str, Any]] = [{"params": others}]
@@ -55,7 +55,7 @@ def make_optimizer(
 def make_schedule(
     optimizer: torch.optim.Optimizer, settings: UpdateSettings, *, steps: int
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """Factor of the learning rate in step n, from 0; `steps` is their number. It is stepped once a training step."""
+    """Makes the schedule: the learning rate's factor in steps 0 to `steps` - 1. It is stepped once a training step."""
 
     def factor(step: int) -> float:
         if step < settings.warmup_steps:

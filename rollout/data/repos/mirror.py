@@ -20,7 +20,7 @@ _FULL = "refs/fairbox/full"
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _NOT_THERE = re.compile(r"not our ref ([0-9a-f]{40,64})")
 _ONLY_WHOLE = re.compile(r"unadvertised object|does not support (shallow|--depth)", re.IGNORECASE)
-"""What servers say that give no single commits: old ones, and those that only serve files."""
+"""Errors of servers that give no single commits: old ones, and those that only serve files."""
 _FETCH = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--force")
 _COMMITS_AT_ONCE = 200
 """Hashes on one command line, and in one request to the server."""
@@ -34,7 +34,7 @@ _IDENTITY = {
 
 
 class FailureKind(StrEnum):
-    """What kept a state of a repository from being made."""
+    """Reason that a state of a repository was not made."""
 
     SOURCE = "source"
     """The source did not give it in time: not reachable, gone, refused, damaged, slow. Trying again may help."""
@@ -143,7 +143,7 @@ class Mirror:
             raise RepoError(FailureKind.SOURCE, f"{source}: {error}") from None
 
     async def _is_whole(self, commit: str) -> bool:
-        """Whether everything below a commit is there."""
+        """Says whether everything below a commit is there."""
         try:
             await git_async(self.path, "rev-list", "--objects", "--quiet", f"{commit}^{{tree}}")
         except GitError:

@@ -83,7 +83,7 @@ class Want:
 
 
 def check_template(template: str) -> None:
-    """FieldErrors unless every name in braces is one that rows have."""
+    """Raises FieldErrors unless every name in braces is one that rows have."""
     unknown = [name for name in _FIELD.findall(template) if name not in _FIELDS]
     if unknown or "{" in _FIELD.sub("", template):
         allowed = ", ".join(f"{{{name}}}" for name in _FIELDS)
@@ -91,7 +91,7 @@ def check_template(template: str) -> None:
 
 
 def row_want(row: Mapping[str, Any], template: str) -> Want:
-    """What a row of code search data needs: its `repo`, `base_commit`, and `patch` where `use_patch` says so.
+    """State that a row of code search data needs: its `repo`, `base_commit`, and `patch` if `use_patch` is true.
 
     `template` is the source, with `{repo}`, `{owner}`, `{name}`, `{commit}` and `{instance_id}` filled in from the row.
     Raises FieldErrors.
@@ -118,7 +118,7 @@ def row_want(row: Mapping[str, Any], template: str) -> Want:
 
 
 _ATTEMPTS = 3
-"""Of each repository, while its source fails."""
+"""Attempts at each repository, while its source fails."""
 _BACKOFF_S = 1.0
 """Wait before the second attempt; twice as long before each later one."""
 _POLL_LOCK_S = 0.2
@@ -168,7 +168,7 @@ class RepoStore:
                 raise ConfigError(f"the store {self.folder} can't be used: {error.strerror}") from None
 
     def find(self, want: Want) -> Checkout | None:
-        """What is there already, without git and without waiting."""
+        """Finds a state, without git and without waiting; None if it is not there yet."""
         mirror = self._mirror(want.repo)
         commit = mirror.marked(want.digest())
         return None if commit is None else Checkout(mirror.path, commit)
@@ -181,7 +181,7 @@ class RepoStore:
         return made
 
     async def make_all(self, repo: str, wants: Sequence[Want]) -> dict[Want, Checkout | RepoError]:
-        """Everything that is wanted of one repository, commits in one fetch. An error for each that can't be had."""
+        """Makes the wanted states of one repository, with one fetch. An error for each that can't be had."""
         found: dict[Want, Checkout | RepoError] = {want: there for want in wants if (there := self.find(want))}
         if all(want in found for want in wants):
             return found

@@ -1,4 +1,4 @@
-"""From rows of SWE-bench and its like to tasks of code search. Each becomes a task, or is left out with its reason."""
+"""Makes tasks of code search from rows of SWE-bench and its like. Each becomes one, or is left out with its reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollout.data.swe.truth import Dialect, FileChange, TruthError, truth
 
 
 class Why(StrEnum):
-    """Why a row is no task."""
+    """Reason that a row is no task."""
 
     BAD_ROW = "bad row"
     """A column is missing or has a value of another kind."""
@@ -44,14 +44,14 @@ class Left:
     where: str
     """File and line, or row."""
     instance_id: str
-    """Empty where it has none."""
+    """Empty if it has none."""
     why: Why
     problem: str
 
 
 @dataclass(slots=True)
 class Built:
-    """What became of the rows, in their order."""
+    """Tasks made from the rows, and rows that were left out, in their order."""
 
     tasks: list[SearchTask] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
@@ -160,7 +160,7 @@ def _made(text: str, patch: Patch, tree: GitTree, use_patch: bool, dialect: Dial
 
 
 def _same(one: tuple[FileChange, ...], other: tuple[FileChange, ...]) -> bool:
-    """Whether they say the same, in whatever order."""
+    """Says whether they say the same, in whatever order."""
 
     def sets(changes: tuple[FileChange, ...]) -> dict[str, list[frozenset[str]]]:
         parts = {each.file: each.changes for each in changes}

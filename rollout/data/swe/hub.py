@@ -20,7 +20,7 @@ class HubError(FairboxError):
 
 
 def is_dataset(name: str) -> bool:
-    """Whether this may be the name of a data set: OWNER/NAME."""
+    """Says whether this may be the name of a data set: OWNER/NAME."""
     return _NAME.fullmatch(name) is not None and not name.endswith((".jsonl", ".json", ".parquet"))
 
 

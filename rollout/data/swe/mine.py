@@ -42,7 +42,7 @@ def clean_message(message: str) -> str:
 
 
 def is_test(path: str) -> bool:
-    """Whether a Python file is one of tests, by its name or its folders."""
+    """Says whether a Python file is one of tests, by its name or its folders."""
     *folders, name = PurePosixPath(path).parts
     stem = name.removesuffix(".py")
     named = stem.startswith("test_") or stem.endswith("_test") or stem in ("conftest", "test", "tests")
@@ -71,7 +71,7 @@ def _dotted(parts: tuple[str, ...]) -> list[str]:
 
 
 class Unfit(StrEnum):
-    """Why a commit is no task."""
+    """Reason that a commit is no task."""
 
     MERGE = "merge"
     """It has several parents."""
@@ -106,13 +106,13 @@ class Commit:
 
 @dataclass(slots=True)
 class Mined:
-    """What became of the commits that were looked at."""
+    """Tasks made from the commits that were looked at, and counts of unfit commits."""
 
     tasks: list[SearchTask] = field(default_factory=list)
-    """In the order of the history, newest first."""
+    """Tasks in the order of the history, newest first."""
     unfit: Counter[Unfit] = field(default_factory=Counter)
     commits: int = 0
-    """All that there are; with a limit not all are looked at."""
+    """Number of all commits; with a limit not all are looked at."""
 
 
 def mine(
@@ -148,7 +148,7 @@ def mine(
 
 
 def read_commits(repository: Path) -> list[Commit]:
-    """What HEAD can reach, as git orders it. Raises TreeError."""
+    """Commits that HEAD can reach, in git's topological order. Raises TreeError."""
     words = ("log", "-z", "--topo-order", "--format=%H%n%P%n%B", "--no-show-signature", "HEAD", "--")
     text = run_git(repository, *words).decode("utf-8", "replace")
     commits = []

@@ -16,7 +16,7 @@ from fairbox.errors import FairboxError
 
 _NOTHING = "/dev/null"
 _PREFIX = re.compile(r"^[abciow12]/")
-"""What git puts before names: a/ and b/, or by `diff.mnemonicPrefix` c/, i/, o/ and w/, or 1/ and 2/."""
+"""Prefixes of names that git writes: a/ and b/, or by `diff.mnemonicPrefix` c/, i/, o/ and w/, or 1/ and 2/."""
 
 
 class PatchError(FairboxError):
@@ -43,7 +43,7 @@ class Hunk:
 
 @dataclass(frozen=True, slots=True)
 class FilePatch:
-    """What a patch does to one file."""
+    """Changes of a patch to one file."""
 
     old_path: str | None
     """None for an added file."""

@@ -19,7 +19,7 @@ class SearchTask:
     repo: str
     """owner/name."""
     base_commit: str | None
-    """None: the repository's own state, where a patch makes the defect, or where there is no repository."""
+    """None: the repository's own state, if a patch makes the defect, or if there is no repository."""
     problem_statement: str
     patch: str
     use_patch: bool
@@ -27,7 +27,7 @@ class SearchTask:
     target: str
     """`hunk_targets` of what makes the searched tree good, as text."""
     file_changes: tuple[FileChange, ...] | None
-    """None where the truth is not known, because there was no source at hand."""
+    """None if the truth is not known, because there was no source at hand."""
 
     def record(self) -> dict[str, Any]:
         """The columns, in their order."""
@@ -53,9 +53,9 @@ def changes_column(changes: Sequence[FileChange]) -> list[dict[str, Any]]:
 
 
 def read_changes_column(value: object) -> tuple[FileChange, ...] | None:
-    """What a column `file_changes` says; None for null. ValueError says what is wrong.
+    """Reads a column `file_changes`; None for null. Raises ValueError, which says what is wrong.
 
-    Lists may be null or missing: data in use leaves them out where they are empty.
+    Lists may be null or missing: data in use leaves them out if they are empty.
     """
     if value is None:
         return None

@@ -16,9 +16,9 @@ from fairbox.errors import FairboxError
 from fairbox.git import GitError, git
 
 _MOST_BYTES = 16 << 20
-"""Of one file; sources of Python have at most some hundred thousand."""
+"""Largest size of one file; sources of Python have at most some hundred thousand bytes."""
 _ELSEWHERE = re.compile(r"Hunk #\d+ succeeded at .*")
-"""What git says of a hunk that fits, but at other lines than those that it names."""
+"""Message of git about a hunk that fits, but at other lines than those that it names."""
 
 
 class TreeError(FairboxError):
@@ -111,7 +111,7 @@ class Clones:
 
 
 def run_git(repository: Path, *words: str, text: bytes = b"", env: Mapping[str, str] | None = None) -> bytes:
-    """What a git command writes. Raises TreeError, also when it takes too long."""
+    """Output of a git command. Raises TreeError, also if it takes too long."""
     try:
         return git(repository, *words, stdin=text, env=env, users=True)
     except GitError as error:
@@ -119,7 +119,7 @@ def run_git(repository: Path, *words: str, text: bytes = b"", env: Mapping[str, 
 
 
 def diff_text(repository: Path, old: str, new: str, paths: Sequence[str]) -> str:
-    """What `git diff` says of these files between two commits, whatever the configuration. Raises TreeError."""
+    """Output of `git diff` for these files between two commits, whatever the configuration. Raises TreeError."""
     form = ("--patch", "--full-index", "-M", "--no-ext-diff", "--no-textconv", "--no-color", "--unified=3")
     prefixes = ("--src-prefix=a/", "--dst-prefix=b/", "--diff-algorithm=myers", "--submodule=short")
     words = ("--literal-pathspecs", "diff-tree", "-r", *form, *prefixes, "--end-of-options", old, new, "--", *paths)

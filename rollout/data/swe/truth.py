@@ -1,4 +1,4 @@
-"""What a patch says that a search should have found: files, classes and functions (modules), methods and functions
+"""Derives from a patch what a search should have found: files, classes and functions (modules), methods and functions
 (entities).
 
 The rules, as the data in use was made:
@@ -9,8 +9,8 @@ The rules, as the data in use was made:
 4. What a removed line belongs to is edited. What an added line belongs to is edited if it was there before, else added.
 5. Modules are the class of a method, or the function itself, and here the dialects differ (`Dialect`).
 
-Every `.py` file that changes is in the truth, with nothing but its name where no line says anything, but for copies:
-what was copied is untouched. A file has its name in the tree that is searched: a renamed one its old name. Where the
+Every `.py` file that changes is in the truth, with nothing but its name if no line says anything, but for copies:
+what was copied is untouched. A file has its name in the tree that is searched: a renamed one its old name. If the
 patch makes the defect (SWE-smith), the searched tree is the one after it, and the truth that of the reversed patch: a
 method that the defect took away counts as added.
 
@@ -53,7 +53,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What a line belongs to: a method (`C.m`), a function (`f`), or a class alone (`C`, with `is_class`)."""
+    """Owner of a line: a method (`C.m`), a function (`f`), or a class alone (`C`, with `is_class`)."""
 
     name: str
     is_class: bool = False
@@ -71,12 +71,12 @@ class Outline:
     classes: tuple[tuple[Span, tuple[Span, ...]], ...] = ()
     """Each class with its own methods, by depth, then by line."""
     functions: tuple[Span, ...] = ()
-    """In the same order; nested ones too."""
+    """Functions in the same order; nested ones too."""
     skipped: tuple[Span, ...] = ()
     """Imports, and docstrings of classes as long as they are without the blank lines at their ends."""
 
     def owner(self, line: int) -> Owner | None:
-        """What a line belongs to; None for what is outside of classes and functions."""
+        """Owner of a line; None for lines outside of classes and functions."""
         for span, methods in self.classes:
             for method in methods:
                 if line in method:
@@ -89,7 +89,7 @@ class Outline:
         return any(line in span for span in self.skipped)
 
     def has(self, owner: Owner) -> bool:
-        """Whether there is a class, method or function of that name. Of classes with one name the first counts."""
+        """Says whether there is a class, method or function of that name. Of classes with one name the first counts."""
         name, _, method = owner.name.partition(".")
         if not owner.is_class and not method:
             return any(function.name == name for function in self.functions)
@@ -136,7 +136,7 @@ class TruthError(FairboxError):
 
 
 class Dialect(StrEnum):
-    """How modules are named, in the data of two projects."""
+    """Rules for the names of modules, in the data of two projects."""
 
     LOCAGENT = "locagent"
     """LocAgent and rows made of SWE-Gym: an added method adds its class, even if that was there; lines of a class
@@ -158,7 +158,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """What changes in a file."""
+    """Changes of one file."""
 
     file: str
     changes: Changes
@@ -199,7 +199,7 @@ def _outline(path: str, source: str | None, when: str) -> Outline:
 
 
 def _touched(file: FilePatch, old: Outline, new: Outline) -> list[_Touched]:
-    """In the order of the patch: of each hunk first what is removed, then what is added."""
+    """Touched names in the order of the patch: of each hunk first the removed ones, then the added ones."""
     touched: list[_Touched] = []
     for hunk in file.hunks:
         for number, text in hunk.removed:

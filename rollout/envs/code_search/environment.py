@@ -53,7 +53,7 @@ class Repositories:
         return self._store.folder
 
     def workspace(self, row: SearchRow) -> dict[str, str]:
-        """What PrepareWorkspace takes of it. Raises DataError for a row that names none, or one that is not there."""
+        """Options of PrepareWorkspace for the row's repository. Raises DataError if it names none, or one not there."""
         try:
             want = row_want(row.columns, self._source)
             checkout = self._store.find(want)
@@ -79,7 +79,7 @@ def _reading() -> BashConfig:
 
 @dataclass(frozen=True)
 class CodeSearchConfig:
-    """What the model is told, and where the repositories are."""
+    """Settings of the environment code_search: its prompts, its tool, and the folder of its repositories."""
 
     repos: str = setting("", help="Folder of repositories that `fairbox data repos` has prepared for the data; needed.")
     source: str = setting(
@@ -96,7 +96,7 @@ class CodeSearchConfig:
     bash: BashConfig = setting(factory=_reading, help="The tool bash.")
 
     def validate(self) -> None:
-        """ConfigError for what types can't say."""
+        """Raises ConfigError for what types can't say."""
         check(self, "env_config")
         if not self.repos:
             raise ConfigError("env_config.repos is not set, must be a folder that `fairbox data repos` has prepared")
@@ -107,7 +107,7 @@ class CodeSearchConfig:
 
 
 DATA_SOURCE = "code_search"
-"""Of rows that name none."""
+"""Data source of rows that name none."""
 
 
 class CodeSearchEnvironment:
@@ -138,22 +138,22 @@ class CodeSearchEnvironment:
         self._tasks = [self._task(row, prompts, context, repos) for row in rows]
 
     def tasks(self) -> list[Task]:
-        """One per row; its uid is the row's `instance_id`."""
+        """One task per row; its uid is the row's `instance_id`."""
         return list(self._tasks)
 
     def tools(self) -> tuple[ToolSpec, ...]:
-        """bash, and what the dialect needs."""
+        """bash, and the tool that the dialect needs, if any."""
         bash = ToolSpec("env_config.bash", BashTool, self._config.bash)
         if not self._dialect.is_call:
             return (bash,)
         return (bash, ToolSpec("env_config.dialect", LocalizationFinish, NoSettings()))
 
     def workspace_roots(self) -> tuple[Path, ...]:
-        """Where the repositories are."""
+        """The folder of the repositories."""
         return self._roots
 
     def use(self, services: RewardServices) -> None:
-        """What the run's reward functions may need."""
+        """Takes the services, which the run's reward functions may need."""
         self._services = services
 
     async def score(self, task: Task, result: TrajectoryResult) -> Reward:
@@ -161,7 +161,7 @@ class CodeSearchEnvironment:
         return await self._reward.score(Sample.of(task, result), self._services)
 
     def _tool_names(self) -> tuple[str, ...]:
-        """Of the run's tools, or else the environment's own. ConfigError where the answer has no tool."""
+        """Names of the run's tools, or else of the environment's own. Raises ConfigError if the answer has no tool."""
         specs = self.tools() if self._given is None else self._given
         names = tuple(schema.name for spec in specs if (schema := spec.schema or _own_schema(spec)) is not None)
         needed = LocalizationFinish.default_schema.name

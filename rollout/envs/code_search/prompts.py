@@ -45,13 +45,13 @@ class AnswerDialect(StrEnum):
 
     @property
     def is_call(self) -> bool:
-        """Whether the answer is a call of a tool, and not text."""
+        """True if the answer is a call of a tool, and not text."""
         return self is AnswerDialect.FINISH
 
 
 @dataclass(frozen=True, slots=True)
 class PromptContext:
-    """What a run tells every prompt."""
+    """Values of a run that every prompt may use."""
 
     working_dir: str
     max_turns: int | None
@@ -59,7 +59,7 @@ class PromptContext:
     tools: tuple[str, ...]
 
     def values(self) -> dict[str, Any]:
-        """As templates see it."""
+        """Values by name, as templates see them."""
         return {
             "working_dir": self.working_dir,
             "max_turns": self.max_turns,

@@ -93,8 +93,8 @@ def _row(result: TrajectoryResult, pad: int, *, masked: bool) -> Row:
 
 
 def _spread(result: TrajectoryResult, mask: list[int], reward: float) -> list[float]:
-    """What belongs to a turn at its last sampled id, the rest at the last one of all; at the last place where nothing
-    was sampled."""
+    """Rewards by id: those of a turn at its last sampled id, the rest at the last one of all; at the last place if
+    nothing was sampled."""
     if any(result.trajectory.response_mask):
         return list(spread_rewards(result))
     return [0.0] * (len(mask) - 1) + [reward]

@@ -52,8 +52,8 @@ For each function call, return a json object with function name and arguments wi
 </tool_call>"""
 """The wording that Hermes and Qwen models were trained with."""
 _SPECIAL = re.compile(r"<(\|[^<>|\s]{1,64}\||/?tool_response)>")
-"""What chat templates structure conversations with. An environment does not know the tokenizer, so a program's output
-gets a space into everything that looks like that."""
+"""Marks by which chat templates structure conversations. An environment does not know the tokenizer, so it puts a space
+into everything in a program's output that looks like one."""
 
 
 class FairboxEnv(BaseTextEnv):  # type: ignore[misc]
@@ -83,7 +83,7 @@ class FairboxEnv(BaseTextEnv):  # type: ignore[misc]
         return [{"role": "system", "content": text}, *prompt], {}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """One turn of the model. Raises nothing that the model or the service could cause."""
+        """Takes a turn of the model. Raises nothing that the model or the service could cause."""
         self.turns += 1
         calls = parse_tool_calls(action)
         if not calls or self.turns >= self.max_turns:

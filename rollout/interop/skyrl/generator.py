@@ -29,7 +29,7 @@ _LENGTH_KEYS = {"vllm": "max_tokens", "sglang": "max_new_tokens"}
 
 @dataclass(frozen=True)
 class GeneratorSettings(TrainerLoopSettings):
-    """How trajectories are played."""
+    """Settings of the generator."""
 
     limits: Limits = setting(factory=Limits, help="When a trajectory has had enough.")
     backend: str = setting("vllm", choices=_LENGTH_KEYS, help="SkyRL's generator.backend: vllm or sglang.")
@@ -81,9 +81,9 @@ class _SkyRLEngine(ClientEngine):
 
     who = "SkyRL's engine"
     length_key = "max_tokens"
-    """What the backend calls the length of a turn: `max_tokens` of vLLM, `max_new_tokens` of sglang."""
+    """Name that the backend gives the length of a turn: `max_tokens` of vLLM, `max_new_tokens` of sglang."""
     options: Mapping[str, Any]
-    """What the client's `generate` gets beside the question."""
+    """Arguments of the client's `generate` beside the question."""
 
     async def ask(self, request: GenerationRequest) -> ClientTurn:
         """Reads SkyRL's `InferenceEngineOutput` of one prompt."""

@@ -34,9 +34,9 @@ with needs("verifiers", "0.4.0", "pip install verifiers==0.4.0"):
     from verifiers.v1.harnesses.utils.compaction import is_context_overflow
 
 OUTCOMES = "tool_outcomes"
-"""Where `trace.info` has the outcome of each tool call, in order."""
+"""Key of `trace.info` with the outcome of each tool call, in order."""
 TRAJECTORY_HEADER = "x-fairbox-trajectory"
-"""Of the capture gateway (docs/capture.md). Other endpoints ignore it."""
+"""Header of the capture gateway (docs/capture.md). Other endpoints ignore it."""
 
 
 class FairboxHarnessConfig(vf.HarnessConfig):  # type: ignore[misc]
@@ -117,7 +117,7 @@ class FairboxHarness(vf.Harness[FairboxHarnessConfig]):  # type: ignore[misc]
 
     @vf.metric  # type: ignore[untyped-decorator]
     async def failed_tool_calls(self, trace: Any) -> float:
-        """Those of them whose program failed, or that were not in order."""
+        """Answered tool calls whose program failed, or that were invalid."""
         return float(sum(outcome != ToolOutcome.OK for outcome in trace.info.get(OUTCOMES, ())))
 
     def _messages(self, data: Any) -> list[Any]:
@@ -144,7 +144,7 @@ class FairboxHarness(vf.Harness[FairboxHarnessConfig]):  # type: ignore[misc]
 
 
 _DONE = vf.ProgramResult(exit_code=0, stdout="", stderr="")
-"""What verifiers takes from a harness that ran no program."""
+"""Result that verifiers takes from a harness that ran no program."""
 
 
 def _settings(tool: dict[str, Any]) -> InterpreterSettings:

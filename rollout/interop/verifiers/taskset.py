@@ -33,7 +33,7 @@ class FairboxData(vf.TaskData):  # type: ignore[misc]
     """One problem."""
 
     ground_truth: str
-    """What the reward function is given beside the last reply."""
+    """Ground truth that the reward function gets beside the last reply."""
 
 
 class FairboxTaskConfig(vf.TaskConfig):  # type: ignore[misc]
@@ -52,12 +52,12 @@ class FairboxTask(vf.Task[FairboxData, vf.State, FairboxTaskConfig]):  # type: i
 
     @property
     def key(self) -> str:
-        """The id of the problem, where it has one: the same in every run, wherever it stands."""
+        """The id of the problem, if it has one: the same in every run, wherever it stands."""
         return str(self.data.id or super().key)
 
     @vf.reward  # type: ignore[untyped-decorator]
     async def correct(self, trace: Any) -> float:
-        """The reward of the last reply. Raises NotScored where there is none, which verifiers takes for an error."""
+        """The reward of the last reply. Raises NotScored if there is none, which verifiers takes for an error."""
         return (await self._reward.score(Sample(trace.last_reply, self.data.ground_truth))).value
 
 

@@ -46,7 +46,7 @@ _LOG = logging.getLogger("fairbox.rollout")
 
 
 class InfraRows(StrEnum):
-    """What becomes of trajectories that the service failed."""
+    """Treatment of trajectories that the service failed."""
 
     AUTO = "auto"
     """`drop` under verl's trainer v1 (`trainer.use_v1`, the default of 0.9), `mask` under the older one."""
@@ -95,7 +95,7 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
         self._loop = TrainerLoop(self._settings, engine, self.tokenizer, limits=limits, scorer=self._scorer)
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """`kwargs` is the row of the data set: `raw_prompt` (messages), and `uid` and `index` where there are."""
+        """`kwargs` is the row of the data set: `raw_prompt` (messages), and `uid` and `index` if there are."""
         task = Task(
             uid=str(kwargs.get("uid", "")),
             messages=tuple(dict(message) for message in kwargs["raw_prompt"]),
@@ -122,7 +122,7 @@ class FairboxAgentLoop(AgentLoopBase):  # type: ignore[misc]
         return agent_loop_output(result, pad_token_id=self._loop.pad_token_id)
 
     def _prompt_problem(self, task: Task) -> str | None:
-        """Why a prompt can't be played. It is never cut: a prompt without its beginning is another task."""
+        """Reason that a prompt can't be played. It is never cut: a prompt without its beginning is another task."""
         try:
             length = len(self._loop.chat.prompt_ids(task.messages, [CodeInterpreter.default_schema.openai()]))
         except Exception as error:  # the boundary to the template, which is given whatever the data set has

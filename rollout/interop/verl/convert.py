@@ -23,13 +23,13 @@ with needs("verl", "0.9.1", "pip install verl==0.9.1"):
 
 
 def agent_loop_output(result: TrajectoryResult, *, pad_token_id: int) -> AgentLoopOutput:
-    """What verl's `AgentLoopBase.run` returns for a trajectory.
+    """Return value of verl's `AgentLoopBase.run` for a trajectory.
 
-    `reward_score` is the trajectory's reward, None where it has none (verl then computes it), 0.0 where it is masked. A
+    `reward_score` is the trajectory's reward, None if it has none (verl then computes it), 0.0 if it is masked. A
     trajectory without response gets one `pad_token_id` that is not trained on, because verl can't hold an empty one.
-    `extra_fields` has `tool_rewards` (a list), `turn_scores` (what of the reward belongs to each turn; empty where
-    nothing does), `min_global_steps` and `max_global_steps` where weight versions are verl's steps, and what is
-    fairbox's own as `fairbox_*`. Raises FieldErrors for a trajectory that was condensed.
+    `extra_fields` has `tool_rewards` (a list), `turn_scores` (the part of the reward that belongs to each turn; empty
+    if none does), `min_global_steps` and `max_global_steps` if weight versions are verl's steps, and what is fairbox's
+    own as `fairbox_*`. Raises FieldErrors for a trajectory that was condensed.
     """
     trajectory = result.trajectory
     if result.earlier:
@@ -102,7 +102,7 @@ def _extra_fields(result: TrajectoryResult) -> dict[str, Any]:
 
 
 def _turn_scores(result: TrajectoryResult) -> list[float]:
-    """What of the reward belongs to each turn; empty where it belongs to none."""
+    """Part of the reward that belongs to each turn; empty if none belongs to a turn."""
     turns = {} if result.masked or result.reward is None else result.reward.turns
     return [turns.get(turn, 0.0) for turn in range(1, result.turns + 1)] if turns else []
 

@@ -25,7 +25,7 @@ from rollout.interop.scores import RowScorer
 from rollout.rewards import NotScored, RewardFault, Sample
 
 _OF_VERL = ("reward_router_address", "reward_model_tokenizer")
-"""What verl passes beside, where a reward model is configured."""
+"""Arguments that verl also passes if a reward model is configured."""
 _OF_OURS = ("reward", "executor", "attempts")
 
 
@@ -44,7 +44,7 @@ async def compute_score(
 
     `solution_str` is the whole response, tools' answers included, as verl decodes it. `reward` is a registered name, a
     file or `module:function`; `executor` where functions that run programs run them; `attempts` how often it is scored
-    in all where a service fails. Raises NotScored with the cause, and ConfigError.
+    in all if a service fails. Raises NotScored with the cause, and ConfigError.
     """
     for name in kwargs:
         if name not in _OF_VERL:
@@ -72,7 +72,7 @@ def compute_score_sync(*args: Any, timeout_s: float = 600.0, **kwargs: Any) -> d
 
 
 def sample_of(data_source: str, text: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None) -> Sample:
-    """What verl knows of a response. A ground truth that is no text is its JSON; `row` has verl's columns."""
+    """Makes verl's response a sample. A ground truth that is no text is its JSON; `row` has verl's columns."""
     extra = dict(extra_info or {})
     turns = extra.get("num_turns")
     return Sample(

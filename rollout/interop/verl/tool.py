@@ -49,7 +49,7 @@ class CodeInterpreterTool(BaseTool):  # type: ignore[misc]
         self._seen: set[str] = set()
         """Trajectories that have called and have not been released."""
         self._ended: list[str] = []
-        """Those of them that verl has dropped."""
+        """Trajectories of `_seen` that verl has dropped."""
 
     def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
         return OpenAIFunctionToolSchema.model_validate(CodeInterpreter.default_schema.openai())

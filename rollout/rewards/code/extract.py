@@ -1,8 +1,8 @@
 """Finds the program in an answer. Pure, in linear time.
 
 The program is the last fenced block of its language, else the last fenced block of no language; a block that the text
-ends in counts where no closed one does. Blocks of other languages (`text`, `json`, `output`) are never it. What is
-thought before `</think>` is no answer.
+ends in counts if no closed one does. Blocks of other languages (`text`, `json`, `output`) are never it. Text before
+`</think>` is no answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TAGS = {
 
 
 class CodeSource(StrEnum):
-    """Where in an answer the program was."""
+    """Place of the program in an answer."""
 
     FENCED = "fenced"
     """In a fenced block."""
@@ -48,7 +48,7 @@ class Extracted:
     """A program, and where it was."""
 
     code: str
-    """Empty where there is none."""
+    """Empty if there is none."""
     source: CodeSource
 
     def __bool__(self) -> bool:
@@ -104,5 +104,5 @@ def _block(opened: re.Match[str], lines: list[str], *, closed: bool) -> _Block:
 
 
 def _without(indent: str, line: str) -> str:
-    """A block inside a list is indented as its fence is."""
+    """The line without the indent of its fence: a block inside a list is indented as its fence is."""
     return line.removeprefix(indent) if line.strip() else line.strip()

@@ -1,6 +1,6 @@
 """The reward functions: each finds the program in the answer, the cases in the ground truth, and grades.
 
-What most of them take is in `TestArguments` and `SampleArguments`.
+Arguments that most of them take are in `TestArguments` and `SampleArguments`.
 
 `Completion`: what the beginning defines beside the function (helpers, imports) is the task's: the test uses its own
 copy. A candidate that defines `poly` or `encode_shift` anew does not decide what `assert poly(xs, candidate(xs)) == 0`
@@ -26,7 +26,7 @@ from rollout.rewards.code.truth import asserts_of, calls_of, document_of, progra
 from rollout.rewards.registry import reward
 
 _MARGIN = re.compile(r"\n(?=[^\s#)\]}])")
-"""Where a completion of a function ends: something starts at the margin again."""
+"""End of a function's completion: something starts at the margin again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Completion:
     entry_point: str
 
     def program(self, answer: str) -> str:
-        """The candidate: `answer` where it has the function, with what the prompt defines beside it; else the prompt
+        """The candidate: `answer` if it has the function, with what the prompt defines beside it; else the prompt
         with `answer` as the function's body, as far as it is one."""
         if defines(answer, self.entry_point):
             return after_future(self._beside(), answer)
@@ -51,7 +51,7 @@ class Completion:
 
     @property
     def setup_code(self) -> str:
-        """What the test needs: the task's own helpers, and the test."""
+        """Code that the test needs: the task's own helpers, and the test."""
         return f"{self._beside()}\n{self.test}\n"
 
     @property
@@ -73,7 +73,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def completion_of(document: Any) -> Completion:
-    """Of a mapping with `prompt`, `test` and `entry_point`. NotScored (TASK) where one is missing."""
+    """Reads a mapping with `prompt`, `test` and `entry_point`. Raises NotScored (TASK) if one is missing."""
     if not isinstance(document, Mapping):
         raise unusable("must be an object with prompt, test and entry_point")
     texts = []
@@ -88,7 +88,7 @@ def completion_of(document: Any) -> Completion:
 
 
 class LimitArguments(TypedDict, total=False):
-    """How each case is limited, and where the program is found, as in `Grading`."""
+    """Limits of each case, and the place of the program, as in `Grading`."""
 
     wall_time_s: float
     memory_mb: int
@@ -97,7 +97,7 @@ class LimitArguments(TypedDict, total=False):
 
 
 class TestArguments(LimitArguments, total=False):
-    """And what several cases are worth, as in `Grading`; all false by default."""
+    """Limits, and the worth of several cases, as in `Grading`; all flags are false by default."""
 
     continuous: bool
     stop_on_failure: bool
@@ -105,7 +105,7 @@ class TestArguments(LimitArguments, total=False):
 
 
 class SampleArguments(TestArguments, total=False):
-    """And which of the cases are run, as in `Grading`; 0, the default of both: all."""
+    """Limits, worth, and choice of the cases to run, as in `Grading`; 0, the default of both: all."""
 
     max_cases: int
     seed: int
@@ -126,7 +126,7 @@ async def code_stdio(
     relative_tolerance: float = 1e-6,
     **how: Unpack[SampleArguments],
 ) -> Reward:
-    """A program that reads standard input and writes standard output. Where the ground truth has a `checker`, that
+    """A program that reads standard input and writes standard output. If the ground truth has a `checker`, that
     decides, in place of `comparison`."""
     programs = programs_of(document_of(sample, *_COLUMNS))
     more = _compared(comparison, absolute_tolerance, relative_tolerance)
@@ -147,8 +147,8 @@ async def code_function(
     imports: bool = True,
     **how: Unpack[SampleArguments],
 ) -> Reward:
-    """A function, or a method of `class Solution`, whose values are compared. `fn_name`: where the ground truth does
-    not say. `imports`: what solutions of LeetCode take for granted is imported ahead of them."""
+    """A function, or a method of `class Solution`, whose values are compared. `fn_name`: used if the ground truth
+    has none. `imports`: puts the imports that LeetCode's solutions take for granted ahead of them."""
     calls = calls_of(document_of(sample, *_COLUMNS), name=fn_name or str(sample.row.get("fn_name") or ""))
     more = _compared(comparison, absolute_tolerance, relative_tolerance)
     extracted = extract_code(sample.text, whole=how.get("whole_text", False))
@@ -203,7 +203,7 @@ async def code_tests(
     services: RewardServices,
     **how: Unpack[SampleArguments],
 ) -> Reward:
-    """For data of several kinds: `code_function` where the ground truth has `fn_name`, `code_asserts` where it has
+    """Programs for data of several kinds: `code_function` if the ground truth has `fn_name`, `code_asserts` if it has
     `assert_case`, else `code_stdio`."""
     document = document_of(sample, *_COLUMNS, "assert_case", "test_list")
     chosen: Any = code_stdio
@@ -225,7 +225,7 @@ async def _graded(
     program: Callable[[str], str] = str,
     **more: Any,
 ) -> Reward:
-    """`program` makes the candidate's source of the answer's."""
+    """Grades an answer. `program` makes the candidate's source from the answer's."""
     how = Grading(**given)
     extracted = extract_code(sample.text, language, whole=how.whole_text)
     result: VerifyResult | None = None

@@ -33,10 +33,10 @@ from rollout.rewards.code.extract import CodeSource, Extracted
 T = TypeVar("T")
 
 PATIENCE_S = 120.0
-"""How long a grading that finds the executor full or away is tried again. Beyond that the run has another problem."""
+"""Seconds for which a grading is retried if the executor is full or away. Beyond that the run has another problem."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
 _OF_SERVER = ("language", "limits", "checker.language", "checker.limits")
-"""Fields that are refused by a server that is set up for something else."""
+"""Fields that a server refuses if it is set up for something else."""
 
 
 class Unusable(Exception):  # noqa: N818 - an answer
@@ -45,19 +45,19 @@ class Unusable(Exception):  # noqa: N818 - an answer
 
 @dataclass(frozen=True, slots=True)
 class Grading:
-    """How programs are graded, whatever the style."""
+    """Settings of grading, whatever the style of the tests."""
 
     continuous: bool = False
-    """The share of the cases that pass; otherwise 1.0 when all do."""
+    """The share of the cases that pass; otherwise 1.0 if all do."""
     stop_on_failure: bool = False
     """Cases after the first that does not pass are not run, and count as not passed."""
     max_cases: int = 0
-    """At most so many, drawn by `seed`; 0: all."""
+    """Most cases that are run, drawn by `seed`; 0: all."""
     seed: int = 0
     case_parts: bool = False
     """A part `case/ID` for each case."""
     wall_time_s: float = 10.0
-    """Of each case."""
+    """Wall time of each case, in seconds."""
     memory_mb: int = 0
     """0: the server's limit."""
     processes: int = 0
@@ -76,7 +76,7 @@ def sampled(cases: Sequence[T], most: int, seed: int) -> tuple[T, ...]:
 
 
 async def grade(services: RewardServices, code: str, cases: Sequence[Case], how: Grading, **more: Any) -> VerifyResult:
-    """The verdicts. `more` goes to `ExecutorClient.verify`. Raises NotScored, or Unusable where `code` is at fault."""
+    """The verdicts. `more` goes to `ExecutorClient.verify`. Raises NotScored, or Unusable if `code` is at fault."""
     if services.executor is None:
         raise NotScored(Cause.INFRA, "there is no executor: the run has none that rewards may use")
     try:
@@ -127,7 +127,7 @@ async def _patiently(executor: ExecutorClient, code: str, cases: Sequence[Case],
 
 
 def _refused(error: InvalidRequest) -> Exception:
-    """Who is at fault by the fields that are named: the answer is `code` alone."""
+    """The error for whoever is at fault, by the fields that are named: the answer is `code` alone."""
     fields = [each.field for each in error.fields]
     if fields and all(name == "code" for name in fields):
         return Unusable(str(error))
@@ -136,8 +136,8 @@ def _refused(error: InvalidRequest) -> Exception:
 
 
 def reward_of(extracted: Extracted, result: VerifyResult | None, how: Grading) -> Reward:
-    """Value: 1.0 when all cases pass, else 0.0; with `continuous` the share that passes. `result` None: there was
-    nothing to grade.
+    """Makes the reward. Value: 1.0 if all cases pass, else 0.0; with `continuous` the share that passes. `result` None:
+    there was nothing to grade.
 
     Parts: `answered` (there was a program), `fenced` (in a closed block), `cases`, and shares of them: `passed`,
     `wrong` (it answered, wrongly), `failed` (it raised, ended or met a limit), `time_limit`, and `not_compiled`.

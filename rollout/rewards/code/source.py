@@ -1,4 +1,4 @@
-"""What is put around a candidate's source before it is graded. Pure."""
+"""Source around a candidate's own, put there before grading. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from itertools import accumulate, chain, combinations, count, groupby, permutati
 from math import ceil, comb, factorial, floor, gcd, inf, isqrt, lcm, log, log2, sqrt
 from typing import *
 """
-"""What solutions on LeetCode and the like take for granted. Nothing here replaces a built-in name, as a star of `math`
-would replace `pow`."""
+"""Imports that solutions on LeetCode and the like take for granted. None of them replaces a built-in name, as a star of
+`math` would replace `pow`."""
 
 
 def parsed(source: str) -> ast.Module | None:
-    """None for what is no Python."""
+    """Parses a source; None if it is no Python."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -40,13 +40,13 @@ def after_future(before: str, source: str) -> str:
 
 
 def defines(source: str, name: str) -> bool:
-    """Whether a function or class of this name, or a value, is at the top of the source."""
+    """Says whether a function or class of this name, or a value, is at the top of the source."""
     tree = parsed(source)
     return tree is not None and any(_name_of(node, name) for node in tree.body)
 
 
 def entry_of(source: str, name: str) -> str:
-    """`name`, or `Solution.name` where only that class has it."""
+    """`name`, or `Solution.name` if only that class has it."""
     tree = parsed(source)
     for node in tree.body if tree and not any(_name_of(node, name) for node in tree.body) else ():
         if isinstance(node, ast.ClassDef) and node.name == "Solution" and any(_name_of(n, name) for n in node.body):

@@ -1,9 +1,9 @@
-"""What data says is right, as cases that can be graded. Pure.
+"""Reads the ground truth of data as cases that can be graded. Pure.
 
 The ground truth is a JSON text (or a mapping or list of the row), in the forms that are in use: APPS, TACO and verl's
 `{"inputs": [...], "outputs": [...], "fn_name"?}`, lists of `{"input": ..., "output": ...}` as LiveCodeBench has them,
-`{"assert_case": [...]}` of KodCode, MBPP's `test_list`. One that can't be used is NotScored (TASK), and the sentence
-says where: nobody's answer is wrong for it.
+`{"assert_case": [...]}` of KodCode, MBPP's `test_list`. One that can't be used raises NotScored (TASK), and the
+sentence says where: no answer is wrong because of it.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Tests:
 
 
 def unusable(problem: str) -> NotScored:
-    """For a ground truth that says nothing."""
+    """Error for a ground truth that can't be used."""
     return NotScored(Cause.TASK, f"ground truth: {problem}")
 
 
 def document_of(sample: Sample, *columns: str) -> Any:
-    """What the ground truth says; where it is empty, the first of these columns of the row that is there."""
+    """Contents of the ground truth; if it is empty, of the first of these columns that the row has."""
     value: Any = sample.ground_truth
     if not value:
         value = next((sample.row[name] for name in columns if sample.row.get(name) is not None), None)
@@ -87,7 +87,7 @@ def programs_of(document: Any) -> Programs:
 
 
 def calls_of(document: Any, *, name: str = "") -> Calls:
-    """Calls; `name` where the document has none. Inputs are JSON values, one after the other, or a list of them."""
+    """Calls; `name` is used if the document has none. Inputs are JSON values, one after another, or a list of them."""
     if isinstance(document, Mapping):
         name = str(document.get("fn_name") or name)
     if not name:

@@ -1,10 +1,10 @@
-"""What an answer names: files, modules, entities and lines of a repository, in the ids of the data.
+"""Names in an answer: files, modules, entities and lines of a repository, in the ids of the data.
 
     file     path/to/file.py
     module   path/to/file.py:Class          or path/to/file.py:function
     entity   path/to/file.py:Class.method   or path/to/file.py:function
 
-Paths are compared as they stand; whether a leading `./` is dropped first is the dialect's business.
+Paths are compared as they stand; the dialect decides whether a leading `./` is dropped first.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was understood of an answer. Never None and never raised: what could not be understood is in `problems`."""
+    """A parsed answer. Every answer gives one, without an error: parts that can't be understood are in `problems`."""
 
     found: bool = False
-    """Whether what marks an answer in its dialect is there at all."""
+    """True if the marks of an answer in its dialect are there at all."""
     files: frozenset[str] = frozenset()
     modules: frozenset[str] = frozenset()
     entities: frozenset[str] = frozenset()
     lines: tuple[LineSpan, ...] = ()
     problems: tuple[str, ...] = ()
-    """What was left out and why, one clause each; at most a few, so that an answer of nothing but mistakes is small."""
+    """Parts left out, and why, a clause each; at most a few, so that an answer of nothing but mistakes is small."""
 
 
 def module_id(location: Location) -> str | None:
@@ -55,7 +55,7 @@ def module_id(location: Location) -> str | None:
 
 
 def entity_id(location: Location) -> str | None:
-    """The function, with its class where it has one; None where no function is named."""
+    """The function, with its class if it has one; None if no function is named."""
     if not location.function_name:
         return None
     prefix = f"{location.class_name}." if location.class_name else ""
@@ -63,7 +63,7 @@ def entity_id(location: Location) -> str | None:
 
 
 def present(ids: Iterable[str | None]) -> frozenset[str]:
-    """Those that are there."""
+    """The ids that are not None."""
     return frozenset(each for each in ids if each is not None)
 
 
@@ -92,7 +92,7 @@ def strip_dot_slash(path: str) -> str:
 
 
 def between(text: str, opening: str, closing: str) -> str | None:
-    """What stands between the first `opening` and the first `closing` after it; None where either is missing."""
+    """Text between the first `opening` and the first `closing` after it; None if either is missing."""
     _, opened, rest = text.partition(opening)
     inner, closed, _ = rest.partition(closing)
     return inner if opened and closed else None

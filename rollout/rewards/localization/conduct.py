@@ -16,7 +16,7 @@ from rollout.rewards.localization.said import final_message
 from rollout.rewards.registry import reward
 
 _PENALTY = -5.0
-"""For no tool call, and for an answer of another form."""
+"""Reward for no tool call, and for an answer of another form."""
 
 
 def calls_by_turn(sample: Sample, *, ran_only: bool = False) -> Counter[int]:

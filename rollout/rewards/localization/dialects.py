@@ -1,4 +1,4 @@
-"""Which dialect an answer is read in. Pure.
+"""Reads an answer in its dialect. Pure.
 
 | dialect | form | read from |
 | --- | --- | --- |
@@ -47,7 +47,7 @@ _INIT = ".__init__"
 
 @dataclass(frozen=True, slots=True)
 class CodeBlockQuirks:
-    """What the two generations of the dialect do differently, and what neither does but a recipe may want."""
+    """Differences between the two generations of the dialect, and options of neither that a recipe may want."""
 
     drop_init: bool = False
     """`Class.__init__` names the class `Class`, so that the truth's `Class.__init__` can never be met: the first
@@ -141,19 +141,19 @@ def _paths(paths: list[str], normalise: bool) -> frozenset[str]:
 
 Dialect = Literal["files", "code_block", "finish", "final_answer"]
 Generation = Literal["main", "codescout"]
-"""Of the formulas and of the code block: `main` is agentic-code-search-oss, `codescout` what was released after it."""
+"""Generation of the formulas and the code block: `main` is agentic-code-search-oss, `codescout` the later release."""
 
 _NORMALISES = ("files", "final_answer")
 """Dialects that drop a leading `./` unless told otherwise."""
 
 
 class ReadArguments(TypedDict, total=False):
-    """How an answer is read, as the arguments of reward functions."""
+    """Arguments of reward functions for reading an answer."""
 
     dialect: Dialect | None
     """None, the default: the function's own."""
     normalise: bool | None
-    """Whether a leading `./` of paths is dropped; None, the default: as the dialect does by itself."""
+    """True to drop a leading `./` of paths; None, the default: the dialect decides."""
     bare_files: bool
     """`code_block`: false by default."""
     check_last_step: bool
@@ -161,7 +161,7 @@ class ReadArguments(TypedDict, total=False):
 
 
 def answer_of(sample: Sample, own: Dialect, how: ReadArguments, *, generation: Generation = "codescout") -> Answer:
-    """What the sample answers, in the dialect `own` unless `how` names one. `generation` decides whether a code block
+    """The answer of a sample, in the dialect `own` unless `how` names one. `generation` decides whether a code block
     keeps `__init__`."""
     dialect, normalise = how.get("dialect") or own, how.get("normalise")
     drop = dialect in _NORMALISES if normalise is None else normalise

@@ -71,8 +71,8 @@ def multilevel_localization_f1_reward(
 def line_localization_reward(
     sample: Sample, *, measure: Literal["iou", "f"] = "iou", beta: float = 1.0, **how: Unpack[ReadArguments]
 ) -> Reward:
-    """How the lines that are named meet those that the patch touches: intersection over union, or F_beta. Needs
-    `target`. The dialect is `final_answer`; the others name no lines.
+    """Overlap of the answer's lines with those that the patch touches: intersection over union, or F_beta. Needs
+    `target` with lines, or else `patch`. The dialect is `final_answer`; the others name no lines.
 
     Parts: `line_iou`, precision and recall, `answered`.
     """

@@ -3,8 +3,8 @@
     {"name": "localization_finish", "arguments": {"locations": [
         {"file": "src/a.py", "class_name": "Parser", "function_name": "parse"}, {"file": "src/b.py"}]}}
 
-The call counts when the trajectory makes it exactly once, alone, as the end of its last turn. That is told from the
-records of the calls; the turn's text is only looked at for what follows the call.
+The call counts when the trajectory makes it exactly once, alone, as the end of its last turn. The records of the
+calls decide that; the turn's text only shows what follows the call.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rollout.tools.marked_calls import parse_tool_calls
 
 FINISH_TOOL = "localization_finish"
 _AFTER = re.compile(r"\s*(?:</[\w:=-]{1,40}>\s*|<\|[\w:=-]{1,40}\|>\s*)*")
-"""What may follow the text of a call: the marks that close it, in whatever format, and white space."""
+"""Text that may follow a call: the marks that close it, in whatever format, and white space."""
 
 
 def read_locations(arguments: Mapping[str, Any] | None) -> tuple[Location, ...] | None:
-    """The places in a call's arguments; None where the finish tool would refuse them.
+    """The places in a call's arguments; None if the finish tool would refuse them.
 
     `locations` is a list of objects with `file`, a text, and `class_name` and `function_name`, texts or null; further
     keys are ignored.
@@ -67,7 +67,7 @@ def parse_structured(locations: tuple[Location, ...], *, normalise: bool = False
 def finished_locations(
     sample: Sample, *, tool: str = FINISH_TOOL, check_last_step: bool = True
 ) -> tuple[tuple[Location, ...] | None, str | None]:
-    """(places, problem): None and why, where the finish tool was not used, or not as it must be."""
+    """(places, problem): None and why, if the finish tool was not used, or not as it must be."""
     calls = [read_locations(arguments) for name, arguments in _calls(sample) if name == tool]
     valid = [locations for locations in calls if locations is not None]
     if len(valid) != 1:
@@ -87,7 +87,7 @@ def _calls(sample: Sample) -> list[tuple[str, dict[str, Any] | None]]:
 
 
 def finish_problem(sample: Sample, *, tool: str = FINISH_TOOL) -> str | None:
-    """What is wrong with the last turn; None: it ends by itself with one call, of the finish tool, and nothing else."""
+    """Problem of the last turn; None: it ends by itself with one call, of the finish tool, and nothing else."""
     if sample.stop_reason not in (None, StopReason.ANSWERED):
         return f"the trajectory ended by {sample.stop_reason}"
     text = last_turn(sample)
@@ -105,7 +105,7 @@ def finish_problem(sample: Sample, *, tool: str = FINISH_TOOL) -> str | None:
 
 
 def _closes(rest: str) -> bool:
-    """Whether nothing but marks follows a call, none of them twice."""
+    """Says whether nothing but marks follows a call, none of them twice."""
     if _AFTER.fullmatch(rest) is None:
         return False
     marks = re.findall(r"<[^>]*>", rest)

@@ -16,7 +16,7 @@ from rollout.rewards.localization.answer import MAX_LINE, Answer, LineSpan, Prob
 
 _SPAN = re.compile(r"L?(\d{1,10})(?:\s*-\s*L?(\d{1,10}))?")
 _SPANS = re.compile(r"L?\d")
-"""How the text after a path's colon must begin to be meant as lines."""
+"""Beginning of the text after a path's colon by which it means lines."""
 _BULLET = re.compile(r"(?:[-*•]|\d{1,4}[.)])\s+")
 
 

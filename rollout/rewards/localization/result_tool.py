@@ -59,13 +59,13 @@ def result_tool_precision(sample: Sample) -> float:
 
 @reward("result_tool_recall")
 def result_tool_recall(sample: Sample) -> float:
-    """Their recall."""
+    """Recall of the files of `result(file_paths)`; 0 likewise."""
     return _met(sample).recall
 
 
 @reward("result_tool_f1")
 def result_tool_f1(sample: Sample) -> float:
-    """Their F1."""
+    """F1 of the files of `result(file_paths)`; 0 likewise."""
     return _met(sample).f()
 
 

@@ -1,4 +1,4 @@
-"""Which of a sample's texts is its answer. Pure."""
+"""Finds the text of a sample that is its answer. Pure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from rollout.rewards.base import Sample
 _FINISH = "finish"
 """OpenHands' tool that ends a conversation with a message."""
 _ASKED = (StopReason.TURNS, StopReason.TOOL_CALLS)
-"""Of these the last turn asked for a tool whose call was not run."""
+"""Stop reasons after which the last turn asked for a tool whose call was not run."""
 
 
 def last_turn(sample: Sample) -> str:
-    """The assistant's last turn as it was sampled, calls and thoughts included; empty where there is none."""
+    """The assistant's last turn as it was sampled, calls and thoughts included; empty if there is none."""
     said_by = (message["content"] for message in reversed(sample.messages) if message["role"] == "assistant")
     return next(said_by, "") if sample.messages and sample.turns else sample.text
 
 
 def said(sample: Sample) -> str:
-    """The last turn without what was thought."""
+    """The last turn without its thoughts."""
     return split_reasoning(last_turn(sample))[1]
 
 
 def final_message(sample: Sample) -> str:
-    """What the assistant told whoever asked: the message of its last call of `finish`, else its last turn if that
-    calls no tool, else nothing. Without thoughts."""
+    """The assistant's message to the user: that of its last call of `finish`, else its last turn if that calls no tool,
+    else empty. Without thoughts."""
     for call in reversed(sample.tool_calls):
         message = (call.arguments or {}).get("message")
         if call.name == _FINISH and isinstance(message, str):

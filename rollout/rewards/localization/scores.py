@@ -11,7 +11,7 @@ from rollout.rewards.localization.answer import LineSpan
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """How a predicted set meets the true one."""
+    """Precision and recall of a predicted set."""
 
     precision: float
     """|P and T| / |P|; 0 of an empty prediction."""
@@ -19,7 +19,7 @@ class Overlap:
     """|P and T| / |T|; 0 of an empty truth."""
 
     def f(self, beta: float = 1.0) -> float:
-        """(1 + beta^2) * precision * recall / (beta^2 * precision + recall); 0 where nothing meets.
+        """(1 + beta^2) * precision * recall / (beta^2 * precision + recall); 0 if the sets share nothing.
 
         Below 1, `beta` favours precision.
         """
@@ -29,7 +29,7 @@ class Overlap:
 
 
 def overlap(predicted: Set[str], true: Set[str]) -> Overlap:
-    """An empty truth gives 0 whatever is predicted."""
+    """Overlap of two sets. An empty truth gives 0 whatever is predicted."""
     hits = len(predicted & true)
     return Overlap(hits / len(predicted) if predicted else 0.0, hits / len(true) if true else 0.0)
 
@@ -43,7 +43,7 @@ def cosine(t: float, period: float, start: float, end: float) -> float:
 
 
 def line_iou(predicted: Iterable[LineSpan], true: Iterable[LineSpan]) -> float:
-    """Lines in both over lines in either, over all files; 1 where neither names any."""
+    """Lines in both over lines in either, over all files; 1 if neither names any."""
     common, ours, theirs = _lines(predicted, true)
     return common / (ours + theirs - common) if ours or theirs else 1.0
 
@@ -55,7 +55,7 @@ def line_overlap(predicted: Iterable[LineSpan], true: Iterable[LineSpan]) -> Ove
 
 
 def _lines(predicted: Iterable[LineSpan], true: Iterable[LineSpan]) -> tuple[int, int, int]:
-    """How many lines are in both, and in each."""
+    """Number of lines in both, in `predicted`, and in `true`."""
     ours, theirs = _merged(predicted), _merged(true)
     common = sum(_common(spans, theirs[file]) for file, spans in ours.items() if file in theirs)
     return common, _length(ours), _length(theirs)
@@ -65,7 +65,7 @@ _Spans = list[tuple[int, int]]
 
 
 def _merged(spans: Iterable[LineSpan]) -> dict[str, _Spans]:
-    """By file: spans in order, none of which overlap."""
+    """Spans by file, in order, none of which overlap."""
     merged: dict[str, _Spans] = {}
     for span in sorted(spans, key=lambda span: (span.file, span.first)):
         of_file = merged.setdefault(span.file, [])

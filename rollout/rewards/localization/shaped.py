@@ -1,4 +1,4 @@
-"""Rewards that shape what was found by how: along cosines of turns and calls, and scaled by calls."""
+"""Rewards that shape the F1 by the search: along cosines of turns and calls, and scaled by calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OVER = -10.0
 
 
 class FoundArguments(ReadArguments, total=False):
-    """And what the levels weigh, 1.0 each by default."""
+    """Arguments for reading an answer, and the weights of the levels, 1.0 each by default."""
 
     file_level_weight: float
     module_level_weight: float
@@ -115,9 +115,9 @@ def scaled_f1_reward(
     ran_only: bool = False,
     **how: Unpack[FoundArguments],
 ) -> Reward:
-    """What was found times min(calls / max(1, turns - 1), 5) / 5; -5 without any call.
+    """The F1 reward times min(calls / max(1, turns - 1), 5) / 5; -5 without any call.
 
-    Parts: those of what was found, and the factor as `tool_use_reward`.
+    Parts: those of the F1 reward, and the factor as `tool_use_reward`.
     """
     found = _found(sample, generation, multilevel, how)
     factor = min(calls_by_turn(sample, ran_only=ran_only).total() / turns_but_last(sample), 5.0) / 5.0

@@ -1,4 +1,4 @@
-"""What is right: files, modules, entities and lines of a data row. Pure.
+"""Reads the ground truth of a data row: files, modules, entities and lines. Pure.
 
 A row that lacks what a function needs raises NotScored with cause TASK and the column's name; a row whose truth is
 empty does not. Values come from parquet or JSON: lists may be null, or arrays.
@@ -20,7 +20,7 @@ from rollout.rewards.localization.answer import MAX_LINE, LineSpan
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Of `file_changes`: what was edited. What was added is not asked for."""
+    """Files of `file_changes`, and their edited modules and entities. Added ones are not asked for."""
 
     files: frozenset[str]
     modules: frozenset[str]
@@ -28,7 +28,7 @@ class Truth:
 
 
 def changed_truth(sample: Sample) -> Truth:
-    """Of the column `file_changes`. Raises NotScored."""
+    """Reads the column `file_changes`. Raises NotScored."""
     files: set[str] = set()
     modules: set[str] = set()
     entities: set[str] = set()
@@ -43,8 +43,8 @@ def changed_truth(sample: Sample) -> Truth:
 
 
 def target_files(sample: Sample) -> frozenset[str]:
-    """Of the column `target`, else of `file_changes`, else of `patch`, else of a ground truth that is JSON. Raises
-    NotScored.
+    """Files of the column `target`, else of `file_changes`, else of `patch`, else of a ground truth that is JSON.
+    Raises NotScored.
 
     `target` is a list of `(path, [first line, count])`, or its text; in some data it is a copy of `file_changes`.
     """
@@ -67,7 +67,7 @@ def target_files(sample: Sample) -> frozenset[str]:
 
 
 def target_lines(sample: Sample) -> tuple[LineSpan, ...]:
-    """Of the column `target`, if it has lines, else of `patch`: the lines before the change, each hunk's context
+    """Lines of the column `target`, if it has lines, else of `patch`: those before the change, each hunk's context
     included. Raises NotScored.
 
     A hunk of no lines stands for the line that it follows.
@@ -85,7 +85,7 @@ def target_lines(sample: Sample) -> tuple[LineSpan, ...]:
 
 
 def _patch_hunks(row: Mapping[str, Any]) -> list[Any]:
-    """As `target` has them. A patch that makes the bug (`use_patch`) is undone by the one that is looked for."""
+    """Hunks as `target` has them. A patch that makes the bug (`use_patch`) is reversed: its undoing is looked for."""
     try:
         patch = parse_patch(row["patch"])
     except (PatchError, TypeError, AttributeError) as error:
