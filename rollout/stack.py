@@ -121,7 +121,7 @@ class LocalStack:
                 await child.wait()
 
     async def _scope(self) -> Sequence[str]:
-        """What stands before the executor's command."""
+        """Words to put before the executor's command."""
         if os.geteuid() == 0:
             return ()  # it makes groups where it is
         try:

@@ -117,7 +117,7 @@ async def _answer(call: Awaitable[T], timeout_s: float) -> T:
 
 
 def _sentence(error: grpc.aio.AioRpcError, timeout_s: float) -> str:
-    """How a call failed, to be put after the name of who was asked."""
+    """Says how a call failed, phrased to follow the name of the service."""
     details = " ".join((error.details() or "").split())
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"did not answer within {timeout_s:g} s"

@@ -136,7 +136,7 @@ class WireMessage(Wire):
     partial: None = None
 
     def meant(self) -> ChatMessage:
-        """What it says."""
+        """Returns the message as a `ChatMessage`."""
         content = "".join(part.text for part in self.content or ())
         if self.role != "assistant":
             role = "system" if self.role == "developer" else self.role
@@ -148,7 +148,7 @@ class WireMessage(Wire):
 
 
 def parse_messages(messages: Sequence[WireMessage]) -> tuple[ChatMessage, ...]:
-    """What the messages of a request say. Raises ApiError naming the field where no turn can follow them."""
+    """Returns the messages of a request. Raises ApiError naming the field if no turn can follow them."""
     if not messages:
         raise bad_parameter("messages", "is [], must be a list of at least one message")
     for index, message in enumerate(messages):

@@ -30,7 +30,7 @@ _TAIL_BYTES = 2000
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """What to serve and on what."""
+    """The model to serve, and the replicas and resources for it."""
 
     model: Path
     """Folder in the layout of the Hugging Face hub, at this path on every machine."""
@@ -47,16 +47,16 @@ class LaunchConfig:
     env: Mapping[str, str] = field(default_factory=dict)
     """Further environment variables of the servers."""
     restarts: int = 3
-    """How often a server that ends by itself is started again."""
+    """Most restarts of a server that ends by itself."""
 
     @property
     def gpus(self) -> int:
-        """Of one replica."""
+        """GPUs of one replica."""
         return 0 if self.on_cpu else self.tensor_parallel
 
 
 def server_command(config: LaunchConfig, *, host: str, port: int) -> list[str]:
-    """What starts a server that listens there."""
+    """Command line of a server that listens at `host` and `port`."""
     words = [config.python, "-m", "sglang.launch_server", "--model-path", str(config.model)]
     words += ["--host", host, "--port", str(port)]
     if config.tensor_parallel > 1:

@@ -16,7 +16,7 @@ class QueueFullError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What the removal of a row asks of its owner: copy row `source` to row `target`; equal when nothing moves."""
+    """The copy that the removal of a row asks of its owner: row `source` to row `target`; equal if nothing moves."""
 
     source: int
     target: int

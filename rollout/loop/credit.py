@@ -26,8 +26,8 @@ def token_rewards(result: TrajectoryResult) -> tuple[float, ...]:
 
 
 def _turn_ends(result: TrajectoryResult) -> list[int]:
-    """Where the last sampled id of each turn stands among the response ids. A turn may have several segments, one for
-    each version of the weights; what stands between two turns is never empty."""
+    """Index of each turn's last sampled id among the response ids. A turn may have several segments, one for each
+    version of the weights; the segment between two turns is never empty."""
     ends: list[int] = []
     length, before = 0, SegmentKind.PROMPT
     for segment in result.trajectory.segments[1:]:

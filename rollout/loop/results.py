@@ -1,4 +1,4 @@
-"""What is known about a trajectory when it has ended."""
+"""Records of trajectories that have ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollout.tools.base import ToolOutcome
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """Where a trajectory's time went, in seconds. Parallel calls add up."""
+    """Seconds that a trajectory spent in each phase. Parallel calls add up."""
 
     queue_s: float = 0.0
     """Waiting for a row of the engine."""
@@ -68,12 +68,12 @@ class ToolCallRecord:
     unshown: dict[str, int] = field(default_factory=dict)
     """MIME type -> bytes of what was displayed and is not in the text."""
     reward: float | None = None
-    """What the tool gave for this call; None: nothing."""
+    """The tool's reward for this call; None if it gave none."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchPoint:
-    """Where a trajectory was forked from its parent: what they have in common."""
+    """Point where a trajectory was forked from its parent: the turns and ids that both share."""
 
     turns: int
     response_tokens: int
@@ -109,7 +109,7 @@ class TrajectoryResult:
     attempts: int = 1
     """Including those whose INFRA failure was retried."""
     error: str | None = None
-    """What failed, when it is masked."""
+    """Reason of the failure, if it is masked."""
     reward: Reward | None = None
     """None when it is masked."""
     unscored: bool = False

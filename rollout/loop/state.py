@@ -16,7 +16,7 @@ from rollout.loop.limits import Limits, StopReason, Usage
 
 
 class RequestState(StrEnum):
-    """Where a trajectory is."""
+    """States of a trajectory."""
 
     PENDING = "pending"
     """Not started."""
@@ -103,7 +103,7 @@ class TrajectoryMachine:
         return CallTools(run, self._limits.time_left_s(self.usage))
 
     def _others_to_run(self, others: int, finals: int) -> int:
-        """How many of a turn's calls may be run beside those of finish tools."""
+        """Number of a turn's calls that may run beside those of finish tools."""
         most = self._limits.max_tool_calls
         return others if most is None else min(others, max(0, most - self.usage.tool_calls - finals))
 

@@ -133,7 +133,7 @@ FORMATS: dict[str, ToolCallFormat] = {
         Llama3Format(),
     )
 }
-"""Those that are read here, by name."""
+"""Formats that this package parses itself, by name."""
 _ARGUMENTS = {"code": "print(1)\nprint('a \"b\" <c>')"}
 
 

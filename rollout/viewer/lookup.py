@@ -53,7 +53,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class SearchProgress:
-    """What one slice brought."""
+    """Result of one slice of a search."""
 
     hits: tuple[SearchHit, ...]
     percent: int
