@@ -100,7 +100,7 @@ def _relative(path: str) -> str:
 
 
 def _names(text: str, path: str) -> bool:
-    """Whether a text has the path as a whole: not as the end of a longer one, nor as the beginning of a longer name."""
+    """Says whether a text has the path whole: not as the end of a longer one, nor the beginning of a longer name."""
     position = text.find(path) if path else -1
     for _ in range(_MOST_PLACES):
         if position < 0:

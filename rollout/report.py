@@ -80,7 +80,7 @@ class FinishedRun:
     drift: Mapping[DriftKind, int] | None = None
     """Compared trajectories by kind of drift; None if none was compared."""
     complete: bool = True
-    """Whether every trajectory ended; False after a signal."""
+    """Says whether every trajectory ended; False after a signal."""
 
 
 def closing_table(run: FinishedRun) -> Table:

@@ -102,7 +102,7 @@ class LocalStack:
         return self._children[name].pid
 
     def ended(self) -> str | None:
-        """Which child has ended by itself, and how; None while both run."""
+        """Says which child has ended by itself, and how; None while both run."""
         for name, child in self._children.items():
             if child.returncode is not None:
                 return f"{name} ended with exit code {child.returncode}"

@@ -68,12 +68,12 @@ async def ask(limiter: str, executors: Sequence[str], *, timeout_s: float) -> di
 
 
 def is_complete(found: Mapping[str, Any]) -> bool:
-    """Whether everybody answered."""
+    """Says whether everybody answered."""
     return not any(each["problem"] for each in (found["limiter"], *found["executors"]) if each is not None)
 
 
 def nothing_listens(found: Mapping[str, Any]) -> bool:
-    """Whether somebody's machine was reached, and refused the connection."""
+    """Says whether somebody's machine was reached, and refused the connection."""
     asked = (found["limiter"], *found["executors"])
     return any("Connection refused" in each["problem"] for each in asked if each is not None)
 

@@ -35,7 +35,7 @@ class ApiError(Exception):
 
     @property
     def cause(self) -> Cause:
-        """Who could have caused it."""
+        """The party that could have caused it."""
         return Cause.INFRA if self.status >= 500 or self.status == 429 else Cause.TASK
 
     def body(self) -> dict[str, Any]:

@@ -67,10 +67,10 @@ class ChatMessage:
 
 
 def difference(recorded: ChatMessage, given: ChatMessage) -> str | None:
-    """Which field of a message says something else than the recorded one, with both; None when they are the same.
+    """The field of a message that differs from the recorded one, with both values; None if they are the same.
 
     An assistant's content is compared without the space around it, because clients strip it; thoughts are compared only
-    where the client sent any, because most leave them out.
+    if the client sent any, because most leave them out.
     """
     if recorded.role != given.role:
         return f"role is {given.role}, was {recorded.role}"

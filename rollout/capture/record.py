@@ -76,7 +76,7 @@ class CapturedTrajectory:
 
     @property
     def masked(self) -> bool:
-        """Whether it must not reach a reward, a group's mean or a loss."""
+        """Says whether it must not reach a reward, a group's mean or a loss."""
         return self.cause is Cause.INFRA
 
     @property

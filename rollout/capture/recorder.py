@@ -67,7 +67,7 @@ class Turn:
     """The turn as it was sampled, without the end-of-turn token."""
     finish: FinishReason
     ended: bool
-    """Whether its last id is the end-of-turn token."""
+    """Says whether its last id is the end-of-turn token."""
     sampling: SamplingParams
     reason: BranchReason | None
     """Why it starts a branch; None where it continues one."""

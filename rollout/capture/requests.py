@@ -68,7 +68,7 @@ class ChatRequest:
     tools: tuple[Mapping[str, Any], ...]
     """OpenAI function schemas, as the client wrote them."""
     parse_calls: bool
-    """Whether calls in the turn become `tool_calls`: there are tools, and tool_choice is not none."""
+    """Says whether calls in the turn become `tool_calls`: there are tools, and tool_choice is not none."""
     params: SamplingParams
     """`max_new_tokens` is the most that the client asked for; the recorder clamps it to the room that is left."""
     stream: bool = False

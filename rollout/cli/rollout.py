@@ -149,7 +149,7 @@ async def _run(
     console: Console,
     stop: asyncio.Event,
 ) -> bool:
-    """Whether every trajectory ended; False after a signal. Raises Interrupted for one before the first began."""
+    """Says whether every trajectory ended; False after a signal. Raises Interrupted for one before the first began."""
     async with contextlib.AsyncExitStack() as stack:
         async with until_set(stop):
             limiter, executor = await stack.enter_async_context(open_services(config, environment, specs, console))

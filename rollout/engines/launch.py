@@ -41,7 +41,7 @@ class LaunchConfig:
     python: str = "python3"
     """Interpreter that has sglang, on every machine."""
     on_cpu: bool = False
-    """Whether a replica has no GPU at all."""
+    """Says whether a replica has no GPU at all."""
     args: tuple[str, ...] = ()
     """Further arguments of `python -m sglang.launch_server`."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class KeptProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether the command ended, with all its restarts."""
+        """Says whether the command ended, with all its restarts."""
         return self._process is None or self._process.returncode is not None
 
     async def stop(self) -> None:

@@ -34,7 +34,7 @@ class ServerFacts:
     max_model_tokens: int
     """Prompt and sampled ids together, with what the server keeps for itself taken off."""
     incremental: bool
-    """Whether the events of a stream hold only what is new."""
+    """Says whether the events of a stream hold only what is new."""
 
 
 def check_source(source: WeightSource, version: str) -> DiskWeights:

@@ -85,7 +85,7 @@ class AnswerReader:
 
     @property
     def started(self) -> bool:
-        """Whether an id was sampled."""
+        """Says whether an id was sampled."""
         return bool(self._ids)
 
     def add(self, payload: bytes) -> Answer | None:

@@ -1,7 +1,7 @@
-"""Which token of a trajectory gets which part of its reward. Pure.
+"""Assigns the parts of a reward to tokens of its trajectory. Pure.
 
 A turn's part stands at the last id that the model sampled in that turn; what belongs to no turn stands at the last id
-that it sampled at all. Invariant: they add up to the reward, where anything was sampled.
+that it sampled at all. Invariant: they add up to the reward, if anything was sampled.
 """
 
 from __future__ import annotations

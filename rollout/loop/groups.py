@@ -1,5 +1,5 @@
-"""Which trajectories run when, which are kept, and when a group is complete. Pure: what happened goes in, what to do
-comes out, and time is an argument.
+"""Decides which trajectories run when, which are kept, and when a group is complete. Pure: what happened goes in, what
+to do comes out, and time is an argument.
 
 A group is the trajectories of one task. Up to `samples_per_prompt + extra_samples` of it are started, of which
 `samples_per_prompt` are kept and handed over:
@@ -51,7 +51,7 @@ class RetryBudget:
     total: int
 
     def take(self, attempt: int) -> bool:
-        """Whether a trajectory whose `attempt`-th attempt failed is run again; takes one from the total if so."""
+        """Says whether a trajectory whose `attempt`-th attempt failed is run again; takes one from the total if so."""
         if attempt > self.per_trajectory or self.total <= 0:
             return False
         self.total -= 1
@@ -116,7 +116,7 @@ class GroupEnded:
 
     group: int
     complete: bool
-    """Whether all its samples were handed over."""
+    """Says whether all its samples were handed over."""
     scored: int
     masked: int
     """Masked trajectories among those handed over."""
@@ -179,7 +179,7 @@ class GroupScheduler:
 
     @property
     def done(self) -> bool:
-        """Whether every group has ended, nothing runs, and `poll` has said everything."""
+        """Says whether every group has ended, nothing runs, and `poll` has said everything."""
         return not (self._attempts or self._open or self._out)
 
     @property
@@ -191,7 +191,7 @@ class GroupScheduler:
         return min(times, default=None)
 
     def group_of(self, index: int) -> int:
-        """Which task a trajectory is of."""
+        """Number of the task that a trajectory belongs to."""
         return index // self._each
 
     def ended(self, index: int, *, masked: bool, again: bool = False, now: float) -> None:

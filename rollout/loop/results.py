@@ -113,7 +113,7 @@ class TrajectoryResult:
     reward: Reward | None = None
     """None when it is masked."""
     unscored: bool = False
-    """Whether it was played and could not be scored; `cause` says who could have caused that."""
+    """Says whether it was played and could not be scored; `cause` says who could have caused that."""
     tool_rewards: dict[str, float] = field(default_factory=dict)
     parent_id: str | None = None
     """The trajectory that it was forked from; None: it was not. Tokens, calls and times of the part that they have in
@@ -131,7 +131,7 @@ class TrajectoryResult:
 
     @property
     def masked(self) -> bool:
-        """Whether it must not reach a reward, a mean or a loss: the service failed it, or nothing could score it."""
+        """Says whether no reward, mean or loss may use it: the service failed it, or nothing could score it."""
         return self.unscored or self.cause is Cause.INFRA
 
     @property

@@ -78,13 +78,13 @@ class TrajectoryRun:
         self._records: list[ToolCallRecord] = []
         self._calls: tuple[ToolCall | MalformedCall, ...] = ()
         self._ended = True
-        """Whether the last turn ended with the end-of-turn token."""
+        """Says whether the last turn ended with the end-of-turn token."""
         self._times = PhaseTimes()
         self._tool_rewards: dict[str, float] = {}
         self._decision: Generate | Finish | None = None
         """The next step; None before the start."""
         self._busy = False
-        """Whether a turn is played, or the trajectory is forked."""
+        """Says whether a turn is played, or the trajectory is forked."""
         self._parent_id: str | None = None
         self._branch_point: BranchPoint | None = None
         self._branches = 0
@@ -108,7 +108,7 @@ class TrajectoryRun:
 
     @property
     def ended(self) -> bool:
-        """Whether there is a result."""
+        """Says whether there is a result."""
         return isinstance(self._decision, Finish)
 
     async def __aenter__(self) -> Self:

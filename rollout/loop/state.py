@@ -153,7 +153,7 @@ class TrajectoryMachine:
         return Generate(budget, self._limits.time_left_s(self.usage))
 
     def _cut_off(self) -> StopReason:
-        """Which budget ended a turn that was cut off: a trajectory's limit, or else the turn's own."""
+        """The budget that ended a turn that was cut off: a trajectory's limit, or else the turn's own."""
         lengths = replace(self.usage, turns=0, tool_calls=0, charged_s=0.0)
         return self._limits.reached(lengths) or StopReason.TURN_LENGTH
 

@@ -88,7 +88,7 @@ class ChatTemplate:
         return ids[1:] if ended else ids
 
     def has_ended(self, ids: Sequence[int]) -> bool:
-        """Whether a sampled turn has its own end; one that stopped at another stop token has not."""
+        """Says whether a sampled turn has its own end; one that stopped at another stop token has not."""
         return bool(ids) and ids[-1] in self._ends
 
     def turn_text(self, ids: Sequence[int]) -> str:
@@ -105,7 +105,7 @@ class ChatTemplate:
         return (self._opened if prompt_text is None else opened_thinking(prompt_text)) + text
 
     def drops_old_thinking(self) -> bool:
-        """Whether the template changes earlier turns when another user message follows, as most that think do.
+        """Says whether the template changes earlier turns when another user message follows, as most that think do.
 
         Trajectories here have one question each, so it does not touch them.
         """

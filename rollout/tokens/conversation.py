@@ -97,7 +97,7 @@ class Conversation:
         self.style = style
         self.start = tuple(start)
         self.has_tools = has_tools
-        """Whether the template has a place for tools."""
+        """Says whether the template has a place for tools."""
         self._probe_tools: Sequence[Mapping[str, Any]] = [PROBE_TOOL] if has_tools else ()
         self.end = self._find_end()
         """Text of the token that ends a turn."""

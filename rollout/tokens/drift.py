@@ -46,7 +46,7 @@ class DriftKind(StrEnum):
 
     @property
     def fault(self) -> bool:
-        """Whether the tokens are not those that the template would give."""
+        """Says whether the tokens are not those that the template would give."""
         return self in (DriftKind.PROMPT_REWRITTEN, DriftKind.BOUNDARY)
 
 

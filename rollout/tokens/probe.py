@@ -1,4 +1,4 @@
-"""Whether a chat template is append-only, found out by growing a conversation turn by turn.
+"""Finds out whether a chat template is append-only, by growing a conversation turn by turn.
 
 Each rendering is compared with the pieces that a trajectory would hold: the prompt as it was rendered first, the turns
 as they were sampled, and what `Conversation.between` says stands between them. Styles of turns and forms of thinking

@@ -55,7 +55,7 @@ class ToolOutcome(StrEnum):
 
     @property
     def ran(self) -> bool:
-        """Whether a program really ran."""
+        """Says whether a program really ran."""
         return self in (
             ToolOutcome.OK,
             ToolOutcome.PROGRAM_ERROR,
@@ -84,7 +84,7 @@ class ToolResponse:
     reward: float | None = None
     """The tool's reward for this call; None if it gives none. It is recorded and part of no score by itself."""
     final: bool = False
-    """Whether this call ends the trajectory as `answered`. The answer is recorded, and no turn follows that has it."""
+    """Says whether this call ends the trajectory as `answered`. Its answer is recorded; no turn follows that has it."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ class Tool(ABC):
     """A dataclass of `fairbox.config.setting` fields. A method `validate(path)` may raise ConfigError."""
     default_schema: ClassVar[ToolSchema]
     parallel: bool = True
-    """Whether calls of one trajectory may run at once. If not, the calls of a turn run one after another in their
+    """Says whether calls of one trajectory may run at once. If not, the calls of a turn run one after another in their
     order, beside those of other tools."""
     finishes: bool = False
-    """Whether the model hands its answer over with it. Such calls come before the others of their turn and are run
+    """Says whether the model hands its answer over with it. Such calls come before the others of their turn and are run
     whatever limit is reached; they must cost no more than a check of their arguments."""
 
     def __init__(self, config: Any = None, *, schema: ToolSchema | None = None) -> None:

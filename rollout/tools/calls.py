@@ -149,7 +149,7 @@ def checked_call(value: Any, raw: str, *, arguments_key: str = "arguments") -> T
 
 
 def is_deep(value: Any) -> bool:
-    """Whether lists and objects lie in one another for more than MAX_DEPTH levels."""
+    """Says whether lists and objects lie in one another for more than MAX_DEPTH levels."""
     level = [value]
     for _ in range(MAX_DEPTH):
         inner: list[Any] = []

@@ -62,7 +62,7 @@ class Gsm8kRewardTool(Tool):
     )
     """verl's wording."""
     parallel = False
-    """Whether an answer is better depends on the one before."""
+    """Calls run one after another: whether an answer is better depends on the one before."""
 
     def __init__(self, config: Gsm8kRewardConfig | None = None, *, schema: ToolSchema | None = None) -> None:
         super().__init__(config, schema=schema)

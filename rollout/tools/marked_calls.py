@@ -59,7 +59,7 @@ class MarkedFormat:
     headless: str = ""
     """Problem of a call without the head; empty if it needs none."""
     lists: bool = False
-    """Whether a list of calls may follow the opening."""
+    """Says whether a list of calls may follow the opening."""
     between: re.Pattern[str] = _SPACE
     """Text that may stand between the JSON and the closing mark."""
 

@@ -49,7 +49,7 @@ class ToolSpec:
     """An instance of the class's `config_type`; for a class of verl's kind a plain mapping."""
     schema: ToolSchema | None = None
     fairbox: bool = True
-    """Whether it is a class of fairbox's kind."""
+    """Says whether it is a class of fairbox's kind."""
 
     def build(self, services: ToolServices) -> Tool:
         """The tool, not entered."""

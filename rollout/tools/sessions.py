@@ -63,7 +63,7 @@ class _Held:
     cells: int = 0
     """Cells that ended in this session."""
     ended: bool = False
-    """Whether its own code has ended the session before this one."""
+    """Says whether its own code has ended the session before this one."""
     lost: str = ""
     """Why there is none and will be none."""
     pending: set[asyncio.Task[Any]] = field(default_factory=set)

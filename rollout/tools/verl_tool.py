@@ -32,7 +32,7 @@ _KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwa
 
 
 def is_verl_tool(cls: type[Any]) -> bool:
-    """Whether a class has the methods of verl's BaseTool."""
+    """Says whether a class has the methods of verl's BaseTool."""
     return all(inspect.iscoroutinefunction(getattr(cls, name, None)) for name in _METHODS)
 
 

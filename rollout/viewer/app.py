@@ -56,7 +56,7 @@ class RowsScreen(ViewerScreen):
         self.following = follow
         self.step = step
         self.complete = False
-        """Whether everything that the file holds by now is shown."""
+        """Says whether everything that the file holds by now is shown."""
         self._filter_text = filter
         self._summary = ""
         self._to_top = False

@@ -31,7 +31,7 @@ class Block:
     title: str
     body: str
     folded: bool = False
-    """Whether it starts folded."""
+    """Says whether it starts folded."""
 
 
 def blocks_of(record: Mapping[str, Any]) -> list[Block]:

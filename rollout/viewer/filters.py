@@ -73,7 +73,7 @@ class Filter:
     _terms: tuple[_Term, ...]
 
     def matches(self, facts: RowFacts, read: Read = read_row) -> bool:
-        """Whether a row passes; `read` reads it, and gives a text if it can't be had."""
+        """Says whether a row passes; `read` reads it, and gives a text if it can't be had."""
         return all(term.test(facts, read) for term in self._terms)
 
 

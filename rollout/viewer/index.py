@@ -95,7 +95,7 @@ class StepFile:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was there has been read."""
+        """Says whether everything that was there has been read."""
         return self.position + self.waits_for >= self.size
 
     @property

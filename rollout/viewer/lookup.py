@@ -59,7 +59,7 @@ class SearchProgress:
     percent: int
     """The share of the files that has been read."""
     truncated: bool = False
-    """Whether it ended at `MAX_HITS`."""
+    """Says whether it ended at `MAX_HITS`."""
     problem: str = ""
     """Why a file could not be read."""
 
