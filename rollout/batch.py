@@ -35,7 +35,7 @@ LARGEST_REWARD = 3.4e38
 
 
 class MaskedRows(StrEnum):
-    """What becomes of trajectories that the service failed."""
+    """Policies for trajectories that the service failed."""
 
     KEEP = "keep"
     """They stay as rows with an all-zero response mask, so that the batch keeps its size."""

@@ -32,7 +32,7 @@ from rollout.tools.toolbox import Toolbox
 
 
 def tool_specs(config: RolloutConfig, environment: object = None) -> tuple[ToolSpec, ...]:
-    """Those of the file, or those that the environment needs, or the code interpreter alone. Raises ConfigError."""
+    """The file's tools, or those that the environment needs, or the code interpreter alone. Raises ConfigError."""
     if config.tools is None:
         needed = environment.tools() if isinstance(environment, EnvironmentWithTools) else None
         if needed is None:
@@ -47,7 +47,7 @@ def tool_specs(config: RolloutConfig, environment: object = None) -> tuple[ToolS
 
 
 def environment_setup(config: RolloutConfig, *, data: str | None, limit: int) -> EnvironmentSetup:
-    """What the run's environment is told, of the problems of `data`, `limit` at most. Raises FairboxError."""
+    """The setup of the run's environment, with at most `limit` problems of `data`. Raises FairboxError."""
     if data is not None and is_dataset(data) and not Path(data).exists():
         fetches = f"`hf download {data} --repo-type dataset --local-dir {data.partition('/')[2]}`"
         raise DataError(f"{data}: is no file here; a data set of that name is fetched by {fetches}, then name its file")

@@ -14,7 +14,7 @@ _CANCEL_S = 5.0
 
 
 def cancelled_here() -> bool:
-    """Whether somebody has cancelled the task that runs now. If not, a CancelledError comes from what it waited for."""
+    """Says whether the task that runs now was cancelled. If not, a CancelledError comes from what it waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

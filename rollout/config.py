@@ -34,7 +34,7 @@ _OTHERS = {
 
 @dataclass(frozen=True)
 class TokenChoice:
-    """How tokens are chosen if nobody says more."""
+    """Sampling parameters, if nobody sets others."""
 
     temperature: float = setting(1.0, help="0 (greedy) to 10.")
     top_p: float = setting(1.0, help="Smallest set of tokens whose probabilities reach it; 1 is off.")
@@ -50,7 +50,7 @@ class TokenChoice:
 
 @dataclass(frozen=True)
 class SamplingSettings(TokenChoice):
-    """How tokens are chosen in a run. Each turn gets a seed for itself from that of the run."""
+    """Sampling parameters of a run. Each turn gets a seed of its own, made from the run's."""
 
     temperature: float = setting(0.5, help="0 (greedy) to 10.")
     seed: int | None = setting(
@@ -78,7 +78,7 @@ class LaunchSettings:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What samples the turns: a model in this process, or servers that run already or are started."""
+    """The engine that samples the turns: a model in this process, or servers that run already or are started."""
 
     kind: str = setting(
         "transformers",
@@ -212,7 +212,7 @@ class RolloutConfig(TelemetrySettings):
             raise ConfigError(f"tools is {self.tools!r}, whose entries have settings of their own; leave tool.* out")
 
     def schedule(self) -> Schedule:
-        """What runs when, and what is kept. Raises FieldErrors."""
+        """Returns the schedule: what runs when, and what is kept. Raises FieldErrors."""
         return Schedule(
             concurrency=self.concurrency,
             samples_per_prompt=self.samples_per_prompt,

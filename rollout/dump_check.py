@@ -21,14 +21,14 @@ from rollout.dump import parts_of, read_dump
 
 @dataclass(frozen=True, slots=True)
 class DumpCheck:
-    """What was found."""
+    """Result of checking a dump."""
 
     trajectories: int
     sampled_tokens: int
     max_logprob_difference: float
     """Largest absolute difference over all sampled tokens, natural logarithm."""
     worst: str
-    """Where that is; empty: nothing was sampled."""
+    """Place of that difference; empty if nothing was sampled."""
     problems: tuple[str, ...]
     """Contradictions within the records: masks, segments, logprobs outside the mask."""
 

@@ -29,7 +29,7 @@ _PREFIX = "fairbox_rollout_"
 
 
 class RunFigures:
-    """What `metrics()` tells of a run. `add` each trajectory that is handed over, to `figures` too."""
+    """Metrics of a run. `add` each trajectory that is handed over, to `figures` too."""
 
     def __init__(self, runner: Callable[[], RunnerStatistics], figures: RolloutMetrics) -> None:
         self._runner = runner
@@ -60,7 +60,7 @@ async def open_figures(config: RolloutConfig, collect: Callable[[], Iterator[Met
 
 
 def service_metrics(engine: EngineStatistics, tools: Mapping[str, ToolStatistics]) -> Iterator[Metric]:
-    """What engine and tools do now, and have done; and spans."""
+    """Yields the metrics of engine and tools, live ones and totals; and of spans."""
     yield _gauge("engine_queued", "Turns that wait for the engine.", engine.queued)
     yield _gauge("engine_running", "Turns that are sampled.", engine.running)
     yield _counter("engine_turns", "Turns sampled.", engine.finished)

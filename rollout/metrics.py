@@ -36,7 +36,7 @@ from rollout.tokens.trajectory import Trajectory
 from rollout.tools.base import ToolOutcome
 
 ROOT = "/testbed"
-"""Where workspaces are mounted."""
+"""Folder where workspaces are mounted."""
 _SHOWS = frozenset(("awk", "bat", "cat", "head", "less", "more", "nl", "sed", "tac", "tail", "view"))
 _SEPARATOR = re.compile(r"[|;&\n()]+")
 _WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
@@ -100,7 +100,7 @@ def _relative(path: str) -> str:
 
 
 def _names(text: str, path: str) -> bool:
-    """Whether a text has the path as a whole: not as the end of a longer one, nor as the beginning of a longer name."""
+    """Says whether a text has the path whole: not as the end of a longer one, nor the beginning of a longer name."""
     position = text.find(path) if path else -1
     for _ in range(_MOST_PLACES):
         if position < 0:
@@ -145,7 +145,7 @@ def trajectory_metrics(result: TrajectoryResult, row: Mapping[str, Any] | None =
 
 
 def _turns(trajectory: Trajectory) -> list[range]:
-    """Where each turn lies in the trajectory's ids. Several segments, of different weights, may be one turn; a turn
+    """Range of each turn in the trajectory's ids. Several segments, of different weights, may be one turn; a turn
     without any id leaves no trace in the tokens and is not found."""
     turns: list[range] = []
     position, inside = 0, False
@@ -173,13 +173,13 @@ class RolloutMetrics:
         self.retried = 0
         """Trajectories that took more than one attempt."""
         self.unscored = 0
-        """Of the masked ones, those that were played and nothing could score."""
+        """Masked trajectories that were played, but that nothing could score."""
         self.own_code = 0
         """Trajectories in which code that is not a worked example's really ran."""
         self.stops: Counter[StopReason] = Counter()
         self.causes: Counter[Cause] = Counter()
         self.outcomes: Counter[ToolOutcome] = Counter()
-        """Of tool calls."""
+        """Tool calls by outcome."""
         self.tokens: Counter[str] = Counter(prompt=0, sampled=0, tool=0)
         self.phase_s: dict[str, float] = dict.fromkeys(_PHASES, 0.0)
         """Seconds by phase; calls side by side add up."""
@@ -295,7 +295,7 @@ class RolloutMetrics:
 
 
 class _ToolFigures:
-    """Of the calls to one tool."""
+    """Figures of the calls to one tool."""
 
     def __init__(self) -> None:
         self._calls = self._ok = self._ran = 0

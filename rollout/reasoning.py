@@ -1,4 +1,4 @@
-"""What a model thought apart from what it said: closed `<think>` blocks. Pure.
+"""Splits what a model thought from what it said: closed `<think>` blocks. Pure.
 
 Chat templates open the block for some models, so a turn may hold `</think>` alone. A block that is not closed is no
 thought here: what a turn says after an opening that nothing closes stays part of it.

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a progress bar while it goes on, a table when it has ended; and the same figures for a
+"""Reports of a run for people: a progress bar while it goes on, a table when it has ended; and the same figures for a
 program, `summary.json`."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Reason = TypeVar("Reason", bound=StrEnum)
 SUMMARY = "summary.json"
 """Its name beside the dump."""
 _NOW = frozenset({"queued", "running", "waiting_for_worker", "waiting_for_lease", "sessions"})
-"""What engines and tools do now, which is nothing at the end."""
+"""Figures of what engines and tools do now, which is nothing at the end."""
 
 
 class RunProgress:
@@ -78,9 +78,9 @@ class FinishedRun:
     engine: EngineStatistics
     tools: Mapping[str, ToolStatistics] = field(default_factory=dict)
     drift: Mapping[DriftKind, int] | None = None
-    """What was compared; None: nothing was."""
+    """Compared trajectories by kind of drift; None if none was compared."""
     complete: bool = True
-    """Whether every trajectory ended; False after a signal."""
+    """Says whether every trajectory ended; False after a signal."""
 
 
 def closing_table(run: FinishedRun) -> Table:
@@ -164,7 +164,7 @@ def _ended(statistics: EngineStatistics | ToolStatistics) -> dict[str, Any]:
 
 
 def _conduct(figures: Mapping[str, float]) -> str:
-    """How repositories were searched; empty where nothing was looked for."""
+    """Summary of how repositories were searched; empty if nothing was looked for."""
     if "metrics/hit" not in figures:
         return ""
     parts = [

@@ -104,7 +104,7 @@ class LocalStack:
         return self._children[name].pid
 
     def ended(self) -> str | None:
-        """Which child has ended by itself, and how; None while both run."""
+        """Says which child has ended by itself, and how; None while both run."""
         for name, child in self._children.items():
             if child.returncode is not None:
                 return f"{name} ended with exit code {child.returncode}"
@@ -123,7 +123,7 @@ class LocalStack:
                 await child.wait()
 
     async def _scope(self) -> Sequence[str]:
-        """What stands before the executor's command."""
+        """Words to put before the executor's command."""
         if os.geteuid() == 0:
             return ()  # it makes groups where it is
         try:

@@ -68,12 +68,12 @@ async def ask(limiter: str, executors: Sequence[str], *, timeout_s: float) -> di
 
 
 def is_complete(found: Mapping[str, Any]) -> bool:
-    """Whether everybody answered."""
+    """Says whether everybody answered."""
     return not any(each["problem"] for each in (found["limiter"], *found["executors"]) if each is not None)
 
 
 def nothing_listens(found: Mapping[str, Any]) -> bool:
-    """Whether somebody's machine was reached, and refused the connection."""
+    """Says whether somebody's machine was reached, and refused the connection."""
     asked = (found["limiter"], *found["executors"])
     return any("Connection refused" in each["problem"] for each in asked if each is not None)
 
@@ -117,7 +117,7 @@ async def _answer(call: Awaitable[T], timeout_s: float) -> T:
 
 
 def _sentence(error: grpc.aio.AioRpcError, timeout_s: float) -> str:
-    """How a call failed, to be put after the name of who was asked."""
+    """Says how a call failed, phrased to follow the name of the service."""
     details = " ".join((error.details() or "").split())
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"did not answer within {timeout_s:g} s"

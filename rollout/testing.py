@@ -28,7 +28,7 @@ Script = Callable[[GenerationRequest, int], str | Exception]
 """(request, turn of its trajectory from 0) -> what is said, or what is raised."""
 
 LOGPROB = -0.5
-"""Of every token; exact in float32."""
+"""Logprob of every token; exact in float32."""
 
 
 class ScriptedEngine:

@@ -1,7 +1,7 @@
-"""What is answered instead of a turn: statuses and bodies as OpenAI's clients know them. Pure.
+"""Error answers in place of a turn: statuses and bodies as OpenAI's clients know them. Pure.
 
 `{"error": {"message", "type", "param", "code"}}`, and `fairbox.cause`, which says who could have caused it: a refused
-request is the agent's (`task`), everything from 500 on is the service's (`infra`). No body holds a traceback.
+request is the agent's (`task`), 429 and everything from 500 on the service's (`infra`). No body holds a traceback.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ApiError(Exception):
 
     @property
     def cause(self) -> Cause:
-        """Who could have caused it."""
+        """The party that could have caused it."""
         return Cause.INFRA if self.status >= 500 or self.status == 429 else Cause.TASK
 
     def body(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class ApiError(Exception):
         return {"error": error, "fairbox": {"cause": self.cause}}
 
     def headers(self) -> dict[str, str]:
-        """Those that go with the status."""
+        """Headers that go with the status."""
         return _HEADERS.get(self.status, {})
 
 

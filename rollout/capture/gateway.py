@@ -48,7 +48,7 @@ _SWEEPS = 10
 
 @dataclass(slots=True)
 class CaptureStatistics:
-    """What the gateway is doing and has done."""
+    """Live figures and running totals of the gateway."""
 
     trajectories: int = 0
     """Held now."""
@@ -82,7 +82,7 @@ class Entry:
     removed: bool = False
     reward: float | None = None
     error: str | None = None
-    """What failed in the service since the last turn; None when nothing did."""
+    """The service's failure since the last turn; None if there was none."""
     failures: int = 0
     """Requests that failed by the service, in all."""
 
@@ -136,7 +136,7 @@ class CaptureGateway:
         return self._server.address
 
     def base_url(self, trajectory_id: str) -> str:
-        """What an agent's client gets as its base URL."""
+        """Returns the base URL for an agent's client."""
         scheme = "https" if self._tls else "http"
         return f"{scheme}://{self.address}/t/{trajectory_id}/v1"
 
@@ -151,12 +151,12 @@ class CaptureGateway:
         await asyncio.shield(self._close())
 
     def trajectory(self, trajectory_id: str) -> CapturedTrajectory:
-        """What is recorded so far. Raises UnknownTrajectoryError."""
+        """Returns what is recorded so far. Raises UnknownTrajectoryError."""
         entry = self._entry(trajectory_id)
         return captured(trajectory_id, entry.recorder, entry.reward, entry.error, entry.failures)
 
     def trajectory_ids(self) -> tuple[str, ...]:
-        """Those that are held."""
+        """Ids of the trajectories that are held."""
         return tuple(self._entries)
 
     def set_reward(self, trajectory_id: str, value: float) -> None:

@@ -67,10 +67,10 @@ class ChatMessage:
 
 
 def difference(recorded: ChatMessage, given: ChatMessage) -> str | None:
-    """Which field of a message says something else than the recorded one, with both; None when they are the same.
+    """The field of a message that differs from the recorded one, with both values; None if they are the same.
 
     An assistant's content is compared without the space around it, because clients strip it; thoughts are compared only
-    where the client sent any, because most leave them out.
+    if the client sent any, because most leave them out.
     """
     if recorded.role != given.role:
         return f"role is {given.role}, was {recorded.role}"
@@ -136,7 +136,7 @@ class WireMessage(Wire):
     partial: None = None
 
     def meant(self) -> ChatMessage:
-        """What it says."""
+        """Returns the message as a `ChatMessage`."""
         content = "".join(part.text for part in self.content or ())
         if self.role != "assistant":
             role = "system" if self.role == "developer" else self.role
@@ -148,7 +148,7 @@ class WireMessage(Wire):
 
 
 def parse_messages(messages: Sequence[WireMessage]) -> tuple[ChatMessage, ...]:
-    """What the messages of a request say. Raises ApiError naming the field where no turn can follow them."""
+    """Returns the messages of a request. Raises ApiError naming the field if no turn can follow them."""
     if not messages:
         raise bad_parameter("messages", "is [], must be a list of at least one message")
     for index, message in enumerate(messages):

@@ -1,7 +1,7 @@
-"""What a captured trajectory has become: its branches in the loop's types, and as rows of a dump. Pure.
+"""Captured trajectories as results: their branches in the loop's types, and as rows of a dump. Pure.
 
-Each branch is a whole conversation from its prompt on. Branches that share turns share their ids, so whoever trains on
-several masks the shared ones in all but one: `inherited` says how many response ids a branch has from its parent.
+Each branch is a whole conversation from its prompt on. Branches that share turns share their ids, so a trainer that
+takes several masks the shared ones in all but one: `inherited` says how many response ids a branch has from its parent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CapturedBranch:
     reason: BranchReason
     """Why it was started."""
     where: str
-    """Where its messages differ from recorded ones; may be empty."""
+    """Place where its messages differ from recorded ones; may be empty."""
     parent: int | None
     """The branch that it shares its first turns with; None when it has a prompt of its own."""
     inherited: int
@@ -76,7 +76,7 @@ class CapturedTrajectory:
 
     @property
     def masked(self) -> bool:
-        """Whether it must not reach a reward, a group's mean or a loss."""
+        """Says whether it must not reach a reward, a group's mean or a loss."""
         return self.cause is Cause.INFRA
 
     @property
@@ -104,7 +104,7 @@ def captured(
 
 
 def record_json(found: CapturedTrajectory, *, model: str, decode: Decode) -> dict[str, Any]:
-    """What `GET /t/{id}` answers; each of `branches` is a row as dumps have them."""
+    """Returns the body of `GET /t/{id}`; each of `branches` is a row as dumps have them."""
     return {
         "trajectory_id": found.trajectory_id,
         "model": model,

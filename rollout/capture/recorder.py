@@ -1,4 +1,4 @@
-"""What one trajectory's requests were given and what was sampled for them: a tree of turns. Pure.
+"""A tree of turns: the messages of one trajectory's requests, and what was sampled for them. Pure.
 
 A request whose messages extend a recorded conversation continues it: the ids of the earlier turns are those that were
 sampled, and only the new messages are encoded, at the boundary that the chat template puts there. One that does not
@@ -67,12 +67,12 @@ class Turn:
     """The turn as it was sampled, without the end-of-turn token."""
     finish: FinishReason
     ended: bool
-    """Whether its last id is the end-of-turn token."""
+    """Says whether its last id is the end-of-turn token."""
     sampling: SamplingParams
     reason: BranchReason | None
     """Why it starts a branch; None where it continues one."""
     where: str
-    """Where the branch's messages differ from recorded ones."""
+    """Place where the branch's messages differ from recorded ones."""
     queue_s: float = 0.0
     run_s: float = 0.0
     children: list[Turn] = field(default_factory=list)
@@ -133,8 +133,8 @@ class Recorder:
         self.branches = 0
 
     def plan(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> Pending:
-        """What to sample for a request; give it to `reserve`. It changes nothing, so a thread may do it while others
-        reserve and commit. Raises ApiError where the chat template does not take the messages."""
+        """Plans the turn for a request; give the plan to `reserve`. It changes nothing, so a thread may do it while
+        others reserve and commit. Raises ApiError if the chat template does not take the messages."""
         return self._continued(messages, tuple(tools))
 
     def reserve(self, pending: Pending, max_new_tokens: int) -> None:
@@ -257,7 +257,7 @@ class Recorder:
         plain: Sequence[Message],
         tools: Sequence[Mapping[str, Any]],
     ) -> Segment:
-        """What stands between a turn and the next one. Answers of tools come in the order of their calls."""
+        """Returns the segment between a turn and the next one. Answers of tools come in the order of their calls."""
         if all(message.role == "tool" for message in given):
             order = {call.id: index for index, call in enumerate(turn.message.calls)}
             ranks = [order.get(message.tool_call_id or "", -1) for message in given]
@@ -283,7 +283,7 @@ class Recorder:
 
 
 def _compare(recorded: Sequence[ChatMessage], given: Sequence[ChatMessage], start: int) -> tuple[int, str]:
-    """Where the given messages first differ from recorded ones, and how; (-1, "") when they don't."""
+    """Returns the index of the first message that differs from the recorded one, and how; (-1, "") if none does."""
     for index, message in enumerate(recorded):
         at = start + index
         if index >= len(given):

@@ -1,4 +1,4 @@
-"""What a turn's answer says: chat completions and their chunks, as OpenAI's clients read them. Pure.
+"""Answers with a turn: chat completions and their chunks, as OpenAI's clients read them. Pure.
 
 Beside OpenAI's fields an answer has `fairbox`: the trajectory, the branch and turn that it was recorded as, why a
 branch was started and where the messages differ, the weights that sampled it, and what is wrong with malformed calls.
@@ -27,7 +27,7 @@ class Answer:
     """Seconds since 1970."""
     turn: Turn
     context_ids: tuple[int, ...]
-    """What the engine was given."""
+    """Ids that the engine got as context."""
     problems: tuple[str, ...]
     decode: Callable[[Sequence[int]], str]
     logprobs: bool
@@ -51,7 +51,7 @@ class Answer:
         return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
 
     def fairbox(self) -> dict[str, Any]:
-        """What OpenAI's interface has no field for."""
+        """Facts that OpenAI's interface has no field for."""
         turn = self.turn
         return {
             "trajectory_id": self.trajectory_id,

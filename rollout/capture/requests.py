@@ -55,20 +55,20 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 
 _DEPTH, _VALUES = 64, 200_000
-"""Of a body."""
+"""Most levels of nesting, and most values, of a body."""
 _STOP_TEXTS = 4
-"""Of a request, special tokens aside: OpenAI's bound."""
+"""Most stop texts of a request, special tokens aside: OpenAI's bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What a client asks for."""
+    """A client's request for a turn."""
 
     messages: tuple[ChatMessage, ...]
     tools: tuple[Mapping[str, Any], ...]
     """OpenAI function schemas, as the client wrote them."""
     parse_calls: bool
-    """Whether calls in the turn become `tool_calls`: there are tools, and tool_choice is not none."""
+    """Says whether calls in the turn become `tool_calls`: there are tools, and tool_choice is not none."""
     params: SamplingParams
     """`max_new_tokens` is the most that the client asked for; the recorder clamps it to the room that is left."""
     stream: bool = False
@@ -83,18 +83,18 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestRules:
-    """What this server allows and what it assumes."""
+    """This server's bounds and defaults for requests."""
 
     models: Collection[str]
     """Names that `model` may have; empty for any."""
     sampling: SamplingParams
-    """Of requests that say nothing; `max_new_tokens` is also the most that a request gets."""
+    """Parameters of requests that name none; `max_new_tokens` is also the most that a request gets."""
     ignore: Collection[str] = ()
     """Parameters that are left out of requests before these are read."""
     special_tokens: Mapping[str, int] | None = None
     """Text -> id; a `stop` that is one of them ends a turn at that id."""
     stop_token_ids: tuple[int, ...] = ()
-    """What ends a turn."""
+    """Ids that end a turn."""
 
 
 def _whole(value: Any) -> Any:

@@ -231,7 +231,7 @@ def _json(body: object, status: int = 200, headers: dict[str, str] | None = None
 
 
 def _answer_of(turn: asyncio.Task[Answer]) -> Answer:
-    """What a finished turn has become. Raises ApiError."""
+    """Returns a finished turn's answer. Raises ApiError."""
     if turn.cancelled():
         raise ApiError(404, "the trajectory was deleted while its turn was sampled", code="trajectory_not_found")
     return turn.result()

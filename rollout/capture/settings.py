@@ -12,7 +12,7 @@ from rollout.tools.formats import AUTO
 
 @dataclass(frozen=True)
 class CaptureSettings:
-    """Where the gateway listens, and what it holds and runs at most."""
+    """The gateway's address, and bounds on what it holds and runs."""
 
     listen: str = setting("127.0.0.1:8081", help="Address of the OpenAI-compatible endpoint; port 0 takes a free one.")
     token_file: str = setting("", help="File with the bearer token that clients send as their api_key; empty: none.")

@@ -20,7 +20,7 @@ _SEED_STEP = 0x9E3779B97F4A7C15
 
 
 def find_stop(text: str, stops: Sequence[str]) -> int | None:
-    """Where the stop text begins that is complete first, and of those the longest; None: there is none."""
+    """Start of the stop text that is complete first, of the longest if there are several; None if there is none."""
     found = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
     return min(found)[1] if found else None
 
@@ -44,7 +44,7 @@ async def generate_until(
 
 
 def _piece(request: GenerationRequest, ids: tuple[int, ...]) -> GenerationRequest:
-    """What follows the ids that are sampled already."""
+    """The request for the piece after the ids that are sampled already."""
     params = request.params
     seed = params.seed if params.seed is None else (params.seed + len(ids) * _SEED_STEP) % 2**63
     most = min(PIECE, params.max_new_tokens - len(ids))

@@ -40,11 +40,11 @@ _ARGUMENTS = re.compile(r'"arguments"\s*:\s*(.*)', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class ParsedTurn:
-    """What a turn says."""
+    """A turn as a message, with the problems of its calls."""
 
     message: ChatMessage
     problems: tuple[str, ...] = ()
-    """What is wrong with its malformed calls, in their order."""
+    """Problems of its malformed calls, in their order."""
 
 
 def parse_turn(text: str, form: ToolCallFormat, tools: Sequence[Mapping[str, Any]]) -> ParsedTurn:
@@ -88,7 +88,7 @@ def _before_call(text: str) -> str:
 
 
 def _without(text: str, calls: Sequence[str]) -> str:
-    """What stands around calls."""
+    """The text around the calls."""
     parts, position = [], 0
     for raw in calls:
         start = _start_of(raw, text, position)
@@ -102,7 +102,7 @@ def _without(text: str, calls: Sequence[str]) -> str:
 
 
 def _start_of(raw: str, text: str, position: int) -> int:
-    """Where a call's text begins: behind a mark, if it stands behind one; -1: nowhere. Linear in the text."""
+    """Start of a call's text, behind a mark if it stands behind one; -1 if there is none. Linear in the text."""
     first = start = text.find(raw, position)
     while raw and start >= 0:
         if text[max(position, start - _MARK_CHARS) : start].rstrip().endswith(_OPENINGS):

@@ -13,7 +13,7 @@ from fairbox.errors import EXIT_USAGE
 Commands = Mapping[str, tuple[str, str]]
 """Word -> (module, what it does)."""
 STARTS_SERVICES = "`fairbox up` starts limiter and executor on this machine"
-"""What to do if nothing listens where a service is looked for."""
+"""Hint for the case that nothing listens at a service's address."""
 
 
 def call(prog: str, commands: Commands, argv: Sequence[str], *, kind: str) -> int:

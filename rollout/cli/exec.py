@@ -128,7 +128,7 @@ def _bytes(text: str) -> int:
 
 
 def _program(options: argparse.Namespace) -> tuple[Program, dict[str, Path]]:
-    """What is to be run; and where the files go that it leaves."""
+    """The program to run, and the local path of each file that it returns."""
     rest: list[str] = options.rest
     if rest[:1] == ["--"]:
         del rest[0]

@@ -57,14 +57,14 @@ class Player:
     loop: Loop
     chat: ChatTemplate
     schemas: list[dict[str, Any]]
-    """Of the tools, as the prompt has them."""
+    """Schemas of the tools, as the prompt has them."""
     model_name: str
     max_model_tokens: int
     engine: Callable[[], EngineStatistics] = EngineStatistics
     tools: Callable[[], Mapping[str, ToolStatistics]] = dict
     drift: DriftCounter | None = None
     workers: Callable[[], str] = str
-    """What is to be said of the workers; empty: there are none."""
+    """Summary of the workers; empty if there are none."""
 
 
 @contextlib.asynccontextmanager
@@ -149,7 +149,7 @@ async def _run(
     console: Console,
     stop: asyncio.Event,
 ) -> bool:
-    """Whether every trajectory ended; False after a signal. Raises Interrupted for one before the first began."""
+    """Says whether every trajectory ended; False after a signal. Raises Interrupted for one before the first began."""
     async with contextlib.AsyncExitStack() as stack:
         async with until_set(stop):
             limiter, executor = await stack.enter_async_context(open_services(config, environment, specs, console))

@@ -21,7 +21,7 @@ _WATCH_S = 0.2
 _GATEWAY = "127.0.0.1:8080"
 """SandboxFusion's own port, which others like too: without a setting, a machine on which it is taken has no gateway."""
 _MAX_HOLD_S = 3600.0
-"""Of leases that no executor binds: for programs that run at another sandbox (`tool.sandbox_fusion_url`)."""
+"""Seconds of a lease that no executor binds: for programs that run at another sandbox (`tool.sandbox_fusion_url`)."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What every engine promises: token ids in; ids, logprobs, finish reason and weight versions out.
+"""The interface of every engine: token ids in; ids, logprobs, finish reason and weight versions out.
 
 Invariants, which the engines' shared test suite checks:
 - `len(ids) == len(logprobs)`; a stop token that ended the turn is the last of both;
@@ -38,7 +38,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How ids are chosen. Raises FieldErrors naming every bad value."""
+    """Parameters for choosing ids. Raises FieldErrors naming every bad value."""
 
     temperature: float = 1.0
     """0 (greedy) to 10."""
@@ -114,7 +114,7 @@ class GenerationResult:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
-    """What an engine is doing and has done."""
+    """Live figures and running totals of an engine."""
 
     queued: int = 0
     running: int = 0
@@ -123,7 +123,7 @@ class EngineStatistics:
     """Cancelled by their callers, timed out or failed."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prompt tokens, those that were not computed again."""
+    """Prompt tokens that were not computed again."""
     sampled_tokens: int = 0
     busy_s: float = 0.0
     """Time with at least one request running."""
@@ -136,7 +136,7 @@ class Engine(Protocol):
 
     @property
     def model_name(self) -> str:
-        """What the dump calls the model."""
+        """Name of the model in dumps."""
         ...
 
     @property

@@ -34,7 +34,7 @@ _GROW = 256
 
 
 class _Cursor:
-    """Where the layers write in this forward pass."""
+    """Rows and columns that the layers write in this forward pass."""
 
     row = 0
     start = 0

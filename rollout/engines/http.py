@@ -27,7 +27,7 @@ _KEEPALIVE_S = 2.0
 _CONNECT_S = 10.0
 """For the opening of a connection."""
 _MAX_JSON_BYTES = 8 << 20
-"""Of an answer that is not a stream; /server_info, the largest, has some tens of kilobytes per data-parallel rank."""
+"""Most bytes of an unstreamed answer; /server_info, the largest, has some tens of kilobytes per data-parallel rank."""
 
 
 def check_url(url: str, field: str) -> str:
@@ -184,14 +184,14 @@ async def _refusal(url: str, response: aiohttp.ClientResponse) -> HttpRefusal:
 
 
 def error_text(event: Any) -> str:
-    """What an error's body says, in at most 300 characters."""
+    """Message of an error's body, at most 300 characters of it."""
     error = event.get("error", event) if isinstance(event, dict) else event
     text = error.get("message", error) if isinstance(error, dict) else error
     return str(text)[:300]
 
 
 class TurnFigures:
-    """What is counted of the turns at a server: `with figures.turn(): ...` around each."""
+    """Counts the turns at a server: `with figures.turn(): ...` around each."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -25,7 +25,7 @@ _POLL_S = 0.2
 
 
 def command(words: Sequence[str], *, restarts: int = 0) -> list[str]:
-    """How `words` is run by a keeper. The process that starts it must hold a pipe to its standard input."""
+    """Command line of a keeper that runs `words`. The process that starts it must hold a pipe to its standard input."""
     return [sys.executable, "-I", __file__, "--restarts", str(restarts), "--", *words]
 
 

@@ -30,7 +30,7 @@ _TAIL_BYTES = 2000
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """What to serve and on what."""
+    """The model to serve, and the replicas and resources for it."""
 
     model: Path
     """Folder in the layout of the Hugging Face hub, at this path on every machine."""
@@ -41,22 +41,22 @@ class LaunchConfig:
     python: str = "python3"
     """Interpreter that has sglang, on every machine."""
     on_cpu: bool = False
-    """Whether a replica has no GPU at all."""
+    """Says whether a replica has no GPU at all."""
     args: tuple[str, ...] = ()
     """Further arguments of `python -m sglang.launch_server`."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Further environment variables of the servers."""
     restarts: int = 3
-    """How often a server that ends by itself is started again."""
+    """Most restarts of a server that ends by itself."""
 
     @property
     def gpus(self) -> int:
-        """Of one replica."""
+        """GPUs of one replica."""
         return 0 if self.on_cpu else self.tensor_parallel
 
 
 def server_command(config: LaunchConfig, *, host: str, port: int) -> list[str]:
-    """What starts a server that listens there."""
+    """Command line of a server that listens at `host` and `port`."""
     words = [config.python, "-m", "sglang.launch_server", "--model-path", str(config.model)]
     words += ["--host", host, "--port", str(port)]
     if config.tensor_parallel > 1:
@@ -114,7 +114,7 @@ class KeptProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether the command ended, with all its restarts."""
+        """Says whether the command ended, with all its restarts."""
         return self._process is None or self._process.returncode is not None
 
     async def stop(self) -> None:

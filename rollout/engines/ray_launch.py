@@ -28,7 +28,7 @@ _STOP_S = 40.0
 
 
 class _Server:
-    """What Ray runs: one replica, on the GPUs that Ray shows this process."""
+    """Ray actor with one replica, on the GPUs that Ray shows this process."""
 
     def __init__(self) -> None:
         self._process: KeptProcess | None = None

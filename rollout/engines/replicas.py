@@ -1,4 +1,4 @@
-"""Which replica samples which turn: a pure state machine, with time as an argument.
+"""Placement of turns on replicas: a pure state machine, with time as an argument.
 
 Invariants: a turn goes only to a replica that is ready; turns of one trajectory stay on one replica, whose cache has
 their prefix, unless it is down or has far more to do than another; every turn that was placed is
@@ -29,7 +29,7 @@ MAX_STICKY = 100_000
 
 
 class ReplicaState(StrEnum):
-    """Whether a replica takes turns."""
+    """Says whether a replica takes turns."""
 
     READY = "ready"
     """It does."""

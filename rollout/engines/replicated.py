@@ -36,7 +36,7 @@ from rollout.engines.replicas import PROBE_EVERY_S, Balancer, ReplicaView
 from rollout.engines.weights import DiskWeights, Interrupt, Replica, WeightSource
 
 Failed = Callable[[str, str], None]
-"""Is told the name of a replica that is to be left out until it was probed, and why."""
+"""Callback with the name of a replica that is left out until it was probed, and the reason."""
 
 
 class ReplicaWeights:

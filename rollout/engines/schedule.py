@@ -1,4 +1,4 @@
-"""Which requests wait, run and end in a batch: a pure state machine, with time as an argument.
+"""The requests that wait, run and end in a batch: a pure state machine, with time as an argument.
 
 Invariants: requests start in the order of their arrival; at most `max_running` run, in rows 0 to running - 1 without
 gap; at most `max_queued` wait; a request that was removed holds neither a row nor a place in the queue.
@@ -16,7 +16,7 @@ class QueueFullError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What the removal of a row asks of its owner: copy row `source` to row `target`; equal when nothing moves."""
+    """The copy that the removal of a row asks of its owner: row `source` to row `target`; equal if nothing moves."""
 
     source: int
     target: int

@@ -204,7 +204,7 @@ class SglangEngine:
                 raise answer
 
     def _open_facts(self) -> ServerFacts:
-        """What the server said of itself when this was entered."""
+        """Returns the facts that the server reported when this was entered."""
         if self._facts is None:
             raise EngineUnavailable("the engine is closed")
         return self._facts

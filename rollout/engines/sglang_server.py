@@ -22,19 +22,19 @@ from rollout.engines.weights import DiskWeights, WeightSource
 
 _TOP = 20
 _TOLERANCE = 0.25
-"""Of the distance at temperature 1: far above the noise of bfloat16, far below the factor of two in question."""
+"""Part of the distance at temperature 1: far above the noise of bfloat16, far below the factor of two in question."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server says of itself."""
+    """Facts that a server reports about itself."""
 
     model_path: str
     weight_version: str
     max_model_tokens: int
     """Prompt and sampled ids together, with what the server keeps for itself taken off."""
     incremental: bool
-    """Whether the events of a stream hold only what is new."""
+    """Says whether the events of a stream hold only what is new."""
 
 
 def check_source(source: WeightSource, version: str) -> DiskWeights:
@@ -80,7 +80,7 @@ class SglangServer(EngineHttp):
             )
 
     async def weight_version(self, *, timeout_s: float) -> str:
-        """Of the weights that it samples with now. Answered without the scheduler, also while it is paused."""
+        """Version of the weights that it samples with now. Answers without the scheduler, so even while paused."""
         answer = await self.get("/model_info", timeout_s=timeout_s)
         if not isinstance(answer, dict) or "weight_version" not in answer:
             raise EngineUnavailable(f"{self.url}: does not tell its weight version")

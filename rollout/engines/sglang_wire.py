@@ -20,9 +20,9 @@ from rollout.engines.base import EngineUnavailable, GenerationRequest, SamplingP
 from rollout.engines.http import error_text
 
 _BYTES_PER_ID = 256
-"""Of one id in an answer: in `output_ids`, with its logprob, and as text, which is at most some tens of bytes."""
+"""Most bytes per id of an answer: in `output_ids`, with its logprob, and as text, at most some tens of bytes."""
 _BYTES_BESIDE = 1 << 20
-"""Of everything else in an answer."""
+"""Most bytes of everything else in an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,11 @@ class AnswerReader:
         self._ids: list[int] = []
         self._logprobs: list[float] = []
         self.queue_s: float | None = None
-        """How long the request waited at the server; None where the server does not say."""
+        """Seconds that the request waited at the server; None if the server does not say."""
 
     @property
     def started(self) -> bool:
-        """Whether an id was sampled."""
+        """Says whether an id was sampled."""
         return bool(self._ids)
 
     def add(self, payload: bytes) -> Answer | None:

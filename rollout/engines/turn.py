@@ -27,7 +27,7 @@ class PartEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TurnPart:
-    """What one call of an engine sampled. `ids` and `logprobs` have one length, which `versions` cover."""
+    """The sample of one call of an engine. `ids` and `logprobs` have one length, which `versions` cover."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -52,7 +52,7 @@ class Turn:
         self._queue_s = self._run_s = 0.0
         self._cached: int | None = None
         self.parts = 0
-        """How many there were."""
+        """Number of parts so far."""
         self.finish: FinishReason | None = None
         """None while the turn goes on."""
 

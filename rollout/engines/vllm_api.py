@@ -22,11 +22,11 @@ MAX_EVENT_BYTES = 16 << 20
 _LOWEST_TEMPERATURE = 0.01
 """vLLM raises lower ones to this, so the logprobs would be of another temperature."""
 _LOWEST_LOGPROB = -9999.0
-"""What vLLM writes for minus infinity, which no sampled id has."""
+"""Value that vLLM writes for minus infinity, which no sampled id has."""
 
 
 class LogprobsMode(StrEnum):
-    """What the server's `--logprobs-mode` says."""
+    """Values of the server's `--logprobs-mode`."""
 
     RAW = "raw_logprobs"
     """vLLM's default: of the model's logits, before temperature. Exact for temperature 1 and 0."""

@@ -1,4 +1,4 @@
-"""What an engine promises whose weights are replaced while it runs, and what happens to turns that are in flight then.
+"""The interface of engines whose weights are replaced while they run, and the fate of turns in flight then.
 
 Invariants: every sampled id has exactly one weight version, recorded in `GenerationResult.versions`; an update neither
 loses nor repeats an id of a turn; after a failed update the engine says which weights it has, and takes turns again.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Interrupt(StrEnum):
-    """What a weight update does to the turns that run."""
+    """Effects of a weight update on the turns that run."""
 
     CONTINUE = "continue"
     """They stop where they are, keep what they have, and go on under the new weights: partial rollouts. The update does

@@ -37,7 +37,7 @@ class AgentLoop:
     queue_timeout_s: float = 600.0
     """Longest wait in the engine's queue, per turn."""
     tool_format: ToolCallFormat = HERMES
-    """How the model writes its calls; see `rollout.tools.find_format`."""
+    """Format of the model's tool calls; see `rollout.tools.find_format`."""
     drift: DriftCounter | None = None
     """Compares trajectories that have ended with what their conversations would be encoded to; condensed ones are left
     out."""

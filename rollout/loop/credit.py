@@ -1,7 +1,7 @@
-"""Which token of a trajectory gets which part of its reward. Pure.
+"""Assigns the parts of a reward to tokens of its trajectory. Pure.
 
 A turn's part stands at the last id that the model sampled in that turn; what belongs to no turn stands at the last id
-that it sampled at all. Invariant: they add up to the reward, where anything was sampled.
+that it sampled at all. Invariant: they add up to the reward, if anything was sampled.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def token_rewards(result: TrajectoryResult) -> tuple[float, ...]:
 
 
 def _turn_ends(result: TrajectoryResult) -> list[int]:
-    """Where the last sampled id of each turn stands among the response ids. A turn may have several segments, one for
-    each version of the weights; what stands between two turns is never empty."""
+    """Index of each turn's last sampled id among the response ids. A turn may have several segments, one for each
+    version of the weights; the segment between two turns is never empty."""
     ends: list[int] = []
     length, before = 0, SegmentKind.PROMPT
     for segment in result.trajectory.segments[1:]:

@@ -1,5 +1,5 @@
-"""Which trajectories run when, which are kept, and when a group is complete. Pure: what happened goes in, what to do
-comes out, and time is an argument.
+"""Decides which trajectories run when, which are kept, and when a group is complete. Pure: what happened goes in, what
+to do comes out, and time is an argument.
 
 A group is the trajectories of one task. Up to `samples_per_prompt + extra_samples` of it are started, of which
 `samples_per_prompt` are kept and handed over:
@@ -44,14 +44,14 @@ class DropReason(StrEnum):
 
 @dataclass(slots=True)
 class RetryBudget:
-    """How often failed trajectories are run again: `per_trajectory`, and `total` over the run, which ends retries
-    when the service is down rather than stumbling."""
+    """Retries that failed trajectories may have: `per_trajectory`, and `total` over the run, which ends retries
+    if the service is down rather than stumbling."""
 
     per_trajectory: int
     total: int
 
     def take(self, attempt: int) -> bool:
-        """Whether a trajectory whose `attempt`-th attempt failed is run again; takes one from the total if so."""
+        """Says whether a trajectory whose `attempt`-th attempt failed is run again; takes one from the total if so."""
         if attempt > self.per_trajectory or self.total <= 0:
             return False
         self.total -= 1
@@ -60,7 +60,7 @@ class RetryBudget:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How many of what. Raises FieldErrors."""
+    """Numbers of trajectories and groups, and the run's time limit. Raises FieldErrors."""
 
     concurrency: int
     """Trajectories that run at once."""
@@ -116,16 +116,16 @@ class GroupEnded:
 
     group: int
     complete: bool
-    """Whether all its samples were handed over."""
+    """Says whether all its samples were handed over."""
     scored: int
     masked: int
-    """Of those handed over."""
+    """Masked trajectories among those handed over."""
     dropped: int
     """Started and not handed over."""
     why: DropReason | None
     """Why those were dropped; None: none was."""
     indices: range
-    """Of its trajectories, started or not."""
+    """Indices of its trajectories, started or not."""
 
 
 Decision = Start | Cancel | HandOver | GroupEnded
@@ -140,14 +140,14 @@ class _Group:
     kept: list[int] = field(default_factory=list)
     """In the order in which they were."""
     scored: int = 0
-    """Of those kept."""
+    """Scored trajectories among those kept."""
     spare: deque[int] = field(default_factory=deque)
     """Masked, and kept if nothing better comes."""
     over: bool = False
 
     @property
     def pending(self) -> int:
-        """Those that may still be scored."""
+        """Number of trajectories that may still be scored."""
         return self.to_start + len(self.running) + len(self.retrying)
 
 
@@ -174,12 +174,12 @@ class GroupScheduler:
 
     @property
     def running(self) -> int:
-        """Those that were told to end and have not are among them."""
+        """Number of running trajectories, cancelled ones that have not ended yet included."""
         return len(self._attempts)
 
     @property
     def done(self) -> bool:
-        """Whether every group has ended, nothing runs, and `poll` has said everything."""
+        """Says whether every group has ended, nothing runs, and `poll` has said everything."""
         return not (self._attempts or self._open or self._out)
 
     @property
@@ -191,7 +191,7 @@ class GroupScheduler:
         return min(times, default=None)
 
     def group_of(self, index: int) -> int:
-        """Which task a trajectory is of."""
+        """Number of the task that a trajectory belongs to."""
         return index // self._each
 
     def ended(self, index: int, *, masked: bool, again: bool = False, now: float) -> None:
@@ -219,7 +219,7 @@ class GroupScheduler:
         self._left(index)
 
     def poll(self, now: float) -> Iterator[Decision]:
-        """What to do now, in order."""
+        """Yields the decisions to carry out now, in order."""
         if self._deadline is not None and now >= self._deadline:
             self._end_all(DropReason.DEADLINE)
         while self._out:
@@ -232,7 +232,7 @@ class GroupScheduler:
             yield start
 
     def _next(self, now: float) -> Start | None:
-        """Those that are run again come first: they are the oldest."""
+        """Takes the next trajectory to start. Retries come first: they are the oldest."""
         if self._again and self._again[0][0] <= now:
             _, index, attempt = self._again.pop(0)
             group = self._groups[self.group_of(index)]

@@ -99,19 +99,19 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a trajectory has used."""
+    """Tokens, turns, calls and time that a trajectory has used."""
 
     prompt_tokens: int
-    """Of the present part."""
+    """Prompt tokens of the present part."""
     response_tokens: int = 0
-    """Of all parts."""
+    """Response tokens of all parts."""
     earlier_tokens: int = 0
-    """Of `response_tokens`, those of parts that are closed."""
+    """Response tokens of closed parts; `response_tokens` includes them."""
     turns: int = 0
     tool_calls: int = 0
     charged_s: float = 0.0
 
     @property
     def context_tokens(self) -> int:
-        """What the model has before it."""
+        """Tokens of the model's present context."""
         return self.prompt_tokens + self.response_tokens - self.earlier_tokens

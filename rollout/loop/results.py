@@ -1,4 +1,4 @@
-"""What is known about a trajectory when it has ended."""
+"""Records of trajectories that have ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollout.tools.base import ToolOutcome
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """Where a trajectory's time went, in seconds. Parallel calls add up."""
+    """Seconds that a trajectory spent in each phase. Parallel calls add up."""
 
     queue_s: float = 0.0
     """Waiting for a row of the engine."""
@@ -68,12 +68,12 @@ class ToolCallRecord:
     unshown: dict[str, int] = field(default_factory=dict)
     """MIME type -> bytes of what was displayed and is not in the text."""
     reward: float | None = None
-    """What the tool gave for this call; None: nothing."""
+    """The tool's reward for this call; None if it gave none."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchPoint:
-    """Where a trajectory was forked from its parent: what they have in common."""
+    """Point where a trajectory was forked from its parent: the turns and ids that both share."""
 
     turns: int
     response_tokens: int
@@ -109,11 +109,11 @@ class TrajectoryResult:
     attempts: int = 1
     """Including those whose INFRA failure was retried."""
     error: str | None = None
-    """What failed, when it is masked."""
+    """Reason of the failure, if it is masked."""
     reward: Reward | None = None
     """None when it is masked."""
     unscored: bool = False
-    """Whether it was played and could not be scored; `cause` says who could have caused that."""
+    """Says whether it was played and could not be scored; `cause` says who could have caused that."""
     tool_rewards: dict[str, float] = field(default_factory=dict)
     parent_id: str | None = None
     """The trajectory that it was forked from; None: it was not. Tokens, calls and times of the part that they have in
@@ -131,7 +131,7 @@ class TrajectoryResult:
 
     @property
     def masked(self) -> bool:
-        """Whether it must not reach a reward, a mean or a loss: the service failed it, or nothing could score it."""
+        """Says whether no reward, mean or loss may use it: the service failed it, or nothing could score it."""
         return self.unscored or self.cause is Cause.INFRA
 
     @property

@@ -33,7 +33,7 @@ def rows_of(results: Sequence[TrajectoryResult]) -> tuple[list[TrajectoryResult]
 
 
 def _within(reward: Reward, first: int, count: int) -> Reward:
-    """What belongs to no turn of the row belongs to its end, as in a trajectory of one part."""
+    """Keeps the row's own turns; the rest of the reward belongs to its end, as in a trajectory of one part."""
     turns = {turn - first: part for turn, part in reward.turns.items() if first < turn <= first + count}
     return replace(reward, turns=turns)
 

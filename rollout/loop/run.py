@@ -46,7 +46,7 @@ _SEED_STEP = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a part of a trajectory begins with: a conversation, as text and as ids."""
+    """Beginning of a part of a trajectory: a conversation, as text and as ids."""
 
     turns: tuple[Turn, ...]
     text: str
@@ -70,7 +70,7 @@ class TrajectoryRun:
         self._earlier: list[Trajectory] = []
         """Parts that are closed."""
         self._turns: list[Turn] = []
-        """What follows the prompt's messages, as the present part's prompt and its turns show it."""
+        """Turns after the prompt's messages, as the present part's prompt and its turns show them."""
         self._machine = TrajectoryMachine(
             loop.limits, prompt_tokens=len(self._builder), max_model_tokens=loop.engine.max_model_tokens
         )
@@ -78,17 +78,17 @@ class TrajectoryRun:
         self._records: list[ToolCallRecord] = []
         self._calls: tuple[ToolCall | MalformedCall, ...] = ()
         self._ended = True
-        """Whether the last turn ended with the end-of-turn token."""
+        """Says whether the last turn ended with the end-of-turn token."""
         self._times = PhaseTimes()
         self._tool_rewards: dict[str, float] = {}
         self._decision: Generate | Finish | None = None
-        """What comes next; None before the start."""
+        """The next step; None before the start."""
         self._busy = False
-        """Whether a turn is played, or the trajectory is forked."""
+        """Says whether a turn is played, or the trajectory is forked."""
         self._parent_id: str | None = None
         self._branch_point: BranchPoint | None = None
         self._branches = 0
-        """How often it was forked."""
+        """Number of forks made of it."""
         self._turn_records: list[TurnRecord] = []
         self._began = loop.clock.now()
         self._started_at = time.time()
@@ -108,7 +108,7 @@ class TrajectoryRun:
 
     @property
     def ended(self) -> bool:
-        """Whether there is a result."""
+        """Says whether there is a result."""
         return isinstance(self._decision, Finish)
 
     async def __aenter__(self) -> Self:
@@ -219,7 +219,7 @@ class TrajectoryRun:
             _LOG.warning("trajectory %s: a tool could not be released: %s", self._id, error)
 
     def result(self) -> TrajectoryResult:
-        """What became of it. RuntimeError while it has not ended."""
+        """Returns the trajectory's result. Raises RuntimeError if it has not ended."""
         if not isinstance(self._decision, Finish):
             raise RuntimeError(f"trajectory {self._id} has not ended")
         failed = self._machine.state is RequestState.FAILED

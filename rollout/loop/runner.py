@@ -23,7 +23,7 @@ from rollout.loop.task import Task
 
 
 class Loop(Protocol):
-    """What plays a trajectory: an `AgentLoop`, or many behind the face of one."""
+    """Plays trajectories: an `AgentLoop`, or many behind one interface."""
 
     async def run(self, task: Task, *, index: int, seed: int | None, attempt: int = 1) -> TrajectoryResult:
         """Ends masked where the service failed, and raises nothing but cancellation."""
@@ -35,21 +35,21 @@ Sink = Callable[[TrajectoryResult, Task], None]
 
 @dataclass(frozen=True, slots=True)
 class RunnerStatistics:
-    """Where a run is."""
+    """Progress of a run."""
 
     planned: int
     """Trajectories to be handed over, if nothing fails or is cut short."""
     running: int
     """Played or scored now."""
     scoring: int
-    """Of those, being scored."""
+    """Running trajectories that are being scored."""
     finished: int
     """Handed over."""
     masked: int
-    """Of those, without a score."""
+    """Finished trajectories without a score."""
     retried: int
     scored_again: int
-    """How often scoring alone was repeated."""
+    """Repetitions of scoring alone."""
     dropped: int
     """Started and not handed over: stragglers, and what a limit of the run ended."""
     groups: int
@@ -84,7 +84,7 @@ class RolloutRunner:
         self._scoring = Scoring(score, timeout_s=score_timeout_s, retries=retries, clock=self._clock)
         self._planned = self._finished = self._masked = self._retried = self._dropped = self._groups = 0
         self._scheduler: GroupScheduler | None = None
-        """Of the run that goes on."""
+        """The scheduler of the run in progress."""
         self._tasks: Sequence[Task] = ()
         self._running: dict[int, asyncio.Task[TrajectoryResult]] = {}
         self._results: dict[int, TrajectoryResult] = {}

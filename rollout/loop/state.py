@@ -16,7 +16,7 @@ from rollout.loop.limits import Limits, StopReason, Usage
 
 
 class RequestState(StrEnum):
-    """Where a trajectory is."""
+    """States of a trajectory."""
 
     PENDING = "pending"
     """Not started."""
@@ -103,7 +103,7 @@ class TrajectoryMachine:
         return CallTools(run, self._limits.time_left_s(self.usage))
 
     def _others_to_run(self, others: int, finals: int) -> int:
-        """How many of a turn's calls may be run beside those of finish tools."""
+        """Number of a turn's calls that may run beside those of finish tools."""
         most = self._limits.max_tool_calls
         return others if most is None else min(others, max(0, most - self.usage.tool_calls - finals))
 
@@ -153,7 +153,7 @@ class TrajectoryMachine:
         return Generate(budget, self._limits.time_left_s(self.usage))
 
     def _cut_off(self) -> StopReason:
-        """Which budget ended a turn that was cut off: a trajectory's limit, or else the turn's own."""
+        """The budget that ended a turn that was cut off: a trajectory's limit, or else the turn's own."""
         lengths = replace(self.usage, turns=0, tool_calls=0, charged_s=0.0)
         return self._limits.reached(lengths) or StopReason.TURN_LENGTH
 

@@ -1,4 +1,4 @@
-"""What a trajectory is asked to do."""
+"""Tasks of trajectories: the prompt, and the data that rewards and tools need."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Where a template's rendering of a whole conversation differs from the pieces that a trajectory is made of. Pure.
+"""Differences between a template's rendering of a whole conversation and the pieces of a trajectory. Pure.
 
 The pieces of a conversation alternate: the prompt, a turn, what stands between it and the next, a turn, and so on. The
-rendering is searched for what stands between turns, in order; what lies in between are the turns as the template has
-them. So a template that rewrites a turn is told from one whose boundaries depend on the history.
+rendering is searched for the boundaries between turns, in order; between those lie the turns as the template has
+them. That tells a template that rewrites a turn from one whose boundaries depend on the history.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _BEFORE, _AFTER = 20, 60
 
 
 class PieceKind(StrEnum):
-    """What a piece of a conversation is; as a difference, which piece is not as it was."""
+    """Kinds of pieces of a conversation; in a difference, the kind of the piece that is not as it was."""
 
     PROMPT = "prompt"
     """Everything before the first turn: a template that changes it when the conversation grows, as one that moves the
     system message."""
     TURN = "turn"
-    """What the assistant said: a template that drops its thinking, or trims it."""
+    """The assistant's text: a template that drops its thinking, or trims it."""
     BETWEEN = "between"
-    """What stands between two turns, with the tools' answers: a template that writes it otherwise in a longer
+    """The text between two turns, with the tools' answers: a template that writes it otherwise in a longer
     conversation."""
 
 
@@ -82,13 +82,13 @@ def align(pieces: Sequence[Piece], whole: str) -> list[Difference]:
 
 
 def common_length(one: str, other: str) -> int:
-    """How many characters two texts have in common at their beginnings."""
+    """Characters of the longest common prefix of two texts."""
     end = min(len(one), len(other))
     return next((i for i in range(end) if one[i] != other[i]), end)
 
 
 def _end_of_turn(whole: str, start: int, turn: str | None, following: str | None) -> int | None:
-    """Where a turn that begins at `start` ends: before the next boundary, at the end when there is none."""
+    """End of a turn that begins at `start`: the next boundary, or the text's end if none follows; None if lost."""
     if following is None:
         return len(whole)
     if turn is not None and whole.startswith(turn + following, start):

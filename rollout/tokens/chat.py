@@ -27,7 +27,7 @@ _ALSO_ENDS = ("<|eom_id|>",)
 
 
 class Rewrites(StrEnum):
-    """What to do about a template that rewrites earlier turns or the prompt, as those that drop earlier thinking."""
+    """Policies for a template that rewrites earlier turns or the prompt, such as one that drops earlier thinking."""
 
     REFUSE = "refuse"
     """Don't load it."""
@@ -47,7 +47,7 @@ class ChatTemplate:
     ) -> None:
         self._tokenizer = tokenizer
         self.findings = probe(tokenizer)
-        """What the template does."""
+        """Result of probing the template."""
         if (problem := _problem(self.findings, rewrites)) is not None:
             raise ChatTemplateError(problem)
         self.conversation: Conversation = self.findings.conversation
@@ -61,7 +61,7 @@ class ChatTemplate:
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """What ends a turn when it is sampled; `end_of_turn` is the first."""
+        """Ids that end a turn when one is sampled; `end_of_turn` is the first."""
         return self._stops
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> tuple[int, ...]:
@@ -88,11 +88,11 @@ class ChatTemplate:
         return ids[1:] if ended else ids
 
     def has_ended(self, ids: Sequence[int]) -> bool:
-        """Whether a sampled turn has its own end; one that stopped at another stop token has not."""
+        """Says whether a sampled turn has its own end; one that stopped at another stop token has not."""
         return bool(ids) and ids[-1] in self._ends
 
     def turn_text(self, ids: Sequence[int]) -> str:
-        """What the assistant said in a sampled turn, without the token that ended it."""
+        """The assistant's text in a sampled turn, without the token that ended it."""
         if ids and ids[-1] in self._stops:
             ids = ids[:-1]
         return self._tokenizer.decode(ids)
@@ -105,7 +105,7 @@ class ChatTemplate:
         return (self._opened if prompt_text is None else opened_thinking(prompt_text)) + text
 
     def drops_old_thinking(self) -> bool:
-        """Whether the template changes earlier turns when another user message follows, as most that think do.
+        """Says whether the template changes earlier turns when another user message follows, as most that think do.
 
         Trajectories here have one question each, so it does not touch them.
         """

@@ -52,10 +52,10 @@ For each function call, return a json object with function name and arguments wi
 
 @dataclass(frozen=True, slots=True)
 class CallRef:
-    """What an answer says of the call that it answers, where the template asks for it."""
+    """An answer's reference to its call, for templates that ask for one."""
 
     name: str = ""
-    """Of the function; empty when the call names none."""
+    """The function's name; empty if the call names none."""
     call_id: str | None = None
     """As the model wrote it; None when it wrote none."""
 
@@ -71,20 +71,20 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class TurnStyle:
-    """How a turn of the assistant is given to the template."""
+    """The form in which the template gets a turn of the assistant."""
 
     calls: bool = False
     """As `tool_calls`, and not as text."""
     arguments_as_text: bool = False
     """The calls' arguments as JSON text, and not as an object."""
     content: str | None = ""
-    """What stands beside `tool_calls`."""
+    """Content beside `tool_calls`."""
     opened: bool = True
     """Thinking that the template itself opens is part of the turn's text."""
 
 
 def opened_thinking(text: str) -> str:
-    """What a text that ends where a turn begins has already written of the turn: `<think>`, or an empty thought."""
+    """Beginning of the next turn that `text` already ends with: `<think>`, or an empty thought; empty if none."""
     found = _OPENED.search(text)
     return found.group() if found else ""
 
@@ -97,7 +97,7 @@ class Conversation:
         self.style = style
         self.start = tuple(start)
         self.has_tools = has_tools
-        """Whether the template has a place for tools."""
+        """Says whether the template has a place for tools."""
         self._probe_tools: Sequence[Mapping[str, Any]] = [PROBE_TOOL] if has_tools else ()
         self.end = self._find_end()
         """Text of the token that ends a turn."""
@@ -126,8 +126,8 @@ class Conversation:
         return self._tokenizer.render(conversation, tools, generate=True)
 
     def rendered_call(self, arguments: Mapping[str, Any], *, as_text: bool) -> str:
-        """What the template writes for a call of the probe tool, up to its answer. ChatTemplateError when it takes no
-        calls. `as_text`: the arguments are given as JSON text."""
+        """The template's text for a call of the probe tool, up to its answer. Raises ChatTemplateError if it takes no
+        calls. `as_text`: passes the arguments as JSON text."""
         call = _call(CallRef(PROBE_NAME), 0, dict(arguments), as_text=as_text)
         turn = {"role": "assistant", "content": self.style.content or "", "tool_calls": [call]}
         before = self._tokenizer.render(self.start, self._probe_tools, generate=True)

@@ -27,7 +27,7 @@ _FRACTION = 0.05
 
 
 class DriftKind(StrEnum):
-    """How a trajectory compares with its conversation, up to where its last turn begins."""
+    """Results of comparing a trajectory with its conversation, up to where its last turn begins."""
 
     EXACT = "exact"
     """The same ids."""
@@ -39,14 +39,14 @@ class DriftKind(StrEnum):
     PROMPT_REWRITTEN = "prompt_rewritten"
     """The template changes the prompt when the conversation grows: a fault, unless `rewrites` is `keep`."""
     BOUNDARY = "boundary"
-    """What stands between turns is not what the template writes there: a fault."""
+    """The stretch between turns is not what the template writes there: a fault."""
     UNREPEATABLE = "unrepeatable"
     """The template refuses the conversation as a whole, or renders its prompt otherwise than before, as one with the
     time of day: nothing can be said."""
 
     @property
     def fault(self) -> bool:
-        """Whether the tokens are not those that the template would give."""
+        """Says whether the tokens are not those that the template would give."""
         return self in (DriftKind.PROMPT_REWRITTEN, DriftKind.BOUNDARY)
 
 
@@ -65,7 +65,7 @@ class DriftCounter:
         """The id of the first trajectory with a fault that loading the template did not find."""
 
     def statistics(self) -> dict[DriftKind, int]:
-        """How many trajectories were of each kind; kinds that did not occur are 0."""
+        """Number of trajectories of each kind; kinds that did not occur are 0."""
         return {kind: self._counts[kind] for kind in DriftKind}
 
     def see(

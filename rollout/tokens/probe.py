@@ -1,4 +1,4 @@
-"""Whether a chat template is append-only, found out by growing a conversation turn by turn.
+"""Finds out whether a chat template is append-only, by growing a conversation turn by turn.
 
 Each rendering is compared with the pieces that a trajectory would hold: the prompt as it was rendered first, the turns
 as they were sampled, and what `Conversation.between` says stands between them. Styles of turns and forms of thinking
@@ -37,7 +37,7 @@ _STYLES = (
 
 
 class Severity(IntEnum):
-    """What a template does to a trajectory, from nothing to what no choice makes exact."""
+    """Effects of a template on a trajectory, from none to one that no choice makes exact."""
 
     NONE = 0
     """Append-only: its rendering of a whole conversation is the trajectory."""
@@ -48,12 +48,12 @@ class Severity(IntEnum):
     TOKENS = 3
     """The tokenizer joins the pieces to other ids than the whole."""
     BETWEEN = 4
-    """What stands between turns depends on the turns before."""
+    """The text between turns depends on the turns before."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkingForm:
-    """How a turn's thinking is written. `text` has the place of what is said after it."""
+    """Form of a turn's thinking. `text` has a place, `{said}`, for what is said after it."""
 
     name: str
     text: str
@@ -71,14 +71,14 @@ _FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What became of one template in its best style."""
+    """Result of probing one template in its best style."""
 
     conversation: Conversation
     form: ThinkingForm
     differences: tuple[tuple[Difference, int], ...] = ()
     """The first of each kind, and with how many turns the conversation had it."""
     tokens: str | None = None
-    """How the tokenizer joins pieces, where it does."""
+    """Report of pieces that the tokenizer joins; None if it joins none."""
 
     @property
     def severity(self) -> Severity:
@@ -185,7 +185,7 @@ def _known(
 
 
 def _joined(tokenizer: Tokenizer, between: str, whole: str) -> str | None:
-    """How the tokenizer joins the last boundary to what is before it; None when it does not."""
+    """Says how the tokenizer joins the last boundary to what is before it; None if it does not."""
     ids, last = tokenizer.encode(whole), tokenizer.encode(between)
     end = ids[len(ids) - len(last) :]
     if end == last or not whole.endswith(between):

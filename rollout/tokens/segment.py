@@ -13,7 +13,7 @@ class SegmentError(FairboxError):
 
 
 class SegmentKind(StrEnum):
-    """Where tokens came from."""
+    """Origins of tokens."""
 
     PROMPT = "prompt"
     """Given before the first turn: system, examples, question. Never trained on."""

@@ -19,7 +19,7 @@ class ChatTemplateError(FairboxError):
 
 
 class Tokenizer(Protocol):
-    """What the token layer needs: text to ids and back, and the model's own rendering of a conversation."""
+    """Interface that the token layer needs: text to ids and back, and the model's own rendering of a conversation."""
 
     @property
     def special_tokens(self) -> Mapping[str, int]:
@@ -69,7 +69,7 @@ class HubTokenizer:
             if token.special or (token.content in named and _is_marker(token.content))
         }
         self.eos_token_ids = _eos_ids(model_dir, self._tokenizer.eos_token_id)
-        """What ends the model's output, by its own generation settings."""
+        """Ids that end the model's output, by its own generation settings."""
 
     @property
     def special_tokens(self) -> Mapping[str, int]:

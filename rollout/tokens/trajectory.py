@@ -72,7 +72,7 @@ class TokenBuilder:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """What the engine is given next."""
+        """Ids that the engine gets next."""
         return tuple(chain.from_iterable(segment.ids for segment in self._segments))
 
     def add_sampled(self, result: GenerationResult) -> None:

@@ -1,4 +1,4 @@
-"""What every tool promises, in the terms of the trajectory that calls it.
+"""The interface of every tool, in the terms of the trajectory that calls it.
 
 Invariants: `execute` answers every call that the model could have made wrong with text for the model and an outcome;
 what the model could not have caused is an InfraError, which never becomes text and never becomes a reward. `create`
@@ -26,11 +26,11 @@ class InfraError(FairboxError):
 
 
 class BranchRefused(FairboxError):  # noqa: N818 - a state of a trajectory or a tool
-    """What was to be branched can't be branched now, or never; the text says what and why. Nothing has changed."""
+    """A trajectory or tool can't be branched now, or never; the text says which and why. Nothing has changed."""
 
 
 class ToolOutcome(StrEnum):
-    """What became of a call."""
+    """Outcomes of a call."""
 
     OK = "ok"
     """It ran and succeeded."""
@@ -55,7 +55,7 @@ class ToolOutcome(StrEnum):
 
     @property
     def ran(self) -> bool:
-        """Whether a program really ran."""
+        """Says whether a program really ran."""
         return self in (
             ToolOutcome.OK,
             ToolOutcome.PROGRAM_ERROR,
@@ -82,9 +82,9 @@ class ToolResponse:
     unshown: Mapping[str, int] = field(default_factory=dict)
     """MIME type -> bytes of what a program displayed and the model does not see: images, HTML."""
     reward: float | None = None
-    """What the tool gives for this call; None where it gives nothing. It is recorded and part of no score by itself."""
+    """The tool's reward for this call; None if it gives none. It is recorded and part of no score by itself."""
     final: bool = False
-    """Whether this call ends the trajectory as `answered`. The answer is recorded, and no turn follows that has it."""
+    """Says whether this call ends the trajectory as `answered`. Its answer is recorded; no turn follows that has it."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ class Tool(ABC):
     """A dataclass of `fairbox.config.setting` fields. A method `validate(path)` may raise ConfigError."""
     default_schema: ClassVar[ToolSchema]
     parallel: bool = True
-    """Whether calls of one trajectory may run at once. If not, the calls of a turn run one after another in their
+    """Says whether calls of one trajectory may run at once. If not, the calls of a turn run one after another in their
     order, beside those of other tools."""
     finishes: bool = False
-    """Whether the model hands its answer over with it. Such calls come before the others of their turn and are run
+    """Says whether the model hands its answer over with it. Such calls come before the others of their turn and are run
     whatever limit is reached; they must cost no more than a check of their arguments."""
 
     def __init__(self, config: Any = None, *, schema: ToolSchema | None = None) -> None:

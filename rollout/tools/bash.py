@@ -33,7 +33,7 @@ MAX_COMMAND_BYTES = 100_000
 _PROGRAM = 'exec 2>&1; if [ -n "$FAIRBOX_WORKSPACE" ]; then cd -- "$FAIRBOX_WORKSPACE" || exit; fi; '
 """In the command's first line, so that bash counts lines as the model does."""
 SEARCHERS = ("rg", "grep", "find", "git", "sed", "awk")
-"""What models use to search and to read, in the order in which they are told of it."""
+"""Programs that models search and read with, in the order in which the tool's description names them."""
 _READING = (
     "Runs a bash command in the repository, which can only be read, and returns its output. Available: {programs}."
 )
@@ -136,7 +136,7 @@ class BashTool(ExecutorTool):
         return await self._run(trajectory_id, program, time_limit_s, show_exit_code=True)
 
     async def _searchers(self) -> list[str]:
-        """Those of SEARCHERS that the executor has. InfraError when it does not say."""
+        """Returns the programs of SEARCHERS that the executor has. Raises InfraError if it does not say."""
         probe = f"for name in {' '.join(SEARCHERS)}; do type -P $name > /dev/null && echo $name; done; true"
         result = (await self._runner().run("schema", probe, self._settings.default_timeout)).result
         if result.exit_code != 0 or result.outcome is not Outcome.FINISHED:

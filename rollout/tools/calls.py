@@ -42,7 +42,7 @@ class ToolCall:
 
     @property
     def ref(self) -> CallRef:
-        """What the chat template is told of the call when it is answered."""
+        """The reference to the call that the chat template gets with the answer."""
         return CallRef(self.name, self.call_id)
 
 
@@ -51,7 +51,7 @@ class MalformedCall:
     """A call that can't be understood."""
 
     problem: str
-    """What is wrong and where, for the model: a clause without a full stop."""
+    """The problem and its place, for the model: a clause without a full stop."""
     raw: str
     """The text from behind the opening mark up to the end of the call."""
     name: str = ""
@@ -59,12 +59,12 @@ class MalformedCall:
 
     @property
     def ref(self) -> CallRef:
-        """What the chat template is told of the call when it is answered."""
+        """The reference to the call that the chat template gets with the answer."""
         return CallRef(self.name)
 
 
 class ToolCallFormat(Protocol):
-    """How a family of models writes its calls. How it is answered is the chat template's business."""
+    """The format in which a family of models writes its calls. The chat template decides how they are answered."""
 
     @property
     def name(self) -> str:
@@ -118,7 +118,7 @@ def read_json(text: str, start: int) -> tuple[Any, int, Exception | None]:
 
 
 def json_problem(error: Exception, text: str, begin: int, end: int, *, cut_off: bool) -> str:
-    """What is wrong with the JSON in `text[begin:end]`. `cut_off`: nothing closes the call."""
+    """Says what is wrong with the JSON in `text[begin:end]`. `cut_off`: nothing closes the call."""
     if not isinstance(error, json.JSONDecodeError):
         return f"its JSON can't be read: {error}" if isinstance(error, ValueError) else "its JSON is nested too deeply"
     if begin >= end:
@@ -149,7 +149,7 @@ def checked_call(value: Any, raw: str, *, arguments_key: str = "arguments") -> T
 
 
 def is_deep(value: Any) -> bool:
-    """Whether lists and objects lie in one another for more than MAX_DEPTH levels."""
+    """Says whether lists and objects lie in one another for more than MAX_DEPTH levels."""
     level = [value]
     for _ in range(MAX_DEPTH):
         inner: list[Any] = []
@@ -161,7 +161,7 @@ def is_deep(value: Any) -> bool:
 
 
 def skip_space(text: str, start: int) -> int:
-    """Where white space that begins at `start` ends."""
+    """End of the white space that begins at `start`."""
     match = _SPACE.match(text, start)
     assert match is not None
     return match.end()

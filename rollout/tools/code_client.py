@@ -1,4 +1,4 @@
-"""How tools reach executor and limiter: leases, attempts, pauses after failures.
+"""Access of tools to executor and limiter: leases, attempts, pauses after failures.
 
 A call waits for a slot of this process, first in, first out, and with the global limit for a lease of the limiter; each
 wait ends by its deadline. After an executor has failed, calls wait a little before they take a lease (`Cooldown`).
@@ -46,7 +46,7 @@ BUCKET = "code"
 _RETRY_AFTER_S = 0.3
 """Before the second attempt."""
 _CALL_ALLOWANCE_S = 30.0
-"""What setting up the sandbox and the way there and back may take beyond queue and program."""
+"""Seconds for setting up the sandbox and the way there and back, beyond queue and program."""
 _ANSWERS = (InvalidRequest, NotFound, SessionNotFound)
 """Errors by which an executor does its job."""
 
@@ -115,7 +115,7 @@ class Cooldown:
 
     @property
     def failures(self) -> int:
-        """How many in a row count."""
+        """Number of failures in a row that count."""
         return self._failures
 
     def succeeded(self) -> None:
@@ -131,7 +131,7 @@ class Cooldown:
         self._failures += 1
 
     def pause(self, now: float) -> float:
-        """How long to wait before the next attempt, seconds."""
+        """Seconds to wait before the next attempt."""
         return max(0.0, self._until - now)
 
 
@@ -210,7 +210,7 @@ class SlotPool:
                     self._keep(slot, held)
 
     def outcome(self, result: ExecutionResult, slot: Slot, began: float, *, fresh: bool = False) -> CodeOutcome:
-        """Of a result that came now, to a call that began then. The executor's queue is a wait."""
+        """The outcome of a result that came now, to a call that began then. The executor's queue is a wait."""
         run_s = self.clock.now() - slot.taken
         queued = result.queue_time_s
         return CodeOutcome(result, slot.taken - began + queued, max(0.0, run_s - queued), fresh)
@@ -245,7 +245,7 @@ class SlotPool:
 
 
 class CodeClient(SlotPool):
-    """What one tool runs its programs and cells at an executor with."""
+    """Runs the programs and cells of one tool at an executor."""
 
     def __init__(
         self, executor: ExecutorClient, config: ExecutorToolConfig, *, limiter: LimiterClient | None, clock: Clock

@@ -73,7 +73,7 @@ class CodeRunner:
     def __init__(self, client: CodeClient) -> None:
         self.client = client
         self._workspaces: dict[str, _Workspace] = {}
-        """Of the trajectories that have one."""
+        """Trajectory id -> its workspace, for trajectories that have one."""
 
     @property
     def sessions(self) -> int:

@@ -55,7 +55,7 @@ class ExecutorToolConfig:
 
     @property
     def needs_executor(self) -> bool:
-        """Whether programs run at fairbox's own executor."""
+        """Says whether programs run at fairbox's own executor."""
         return True
 
     @property
@@ -65,7 +65,7 @@ class ExecutorToolConfig:
 
     @property
     def workspace_read_only(self) -> bool:
-        """Whether programs only read the task's workspace."""
+        """Says whether programs only read the task's workspace."""
         return False
 
     @property

@@ -1,4 +1,4 @@
-"""What tools have in common that run a text at the executor: clients, programs or sessions, answers.
+"""The common part of tools that run a text at the executor: clients, programs or sessions, answers.
 
 Invariants: what the model could not have caused is an InfraError; no output is cut without the text saying so; when the
 block is left, no session of a trajectory is alive. One object serves all trajectories of a process.
@@ -133,7 +133,7 @@ class ExecutorTool(Tool):
 
 
 def text_problem(name: str, text: str) -> str | None:
-    """What keeps an argument from being a program, for the model."""
+    """Says what keeps an argument from being a program, for the model; None if nothing does."""
     if not text.strip():
         return f'the argument "{name}" is empty'
     try:

@@ -30,7 +30,7 @@ class FinishTool(Tool):
     finishes = True
 
     def problem(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with arguments that fit the schema, for the model; None when nothing is."""
+        """Says what is wrong with arguments that fit the schema, for the model; None if nothing is."""
         return None
 
     async def execute(

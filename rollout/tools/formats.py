@@ -1,6 +1,6 @@
-"""Which format a model's tool calls have: named by a setting, or found out from its chat template.
+"""Finds the format of a model's tool calls: named by a setting, or found out from its chat template.
 
-A template that writes calls itself is asked to write one; the format that reads it back is the model's. Where it has no
+A template that writes calls itself is asked to write one; the format that reads it back is the model's. If it has no
 place for tools, the prompt asks for the Hermes format, so that is it. `sglang:NAME` is a parser of sglang, for families
 that have none here.
 
@@ -133,7 +133,7 @@ FORMATS: dict[str, ToolCallFormat] = {
         Llama3Format(),
     )
 }
-"""Those that are read here, by name."""
+"""Formats that this package parses itself, by name."""
 _ARGUMENTS = {"code": "print(1)\nprint('a \"b\" <c>')"}
 
 

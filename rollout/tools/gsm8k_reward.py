@@ -18,7 +18,7 @@ from rollout.tools.schema import ParameterSchema, ToolSchema
 from rollout.tools.text import cut_text
 
 _MOST_CHARS = 1000
-"""Of an answer that the model is shown again."""
+"""Most characters of an answer that the response shows the model again."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Gsm8kRewardConfig:
 class _Submissions:
     ground_truth: str
     worth: float = 0.0
-    """Of the last answer."""
+    """Reward of the last answer."""
 
 
 class _AnswerSchema(ToolSchema):
@@ -62,7 +62,7 @@ class Gsm8kRewardTool(Tool):
     )
     """verl's wording."""
     parallel = False
-    """Whether an answer is better depends on the one before."""
+    """Calls run one after another: whether an answer is better depends on the one before."""
 
     def __init__(self, config: Gsm8kRewardConfig | None = None, *, schema: ToolSchema | None = None) -> None:
         super().__init__(config, schema=schema)
@@ -79,7 +79,7 @@ class Gsm8kRewardTool(Tool):
     async def execute(
         self, trajectory_id: str, arguments: Mapping[str, Any], *, time_limit_s: float | None = None
     ) -> ToolResponse:
-        """What the answer is worth, in verl's words."""
+        """Tells the model the reward of its answer, in verl's words."""
         before, config = self._live[trajectory_id], self.config
         answer = str(arguments["answer"])
         reward = gsm8k_reward(
@@ -97,7 +97,7 @@ class Gsm8kRewardTool(Tool):
         self._live |= dict.fromkeys(branches, self._live[trajectory_id])
 
     async def calc_reward(self, trajectory_id: str) -> float | None:
-        """What the last answer is worth; 0.0 where none was submitted."""
+        """Returns the reward of the last answer; 0.0 if none was submitted."""
         return self._live[trajectory_id].worth
 
     async def release(self, trajectory_id: str) -> None:

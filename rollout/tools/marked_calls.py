@@ -54,14 +54,14 @@ class MarkedFormat:
     stops: tuple[str, ...] = ()
     """Marks beside `opening` and `closing` before which a broken call ends."""
     head: re.Pattern[str] | None = None
-    """What stands before the JSON of arguments, with the groups `name` or `fenced`, and `id`. None, or if it is not
-    there: the JSON has the name itself."""
+    """Text before the JSON of arguments, with the groups `name` or `fenced`, and `id`. If it is None, or not there,
+    the JSON has the name itself."""
     headless: str = ""
-    """What is wrong if the head is not there; empty: nothing."""
+    """Problem of a call without the head; empty if it needs none."""
     lists: bool = False
-    """Whether a list of calls may follow the opening."""
+    """Says whether a list of calls may follow the opening."""
     between: re.Pattern[str] = _SPACE
-    """What may stand between the JSON and the closing mark."""
+    """Text that may stand between the JSON and the closing mark."""
 
     def parse(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall | MalformedCall, ...]:
         """The calls of a turn, in order, at most MAX_CALLS. Never raises."""
@@ -111,7 +111,7 @@ class MarkedFormat:
         return [MalformedCall(problem, raw)]
 
     def _stop(self, text: str, start: int) -> int:
-        """Where a call that can't be read ends."""
+        """End of a call that can't be read."""
         found = (text.find(mark, start) for mark in (self.closing, self.opening, *self.stops) if mark)
         return min((end for end in found if end >= 0), default=len(text))
 

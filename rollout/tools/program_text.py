@@ -1,4 +1,4 @@
-"""What became of a program, as text for the model and as an outcome. Pure."""
+"""The result of a program, as text for the model and as an outcome. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ProgramText:
     outcome: ToolOutcome
     truncated: bool
     total_bytes: int
-    """Of standard output, displayed texts and, where it is shown, standard error."""
+    """Bytes of standard output, displayed texts and, if it is shown, standard error."""
     unshown: Mapping[str, int] = field(default_factory=dict)
     """MIME type -> bytes of displayed forms that are not in the text."""
 
@@ -88,7 +88,7 @@ def _displayed(displays: Sequence[Display]) -> tuple[str, dict[str, int]]:
 
 
 def _compiler(result: ExecutionResult) -> tuple[Output, ...]:
-    """What the compiler said where that is why the program did not run. Its first error matters more than its last."""
+    """The compiler's output, if that is why the program did not run. Its first error matters more than its last."""
     if result.outcome is not Outcome.COMPILE_ERROR or result.compilation is None:
         return ()
     return (result.compilation.stdout, result.compilation.stderr)

@@ -43,13 +43,13 @@ class ToolSpec:
     """One entry of the file, checked."""
 
     path: str
-    """Of the entry, for messages: `tools.yaml: tools[0]`."""
+    """Place of the entry, for messages: `tools.yaml: tools[0]`."""
     kind: type[Any]
     config: Any
     """An instance of the class's `config_type`; for a class of verl's kind a plain mapping."""
     schema: ToolSchema | None = None
     fairbox: bool = True
-    """Whether it is a class of fairbox's kind."""
+    """Says whether it is a class of fairbox's kind."""
 
     def build(self, services: ToolServices) -> Tool:
         """The tool, not entered."""
@@ -104,7 +104,7 @@ async def open_tools(specs: Sequence[ToolSpec], services: ToolServices) -> Async
 
 
 def _resolved(path: Path) -> dict[str, Any]:
-    """What the file says, with interpolations (`${oc.env:NAME}`) filled in."""
+    """Reads the file, with interpolations (`${oc.env:NAME}`) filled in."""
     try:
         resolved = OmegaConf.to_container(OmegaConf.create(read_tree(path)), resolve=True)
     except OmegaConfBaseException as error:

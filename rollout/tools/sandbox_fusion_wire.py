@@ -26,11 +26,11 @@ from fairbox.bounded_json import loads
 COMPILE_S = 30.0
 """Time for compiling, as an executor gives it by default; Python needs none."""
 _ALLOWANCE_S = 10.0
-"""What the sandbox's own queue and the way there and back may take; verl's client allows as much."""
+"""Seconds for the sandbox's own queue and the way there and back; verl's client allows as much."""
 _MARGIN_S = 5.0
 """By which a lease outlives the request that runs under it."""
 LONGEST_TIMEOUT_S = 86_400.0 - COMPILE_S - _ALLOWANCE_S - _MARGIN_S
-"""Of a program: no limiter gives leases for longer than a day."""
+"""Longest timeout of a program, seconds: no limiter gives leases for longer than a day."""
 MOST_CODE = 1 << 20
 """Bytes of a program, as for an executor."""
 MOST_REPLY = 16 << 20
@@ -41,7 +41,7 @@ _MOST_OUTPUT = 1 << 20
 MOST_DETAIL = 300
 """Characters of what a service says of its own failure."""
 _DEPTH, _VALUES = 16, 10_000
-"""Of a reply, whose own fields are some thirty values in three levels."""
+"""Most levels of nesting, and most values, of a reply; its own fields are some thirty values in three levels."""
 _KILLED = 137
 """128 + SIGKILL: what fairbox's gateway has for every limit but time."""
 _LIMITS = (Outcome.MEMORY_LIMIT, Outcome.PROCESS_LIMIT, Outcome.OUTPUT_LIMIT)

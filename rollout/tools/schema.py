@@ -14,7 +14,7 @@ from rollout.tools.text import cut_text
 TYPES = ("string", "integer", "number", "boolean", "array", "object")
 """JSON schema's, but null, which is no argument."""
 _MOST_CHARS = 300
-"""Of a sentence about a wrong argument, which may quote it."""
+"""Most characters of the problem of an argument, which may quote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ToolSchema:
     parameters: Mapping[str, ParameterSchema] = field(default_factory=dict)
     required: tuple[str, ...] = ()
     _checks: Mapping[str, Draft202012Validator] = field(init=False, repr=False, compare=False)
-    """Of each parameter, made once: making them takes ten times as long as asking them."""
+    """Validator of each parameter, made once: making them takes ten times as long as asking them."""
 
     def __post_init__(self) -> None:
         checks = {name: Draft202012Validator(tree) for name, tree in self._properties().items()}
@@ -60,7 +60,7 @@ class ToolSchema:
         return {"type": "function", "function": function}
 
     def problem(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with the arguments, for the model; None when nothing is. Unknown ones are tolerated."""
+        """Says what is wrong with the arguments, for the model; None if nothing is. Unknown ones are tolerated."""
         missing = next((name for name in self.required if name not in arguments), None)
         if missing is not None:
             return _missing(missing)

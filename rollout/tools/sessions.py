@@ -53,17 +53,17 @@ class _EndedByCodeError(Exception):
 
 @dataclass(slots=True)
 class _Held:
-    """What is known of one trajectory."""
+    """State of one trajectory's session."""
 
     trajectory_id: str
     session_id: str = ""
-    """Of the session that lives, as far as it is known; empty: there is none."""
+    """Id of the session that lives, as far as it is known; empty if there is none."""
     request_id: str = ""
-    """Of the session that is being made: attempts to make it share it, so that one is made."""
+    """Id of the request that makes the session: all attempts share it, so that only one session is made."""
     cells: int = 0
     """Cells that ended in this session."""
     ended: bool = False
-    """Whether its own code has ended the session before this one."""
+    """Says whether its own code has ended the session before this one."""
     lost: str = ""
     """Why there is none and will be none."""
     pending: set[asyncio.Task[Any]] = field(default_factory=set)

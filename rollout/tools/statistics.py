@@ -1,6 +1,6 @@
-"""What the calls of a tool are doing, for Prometheus and for people.
+"""Live figures of a tool's calls, for Prometheus and for people.
 
-The toolbox counts each call and takes it for running; a tool that makes its calls wait says so by `set_phase`.
+The toolbox counts each call and takes it for running; a tool whose calls wait reports that with `set_phase`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RECENT = 100
 
 
 class CallPhase(StrEnum):
-    """Where a call is."""
+    """Phases of a call."""
 
     WORKER = "worker"
     """Waiting for a worker of this process."""

@@ -12,7 +12,7 @@ LEAST_CHARS = 16
 
 
 def marker(total_bytes: int) -> str:
-    """What stands where something is left out. `total_bytes` is the size of the whole output."""
+    """Text in the place of what is left out. `total_bytes` is the size of the whole output."""
     return f"[... cut: {total_bytes} bytes in all ...]"
 
 

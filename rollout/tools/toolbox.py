@@ -57,7 +57,7 @@ class Toolbox:
         return [tool.schema.openai() for tool in self._tools.values()]
 
     def statistics(self) -> dict[str, ToolStatistics]:
-        """What the calls of each tool are doing, by its name."""
+        """Live figures of each tool's calls, by the tool's name."""
         return {name: self._boards[name].statistics(sessions=tool.sessions) for name, tool in self._tools.items()}
 
     async def create(self, trajectory_id: str, options: Mapping[str, Mapping[str, Any]]) -> None:
@@ -115,7 +115,7 @@ class Toolbox:
         return [responses.get(index, refused) for index in range(len(calls))]
 
     def finishing(self, calls: Sequence[ToolCall | MalformedCall]) -> int:
-        """How many of the calls are of finish tools."""
+        """Number of the calls that are of finish tools."""
         return sum(map(self._finishes, calls))
 
     def _finishes(self, call: ToolCall | MalformedCall) -> bool:

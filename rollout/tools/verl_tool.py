@@ -32,7 +32,7 @@ _KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwa
 
 
 def is_verl_tool(cls: type[Any]) -> bool:
-    """Whether a class has the methods of verl's BaseTool."""
+    """Says whether a class has the methods of verl's BaseTool."""
     return all(inspect.iscoroutinefunction(getattr(cls, name, None)) for name in _METHODS)
 
 
@@ -124,7 +124,7 @@ class VerlTool(Tool):
 
 
 def _own_schema(tool: Any, path: str) -> ToolSchema:
-    """What the object itself says, where the file says nothing."""
+    """The object's own schema, for a file that has none."""
     found = getattr(tool, "tool_schema", None)
     if found is None and hasattr(tool, "get_openai_tool_schema"):
         found = tool.get_openai_tool_schema()

@@ -25,7 +25,7 @@ from rollout.viewer.screens.base import PromptScreen, Session, ViewerScreen
 from rollout.viewer.screens.lists import CompareScreen, GroupsScreen, SearchScreen, StepsScreen
 
 POLL_S = 0.5
-"""How often a file is looked at for new rows, and the folder for new steps."""
+"""Seconds between two looks at a file for new rows, and at the folder for new steps."""
 
 
 class RowsScreen(ViewerScreen):
@@ -56,7 +56,7 @@ class RowsScreen(ViewerScreen):
         self.following = follow
         self.step = step
         self.complete = False
-        """Whether everything that the file holds by now is shown."""
+        """Says whether everything that the file holds by now is shown."""
         self._filter_text = filter
         self._summary = ""
         self._to_top = False

@@ -13,7 +13,7 @@ from typing import Generic, Literal, TypeVar
 T = TypeVar("T")
 Value = float | str | None | tuple[str, ...]
 Kind = Literal["number", "text", "flag", "read", "extra"]
-"""What a filter can ask of a field: a number is compared by size; a text whole, and of several texts one must match; a
+"""Kinds of fields for filters: a number is compared by size; a text whole, and of several texts one must match; a
 flag is true or false; a `read` one is no fact, so the row is read for it; an extra is a number, a text or a flag, as
 the dump has it."""
 

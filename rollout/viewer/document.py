@@ -15,7 +15,7 @@ from rollout.viewer.columns import number_text
 from rollout.viewer.facts import KNOWN_FIELDS
 
 MAX_BODY_CHARS = 200_000
-"""Of one block; a longer one is cut and says so."""
+"""Most characters of one block; a longer one is cut and says so."""
 _FACTS = """
 score reward_parts tool_rewards turn_rewards stop_reason cause state masked error gts turns attempts timings metrics
 """
@@ -31,7 +31,7 @@ class Block:
     title: str
     body: str
     folded: bool = False
-    """Whether it starts folded."""
+    """Says whether it starts folded."""
 
 
 def blocks_of(record: Mapping[str, Any]) -> list[Block]:
@@ -84,8 +84,8 @@ def _conversation(messages: list[dict[str, Any]], record: Mapping[str, Any]) -> 
 
 
 def _prompt_length(messages: list[dict[str, Any]], record: Mapping[str, Any]) -> int:
-    """How many messages are the prompt's: worked examples in it are turns of the assistant too, so those that the model
-    said are counted from the end."""
+    """Number of messages in the prompt: worked examples in it are turns of the assistant too, so the model's own turns
+    are counted from the end."""
     turns = record.get("turns")
     said = [position for position, message in enumerate(messages) if message.get("role") == "assistant"]
     if isinstance(turns, int) and not isinstance(turns, bool) and 0 <= turns <= len(said):

@@ -82,7 +82,7 @@ class RowFacts:
     path: Path
     """The file, which is the step."""
     offset: int
-    """Of its first byte in the file."""
+    """Position of its first byte in the file."""
     problem: str
     """Why it could not be read; empty for a whole row."""
     prompt_key: int
@@ -152,7 +152,7 @@ def _columns() -> Iterable[Column[RowFacts]]:
 
 
 FIELDS: Mapping[str, Column[RowFacts]] = {each.name: each for each in _columns()}
-"""What filters and columns show, by name."""
+"""Fields that filters and columns show, by name."""
 
 
 def parse_line(data: bytes) -> dict[str, Any] | str:

@@ -47,7 +47,7 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
 }
 _FLAGS: Mapping[str, bool] = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 JUDGED_S = 0.02
-"""How long one `advance()` judges rows, but for the last of them."""
+"""Seconds for which one `advance()` judges rows, the last of them left out."""
 
 
 class FilterError(FairboxError):
@@ -73,7 +73,7 @@ class Filter:
     _terms: tuple[_Term, ...]
 
     def matches(self, facts: RowFacts, read: Read = read_row) -> bool:
-        """Whether a row passes; `read` reads it, and gives a text if it can't be had."""
+        """Says whether a row passes; `read` reads it, and gives a text if it can't be had."""
         return all(term.test(facts, read) for term in self._terms)
 
 
@@ -225,7 +225,7 @@ def _any_of(field: Field, holds: Callable[[object], bool]) -> _Term:
 
 
 def _flag_or_word(name: str) -> _Term:
-    """Of a row whose field of that name is true or false, its value; of any other, whether its text has the word."""
+    """Term of a bare word: the row's field of that name if it is true or false, else whether its text has the word."""
     word = _reading(FIELDS["text"], text_matcher(name))
 
     def test(facts: RowFacts, read: Read) -> bool:

@@ -29,7 +29,7 @@ MAX_OPEN = 8
 """Indexes that are held; one of 100,000 rows takes about 100 MB."""
 SUFFIX = ".jsonl"
 _NO_STEP = "metrics.jsonl"
-"""What `fairbox train` writes beside its folder of steps."""
+"""Name of the file that `fairbox train` writes beside its folder of steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class StepFile:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was there has been read."""
+        """Says whether everything that was there has been read."""
         return self.position + self.waits_for >= self.size
 
     @property

@@ -53,13 +53,13 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class SearchProgress:
-    """What one slice brought."""
+    """Result of one slice of a search."""
 
     hits: tuple[SearchHit, ...]
     percent: int
     """The share of the files that has been read."""
     truncated: bool = False
-    """Whether it ended at `MAX_HITS`."""
+    """Says whether it ended at `MAX_HITS`."""
     problem: str = ""
     """Why a file could not be read."""
 

@@ -1,4 +1,4 @@
-"""What every screen can do: notices, questions, copying, exporting.
+"""Base of every screen: notices, questions, copying, exporting.
 
 Invariant: nothing here reads a file on the loop that draws; what takes longer runs in a thread, a slice at a time, and
 is cancelled when it is superseded or its screen is left.
@@ -33,7 +33,7 @@ _SAME |= {"ctrl+b": "pageup", "ctrl+f": "pagedown"}
 
 @dataclass(frozen=True)
 class Session:
-    """What the screens of one viewer share."""
+    """Objects that the screens of one viewer share."""
 
     folder: DumpFolder
     tokenizer: str | None = None

@@ -97,7 +97,7 @@ class SearchScreen(ViewerScreen):
         super().__init__(session, row_of=lambda hit: hit.row)
         self._text = text
         self.running = True
-        """Whether it still looks."""
+        """Says whether it still looks."""
 
     def on_mount(self) -> None:
         self.title_line(f"find {self._text}")

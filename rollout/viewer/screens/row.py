@@ -62,7 +62,7 @@ class RowScreen(ViewerScreen):
 
     @property
     def showing_tokens(self) -> bool:
-        """Whether the tokens are on the screen."""
+        """Says whether the tokens are on the screen."""
         return self.query_one(ContentSwitcher).current == "tokens"
 
     def action_row(self, rows: int) -> None:

@@ -1,1 +1,1 @@
-"""What the viewer's screens are made of; needs Textual."""
+"""Widgets of the viewer's screens; they need Textual."""

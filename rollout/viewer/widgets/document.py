@@ -46,7 +46,7 @@ class Part(Collapsible):
         self._title.label = Content(visible(self.block.title))  # a tool's name may look like markup
 
     def find(self, pattern: re.Pattern[str] | None) -> bool:
-        """Whether the text is in it; every place is marked."""
+        """Says whether the text is in it; every place is marked."""
         text = self._text.copy()
         for match in pattern.finditer(self.block.body) if pattern is not None else ():
             text.stylize(FOUND, *match.span())

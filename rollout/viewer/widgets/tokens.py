@@ -109,7 +109,7 @@ class TokenView(ScrollView, can_focus=True):
         return Text("  ".join(parts))
 
     def legend(self) -> Text:
-        """What the colours mean."""
+        """Legend: meanings of the colours."""
         if "heat" in self.shown:
             return Text.assemble("p ", *((f" {name} ", style) for name, style in HEATS.items()))
         return Text.assemble(*((f" {name} ", styles[0]) for name, styles in MASK_STYLES.items()))
