@@ -18,7 +18,7 @@ _LOOK_S = 1.0
 
 
 class LeaseDeadline:
-    """That of the box with this number. `handle` is closed."""
+    """Lease deadline of the box with this number. Closes `handle`."""
 
     def __init__(self, handle: int, number: int) -> None:
         address = sys_.map_for_oneself(handle, os.fstat(handle).st_size)

@@ -73,7 +73,7 @@ def main(control_fd: int, *, privileged: bool, bare: bool = False) -> Program:
 
 
 def _take_no_signals_over() -> None:
-    """Resets signals that the server's parent let it ignore (nohup: SIGHUP; a shell's background: SIGINT), for programs.
+    """Resets signals the server's parent let it ignore (nohup: SIGHUP; a shell's background: SIGINT), for programs.
 
     A signal from inside a pid namespace reaches its process 1 only if that has a handler; for SIGINT Python set one.
     """
