@@ -63,9 +63,9 @@ class AdmissionStatistics:
     queued: int
     oldest_wait_s: float
     max_bytes: int
-    """Of memory, for all that runs."""
+    """Bytes of memory for everything that runs."""
     running_bytes: int
-    """That those which run may use together."""
+    """Bytes that the running requests may use together."""
 
 
 @dataclass(eq=False, slots=True)
@@ -93,18 +93,18 @@ class Admission:
         self._max_running = max_running
         self._max_bytes = max_bytes
         self._bytes = 0
-        """That those which run may use."""
+        """Bytes that the running requests may use."""
         self._blocked = False
         """Whether slots are free, and the request whose turn it is waits for memory."""
         self._max_queued = max_queued
         self._weights = weights or {}
         self._free = max_running
         self._lines: dict[str, _Line] = {}
-        """Of the tenants that wait or run."""
+        """Lines of the tenants that have waiting or running requests."""
         self._queued = 0
         self._entered = 0
         self._turn = 0.0
-        """That of whoever started last."""
+        """Turn of the tenant whose request started last."""
         self._mean_s = 1.0
 
     def has_room(self, size: int = 0) -> bool:
@@ -152,7 +152,7 @@ class Admission:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """How many run, how many wait, how many may run."""
+        """Numbers of requests that run, that wait, and that may run."""
         return self._max_running - self._free, self._queued, self._max_running
 
     def statistics(self, now: float) -> AdmissionStatistics:

@@ -17,7 +17,7 @@ Run = TypeVar("Run")
 Result = TypeVar("Result")
 
 _ENTRY_BYTES = 512
-"""What an entry costs beside its result; counted, so that many small results are bounded too."""
+"""Bytes that an entry costs beside its result; counted, so that many small results are bounded too."""
 
 
 class IdReused(Exception):  # noqa: N818 - a decision

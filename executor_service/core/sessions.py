@@ -1,4 +1,4 @@
-"""What is said of sessions: why one ended, and why a call about one is refused."""
+"""Exceptions and reasons of sessions: why one ended, and why a call about one is refused."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ class Ended:
     """Why a session has ended."""
 
     reason: str
-    """Follows `session ID `: `was deleted`."""
+    """Reason, phrased to follow "session ID ", e.g. "was deleted"."""
     cause: Cause = Cause.INFRA

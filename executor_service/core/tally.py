@@ -1,4 +1,4 @@
-"""What became of the requests of a server, counted since its start, in the form that Prometheus reads.
+"""Counts of what became of a server's requests since its start, in the form that Prometheus reads.
 
 Invariants: each run is counted once, as ended or as refused; joined and repeated calls are not runs; at most
 `max_tenants` tenants have counts of their own, those that came first, and all others are one.
@@ -65,7 +65,7 @@ class RunTally:
         self._tenants = _counter("tenant_executions", "Runs by tenant.", "tenant")
         self._known_tenants: set[str] = set()
         self._queue_s = _histogram("queue_seconds", "Time in queues.")
-        """Of the limiter's queue too, where the server waited in it."""
+        """Includes the time in the limiter's queue, if the server waited in it."""
         self._setup_s = _histogram("setup_seconds", "Time to set the sandbox up and to bind the lease.")
         self._run_s = _histogram("run_seconds", "Wall time of programs.")
         self._peak_bytes = _histogram("peak_memory_bytes", "Most memory of programs, where it is known.", _BYTES)

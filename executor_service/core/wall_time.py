@@ -19,8 +19,8 @@ _SHORTEST_S = 0.01
 
 @dataclass(slots=True)
 class WallTime:
-    """What began at `began` may take `limit_s`. `waited_s` asks its init how long it has waited for a processor, for so
-    many seconds; 0 if that is not known in time."""
+    """Wall time of what began at `began` and may take `limit_s`. `waited_s(timeout_s)` asks its init how long it has
+    waited for a processor, in seconds; 0 if that is not known in time."""
 
     clock: Clock
     limit_s: float

@@ -18,7 +18,7 @@ _MOST_EACH = 2
 _MOST_WAITING = 1000
 """Preparations of a tenant that wait."""
 _WAITING_BYTES = 256 << 20
-"""Of a tenant's bundles that wait, which are in memory."""
+"""Most bytes of a tenant's waiting bundles, which are in memory."""
 
 
 class TooManyPreparations(Exception):  # noqa: N818 - a decision
@@ -30,7 +30,7 @@ class TooManyPreparations(Exception):  # noqa: N818 - a decision
 
 
 class StoreFull(Exception):  # noqa: N818 - a decision
-    """What is held leaves no room for one more workspace."""
+    """The workspaces in use leave no room for one more."""
 
     def __init__(self, needed: int, held: int, most: int) -> None:
         super().__init__(f"the workspace needs {needed} bytes; those in use hold {held} of {most} (workspace_bytes)")

@@ -1,6 +1,6 @@
-"""What is answered instead of a result: SandboxFusion's statuses and the shape of its bodies. Pure.
+"""Answers in place of a result: SandboxFusion's statuses and the shape of its bodies. Pure.
 
-422 names each bad field, 504 says that the work was not done and may be asked for again, everything else is one
+422 names each bad field, 504 says that the work was not done and that the client may ask again, everything else is one
 sentence in `detail`. No body holds a traceback, and none echoes more than a few hundred characters of what was sent.
 """
 
@@ -20,7 +20,7 @@ _MAX_ECHO = 400
 _AT_ONCE = 256 << 10
 """Characters of a text that are made in one piece: some milliseconds where all are escaped."""
 _NESTED = 5
-"""How deep texts of programs lie in a reply: those of a notebook's cells' displays."""
+"""Depth of programs' texts in a reply; the deepest are the displays of a notebook's cells."""
 
 
 class Refused(Exception):  # noqa: N818 - a fact about the request
@@ -107,7 +107,7 @@ def value_error(message: str, *loc: str) -> dict[str, Any]:
 
 
 def unacceptable(errors: FieldErrors, names: Mapping[str, str]) -> Unacceptable:
-    """What the executor found wrong, with the names of this interface (`names`: field of ours -> field of theirs)."""
+    """The executor's field errors, in the names of this interface (`names`: executor's field -> SandboxFusion's)."""
     words = [(error.field.partition("[")[0], error.problem) for error in errors.errors]
     fields = [(names.get(word, word), problem) for word, problem in words]
     return Unacceptable([value_error(f"{field} {problem}", field) for field, problem in fields])

@@ -75,7 +75,7 @@ def extract_incomplete_fenced_code(completion: str) -> list[CodeBlock]:
 
 
 def extract_heuristic_code(completion: str, language: str = "") -> list[CodeBlock]:
-    """What looks like code of `language` in plain text."""
+    """Returns what looks like code of `language` in plain text."""
     lines = [line for line in completion.split("\n") if line.strip()]
     text = "".join(line + "\n" for line in lines)
     if language == "python":
@@ -120,6 +120,6 @@ def all_blocks(completion: str, language: str) -> list[CodeBlock]:
 
 
 def best_code(blocks: list[CodeBlock], language: str | None = None) -> str:
-    """Of the blocks of the highest priority, the first in `language`, else the first."""
+    """Code of the highest priority: the first block in `language`, else the first; empty if there are no blocks."""
     best = max(blocks, key=lambda block: (block.priority, block.language == language), default=None)
     return best.code if best else ""

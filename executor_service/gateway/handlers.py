@@ -1,6 +1,6 @@
-"""What each path answers: reads the body, checks it, has it done, returns the reply.
+"""Handlers of the paths: each reads the body, checks it, has the work done, and returns the reply.
 
-Invariant: nothing that a client sends is unfolded, parsed or looked through on the event loop if it is long.
+Invariant: nothing long that a client sends is decompressed, parsed or searched on the event loop.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _STATUSES = {
     "504": "Not done, for reasons that are not the program's; ask again.",
 }
 _DEPTH, _VALUES = 64, 200_000
-"""Of a body: 10,000 cases have some 50,000 values."""
+"""Most levels and values of a body: 10,000 cases have some 50,000 values."""
 _UNFOLD = 64 << 10
 """Bytes of a compressed body that are made at a time."""
 _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -202,7 +202,7 @@ def _posted(
 
 
 def _unfolded(data: bytes, encoding: str, most: int) -> bytes:
-    """What was compressed, of at most so many bytes."""
+    """Decompresses a body; refuses one of more than `most` bytes, and one that is not what `encoding` says."""
     if encoding not in _WINDOWS:
         raise BadRequest(f"Content-Encoding is {encoding[:50]!r}, must be {' or '.join(_WINDOWS)}, or not be set")
     unfolding, found, size = zlib.decompressobj(_WINDOWS[encoding]), [], 0

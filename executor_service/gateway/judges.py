@@ -25,7 +25,7 @@ Row = dict[str, Any]
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text"}
 _MAX_CASES = 10_000
 _DEPTH, _MAX_VALUES = 64, 200_000
-"""Of columns that are JSON as text; the values are those of all rows of a request."""
+"""Most levels and values of columns that are JSON as text; the values are those of all rows of a request."""
 _left: ContextVar[list[int]] = ContextVar("values that rows may still hold")
 _INSERT = "#<INSERT>"
 _PRELUDE = """import collections, copy, datetime, functools, hashlib, heapq, itertools
@@ -37,7 +37,7 @@ try:
 except ImportError:
     pass
 """
-"""What HumanEval solutions take for granted."""
+"""Imports that HumanEval solutions take for granted."""
 _HINTS = {
     "en": "Write a complete program in {language}. It reads from standard input and writes to standard output.",
     "zh": "请用 {language} 编写一个完整的程序，从标准输入读取数据，并将结果写到标准输出。",
@@ -57,7 +57,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """How a completion is judged: it is accepted when all cases pass."""
+    """Code of a completion and its cases: it is accepted if all cases pass."""
 
     code: str
     cases: tuple[Case, ...]

@@ -43,7 +43,7 @@ def run_code_reply(result: ExecutionResult, asked: Sequence[str]) -> Json:
 
 
 def reply_of(result: ExecutionResult, asked: Sequence[str], *, success: bool, **parts: object) -> Json:
-    """What both kinds of replies have, with `parts`, which one of them has."""
+    """Returns the fields that both kinds of replies have, with `parts`, which only one of them has."""
     files, left_out = _files_of(result, asked)
     return {
         "status": "Success" if success else "Failed",

@@ -29,18 +29,18 @@ WORK_FOLDER = "/sandbox/"
 GRACE_S = 10.0
 """Clients wait for compile_timeout + run_timeout + this."""
 _REPLY_S = 2.0
-"""Of that, what set-up, killing and the way back may take."""
+"""Seconds of that for set-up, killing and the way back."""
 _SHORTEST_QUEUE_S = 1.0
 _IGNORED = "IGNORE_THIS_FILE"
 """A file with this in its name is a placeholder of some data sets."""
 _MIB = 1 << 20
 _MOST_MIB = 1 << 43
-"""What fits into the executor's field; far above every maximum, so that it is refused there."""
+"""Most MiB that fit into the executor's field; far above every maximum, so that the executor refuses them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long a request may take, from its arrival."""
+    """Seconds that a request may take, from its arrival."""
 
     queue_s: float
     """In queues: so short that its program can still use all its time."""

@@ -1,7 +1,7 @@
-"""What clients of SandboxFusion send, with its names, defaults and coercions.
+"""Requests of SandboxFusion's clients, with its names, defaults and coercions.
 
-Unknown fields are ignored; numbers may come as text, as pydantic allows. Two things are stricter than there: text has
-to be valid Unicode, and numbers finite. One is laxer: without a language it is python.
+Unknown fields are ignored; numbers may come as text, as pydantic allows. Two rules are stricter than SandboxFusion's:
+text has to be valid Unicode, and numbers finite. One is laxer: the language defaults to python.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from executor_service.validation import MAX_CODE
 
 M = TypeVar("M", bound=BaseModel)
 _MOST_ENTRIES, _MOST_ROWS = 1024, 10_000
-"""Of a list or an object that a client sends."""
+"""Most entries of a list or an object that a client sends, and most rows."""
 
 
 def _unicode(value: str) -> str:
@@ -96,7 +96,7 @@ class RunJupyterRequest(_RunRequest):
 
 
 class TestConfig(_Request):
-    """How a completion is judged. The rows come with the request: this server has no data of its own."""
+    """Settings for judging a completion. The rows come with the request: this server has no data of its own."""
 
     __test__ = False
 

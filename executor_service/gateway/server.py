@@ -30,7 +30,7 @@ _OPEN = ("/v1/ping", "/")
 _BODIES_AT_ONCE = 16
 """Bodies of the largest size that are held in memory at once; many more of the usual size fit."""
 _MAX_BODY_BYTES = 32 << 20
-"""Of one request."""
+"""Largest body of one request."""
 _LAST_CALLS_S = 2.0
 """Handlers that still run when the server is stopped get so long."""
 _LOG = logging.getLogger("executor_service.gateway")

@@ -72,7 +72,7 @@ def _same_line(printed: str, expected: str) -> bool:
 
 
 _CASES_AT_ONCE = 4
-"""Of one submission, so that a problem with hundreds of cases does not fill the queue."""
+"""Cases of one submission that run at once: a problem with hundreds of them does not fill the queue."""
 _USUAL_OUTPUT = 100_000
 """Expected outputs up to this fit into the default limit, with room for what is wrong."""
 _EXTRACTION = Path(extraction.__file__).read_bytes()

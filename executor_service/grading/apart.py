@@ -33,7 +33,7 @@ LIMITS = Limits(
     return_bytes=0,
     compile_time_s=1.0,
 )
-"""Of one comparison. The largest values take 15 s of CPU time and less than 1 GiB."""
+"""Limits of one comparison. The largest values take 15 s of CPU time and less than 1 GiB."""
 _EXPECTED, _ACTUAL = "expected", "actual"
 _CODE = b"from executor_service.grading.apart import main\nmain()\n"
 _SOURCES = (
@@ -46,12 +46,12 @@ _MOST_SPACE = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a candidate printed or returned, and what it should have been."""
+    """A candidate's output or return value, and the expected one."""
 
     expected: bytes
-    """Text of a value that was found good, where it is one."""
+    """Expected output, or text of a value that was found good."""
     actual: bytes
-    """What the process of a function sent, where there is one."""
+    """Printed output; if `is_value`, what the function's process sent."""
     comparison: Comparison
     tolerance: Tolerance
     is_value: bool = False
@@ -105,7 +105,7 @@ def _sources() -> tuple[InputFile, ...]:
 
 
 def main() -> None:
-    """What `Answer.program` runs."""
+    """Runs as `Answer.program`: compares, and prints the finding as JSON."""
     comparison, tolerance, is_value, tuples_are_lists = json.loads(sys.argv[1])
     expected, actual = (Path(name).read_bytes() for name in (_EXPECTED, _ACTUAL))
     found = Answer(expected, actual, Comparison(comparison), Tolerance(*tolerance), is_value, tuples_are_lists).judge()
@@ -113,7 +113,7 @@ def main() -> None:
 
 
 def finding_of(run: ExecutionResult) -> Finding:
-    """What a run of `Answer.program` has found."""
+    """Returns what a run of `Answer.program` has found."""
     if run.cause is Cause.INFRA:
         return Finding(Verdict.ERROR, Cause.INFRA, f"The answer could not be compared: {run.message}")
     if run.outcome is not Outcome.FINISHED:

@@ -27,7 +27,7 @@ _WRONG_CODES = (1, 2, 4, 8)
 """testlib: wrong answer, presentation error, too much output, unexpected end of file."""
 _FAILED_CODE = 3
 _VERDICT = ".verdict"
-"""Where a checker in Python says its verdict."""
+"""File that a checker in Python writes its verdict to."""
 _VERDICT_BYTES = 64
 _RUNS_CHECKER = f"""\
 def main():
@@ -136,7 +136,7 @@ def _check_room(found: list[FieldError], program: RunRequest, cases: Sequence[ob
 
 
 def new_token(checker: RunRequest) -> str:
-    """What one run of the checker says with its verdict; empty where it has no way to say it."""
+    """Token that one run of the checker returns with its verdict; empty if the run can't return it."""
     return secrets.token_hex(16) if checker.return_paths else ""
 
 
@@ -148,7 +148,7 @@ def check_request(checker: RunRequest, case: StdioCase, output: bytes, token: st
 
 
 def judge_check_run(check: ExecutionResult, token: str) -> Finding | None:
-    """What a run of the checker says; None: it failed. Its exit code counts alone where it was given no `token`."""
+    """Returns what a run of the checker says; None: it failed. Without a `token` its exit code alone counts."""
     if check.cause is Cause.INFRA:
         return Finding(Verdict.ERROR, Cause.INFRA, f"The checker could not be run: {check.message}")
     if token and [file.content for file in check.files] != [f"{token} {check.exit_code}".encode()]:

@@ -16,7 +16,7 @@ from executor_service.grading.model import Comparison, Tolerance
 from executor_service.grading.values import Tree
 
 TOLERANCE = Tolerance()
-"""Where a request has none."""
+"""Tolerance of requests that set none."""
 _PIECES = re.compile(rb"[^\S\n]+|\S+")
 _WHOLE = re.compile(rb"[+-]?[0-9]{1,400}")
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,4})?")

@@ -17,7 +17,7 @@ from executor_service.sandbox.inside.values import decode
 
 
 class VerifyStyle(StrEnum):
-    """How a candidate is checked."""
+    """Ways to check a candidate."""
 
     STDIO = "STDIO"
     """A program: standard input in, standard output compared."""
@@ -30,7 +30,7 @@ class VerifyStyle(StrEnum):
 
 
 class Comparison(StrEnum):
-    """How two outputs are compared."""
+    """Ways to compare two outputs."""
 
     EXACT = "EXACT"
     """Byte for byte; values with ==."""
@@ -42,7 +42,7 @@ class Comparison(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far two numbers may be apart with Comparison.FLOAT: by one of the two, whichever allows more."""
+    """Greatest difference of two numbers with Comparison.FLOAT: whichever of the two bounds allows more."""
 
     absolute: float = 1e-6
     relative: float = 1e-6
@@ -67,7 +67,7 @@ class Checker:
 
 
 class Verdict(StrEnum):
-    """What is said of one case."""
+    """Verdicts that one case can get."""
 
     PASSED = "PASSED"
     """The candidate is right."""
@@ -132,7 +132,7 @@ class CaseResult:
     verdict: Verdict
     cause: Cause
     execution: ExecutionResult | None = None
-    """What became of the candidate in this case; None where it was not started."""
+    """Run of the candidate in this case; None if it was not started."""
     actual: bytes | None = None
     """For FUNCTION: the value that it returned, as the text of `grading.values`; None where there is none to show."""
     message: str = ""
@@ -156,12 +156,12 @@ class VerifyResult:
     cause: Cause
     """INFRA when any case is, else TASK when any case is, else POLICY."""
     compilation: Compilation | None = None
-    """What the compiler said, where the language compiles. Those of the cases repeat it without its output."""
+    """The compiler's result, if the language compiles. The executions of the cases repeat it without its output."""
     deduplicated: bool = False
 
     @property
     def passed(self) -> int:
-        """How many passed."""
+        """Number of cases that passed."""
         return sum(case.passed for case in self.cases)
 
     @property

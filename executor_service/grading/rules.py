@@ -25,7 +25,7 @@ _LONG_INT = re.compile(rb'\["i", "[-+0-9a-fA-FxX_ ]{3572,}"')
 
 
 class Status(StrEnum):
-    """What the checker says of a case or a test."""
+    """Statuses that the checker gives a case or a test."""
 
     PASSED = "passed"
     """Nothing was raised."""
@@ -135,7 +135,7 @@ def aggregate(cases: Sequence[CaseResult]) -> VerifyResult:
 
 
 def _compilation(cases: Sequence[CaseResult]) -> Compilation | None:
-    """Of those of the cases, which have one source: the first that failed, else the one that was not cached."""
+    """Compilation of the cases' one source: of theirs the first that failed, else the one that was not cached."""
     found = [case.execution.compilation for case in cases if case.execution and case.execution.compilation]
     return min(found, key=lambda each: (each.outcome is Outcome.FINISHED, each.cached), default=None)
 

@@ -24,9 +24,9 @@ MAX_STDIN = 64 << 20
 MAX_ID = 128
 MAX_NODE_ID = 4096
 MAX_ARGUMENTS = 1024
-"""Of one call."""
+"""Most arguments of one call."""
 MAX_VALUES_BYTES, MAX_VALUES_PARTS = 32 << 20, 4 * MAX_NODES
-"""Of all calls of a request together."""
+"""Most bytes and parts of the values of all calls of a request together."""
 MAX_PROBLEMS = 16
 """Problems of cases that are named; the rest is counted."""
 MODULE_FILE = "solution.py"
@@ -94,7 +94,7 @@ def _few(found: list[FieldError], request: pb.VerifyCodeRequest) -> None:
 def _program(
     found: list[FieldError], request: pb.VerifyCodeRequest, installed: Collection[str], policy: LimitPolicy
 ) -> RunRequest | None:
-    """What the request says of the candidate, checked as any program is."""
+    """Returns the candidate of the request, checked as any program is; None if `found` says what is wrong."""
     execution = pb.ExecuteCodeRequest(
         code=request.code,
         language=request.language,

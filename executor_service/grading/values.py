@@ -58,7 +58,7 @@ _SCALARS: dict[str, Callable[[str], object]] = {"i": lambda digits: int(digits, 
 """By its tag, what tells that a scalar is well-formed."""
 _CONTAINERS = frozenset("ltezd")
 _TAGGED = re.compile(r'[ \t\n\r]{0,100}+\[[ \t\n\r]{0,100}+"([a-z])"[ \t\n\r]{0,100}+,')
-"""How an array nearly always begins."""
+"""Pattern of how an array nearly always begins."""
 _REFERENCES = {"o": "an object of the candidate", "r": "a type", "x": "an exception class"}
 
 
@@ -99,7 +99,7 @@ class _Value(Reader):
                 self.word()
 
     def _tagged(self, tag: str, depth: int, hashed: bool) -> None:
-        """What follows the tag of an array and its comma."""
+        """Reads what follows the tag of an array and its comma."""
         if tag in _REFERENCES:
             raise Malformed(f"{_REFERENCES[tag]} is not plain data")
         if hashed and tag in ("l", "e", "d"):
@@ -117,7 +117,7 @@ class _Value(Reader):
         self.expect("]")
 
     def _items(self, depth: int, *, hashed: bool) -> int:
-        """How many there are."""
+        """Reads an array of values and returns how many there are."""
         self.expect("[")
         if self.takes("]"):
             return 0

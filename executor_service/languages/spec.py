@@ -1,4 +1,4 @@
-"""What an entry for a language says: files, commands, environment, and what its toolchain needs of the sandbox.
+"""The entry for a language: files, commands, environment, and what its toolchain needs of the sandbox.
 
 In the words of commands and the values of variables, `{...}` stands for what only a machine or a request knows:
 
@@ -45,13 +45,13 @@ class Needs:
 COMPILER_NEEDS = Needs(
     memory_bytes=1024 * _MIB, processes=128, open_files=512, file_bytes=128 * _MIB, disk_bytes=512 * _MIB
 )
-"""Of most compilers, with room. A program's own limits say nothing about its compiler: 64 MiB for a small C++ program
-is reasonable, and its compiler takes three times that."""
+"""Needs of most compilers, with room. A program's own limits say nothing about its compiler: 64 MiB for a small C++
+program is reasonable, and its compiler takes three times that."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageSpec:
-    """How programs of one language are compiled and run. Commands run in the work folder."""
+    """Recipe for compiling and running programs of one language. Commands run in the work folder."""
 
     name: str
     """As requests call it."""
@@ -91,7 +91,7 @@ class LanguageSpec:
     compiler_needs: Needs = COMPILER_NEEDS
     """The compiler gets at least this."""
     install: str = ""
-    """What to install, for people: Debian packages or a source."""
+    """Debian packages to install, or a source of the toolchain, as text for people."""
     profile: str = ""
     """Runtime profile whose workers run the program themselves, without `run`; empty: the command is started."""
 
@@ -107,7 +107,7 @@ class LanguageSpec:
         return fill(self.file_name, {"name": self.program_name(code)})
 
     def source(self, code: bytes) -> bytes:
-        """What is written to that file."""
+        """Returns the bytes to write to the program's file."""
         prefix = self.prefix.encode()
         if self.left_alone and re.search(self.left_alone.encode(), code, re.MULTILINE):
             return code

@@ -109,7 +109,7 @@ _BABEL = """module.exports = {
 };
 """
 _JUNIT = "/usr/share/java/junit-platform-console-standalone.jar"
-"""Where Debian's package puts the launcher with all that it needs."""
+"""Launcher with all that it needs, where Debian's package puts it."""
 
 SUITES = (
     LanguageSpec(

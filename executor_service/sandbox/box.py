@@ -40,7 +40,7 @@ wait has no end; it is said once in so many seconds."""
 _SWEEPS, _SWEEP_S = 50, 0.1
 
 Message = tuple[dict[str, Any], list[int]]
-"""What an init says, and the descriptors that came with it."""
+"""Message of an init, and the descriptors that came with it."""
 
 
 class Box:
@@ -66,7 +66,7 @@ class Box:
         self.groups: RunGroups | None = None
         self.counts_processes = False
         self.streams: list[int] = []
-        """Of the worker that waits: its socket, stdout, stderr. Whoever takes the box closes them."""
+        """Socket, stdout and stderr of the worker that waits. Whoever takes the box closes them."""
         self.failure: SandboxFailure | None = None
         """Why it is gone, where its init said so."""
         self._host = host
@@ -125,7 +125,7 @@ class Box:
                 self._control.send(json.dumps({**order, "use": use}).encode())
 
     async def hear(self) -> Message | None:
-        """What the init says next about this use; None: it is gone. One listens at a time."""
+        """Returns the init's next message about this use; None: the init is gone. One task listens at a time."""
         while not self._messages:
             if self._gone:
                 return None

@@ -188,7 +188,7 @@ class Boxes:
         return self._shelves[name].template is not None
 
     def packages(self, name: str) -> tuple[str, ...]:
-        """What a profile has loaded; empty before it is loaded, and without what is not installed."""
+        """Packages that a profile has loaded; empty before it is loaded, and without those that are not installed."""
         template = self._shelves[name].template
         if template is None:
             return ()
@@ -196,7 +196,7 @@ class Boxes:
 
     @property
     def level(self) -> IsolationLevel:
-        """What separates those who use them."""
+        """Isolation between the users of the boxes."""
         return self._host.level
 
     def statistics(self) -> Mapping[str, PoolStatistics]:
@@ -394,7 +394,7 @@ class _Taken:
 
 
 def _refuse(shelf: _Shelf, failure: SandboxFailure) -> None:
-    """Those who wait are told why, and need not wait any longer."""
+    """Raises the failure in all takers that wait, so that they need not wait any longer."""
     for waiting in shelf.takers:
         if not waiting.done():
             waiting.set_exception(failure)

@@ -40,7 +40,7 @@ class Channel:
         self._control = control
         self._most, self._most_head = most, most_head
         self._came = bytearray()
-        """What is no frame yet, or comes behind `_next`."""
+        """Bytes that are no frame yet, or come behind `_next`."""
         self._large: tuple[dict[str, Any], BytesIO] | None = None
         """A frame of which `_missing` bytes have not come; what came of it is given away without a copy."""
         self._missing = 0

@@ -32,7 +32,7 @@ _LANDLOCK_BRINGS = {
     5: "requests to devices, of which programs have five that obey none",
     6: "signals, which the init of the box sends for programs, and abstract sockets, for which there are no sockets",
 }
-"""What each version knows beyond those before, and what is instead of it."""
+"""Version of Landlock -> what it knows beyond those before, and what stands in for that."""
 _FIRST_LANDLOCK = (5, 13)
 _OLDEST_KERNEL = (5, 12)
 """The first with mount_setattr."""
@@ -77,20 +77,20 @@ class Finding:
     sentence: str
     """Why, and with which values."""
     remedy: str = ""
-    """What changes the answer: a command, a profile, a setting."""
+    """Command, profile or setting that changes the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Obstacle:
-    """What keeps a level from working."""
+    """One cause that keeps a level from working."""
 
     cause: str
     remedy: str
     """Outside of containers; in one for which there is no option: on the machine that it runs on."""
     option: str = ""
-    """Of `docker run`; a pod has a setting for each."""
+    """Option of `docker run`; a pod has a setting for each."""
     podman: str = ""
-    """Of `podman run`, if it differs."""
+    """Option of `podman run`, if it differs."""
     here: bool = False
     """Whether the remedy is one inside of a container too."""
 
@@ -335,7 +335,7 @@ def _of_memory(machine: Machine) -> Iterator[Finding]:
 
 
 def _limits(machine: Machine, level: IsolationLevel) -> Iterator[Finding]:
-    """How well each limit is held at a level that works."""
+    """Judges how well each limit is held at a level that works."""
     bare, groups = level is IsolationLevel.LANDLOCK, _groups(machine)
     shared = bare and not machine.root
     for limit, controller, otherwise in (

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "fairbox-"
 LEAF = "fairbox-server"
-"""Where the server moves itself, and what else was in its group."""
+"""Group that the server moves itself to, with all else that was in its own group."""
 _INITS = "inits"
 _CONTROLLERS = ("memory", "pids", "cpu")
 _FIRST = "10000"
@@ -88,7 +88,7 @@ class RunGroups:
     resets: bool
 
     def files(self) -> Groups:
-        """What the init of the box and its workers read and write."""
+        """Paths of the files that the init of the box and its workers read and write."""
 
         def file(name: str) -> str:
             path = self.folder and self.folder / name
@@ -162,7 +162,7 @@ def _below_root(path: str) -> Path:
 
 
 def _mounted() -> tuple[Path, str]:
-    """Where version 2 is mounted, and which group is the root there."""
+    """Mount point of version 2, and the group that is the root there."""
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
         about, _, kind = line.partition(" - ")
         if kind.startswith("cgroup2 "):

@@ -1,4 +1,4 @@
-"""What this machine offers to sandboxes, found out once when the server starts.
+"""Means that this machine offers to sandboxes, found out once when the server starts.
 
 Invariants: what a program can see of the host is this list and nothing else; the interpreter is visible under its own
 path, because virtual environments and compiled modules remember it.
@@ -27,7 +27,7 @@ from fairbox.clock import MonotonicClock
 from fairbox.errors import ConfigError
 
 WORK_FOLDER = "/sandbox"
-"""Where a program runs: its home, its current folder, and where its files are."""
+"""Folder that a program runs in: its home and its current folder, which has its files."""
 MAIN_FILE = "main.py"
 """The file of a Python program."""
 _TOP = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin")
@@ -49,7 +49,7 @@ _HOSTS = "127.0.0.1 localhost\n::1 localhost\n127.0.0.1 sandbox\n"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """How sandboxes are made on this machine."""
+    """Means and settings for making sandboxes on this machine."""
 
     privileged: bool
     """True: distinct uids by root. False: user namespaces."""
@@ -70,7 +70,7 @@ class Host:
     nice: int = 0
     """Added to the niceness of programs, so that they never starve the server."""
     tools: Mapping[str, str] = field(default_factory=dict)
-    """What stands for `{...}` in the commands of languages: `python`, and every tool that was found."""
+    """Name -> path that stands for `{name}` in the commands of languages: `python`, and every tool that was found."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Language -> why its tools are not there."""
     store: str = ""
@@ -78,7 +78,7 @@ class Host:
     landlock: int = 0
     """Version of Landlock to go by; 0: there is none."""
     kills: KernelKills = field(default_factory=lambda: KernelKills(MonotonicClock()), compare=False)
-    """Of the kernel, for want of memory."""
+    """The kernel's kills for want of memory."""
 
     def killed_outside(self, facts: Mapping[str, Any], number: int, wall_s: float) -> int:
         """Processes of a use that the kernel killed, though it had not used too much memory. `facts`: what its init

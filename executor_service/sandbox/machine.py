@@ -29,18 +29,18 @@ CAPABILITIES = {
     "CAP_NET_ADMIN": 12,
     "CAP_SYS_ADMIN": 21,
 }
-"""Those that a server needs as root, with their numbers."""
+"""Capabilities that a server needs as root, with their numbers."""
 MAX_USER_NAMESPACES = "user.max_user_namespaces"
 USERNS_CLONE = "kernel.unprivileged_userns_clone"
 APPARMOR_USERNS = "kernel.apparmor_restrict_unprivileged_userns"
 SYSCTLS = (MAX_USER_NAMESPACES, USERNS_CLONE, APPARMOR_USERNS)
-"""What restricts user namespaces; the last two exist on some distributions alone."""
+"""Settings that restrict user namespaces; only some distributions have the last two."""
 _HARMLESS = "/proc/sys/fs/binfmt_misc"
 """A mount that covers nothing: what is below it is always empty."""
 
 
 class Where(StrEnum):
-    """What this process is in: no container that is known, one of Docker or podman, or a pod."""
+    """Container that this process is in: none that is known, one of Docker or podman, or a pod."""
 
     HOST = "host"
     DOCKER = "docker"
@@ -71,7 +71,7 @@ class GroupFacts:
     path: str = ""
     """The group that others are made below, from the root of the hierarchy."""
     controllers: tuple[str, ...] = ()
-    """Those that it can hand down."""
+    """Controllers that the group can hand down."""
     works: bool = False
     """Whether boxes get groups."""
     wanted: bool = True
@@ -80,7 +80,7 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What was found. The defaults are those of a machine that restricts nothing."""
+    """Facts about the machine. The defaults are those of a machine that restricts nothing."""
 
     kernel: tuple[int, int] = (0, 0)
     """Version of Linux."""
@@ -94,7 +94,7 @@ class Machine:
     lacking: tuple[str, ...] = ()
     """Capabilities of `CAPABILITIES` that this process has not."""
     sysctls: dict[str, int] = field(default_factory=dict)
-    """Those of `SYSCTLS` that exist."""
+    """Values of those of `SYSCTLS` that exist, by name."""
     seccomp: bool = False
     """Whether a filter of system calls is on this process."""
     apparmor: str = ""
@@ -104,7 +104,7 @@ class Machine:
     chroot: bool = False
     """Whether the root is no mount."""
     covered: tuple[str, ...] = ()
-    """What something lies over below /proc."""
+    """Paths below /proc that other mounts cover."""
     landlock: int = 0
     """Version; 0: there is none."""
     landlock_errno: int = 0
@@ -115,7 +115,7 @@ class Machine:
     systemd_user: bool = False
     """Whether this user has a systemd that can be asked for a scope."""
     memory_bytes: int = 0
-    """Of the machine, or of the group that this process is in if that may have less."""
+    """Bytes of memory of the machine, or of this process's group if that may have less."""
     swap_bytes: int = 0
     shm_bytes: int = 0
     """Size of /dev/shm; 0: there is none."""
@@ -190,8 +190,8 @@ def _apparmor() -> str:
 
 
 def _groups(setting: str) -> GroupFacts:
-    """Of version 2 without a trial: whether groups can be made is a matter of permissions, and to make one here would
-    move this process and others."""
+    """Looks at version 2 without a trial: whether groups can be made is a matter of permissions, and making one here
+    would move this process and others."""
     own = dict(line.split(":", 2)[1:] for line in _lines("/proc/self/cgroup"))
     mounts = [line.split() for line in _lines("/proc/self/mountinfo")]
     mounted = next((words for words in mounts if words[words.index("-") + 1] == "cgroup2"), None)

@@ -20,7 +20,7 @@ LOOK_S = 0.5
 _RESERVE = 512 << 20
 """Bytes for the server, its templates and interpreters in reserve, which take 300 MB with the scientific packages."""
 _LEAST_SHARE = 0.75
-"""Of the memory, for programs: small machines run few of them."""
+"""Least share of the memory for programs: small machines run few of them."""
 
 
 def memory_bytes() -> int:
@@ -38,7 +38,7 @@ def room_for_programs(total: int, scratch: str = "") -> int:
 
 
 def kernel_kills() -> int:
-    """How many processes the kernel has killed for want of memory: of the server's group, else of the machine."""
+    """Number of processes that the kernel has killed for want of memory: in the server's group, else on the machine."""
     for folder in _groups():
         text = _text(folder / "memory.events")
         if text:
@@ -84,7 +84,7 @@ def _groups() -> Iterator[Path]:
 
 
 def _size_in_memory(folder: str) -> int:
-    """What the file system of a folder can hold; 0 if it is on a disk."""
+    """Bytes that the file system of a folder can hold; 0 if it is on a disk."""
     mounts = [line.split() for line in _text(Path("/proc/self/mountinfo")).splitlines()]
     above = [words for words in mounts if Path(folder).resolve().is_relative_to(words[4])]
     if not above or not Path(folder).is_dir() or max(above, key=lambda words: len(words[4]))[-3] != "tmpfs":

@@ -1,4 +1,4 @@
-"""What goes into a sandbox and what comes out, before anybody judges it."""
+"""Plan and report of a program: what goes into a sandbox and what comes out, before anybody judges it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from executor_service.model import InputFile, Limits, Output, OutputFile
 
 
 class Mode(StrEnum):
-    """What a worker becomes."""
+    """Kinds of process that a worker becomes."""
 
     MAIN = "main"
     """A Python program in the worker's own interpreter: `python argv[0] ...`, without starting one."""
@@ -56,11 +56,11 @@ class WorkspaceMount:
     path: str
     """Relative to the host's store."""
     target: str
-    """Where programs find it."""
+    """Path at which programs find it."""
     branches: bool = False
     """Whether what has it may be branched."""
     most_bytes: int = 0
-    """Of a private copy, where nothing can be mounted."""
+    """Most bytes of a private copy, made if nothing can be mounted."""
     read_only: bool = False
     """Writing fails; never with `branches`."""
 
@@ -75,7 +75,7 @@ class Plan:
     """The whole environment."""
     limits: Limits
     profile: str
-    """Whose workers it needs."""
+    """Runtime profile whose workers it needs."""
     mode: Mode = Mode.EXEC
     files: tuple[InputFile, ...] = ()
     stdin: bytes = b""
@@ -91,7 +91,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a program did."""
+    """Report of what a program did."""
 
     killed: Killed
     code: int

@@ -103,7 +103,7 @@ class Streams:
         return self._captures[Stream.STDOUT].output(), self._captures[Stream.STDERR].output()
 
     def take(self) -> tuple[Output, Output]:
-        """What was written since the last time."""
+        """Returns what was written since the last call."""
         self.drain()
         taken = self.outputs()
         self._captures = {stream: Capture(self._limit) for stream in Stream}

@@ -54,7 +54,7 @@ async def wait_readable(handle: int, timeout: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What programs find loaded."""
+    """Packages that programs find loaded."""
 
     name: str
     packages: tuple[str, ...] = ()
@@ -176,7 +176,7 @@ class Template:
         return ""
 
     def _listen(self) -> None:
-        """What it and the inits of its boxes say goes to the log; programs have other descriptors."""
+        """Logs what the template and the inits of its boxes say; programs have other descriptors."""
         try:
             said = os.read(self._said, _MOST_SAID)
         except BlockingIOError:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from executor_service.sandbox.inside.signals import Whom
 
 _NO_END_S = 1e9
-"""Where the init need not keep the wall time."""
+"""Wall time for an init that need not keep it."""
 _END_GRACE_S = 5.0
 """The init keeps the limits; when it is silent for so long after it should have spoken, the kernel ends the box."""
 _AT_ONCE = 32 << 10
@@ -42,7 +42,7 @@ _QUIET_S = 0.01
 """From then on its output is read, and its init keeps its limits; a program that is done sooner needs neither. Looking
 at it costs a run a tenth of its CPU time, so this is above what the shortest take on a machine that has much to do."""
 _QUIET_SHARE = 0.25
-"""Of a wall time so short that the above would make it inexact."""
+"""Share of a wall time so short that the above would make it inexact."""
 _SETUP_TIMEOUT_S = 30.0
 """Handing over takes milliseconds, for large files more; beyond this the machine is overloaded."""
 
@@ -98,8 +98,8 @@ class Sandbox:
                 self.drop_lease()
 
     def hold_lease(self) -> None:
-        """What is to run in it has a lease: once that has lapsed, its init kills everything in it, whatever the server
-        does. Until `drop_lease()`, or the end of the block."""
+        """Puts what is to run in it under a lease, until `drop_lease()` or the end of the block: once the lease has
+        lapsed, the init kills everything in the box, whatever the server does."""
         self._leases += 1
         self._box.leases.hold(self._box.number)
 
@@ -146,12 +146,12 @@ class Sandbox:
 
     @property
     def box(self) -> Box:
-        """Where it is."""
+        """Box that it runs in."""
         return self._box
 
     @property
     def streams(self) -> Streams:
-        """What it writes."""
+        """Streams that it writes to."""
         assert self._streams is not None
         return self._streams
 

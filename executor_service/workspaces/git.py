@@ -90,7 +90,7 @@ class Git:
         env: dict[str, str] | None = None,
         work_tree: str = "",
     ) -> bytes:
-        """What a command writes to stdout. `folder` is a git folder. GitError when it fails."""
+        """Returns what a command writes to stdout. `folder` is a git folder. Raises GitError if the command fails."""
         with subprocess.Popen(  # noqa: S603
             self._command(folder, words, work_tree),
             stdin=subprocess.PIPE,

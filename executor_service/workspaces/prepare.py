@@ -32,7 +32,7 @@ _FIELDS = {"local": "local_path", "bundle": "bundle", "remote": "remote_url", "s
 _MOST_WORDS = 600
 """Characters of what a sandbox says that are passed on."""
 _OBJECT_BYTES = 256 << 20
-"""Of what a workspace has beside its files: no bundle is that large."""
+"""Bytes for what a workspace has beside its files: no bundle is that large."""
 _COPY_MEMORY = 1 << 30
 """Address space for copying: the names in a folder."""
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")

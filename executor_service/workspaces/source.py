@@ -1,7 +1,7 @@
-"""Where repositories may lie: below the roots that the operator named, with everything that they need.
+"""Checks that repositories, with everything that they need, lie below the roots that the operator named.
 
-A folder of git can point elsewhere in many ways: a `.git` file, a common folder, alternates, links. All of them are
-followed here and must end below a root; otherwise a repository would give its reader objects of any other on this host.
+A git folder can point elsewhere in many ways: a `.git` file, a common folder, alternates, links. This module follows
+all of them, and each must end below a root, or a repository would give its reader objects of any other on this host.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a preparation is told and what it answers, as types. They exist for the type checker alone."""
+"""Types of the specification of a preparation and of its answer. They exist for the type checker alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from typing import Literal, TypedDict
 
     class Identity(TypedDict):
-        """What a workspace is known by, decided before it is made."""
+        """Identity of a workspace, decided before it is made."""
 
         workspace_id: str
         """Random: whoever has not been given it can't name it."""
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         idle_ttl_s: float
 
     class Task(TypedDict):
-        """What to make of what."""
+        """Source, target and bounds of one preparation."""
 
         kind: Literal["local", "bundle", "remote", "sandboxed"]
         """A bundle is made a folder in a sandbox, by this program, which then adopts what is in the sandbox."""
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
         known: list[str]
         """Commits of which this caller has a workspace from the same source already, at the same path."""
         folder: str
-        """Where to make this one; nothing is there yet."""
+        """Folder to make for this workspace; nothing is there yet."""
         mirror: str
         """For a remote: bare repository that keeps what was fetched."""
         most_bytes: int
-        """Of all files."""
+        """Most bytes of all files."""
         most_entries: int
         """Files and folders."""
         memory_bytes: int
@@ -54,14 +54,14 @@ if TYPE_CHECKING:
         """Sandboxed: descriptor of the socket that gives what is in the sandbox; else -1."""
 
     class Facts(Identity):
-        """What is kept of a workspace, beside its files."""
+        """Record of a workspace, kept beside its files."""
 
         commit: str
         """The full hash."""
         size_bytes: int
-        """Of the files."""
+        """Bytes of the files."""
         disk_bytes: int
-        """Of everything that goes when it is removed, in whole blocks; as much as a copy takes."""
+        """Bytes of everything that is removed with the workspace, in whole blocks; as much as a copy takes."""
         entries: int
         """Files and folders of it."""
 

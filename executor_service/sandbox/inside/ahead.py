@@ -67,7 +67,7 @@ def _keep(spans: list[list[int]]) -> None:
 
 
 def _nothing() -> None:
-    """What a child writes to by being one that looks at itself."""
+    """Plays nothing: a child writes to some pages merely by being one that looks at itself."""
 
 
 def _written(play: Callable[[], object]) -> set[int]:

@@ -28,7 +28,7 @@ class _Allocator(ctypes.Structure):
 
 @contextlib.contextmanager
 def gathered() -> Iterator[None]:
-    """Where the C library is not glibc, or the interpreter asks in another way, nothing is different."""
+    """Makes CPython take arenas from C's heap; changes nothing without glibc, or without CPython's allocator hooks."""
     libc, python = ctypes.CDLL(None), ctypes.pythonapi
     if not (hasattr(libc, "gnu_get_libc_version") and hasattr(python, "PyObject_SetArenaAllocator")):
         yield

@@ -36,7 +36,7 @@ _FILES = (
     "/etc/mime.types",
     f"/etc/python3.{sys.version_info.minor}",
 )
-"""What interpreters and C libraries read by themselves; nothing secret."""
+"""Paths that interpreters and C libraries read by themselves; nothing secret."""
 _TEMPORARY = "/tmp"  # noqa: S108 - where programs look for it
 _GIT = {
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -53,7 +53,7 @@ the user: a backstop for the moments between two looks of the init, which counts
 
 
 class BareBox:
-    """What a box has instead of namespaces. Made by the init."""
+    """A box's substitute for namespaces. The init makes it."""
 
     def __init__(self, spec: BoxSpec, owner: int | None) -> None:
         self._spec = spec

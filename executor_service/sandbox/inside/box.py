@@ -69,7 +69,7 @@ _READY = [b'{"type":"ready"}']
 _HANDLES = struct.Struct("=3i")
 
 _held: list[object] = []
-"""Of the init, in a worker: taking it apart costs more than keeping it."""
+"""Objects of the init that a worker keeps: taking them apart costs more."""
 
 
 def serve(
@@ -180,7 +180,7 @@ class Box:
         meters.wake(self._poll)
         self._worker = worker.Socket()
         self._around = Around(spec["work"], self._workspaces, kill_all, None)
-        """Of every use, where nothing stands in for namespaces."""
+        """Surroundings of every use, if nothing stands in for namespaces."""
         if self._bare is not None:
             self._bare.listen()
             if not self._bare.scoped:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HANDLES = 3
-"""What the server gives for each branch: the other end of its channel, and where its output goes."""
+"""Descriptors that the server gives for each branch: the other end of its channel, its stdout and its stderr."""
 
 
 WORKSPACE = "FAIRBOX_WORKSPACE"
@@ -32,7 +32,7 @@ COPY = "copy"
 
 
 class Folders:
-    """Of the interpreter that is forked; an empty workspace: it has none."""
+    """Folders of the interpreter that is forked; an empty workspace: it has none."""
 
     def __init__(self, work: str, workspace: str, temporary: str) -> None:
         self.work = work
@@ -123,7 +123,7 @@ def _copied(folder: str, temporary: str) -> str:
 
 
 def _moved(path: str, folders: dict[str, str]) -> str:
-    """Where it is when it is below one of `folders`, which have moved."""
+    """Returns the new place of `path`, if it is below one of `folders` (old -> new), which have moved."""
     for here, there in folders.items():
         if path == here or path.startswith(f"{here}/"):
             return there + path[len(here) :]
@@ -149,7 +149,7 @@ def copy_folder(source: str, target: str) -> None:
 
 
 def flush() -> None:
-    """What is in the buffers of this process would be written by both."""
+    """Flushes the standard streams: both processes would write what is in their buffers."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -186,7 +186,7 @@ _BY_IDENTITY: object = object.__eq__
 
 
 def kind_of(value: Any) -> list[Any]:
-    """What the other side is told of an object that stays here."""
+    """Describes an object that stays here to the other side; empty: it can't be given."""
     if inspect.ismodule(value) and value.__name__ != MODULE:
         return []
     kind = type(value)

@@ -281,7 +281,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _cpu_s() -> float:
-    """Of this process and of its children that it waited for."""
+    """CPU seconds of this process and of its children that it waited for."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 

@@ -33,7 +33,7 @@ MODULE = "solution"
 MODULE_NUMBER = 0
 SETUP, CASE = "<setup>", "<case>"
 _ANSWERED_WRONGLY = ("assert", "AssertionError", "Failed: DID NOT")
-"""How pytest's word on a failure begins where the candidate has answered, wrongly."""
+"""Beginnings of pytest's line on a failure if the candidate has answered, wrongly."""
 MAX_MESSAGE = 2000
 """Characters of the sentence that says what failed."""
 
@@ -110,7 +110,7 @@ class RemoteModule(types.ModuleType):
         return self._fairbox_ask("get", name)
 
     def _names_for(self, importer: dict[str, Any]) -> list[str]:
-        """What `from solution import *` brings: nothing that is a built-in name, that the importing module has already,
+        """Names that `from solution import *` brings: none that is a built-in, that the importing module has already,
         or that pytest would take for a test or a setting."""
         names = [str(each) for each in self._fairbox_ask("names")]
         taken = ("test", "Test", "pytest", "setup", "teardown", "_")

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from executor_service.sandbox.inside.supervisor import Supervisor
 
 INNER_UID = 1000
-"""What a program sees as its uid where the server is an ordinary user."""
+"""Uid that a program sees as its own if the server is an ordinary user."""
 _NONE = ("RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_MSGQUEUE")
 """Resources that no program gets any of."""
 
 
 class Confinement:
-    """What is the same for all workers of a box."""
+    """Settings that confine all workers of a box alike."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class Confinement:
         self.proc = -1 if privileged or bare else proc
         """A proc that can be written, for who has to write down whom it is."""
         self.supervisor: Supervisor | None = None
-        """Of signals, where the filter leaves them to it."""
+        """Supervisor of signals, if the filter leaves them to it."""
 
 
 def prepare(confinement: Confinement) -> None:
-    """What the init does once, for itself and so for all its workers: it needs none of what is taken."""
+    """Restricts the init, once, and so all its workers: it needs none of what this takes away."""
     for name in _NONE:
         limit(getattr(resource, name), 0)
     if confinement.privileged:

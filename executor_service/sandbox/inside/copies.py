@@ -25,7 +25,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1 << 20
 _MARKS = [f"{space}.overlay.{name}" for space in ("trusted", "user") for name in ("opaque", "redirect")]
-"""How overlayfs says what a folder hides, and where it came from."""
+"""Attributes by which overlayfs says what a folder hides, and where it came from."""
 _MODE = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 _READABLE = 0o555
 _BLOCK = 4096
@@ -89,12 +89,12 @@ class Copy:
         self._owner = owner
 
     def run(self, source: int, target: str) -> None:
-        """What is in the folder `source`, a descriptor, to the empty folder `target`."""
+        """Copies what is in the folder `source`, a descriptor, to the empty folder `target`."""
         os.umask(0)
         self._folder(os.open(".", _FOLDER, dir_fd=source), os.open(target, _FOLDER), 1)
 
     def _folder(self, source: int, target: int, depth: int) -> None:
-        """What is in `source`; both are closed."""
+        """Copies what is in `source` to `target`, and closes both."""
         if depth > _MOST_DEPTH:
             raise OSError(errno.ELOOP, "too deep")
         with os.scandir(source) as found:
@@ -123,7 +123,7 @@ class Copy:
         os.close(target)
 
     def _mark(self, source: int, target: int) -> None:
-        """What a folder has beside its files."""
+        """Copies what a folder has beside its files."""
 
     def _special(self, target: int, name: str, facts: os.stat_result) -> None:
         """Pipes, devices and sockets."""
@@ -148,7 +148,7 @@ class Copy:
 
 
 class LayerCopy(Copy):
-    """Of the upper layer of an overlay, with what it has removed from the one below."""
+    """Copy of the upper layer of an overlay, with what it has removed from the one below."""
 
     def _mark(self, source: int, target: int) -> None:
         for name in _MARKS:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Bundle = dict[str, bytes]
 
 MAX_DISPLAYS = 256
-"""Of one cell."""
+"""Most displays of one cell."""
 MAX_FORM = 4 << 20
 """Bytes of one form: a large figure."""
 MAX_TEXT = 1 << 20
@@ -29,7 +29,7 @@ MAX_TEXT = 1 << 20
 MAX_ALL = 8 << 20
 """Bytes of all that a cell displays."""
 MAX_FORMS = 64
-"""Of one value."""
+"""Most forms of one value."""
 MAX_KIND = 256
 """Characters of a MIME type."""
 MAX_NAMES = 40 << 10
@@ -51,11 +51,11 @@ _METHODS = {
 _IN_BASE64 = ("image/png", "image/jpeg", "application/pdf")
 """Types whose methods may return text in base64."""
 _CANARY = "_ipython_canary_method_should_not_exist_"
-"""What has this attribute answers to every name, and so to those of the methods as well."""
+"""Attribute of values that answer to every name, and so to those of the methods as well."""
 
 
 class Displays:
-    """What one cell displays."""
+    """Displays of one cell."""
 
     def __init__(self) -> None:
         self._bundles: list[tuple[Bundle, bool]] = []
@@ -81,8 +81,8 @@ class Displays:
         pyplot.close("all")
 
     def take(self) -> tuple[list[tuple[dict[str, int], bool]], bytes]:
-        """What was displayed: for each the size of every form, in order, and whether some of it was left out; and all
-        the bytes. Starts anew."""
+        """Returns, and forgets, what was displayed: for each display the size of every form, in order, and whether some
+        of it was left out; and all the bytes."""
         heads = [({kind: len(data) for kind, data in bundle.items()}, cut) for bundle, cut in self._bundles]
         blob = b"".join(data for bundle, _ in self._bundles for data in bundle.values())
         self._bundles, self._size, self._names = [], 0, 0

@@ -1,10 +1,10 @@
-"""What a worker says to its init: that it can't start, that the program starts, that it has ended. Without descriptors.
+"""Messages of a worker to its init: it can't start, the program starts, it has ended. Without descriptors.
 
-Two pages of memory that both share. In the first one the worker says when the program starts, or why it can't; it gives
+Both share two pages of memory. In the first one the worker says when the program starts, or why it can't; it gives
 this page up before it becomes the program, which so can't forge any of it. In the second one a Python program says its
-exit code, before the kernel has taken its memory apart, and stops itself; the init is told of the stop by the kernel,
-and kills it. No descriptor is needed that the program could find, keep or close. A program that forges the second page
-has the same power as one that chooses its exit code.
+exit code, before the kernel has taken its memory apart, and stops itself; the kernel tells the init of the stop, and
+the init kills it. No descriptor is needed that the program could find, keep or close. A program that forges the second
+page has the same power as one that chooses its exit code.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _SILENT, _STARTED, _FAILED = 0, 1, 2
 _START = struct.Struct("=BBddq")
-"""What is said; whether files are to be returned; monotonic seconds at which the program starts; CPU seconds that the
-worker has used before; when the work folder was changed last, in nanoseconds of its file system."""
+"""One of the three above; whether files are to be returned; monotonic seconds at which the program starts; CPU seconds
+that the worker has used before; when the work folder was changed last, in nanoseconds of its file system."""
 _END = struct.Struct("=BBd")
 """Whether it has ended; exit code; CPU seconds of the process and its children that it waited for."""
 _MOST_TEXT = 3000

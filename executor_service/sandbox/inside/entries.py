@@ -1,6 +1,6 @@
-"""What a worker can be asked to serve over its channel: a name, and the function that serves until the channel ends.
+"""Services that a worker offers over its channel: a name, and the function that serves until the channel ends.
 
-Loaded by the template, because a worker's file system has nothing of ours.
+The template loads them, because a worker's file system has nothing of ours.
 """
 
 from __future__ import annotations

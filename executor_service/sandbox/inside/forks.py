@@ -30,5 +30,5 @@ def spare() -> None:
 
 
 def as_usual() -> None:
-    """What is forked from now on is a child of a program."""
+    """Spares no fork from now on: what is forked is a child of a program."""
     _sparing.clear()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _COLUMNS = 5
-"""Of the lines that say for one size: class, size, pools, blocks in use, blocks that are free."""
+"""Columns of the line about one size: class, size, pools, blocks in use, blocks that are free."""
 _MOST = 1 << 20
 """Bytes of the report; it has 6 KiB."""
 _BARE, _NUMBER = 16, 32
@@ -52,7 +52,7 @@ def _holes() -> Iterator[tuple[int, int]]:
 
 
 def _report() -> str:
-    """What the interpreter's allocator says of itself, which it does on standard error alone."""
+    """Returns what the interpreter's allocator says of itself, which it does on standard error alone."""
     tell = getattr(sys, "_debugmallocstats", None)
     if tell is None:
         return ""

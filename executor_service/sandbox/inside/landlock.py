@@ -39,7 +39,7 @@ _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _EVERYTHING = (1 << 16) - 1
 """Every right to files that version 5 and later know, from EXECUTE to IOCTL_DEV."""
 _KNOWN = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
-"""Those that older ones know: 2 brought REFER, 3 TRUNCATE. Without REFER nothing can be moved to another folder."""
+"""Rights that older ones know: 2 brought REFER, 3 TRUNCATE. Without REFER nothing can be moved to another folder."""
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 """Rights that a rule for a single file may name."""
 _NET_BIND_TCP, _NET_CONNECT_TCP = 1, 2

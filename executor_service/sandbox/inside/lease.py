@@ -18,7 +18,7 @@ _LOOK_S = 1.0
 
 
 class LeaseDeadline:
-    """That of the box with this number. `handle` is closed."""
+    """Lease deadline of the box with this number. Closes `handle`."""
 
     def __init__(self, handle: int, number: int) -> None:
         address = sys_.map_for_oneself(handle, os.fstat(handle).st_size)
@@ -27,8 +27,8 @@ class LeaseDeadline:
         self._held = ctypes.c_uint32.from_address(address + COUNTS_AT + 4 * number)
 
     def left_s(self, now: float, *, begun: bool) -> float:
-        """How long the init may wait before it looks again. `begun`: the present use has; until then, a lease that is
-        held is that of the use before."""
+        """Seconds that the init may wait before it looks again. `begun`: the present use has begun; until then, a lease
+        that is held is that of the use before."""
         until = self._until.value
         if until == math.inf:
             return math.inf

@@ -39,7 +39,7 @@ _MANY_DYING, _MOST_DYING = 16, 64
 """Groups of ended uses that the kernel keeps, with some KiB for each processor, because a file is cached that their
 program was the first to read: from the first number on what is cached is given up, from the second on the box."""
 _LEAST_MEMORY = 8 << 20
-"""What a worker that waits needs; a limit below can't be set while it lives."""
+"""Bytes that a worker that waits needs; a limit below can't be set while it lives."""
 _MOST_LEFT = (8 << 20) + (os.cpu_count() or 1) * 64 * _PAGE
 """Bytes that may stay charged to a group whose processes are dead: cached files and names that a usual program has
 looked at, and what the kernel charges ahead on each processor."""
@@ -83,7 +83,7 @@ class Meters:
         self._gone_s = 0.0
         """The same of those that have ended since, as far as was seen."""
         self._oom_before = self._denied_before = b""
-        """What the files said when the use began."""
+        """Contents of the files when the use began."""
         self._waited_before = 0.0
 
     @property

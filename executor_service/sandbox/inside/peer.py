@@ -69,7 +69,7 @@ class Peer:
         self._numbers: dict[int, int] = {}
         self._lock = threading.RLock()
         self.asked = 0
-        """How often this side has asked the other."""
+        """Number of times that this side has asked the other."""
 
     def export(self, value: Any) -> int:
         """The number of an object of this side; the same object always has the same."""
@@ -80,7 +80,7 @@ class Peer:
         return number
 
     def ask(self, op: str, target: int, args: list[Any], kwargs: dict[str, Any] | None = None) -> Any:
-        """What the other side answers; raises what it raises, as the nearest built-in exception."""
+        """Returns what the other side answers; raises what it raises, as the nearest built-in exception."""
         with self._lock:
             blob = encode([args, kwargs or {}], self._reference)
             self.asked += 1
@@ -215,7 +215,7 @@ def rebuild(own: Any, names: list[str], args: list[Any], text: str) -> BaseExcep
 
 
 def _fingerprint(value: Any) -> bytes | None:
-    """What a mutable argument holds; None for what need not be looked at."""
+    """Contents of a mutable argument; None for one that need not be looked at."""
     if type(value) not in (list, dict, set):
         return None
     try:

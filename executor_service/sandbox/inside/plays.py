@@ -1,6 +1,6 @@
-"""What a program does to the memory of a template, found out by a child that plays one.
+"""Finds out what a program does to the memory of a template, by a child that plays one.
 
-Nothing of it stays in this process. Where there is no /proc, or it does not tell, no page is found.
+Nothing of it stays in this process. If there is no /proc, or it does not tell, no page is found.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Mapping:
 
 
 def mappings() -> list[Mapping]:
-    """Of this process, by address; none where there is no /proc."""
+    """Mappings of this process, by address; none if there is no /proc."""
     try:
         with open("/proc/self/maps", "rb") as maps:
             return [Mapping(line) for line in maps.read().splitlines()]
@@ -51,7 +51,7 @@ def pages(which: Callable[[Mapping], bool], bits: int) -> Iterator[int]:
 
 
 def after(play: Callable[[], object], look: Callable[[], list[int]]) -> set[int]:
-    """What `look` finds in a child when it has played."""
+    """Returns what `look` finds in a child that has played."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:

@@ -25,11 +25,11 @@ class PrivateFolders:
         self._owner = owner
         self._program = f"{spec['work']}/{spec['main']}"
         self._seen = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in _covered(spec)}
-        """What the folders cover, each as it is mounted in the box's root."""
+        """Host folders that the private ones cover, each as it is mounted in the box's root."""
         self._shared = -1
         self._facts = sys_.FolderFacts(*private_folders(spec["work"]))
         self._fresh = b""
-        """What the folders looked like when they were made; empty: they have to be made."""
+        """Facts about the folders when they were made; empty: they have to be made."""
         self._inode = 0
         """Number of the newest inode."""
 

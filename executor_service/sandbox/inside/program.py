@@ -36,12 +36,12 @@ _INTERRUPTED = -2
 _FLUSH_FAILED = 120
 """CPython's exit code where standard output can't be flushed at the end."""
 _environment: dict[str, str] = {}
-"""What os.environ holds."""
+"""Contents of os.environ."""
 _run_exit_functions = __import__("atexit")._run_exitfuncs
 
 
 def show_as(argv: list[str]) -> None:
-    """What /proc/PID/cmdline shows of this process from now on."""
+    """Makes `argv` what /proc/PID/cmdline shows of this process from now on."""
     try:
         file = open("/proc/self/stat", "rb")  # noqa: SIM115 - closed below
     except OSError:
@@ -114,7 +114,7 @@ class Program:
             show_as(sys.orig_argv)
 
     def move(self, folder: str) -> None:
-        """Where the work folder is not the one that the template was prepared for."""
+        """Adapts to a work folder that is not the one that the template was prepared for."""
         path = os.path.join(folder, os.path.basename(self.names["__file__"]))
         self.names.update(__file__=path, __loader__=SourceFileLoader("__main__", path))
         sys.path[0] = folder
@@ -124,7 +124,7 @@ class Program:
         return compile(self._source, self.names["__file__"], "exec", dont_inherit=True)
 
     def rehearse(self) -> None:
-        """What is done for each program, as far as it can be done without one."""
+        """Does what is done for each program, as far as it can be done without one."""
         code = self.load()
         sink = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - closed below
         out, sys.stdout = sys.stdout, sink
@@ -140,7 +140,7 @@ class Program:
         _clear(names)
 
     def end(self, error: BaseException | None) -> NoReturn:
-        """What CPython does when the last line has run, or `error` was raised. Children of the program end here too."""
+        """Ends as CPython does after the last line, or once `error` was raised. The program's children end here too."""
         try:
             try:
                 code = _exit_code(error)

@@ -23,7 +23,7 @@ _TIMES = 40
 
 
 _PROGRAM = "print(1)\n"
-"""What other programs do as well."""
+"""Program that does only what other programs do as well."""
 
 
 def rehearse(folder: str) -> None:

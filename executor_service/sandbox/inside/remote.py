@@ -1,4 +1,4 @@
-"""What the checker holds instead of the candidate's objects.
+"""Proxies that the checker holds instead of the candidate's objects.
 
 A remote object passes calls, attributes, items, iteration, length, truth and text on to the candidate. What would let
 an object of the candidate decide a comparison is not passed on: `==` and `!=` know identity alone, and ordering,

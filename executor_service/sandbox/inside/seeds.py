@@ -9,7 +9,7 @@ import sys
 _KEY_BYTES = 624 * 4
 """State of a Mersenne Twister, without its place in it."""
 _where = 0
-"""Where numpy has it in memory; 0: not known."""
+"""Address at which numpy has the state in memory; 0: not known."""
 
 
 def learn() -> None:

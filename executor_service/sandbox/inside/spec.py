@@ -1,4 +1,4 @@
-"""What boxes and workers are told, and what they answer, as types. They exist for the type checker alone."""
+"""Types of the orders to boxes and workers, and of their answers. They exist for the type checker alone."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
         limits: dict[str, str]
         """Written by the init; their values are those of `meters.limit_values()`."""
         charged: str
-        """How much memory is charged to the group now."""
+        """Says how much memory is charged to the group now."""
 
     class BoxSpec(TypedDict):
-        """What a box is made of; the same for all its uses."""
+        """Specification of a box; the same for all its uses."""
 
         number: int
         """Its place in the page of leases."""
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         branches: bool
         """Whether there may be branches, which get layers of their own."""
         most_bytes: int
-        """Of a copy, where nothing can be mounted."""
+        """Most bytes of a copy, made if nothing can be mounted."""
         read_only: bool
         """Whether writing fails; never with `branches`."""
 
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
         entry: str
         work: str
         workspace: str
-        """Where the workspace of the use is; empty: there is none."""
+        """Folder of the use's workspace; empty: there is none."""
         argv: list[str]
         env: dict[str, str]
         rlimits: dict[str, int]
@@ -103,4 +103,4 @@ if TYPE_CHECKING:
         files: list[FileEntry]
 
     FileAnswer = tuple[Literal["returned", "missing", "not_regular", "too_large", "unreadable"], int]
-    """What became of a file that was asked for, and its size."""
+    """Status of a file that was asked for, and its size."""

@@ -48,7 +48,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Supervisor:
-    """Of the box of the process that makes it: its init."""
+    """Supervisor of the signals of one box, made by the box's init."""
 
     def __init__(self, poll: select.poll) -> None:
         self._poll = poll
@@ -173,7 +173,7 @@ def _process_of(thread: int) -> int:
 
 
 def _process_behind(thread: int, handle: int) -> int | None:
-    """Of a descriptor of a process; None: it is none. 0 for one that is gone: no process has that number."""
+    """Number of the process behind a descriptor; None: there is none. 0: it is gone, and no process has that number."""
     found = _number_in(f"/proc/{thread}/fdinfo/{handle}", b"Pid:")
     return None if found == 0 else max(found, 0)
 

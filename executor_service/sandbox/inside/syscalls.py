@@ -35,7 +35,7 @@ _ipc = tuple(
         ("msg", (0, 0o600), (_IPC_RMID, None)),
     )
 )
-"""Of shared memory, semaphores and queues of System V: how a new one is made, and how it is removed."""
+"""Calls that make and remove shared memory, semaphores and queues of System V, each with its arguments."""
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -73,7 +73,7 @@ _SET_MODE_FILTER = 1
 _NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
 """The second since Linux 5.19: a caller that has been read waits until it is answered or killed."""
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277, "riscv64": 277}
-"""Of the architectures whose signals `supervisor` knows by number."""
+"""Number of seccomp() on the architectures whose signals `supervisor` knows by number."""
 _NOTIFICATION_BYTES = 80
 _NOTIF_RECV, _NOTIF_SEND, _NOTIF_ID_VALID = 0xC0502100, 0xC0182101, 0x40082102
 """Requests of linux/seccomp.h, of 80, 24 and 8 bytes."""
@@ -93,7 +93,7 @@ _MOVE_MOUNT_F_EMPTY_PATH = 4
 _MOUNT_ATTR_IDMAP = 0x100000
 _STATX_BYTES = 256
 _STATX_TIMES = 64
-"""Where the times begin in struct statx."""
+"""Offset of the times in struct statx."""
 _STATX_BASIC = 0x7FF
 _STATFS_BYTES = 120
 """struct statfs, where longs have 64 bits."""
@@ -298,7 +298,7 @@ def setns(handle: int, kind: int) -> None:
 
 
 def flush_c_streams() -> None:
-    """What C libraries have printed and not yet written."""
+    """Writes what C libraries have printed and not yet written."""
     _libc.fflush(None)
 
 

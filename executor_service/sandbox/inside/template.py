@@ -73,9 +73,9 @@ def main(control_fd: int, *, privileged: bool, bare: bool = False) -> Program:
 
 
 def _take_no_signals_over() -> None:
-    """What the server's parent let it ignore (nohup: SIGHUP; a shell's background: SIGINT) is nothing of programs.
+    """Resets signals the server's parent let it ignore (nohup: SIGHUP; a shell's background: SIGINT), for programs.
 
-    A signal from inside a pid namespace reaches its process 1 only where that has a handler; for SIGINT Python set one.
+    A signal from inside a pid namespace reaches its process 1 only if that has a handler; for SIGINT Python set one.
     """
     for number in signal.valid_signals().difference(IGNORED_BY_PYTHON):
         if number == signal.SIGINT or signal.getsignal(number) == signal.SIG_IGN:

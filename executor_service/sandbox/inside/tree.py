@@ -125,7 +125,7 @@ def _walk(pids: list[int], below: Callable[[int], list[int]]) -> list[int]:
 
 
 def _lister(root: int) -> Callable[[int], list[int]]:
-    """What says who is right below a process."""
+    """Returns a function that lists the processes right below one."""
     if _lists_children(root):
         return lambda pid: _children(pid, _threads(pid))
     by_parent = _by_parent()
@@ -138,7 +138,7 @@ def _lists_children(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[bytes] | None:
-    """What /proc/PID/stat says after the name; None: there is no such process."""
+    """Fields of /proc/PID/stat after the name; None: there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()

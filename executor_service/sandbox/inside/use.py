@@ -44,7 +44,7 @@ _ENDED = (
 
 
 class Around:
-    """What is around the use: its folders, how all of it is killed, who decides about its signals."""
+    """Surroundings of the use: its folders, how all of it is killed, who decides about its signals."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Use:
         self._lease = lease
         self._around = around
         self._begin: Begin | None = None
-        """What the use may have. What ends at once is over before the server says it."""
+        """Limits of the use. A program that ends at once is over before the server sends them."""
         self._started: float | None = None
         """Monotonic seconds."""
         self._collects = False
@@ -342,7 +342,7 @@ class Use:
         return last
 
     def _last_reading(self) -> Reading:
-        """Of a program that has said that it has ended, and is about to be killed."""
+        """Reading of a program that has said that it has ended, and is about to be killed."""
         last = self._unkilled()
         if (said := self._pages.ended()) is not None:
             # A control group can be a few hundred us late, which is all of a short program.
@@ -382,7 +382,7 @@ class Use:
 
 
 def _ways(status: int) -> dict[str, int]:
-    """How a process ended."""
+    """Exit code and signal of a process that has ended."""
     if os.WIFSIGNALED(status):
         return {"code": 0, "signal": os.WTERMSIG(status)}
     return {"code": os.WEXITSTATUS(status), "signal": 0}

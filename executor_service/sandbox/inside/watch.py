@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Reading:
-    """What all processes of a run use together at one moment."""
+    """Usage of all processes of a run together at one moment."""
 
     __slots__ = ("cpu_s", "denied_forks", "oom_kills", "outside_kills", "resident_bytes", "starved_s")
 

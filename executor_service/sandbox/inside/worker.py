@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 _DATA = 3
 _KEPT = 4
-"""Where an ordinary user's worker finds, until it is confined, a proc that can be written, or its supervisor."""
+"""Descriptor at which an ordinary user's worker has, until it is confined, a writable proc, or its supervisor."""
 _CHANNEL = 240
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """As every Python program has it; what is started by exec does not."""
 GO = b"G"
-"""What the server sends after the task, when the program may start."""
+"""Byte that the server sends after the task, when the program may start."""
 
 
 class Socket(_socket.socket):
@@ -154,7 +154,7 @@ def _stdin(data: memoryview, *, reopen: bool) -> None:
 
 
 def _exec(task: Task, pages: Pages, changed_ns: int, joined_s: float) -> NoReturn:
-    """What fails is told. Exec takes the pages and the server's socket away, so nothing of ours is in the program."""
+    """Execs, or reports why not. Exec takes pages and server's socket away, so the program has nothing of ours."""
     for ignored in IGNORED_BY_PYTHON:
         signal.signal(ignored, signal.SIG_DFL)
     # Its clock starts here: what exec itself takes is the program's.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 BRANCHES = "/branches"
-"""Where the workspaces of branches are."""
+"""Folder of the workspaces of branches."""
 _ROOT = 0
 """Number of the layer of the session's first interpreter, or of a program."""
 _UNBOUNDED = 1 << 62
@@ -35,8 +35,8 @@ _UNBOUNDED = 1 << 62
 
 
 class Workspaces:
-    """Of one box: the store that `hide()` found, and the workspace of the present use. Its name and its mount point
-    are all that an init ever learns of a request."""
+    """Workspaces of one box: the store that `hide()` found, and the workspace of the present use, whose name and mount
+    point are all that an init ever learns of a request."""
 
     def __init__(self, store: int, owner: int) -> None:
         self._store = store
