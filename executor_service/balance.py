@@ -31,12 +31,12 @@ FRESH_S = 10.0
 """A load that was told longer ago says nothing: most programs end within seconds."""
 FIRST_PAUSE_S = 0.5
 LAST_PAUSE_S = 10.0
-"""How long a server is left alone after its first failure in a row, and at most."""
+"""Seconds that a server is left alone after its first failure in a row, and at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a server says of itself."""
+    """Load that a server reports."""
 
     running: int
     queued: int
@@ -70,7 +70,7 @@ class ServerFacts:
     failures: int = 0
     """In a row."""
     load: Load | None = None
-    """What it last said of itself, at `told_at`, when `in_flight_then` calls were under way."""
+    """Load that it last reported, at `told_at`, when `in_flight_then` calls were under way."""
     told_at: float = float("-inf")
     in_flight_then: int = 0
     paused_until: float = float("-inf")
@@ -80,7 +80,7 @@ class ServerFacts:
         self.load, self.told_at, self.in_flight_then = load, now, self.in_flight
 
     def score(self, now: float) -> float:
-        """How busy it is: 1 is every place taken."""
+        """Measure of how busy it is: 1 is every place taken."""
         if self.load is None:
             return float(self.in_flight)
         if now - self.told_at > FRESH_S:

@@ -25,7 +25,7 @@ from fairbox.security import ClientSecurity
 
 T = TypeVar("T")
 LOCAL = "127.0.0.1:50051"
-"""Where `fairbox up` listens."""
+"""Address that `fairbox up` listens on."""
 _THREAD_WITHIN_S = 10.0
 """For the thread to begin, and to end with what it has cancelled."""
 
@@ -84,7 +84,7 @@ class _SharedLoop:
             self._loop = self._thread = None
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """What comes of it. Cancels it when the wait is interrupted."""
+        """Runs `work` in the shared loop, and returns its result. Cancels it if the wait is interrupted."""
         try:
             self._check_process()
             if self._loop is None:
@@ -180,7 +180,7 @@ class Executor:
         return _shared.do(self._client.verify(code, cases, entry_point=entry_point, timeout=timeout, **more))
 
     def status(self) -> dict[str, pb.GetStatusResponse]:
-        """What each server says of itself, by its address."""
+        """Status of each server, by its address."""
         return _shared.do(self._client.status())
 
     @contextmanager

@@ -35,7 +35,7 @@ from fairbox.security import ClientSecurity, client_security
 from limiter import LeaseLike
 
 QUEUE_ALLOWANCE_S = 600.0
-"""What a call may spend in queues and set-up, on top of the program's own time."""
+"""Seconds that a call may spend in queues and set-up, on top of the program's own time."""
 _ASSUMED_WALL_S = 600.0
 """The program's time where the request leaves it to the server: the server's default is not above its usual maximum."""
 _ATTEMPTS = 3
@@ -236,7 +236,7 @@ class ExecutorClient(SessionCalls):
         return verify_from_proto(response)
 
     async def status(self, *, call_timeout: float = _STATUS_S) -> dict[str, pb.GetStatusResponse]:
-        """What each server says of itself, by its address: its level, languages and profiles, and what runs there."""
+        """Status of each server, by its address: its level, languages and profiles, and what runs there."""
         found = {}
         for address in self._connected().addresses:  # safe to repeat: it changes nothing
             found[address], _ = await self._ask(

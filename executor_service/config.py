@@ -55,7 +55,7 @@ class LimitMaxima:
 
 @dataclass(frozen=True)
 class ProfileSettings:
-    """What Python programs find loaded."""
+    """Modules that Python programs find loaded."""
 
     packages: list[str] = setting(factory=list, help="Packages that are imported and used once, ahead of programs.")
     lean: bool = setting(

@@ -47,7 +47,7 @@ class DoctorConfig(ExecutorConfig):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """What `--json` prints."""
+    """Output of `--json`."""
 
     works: bool
     """Whether at least one level works: exit code 0."""

@@ -1,6 +1,6 @@
-"""What a client of the executor has to expect instead of a result: each error with the status that says it.
+"""Errors that a client of the executor may get instead of a result, each with the status that says it.
 
-Invariants: each says whose fault it can be; a reason, where the server gives one, decides before the status does.
+Invariants: each says whose fault it can be; a reason, if the server gives one, decides before the status does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairbox.grpc_errors import error_reason, field_errors, retry_after, why_una
 DRAINING = "DRAINING"
 """Reason of a server that ends, beside UNAVAILABLE."""
 _RETRY_AFTER_S = 1.0
-"""Where a server did not say when to ask again."""
+"""Seconds to wait if a server did not say when to ask again."""
 _OF_REASON: dict[str, type[ExecutorError]] = {}
 _OF_CODE: dict[grpc.StatusCode, type[ExecutorError]] = {}
 """Filled by the classes below."""
@@ -124,7 +124,7 @@ class CannotBranch(ExecutorError):  # noqa: N818
     """The session can't be forked now: threads, child processes or tasks of its code would be lost."""
 
     cause = Cause.POLICY
-    """What its code has left running is the code's doing."""
+    """The code's doing: it has left something running."""
     reason = "SESSION_CANNOT_BRANCH"
 
 

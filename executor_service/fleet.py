@@ -157,7 +157,7 @@ class Fleet:
 
     @property
     def addresses(self) -> list[str]:
-        """Of the servers that are listed."""
+        """Addresses of the servers that are listed."""
         return self._balance.listed
 
     def statistics(self) -> list[ServerFacts]:
@@ -238,7 +238,7 @@ class Fleet:
             await asyncio.sleep(1.0)  # however many calls fail: once a second is enough
 
     async def ask(self, *, everybody: bool = False) -> None:
-        """How busy those are that have not said so lately, or all."""
+        """Asks servers how busy they are: those that have not said so lately, or all."""
         loop = asyncio.get_running_loop()
         stale = self.addresses if everybody else self._balance.stale(loop.time())
         if len(self.addresses) < 2:
@@ -272,6 +272,6 @@ class Fleet:
 
 
 def _addresses(found: Sequence[tuple[Any, ...]]) -> list[str]:
-    """Those of one family: a server with an address of each would be listed twice."""
+    """Addresses of one family: a server with an address of each would be listed twice."""
     version4 = [f"{where[0]}:{where[1]}" for family, _, _, _, where in found if family == socket.AF_INET]
     return list(dict.fromkeys(version4 or [f"[{where[0]}]:{where[1]}" for _, _, _, _, where in found]))

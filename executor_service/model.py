@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(StrEnum):
-    """What became of a program."""
+    """Outcome of a program."""
 
     FINISHED = "FINISHED"
     """Ended by itself with exit code 0."""
@@ -55,7 +55,7 @@ class Cause(StrEnum):
 
 
 class IsolationLevel(StrEnum):
-    """What separates a program from the server and from other programs."""
+    """Isolation of a program from the server and from other programs."""
 
     LANDLOCK = "landlock"
     """Landlock, seccomp and resource limits."""
@@ -64,7 +64,7 @@ class IsolationLevel(StrEnum):
 
 
 class FileStatus(StrEnum):
-    """What became of a file that was asked for."""
+    """Status of a file that a request asked for."""
 
     RETURNED = "RETURNED"
     """The whole file is there."""
@@ -80,7 +80,7 @@ class FileStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a program may use. In a request, 0 means the server's default."""
+    """Limits on what a program may use. In a request, 0 means the server's default."""
 
     wall_time_s: float = 0.0
     """Wall time of the program; queues and set-up are never charged."""
@@ -171,10 +171,10 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """What a compiler said."""
+    """Result of a compiler's run."""
 
     outcome: Outcome
-    """What became of the compiler. FINISHED says that it was content, and nearly always that there is a program."""
+    """Outcome of the compiler. FINISHED says that it was content, and nearly always that there is a program."""
     exit_code: int = 0
     """128 + signal when a signal ended it."""
     stdout: Output = Output()
@@ -225,12 +225,12 @@ class SessionInfo:
     """Resident memory of its interpreter at the end of its last cell; 0 where that is not known."""
     served_by: str = ""
     workspace_id: str = ""
-    """What its cells find at the workspace's mount path; empty: none."""
+    """Workspace that its cells find at the workspace's mount path; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """What became of a program."""
+    """Result of a program."""
 
     outcome: Outcome
     cause: Cause
@@ -300,7 +300,7 @@ class Workspace:
     commit: str
     """Full hash."""
     size_bytes: int
-    """Of the files."""
+    """Bytes of the files."""
     cached: bool
     """True when it had been prepared before."""
     served_by: str

@@ -28,7 +28,7 @@ _CALL_S = 120.0
 _MOST_HOMES = 100_000
 """The least recently used go first. Sessions are removed when they end."""
 _LAST_CALL_S = 5.0
-"""Of that, what an error or a cancellation waits for."""
+"""Seconds that an error or a cancellation waits for its session to end."""
 
 
 class Session:

@@ -162,7 +162,7 @@ def validate_list(request: pb.ListSessionsRequest) -> ListRequest:
 
 
 def page_token(after: int) -> str:
-    """What a page is continued with; empty for 0, which ends it."""
+    """Token that continues a list with its next page; empty for 0, which ends the list."""
     return base64.urlsafe_b64encode(_TOKEN.pack(after)).decode() if after else ""
 
 

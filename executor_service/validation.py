@@ -27,7 +27,7 @@ MAX_STDIN = 64 << 20
 MAX_RETURN_PATHS = 256
 MAX_PATH_BYTES = 512
 MAX_NAME_BYTES = 255
-"""Of one part of a path: what Linux allows."""
+"""Most bytes of one part of a path: what Linux allows."""
 MAX_ENV, MAX_ENV_BYTES = 256, 64 << 10
 MAX_ID = 128
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -48,7 +48,7 @@ class LimitPolicy:
     defaults: Limits
     maxima: Limits
     _known: dict[tuple[bytes, Needs], Limits] = field(default_factory=dict, compare=False, repr=False)
-    """What was asked for lately and is acceptable: requests for the same nearly always follow each other."""
+    """Limits asked for lately that are acceptable: requests for the same nearly always follow each other."""
 
     def resolve(self, asked: pb.Limits, found: list[FieldError], needs: Needs = _NO_NEEDS) -> Limits:
         """`needs` raises defaults, and nothing that is asked for."""
@@ -153,7 +153,7 @@ def _args(found: list[FieldError], args: Collection[str]) -> None:
 
 
 def path_problem(path: str) -> str | None:
-    """What is wrong with a path relative to the work folder; None: nothing."""
+    """Problem of a path relative to the work folder; None: it is acceptable."""
     if not path:
         return "is empty, must be a path relative to the work folder"
     if len(path.encode()) > MAX_PATH_BYTES:

@@ -21,7 +21,7 @@ _readers = (ThreadPoolExecutor(1, "large requests"), ThreadPoolExecutor(1, "very
 
 
 async def read_apart(size: int, work: Callable[[], T]) -> T:
-    """What `work` makes of `size` bytes, in a thread if they are many."""
+    """Runs `work` on `size` bytes, in a thread if they are many, and returns its result."""
     if size <= AT_ONCE:
         return work()
     context = contextvars.copy_context()

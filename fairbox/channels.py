@@ -1,4 +1,4 @@
-"""How fairbox's clients open gRPC channels, and how its servers are tuned to match.
+"""Opens the gRPC channels of fairbox's clients, and tunes its servers to match.
 
 Keepalive is bounded by `grpc.http2.ping_timeout_ms`: grpcio reads `grpc.keepalive_timeout_ms` too, but without the
 former a hung peer is noticed only after the keepalive time plus 60 s. A server must allow pings at least as often as

@@ -94,7 +94,7 @@ def from_tree(cls: type[T], tree: Mapping[str, Any], *, path: str) -> T:
 
 
 def peek(name: str, *, prefix: str, argv: Sequence[str] | None = None, env: Mapping[str, str] | None = None) -> Any:
-    """What `load()` would be given for the top setting `name`, before anything is known of the others; None: nothing.
+    """The value that `load()` would get for the top setting `name`, before anything is known of the others; None: none.
 
     For a setting that says which other settings there are.
     """
@@ -123,7 +123,7 @@ def config_files(cls: type[Any], argv: Sequence[str] | None = None) -> list[Path
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """What a file says, nothing of it checked but its syntax. ConfigError when it can't be read."""
+    """Content of a file, nothing of it checked but its syntax. ConfigError if it can't be read."""
     tree = OmegaConf.to_container(_tree(str(path)))
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
@@ -221,7 +221,7 @@ def _place(before: bytes) -> str:
 
 
 def _marked(error: yaml.MarkedYAMLError) -> str:
-    """Where a YAML file is wrong, and what it is: follows its path."""
+    """Place and kind of a YAML file's error, phrased to follow its path."""
     mark = error.problem_mark or error.context_mark
     place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
     begin = error.context_mark

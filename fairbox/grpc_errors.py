@@ -25,7 +25,7 @@ D = TypeVar("D", bound=Message)
 _ROOM = 2000
 """Bytes of a status for the sentences about fields, which are in it twice: a client refuses metadata above 8 KiB."""
 DOMAIN = "fairbox.dev"
-"""Of the reasons in google.rpc.ErrorInfo."""
+"""Domain of the reasons in google.rpc.ErrorInfo."""
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -114,7 +114,7 @@ def field_errors(error: grpc.aio.AioRpcError) -> list[FieldError]:
 
 
 def _details(error: grpc.aio.AioRpcError, kind: type[D]) -> list[D]:
-    """Those of one kind. None where they can't be read: whatever stands between here and the server may have put them
+    """Details of one kind. Empty if they can't be read: whatever stands between here and the server may have put them
     there, and the status says enough."""
     found = []
     try:

@@ -1,6 +1,6 @@
-"""How a program writes its log, in one place: lines for people, or one JSON object a line.
+"""Writes a program's log, in one place: lines for people, or one JSON object a line.
 
-Facts that are bound (`bound(request_id=...)`) are told with every record of the task, and of tasks that it starts.
+Every record of a task, and of tasks that it starts, has the facts that are bound (`bound(request_id=...)`).
 Invariants: a record is one line in JSON, tracebacks and uncaught exceptions included; nobody logs code, what programs
 printed, or tokens. The C core of gRPC writes to stderr by itself and knows none of this: GRPC_VERBOSITY=NONE quiets it.
 """

@@ -86,7 +86,7 @@ class MetricsServer:
 
 
 def tracing_metrics(prefix: str) -> Iterator[Metric]:
-    """What became of spans; nothing while tracing is off."""
+    """Counts of spans, by what became of them; nothing while tracing is off."""
     counts = tracing.statistics()
     if counts is None:
         return

@@ -31,11 +31,11 @@ _LOG = logging.getLogger("fairbox.tracing")
 MAX_WAITING = 8_192
 """Spans that wait to be sent: a few seconds of a busy server, some 10 MB."""
 LAST_SPANS_S = 3.0
-"""What the spans that wait at the end of a program have to reach the collector."""
+"""Seconds for the spans that wait at the end of a program to reach the collector."""
 _EVERY_S = 2.0
 """Between two requests to the collector, unless many spans wait."""
 _TIMEOUT_S = 5.0
-"""Of one request, repetitions included: what waits longer is in the way of newer spans."""
+"""Seconds for one request, repetitions included: what waits longer is in the way of newer spans."""
 _LONGEST = 256
 """Characters of an attribute."""
 _COMPLAIN_EVERY_S = 60.0
@@ -161,6 +161,6 @@ class _WaitingSpans(BatchSpanProcessor):
         super().on_end(span)
 
     def statistics(self) -> TracingStatistics:
-        """What became of spans."""
+        """Counts of spans, by what became of them."""
         done = self._exporter
         return TracingStatistics(done.exported, done.failed, self._dropped, self._entered - done.taken)

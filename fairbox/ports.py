@@ -17,11 +17,11 @@ _LOWEST = 10_000
 """Below it are the ports of well-known services, ours too."""
 _TRIES = 1_000
 _given: deque[int] = deque(maxlen=1_000)
-"""What this process was given last: whoever asks twice, for two servers, must not get one port for both."""
+"""Ports that this process got last: whoever asks twice, for two servers, must not get one port for both."""
 _CLAIMS = 64
 """Servers that a process starts at once, at most: of more, the first have taken their ports meanwhile."""
 _claims: dict[int, int] = {}
-"""Of the last ports that this process was given: the descriptor that keeps other processes from being given them."""
+"""Last ports that this process got, each with the descriptor that keeps other processes from getting it."""
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:

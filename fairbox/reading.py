@@ -40,7 +40,7 @@ _size = contextvars.ContextVar("size", default=0)
 
 
 def check_apart(work: Callable[[], T]) -> Awaitable[T]:
-    """What `work` makes of the request that is answered, in a thread if that is large."""
+    """Runs `work` on the request that the task answers, in a thread if that is large, and returns its result."""
     return read_apart(_size.get(), work)
 
 
@@ -155,7 +155,7 @@ class _Walk:
         yield self._data[begin:]
 
     def _message(self, at: int, end: int, kind: Any, top: str) -> list[int]:
-        """Where it begins, and where each piece of it ends."""
+        """Positions of its beginning, and of the end of each piece of it."""
         cuts, left = [at], self._left
         while at < end:
             at, _, _ = self._field(at, end, kind, top)
@@ -167,7 +167,7 @@ class _Walk:
         return cuts if cuts[-1] == at else [*cuts, at]
 
     def _field(self, at: int, end: int, kind: Any, top: str) -> tuple[int, Any, list[int]]:
-        """Where it ends; and if it holds a message the field, and pieces. `top`: the field of the request it is in."""
+        """Its end; and if it holds a message, the field and its pieces. `top`: the field of the request it is in."""
         tag, at = self._varint(at)
         self._left -= 1
         if self._left < 0:

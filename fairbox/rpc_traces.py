@@ -40,7 +40,7 @@ _CALLERS = frozenset(
 
 
 def server_interceptors() -> list[grpc.aio.ServerInterceptor]:
-    """Those of a server that is started now: none while tracing is off."""
+    """Interceptors of a server that starts now: none while tracing is off."""
     return [_Traced()] if tracing.enabled() else []
 
 

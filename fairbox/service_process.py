@@ -1,4 +1,4 @@
-"""What a process that was started as `python -m` one of the services does before anything else is loaded.
+"""Prepares a process that was started as `python -m` one of the services, before anything else is loaded.
 
 Import this before gRPC and before other packages.
 

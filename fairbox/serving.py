@@ -33,7 +33,7 @@ from fairbox.rpc_traces import server_interceptors
 from fairbox.security.server import PortGuard
 
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compared with, never bound
-"""Where a server that listens on every address is reached from its own machine."""
+"""Hosts by which a server that listens on every address is reached from its own machine."""
 _LOG = logging.getLogger("fairbox.serving")
 _PROBES = 256
 """Connections at once to a health port."""
@@ -41,7 +41,7 @@ _WATCHES = 16
 """Calls at once on one of them: a probe makes one, and this port knows no strangers, whose watches would each take
 memory for as long as they like."""
 _DESCRIPTORS = 16_384
-"""What a service asks for, where the machine lets it: connections, and what it works with."""
+"""Descriptors that a service asks for, if the machine lets it: connections, and what it works with."""
 _PR_SET_PDEATHSIG = 1
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -1,6 +1,6 @@
-"""What a program says of itself while it runs: its log and its traces, as its settings ask for.
+"""Telemetry of a program while it runs: its log and its traces, as its settings ask for.
 
-`TelemetrySettings` is the part of each program's settings that is about that; `open_telemetry()` does it.
+`TelemetrySettings` is the part of each program's settings for them; `open_telemetry()` opens them.
 """
 
 from __future__ import annotations

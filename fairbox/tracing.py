@@ -39,12 +39,12 @@ _TRAJECTORY = re.compile(r"[0-9a-f]{32}")
 _W3C = TraceContextTextMapPropagator()
 _NOTHING: AbstractContextManager[Span] = contextlib.nullcontext(INVALID_SPAN)
 TRAJECTORY_ID: ContextVar[str] = ContextVar("trajectory whose first span is being made", default="")
-"""What the ids of the span that is made follow from; empty: they are random."""
+"""Source of the ids of the span that is being made; empty: they are random."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracingStatistics:
-    """What became of spans since the start."""
+    """Counts of spans since the start, by what became of them."""
 
     exported: int
     """Taken by the collector."""

@@ -54,8 +54,8 @@ _NEEDED_BY_KIND = {"thread": (), "process": ("cloudpickle",), "ray": ("cloudpick
 
 @dataclasses.dataclass(slots=True)
 class PoolStatistics:
-    """What a pool is doing at one instant: runs that wait for a worker or their lease, and functions that run, those
-    whose callers have given up included. Totals count since the pool was made: ends of functions and runs, workers that
+    """Counts of a pool at one instant: runs that wait for a worker or their lease, and functions that run, those whose
+    callers have given up included. Totals count since the pool was made: ends of functions and runs, workers that
     died by themselves, and worker processes started."""
 
     num_workers: int
@@ -92,7 +92,7 @@ class _Run:
     """Done when the lease is lost."""
     started: bool = False
     ended: ReleaseOutcome = ReleaseOutcome.OK
-    """How the function ended, for an adaptive limit."""
+    """Outcome of the function, for an adaptive limit."""
 
     def timed_out(self) -> RunTimeout:
         return RunTimeout(f"the function ran for longer than {self.timeout} s")
@@ -249,7 +249,7 @@ class ExecutionPool:
 
     @contextlib.asynccontextmanager
     async def _worker(self) -> AsyncIterator[workers.WorkerProcess | workers.RayTask | None]:
-        """What runs the function; None: a thread, which needs no preparation."""
+        """Worker that runs the function; None: a thread, which needs no preparation."""
         if self._kind != "process":
             yield workers.RayTask() if self._kind == "ray" else None
             return

@@ -1,4 +1,4 @@
-"""What a pool runs functions in: threads, worker processes and tasks of Ray, and the messages between both ends."""
+"""Workers that a pool runs functions in: threads, processes and tasks of Ray, and the messages between both ends."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _ANSWER_WITHIN_S = 60.0
 _LOOK_WITHIN_S = 5.0
 """For an answer of an actor that is there."""
 _LOOK_SHARE = 0.2
-"""How often the cluster is asked, as a share of the leash."""
+"""Time between two questions to the cluster, as a share of the leash."""
 _WATCH_EVERY_S = 0.25
 _START_WITHIN_S = 60.0
 """The leash of a service that starts, which nobody can have found yet."""
@@ -61,7 +61,7 @@ class LimiterMismatch(ConfigError):  # noqa: N818 - a fact about the cluster
 
 
 class LimiterActor:
-    """What Ray runs. `settings` are words of `python -m limiter`, like `buckets.code.max_in_flight=10`."""
+    """The actor that Ray runs. `settings` are words of `python -m limiter`, like `buckets.code.max_in_flight=10`."""
 
     def __init__(self, settings: Sequence[str], name: str, namespace: str) -> None:
         self._settings = tuple(settings)
@@ -105,7 +105,7 @@ class LimiterActor:
         raise ConfigError(f"the limiter did not start: {''.join(said[-3:]).strip()}")
 
     def _pass_on(self) -> None:
-        """What the service logs goes to the actor's log."""
+        """Copies what the service logs to the actor's log."""
         assert self._process.stderr is not None
         for line in self._process.stderr:
             sys.stderr.write(line)
@@ -199,7 +199,7 @@ class RayLimiter:
         self._security = security
         self._actor: Any = None
         self.address = ""
-        """Of the service, HOST:PORT, when the block was entered; it may be another one after a restart."""
+        """Address of the service, HOST:PORT, when the block was entered; it may be another one after a restart."""
         self.admin_address = ""
         """The same for operators."""
 
@@ -228,7 +228,7 @@ class RayLimiter:
         self._actor = None
 
     def transport(self) -> RayTransport:
-        """What sessions of this limiter travel over; it finds the service anew after a restart."""
+        """Transport for sessions of this limiter; it finds the service anew after a restart."""
         return RayTransport(self._name, namespace=self._namespace, security=self._security)
 
     def client(self, *, name: str = "") -> LimiterClient:

@@ -1,4 +1,4 @@
-"""How limiter.v1 says the core's words: by the same names, after the name of their enum.
+"""Translates the core's words to limiter.v1's and back: the same names, after the name of their enum.
 
 One table for both directions and both sides; a word without a value there fails at import.
 """

@@ -20,7 +20,7 @@ ACCESS: Mapping[str, frozenset[Role]] = {
     f"{_SERVICE}ListSessions": _ANY,
     f"{_SERVICE}DeleteSession": _ANY,
 }
-"""What shows or ends work of others is an operator's as well; an operator runs nothing."""
+"""Roles that may call each method: an operator may show or end work of others as well, and runs nothing."""
 Request = TypeVar(
     "Request",
     pb.ExecuteCodeRequest,

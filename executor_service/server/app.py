@@ -67,18 +67,18 @@ default grows with what is freed, to 32 MiB, and one small object above keeps al
 _GARBAGE = 10_000
 """Objects between two collections: a run makes some hundred, and nearly all of them go by themselves."""
 _LIMITER_WITHIN_S = 15.0
-"""How long readiness waits for the limiter at start. Less than startup probes allow."""
+"""Seconds that readiness waits for the limiter at start. Less than startup probes allow."""
 _LIMITER_LOOK_S = 0.02
 _LIMITER_AWAY_S = 10.0
 """So long programs without a lease wait for a limiter that can't be reached: their callers can ask another executor."""
 _BUCKET = "code"
-"""Of the limiter, for requests that bring no lease."""
+"""Bucket of the limiter for requests that bring no lease."""
 _KNOWN_IDS = 200_000
 """Ended request ids that are known: an hour of 50 programs a second."""
 _KEPT_BYTES = 256 << 20
-"""Of results that are kept to answer repeated requests."""
+"""Most bytes of results that are kept to answer repeated requests."""
 _KEPT_S = 600.0
-"""How long they are kept: longer than a client goes on asking."""
+"""Seconds for which they are kept: longer than a client goes on asking."""
 _INTERRUPT_S = 5.0
 """A cell that is interrupted has so long to end before it is killed with its session."""
 _LAST_CALLS_S = 5.0
@@ -171,7 +171,7 @@ async def looking(kills: KernelKills) -> AsyncIterator[None]:
 
 
 def settle_memory() -> None:
-    """What a server holds for good is nothing that collections have to look at, run after run."""
+    """Keeps garbage collections off what a server holds for good; large freed pieces go back to the system."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GARBAGE, *gc.get_threshold()[1:])
@@ -202,7 +202,7 @@ async def complete(capabilities: Capabilities, stop: asyncio.Event) -> None:
 
 
 def grpc_server(config: ExecutorConfig, service: ExecutorService, guard: PortGuard) -> GrpcServer:
-    """Where gRPC calls come in."""
+    """The server that takes gRPC calls."""
     age_ms = round(config.max_connection_age_s * 1000)
     return GrpcServer(
         config.listen,
@@ -218,7 +218,7 @@ def grpc_server(config: ExecutorConfig, service: ExecutorService, guard: PortGua
 def metrics_server(
     config: ExecutorConfig, figures: Callable[[], Iterable[Metric]], security: ServerSecurity
 ) -> MetricsServer:
-    """Where Prometheus comes in."""
+    """The server that Prometheus scrapes."""
     prefix, insecure = "fairbox_executor", config.insecure or security.guarded
 
     def collect() -> Iterator[Metric]:
@@ -244,7 +244,7 @@ def open_workspace_folder(stack: contextlib.AsyncExitStack, config: ExecutorConf
 
 
 class Here(NamedTuple):
-    """What runs programs on this machine."""
+    """Parts that run programs on this machine."""
 
     host: Host
     boxes: Boxes
@@ -274,7 +274,7 @@ async def open_here(
 async def open_boxes(
     config: ExecutorConfig, clock: Clock, store: str
 ) -> AsyncIterator[tuple[Host, Boxes, Sequence[LevelFacts]]]:
-    """What sandboxes are made of, those themselves with the first profile loaded, and the levels that were tried.
+    """The host that sandboxes run on, the sandboxes with the first profile loaded, and the levels that were tried.
 
     Workspaces are below `store`."""
     groups = await asyncio.to_thread(find_groups, config.cgroups)

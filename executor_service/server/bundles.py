@@ -28,7 +28,7 @@ _MIB = 1 << 20
 AT_ONCE = 8
 """Bundles that are read at once, each with one processor and what is below; half of them by tenants that read two."""
 MOST_BYTES = 512 * _MIB
-"""Of the files of a bundle's workspace, which lie in memory while they are made. Larger ones come by a local_path."""
+"""Most bytes of a bundle's files, which lie in memory while they are made. Larger workspaces come by a local_path."""
 MOST_ENTRIES = 65_536
 """Files and folders of it."""
 _LIMITS = Limits(
@@ -46,7 +46,7 @@ _LIMITS = Limits(
 _GIT_BYTES = 1024 * _MIB
 """Address space of one git: it says itself what it had no memory for."""
 _TARGET = "/bundle"
-"""Where the folder with the bundle is found."""
+"""Path of the folder with the bundle inside the sandbox."""
 _PROGRAM = tuple(
     InputFile(f"executor_service/workspaces/{path.name}", path.read_bytes())
     for path in sorted(Path(workspaces.__path__[0]).glob("*.py"))

@@ -27,7 +27,7 @@ from fairbox.clock import Clock
 _SEND_WITHIN_S = 30.0
 """An interpreter that waits takes a cell in at once; a large one with many files in a moment."""
 _DEATH_WITHIN_S = 22.0
-"""What is to be killed is dead in milliseconds; `Family.kill` sees to it that it is dead by then."""
+"""Seconds for a killed interpreter to die: it takes milliseconds, and `Family.kill` ensures that it is dead by then."""
 _EXIT_WITHIN_S = 2.0
 """Between the end of a channel and that of its process."""
 _BETWEEN_CELLS = 1 << 20
@@ -38,7 +38,7 @@ _ALONE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class CellEnd:
-    """What became of a cell: it answered, or its interpreter has ended."""
+    """End of a cell: it answered, or its interpreter has ended."""
 
     answer: CellAnswer | None
     death: Death | None
@@ -164,7 +164,7 @@ class CellRun:
         await self._wait_for_death()
 
     def _answer(self) -> CellAnswer | None:
-        """What it said; None: its interpreter has ended, or is killed for what it said."""
+        """The cell's answer; None: its interpreter has ended, or is killed for what it said."""
         frame = self._member.channel.take()
         if frame is None:
             return None
@@ -194,7 +194,7 @@ class CellRun:
             self._member.gone.set_result(self._member.doom or Death(Ended("does not die"), failed=True, ours=True))
 
     def _taken(self) -> tuple[Output, Output]:
-        """What it has written. What comes from here on belongs to the next cell, and is shown to nobody before that."""
+        """Output of the cell so far. Later output belongs to the next cell, and nobody sees it before that."""
         self._output_taken = True
         taken = self._member.streams.take()
         self._member.streams.limit(min(self._limits.output_bytes, _BETWEEN_CELLS), None)

@@ -28,7 +28,7 @@ _MADE_BYTES = 64 * _MIB
 """All that a compiler made, together. Larger programs are refused: each run copies them into its sandbox."""
 _MADE_MODE = 0o755
 _ENTRY_BYTES = 1024
-"""What an entry costs beside its program; counted, so that many small ones are bounded too."""
+"""Bytes that an entry costs beside its program; counted, so that many small ones are bounded too."""
 _CPU_FACTOR = 4
 """Compilers use several processors: their CPU time may be so many times their wall time."""
 
@@ -45,7 +45,7 @@ class NotCompiled(Exception):  # noqa: N818 - a fact about one attempt
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What came of a source."""
+    """Result of compiling a source."""
 
     compilation: Compilation | None = None
     """None where nothing was to be compiled."""
@@ -63,7 +63,7 @@ class Build:
 
 @dataclass(eq=False, slots=True)
 class _Turns:
-    """Those who need one program that is not there: one compiles it, in the order in which they came."""
+    """Runs that need one program that is not there: one compiles it, in the order in which they came."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     runs: int = 0
@@ -110,7 +110,7 @@ class Compiler:
                 del self._building[key]
 
     def plan(self, request: RunRequest) -> Plan:
-        """How the source of `request` is compiled."""
+        """Plan that compiles the source of `request`."""
         limits = self._limits(request.limits, LANGUAGES[request.language].compiler_needs)
         return self._planner.compilation(request, limits)
 
@@ -127,13 +127,13 @@ class Compiler:
         )
 
     def _found(self, build: Build) -> Build:
-        """What another run compiled."""
+        """The build that another run compiled, marked as cached."""
         self._hits += 1
         assert build.compilation is not None
         return replace(build, compilation=replace(build.compilation, cached=True))
 
     def _limits(self, asked: Limits, needs: Needs) -> Limits:
-        """Those of the request, raised to what the compiler needs, and never above what the server allows."""
+        """Limits of the request, raised to what the compiler needs, and never above what the server allows."""
         raised = replace(
             asked,
             wall_time_s=asked.compile_time_s,
@@ -156,7 +156,7 @@ class Compiler:
 
 
 def _outcome_of(report: Report, plan: Plan) -> tuple[Build, bool]:
-    """What came of it, and whether the same would come of it again: a limit met may be the machine's bad day."""
+    """The build, and whether another try would give the same: a limit met may be the machine's bad day."""
     outcome, cause, message = judge(report, plan.limits, "compiler")
     if cause is not Cause.POLICY:
         raise NotCompiled(outcome, cause, message)

@@ -1,7 +1,7 @@
-"""What is said between the server, a candidate and a checker, and how long each may take.
+"""Messages between the server, a candidate and a checker, and the time that the latter two may each take.
 
-The two never share a channel: the server takes a frame from the one and passes it on to the other, and it alone hears
-the verdict. Each is charged for the time in which it has the word, and for nothing else.
+Those two never share a channel: the server takes a frame from the one and passes it on to the other, and it alone hears
+the verdict. The server charges each for the time that it spends answering, and for nothing else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Speaker:
         self._clock = clock
         self._time = WallTime(clock, time_s, worker.starved_s, clock.now())
         self.used_s = 0.0
-        """How long it has had the word."""
+        """Seconds this side has spent answering so far."""
 
     async def say(self, head: Head, blob: bytes = b"") -> Frame:
         """Gives it the word, and returns what it answers. Raises Ended."""
@@ -69,7 +69,7 @@ class Speaker:
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """What the checker says of one test, or of all: then without an id."""
+    """The checker's report on one test, or on all: then without an id."""
 
     node_id: str
     status: str
@@ -83,7 +83,7 @@ class Dialogue:
     candidate: Speaker | None
     checker: Speaker
     asked: int = 0
-    """How often the checker has asked the candidate."""
+    """Number of times that the checker has asked the candidate."""
     gone: bool = False
     """The candidate was asked and did not answer."""
     tests: list[tuple[Test, int, bool]] = field(default_factory=list)
@@ -105,7 +105,7 @@ class Dialogue:
                     raise Ended
 
     async def _ask(self, head: Head, blob: bytes) -> Frame:
-        """What the candidate says to what the checker said."""
+        """The candidate's answer to what the checker said."""
         self.asked += 1
         if self.candidate is None:
             return {"type": "gone", "reason": "there is no candidate"}, b""

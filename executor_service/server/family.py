@@ -73,7 +73,7 @@ class Family:
         """When it begins to, for cells that are not over by then."""
         self._to_rest: asyncio.TimerHandle | None = None
         self._layers: dict[int, asyncio.Future[int]] = {}
-        """Those that were asked for, until they are there or have failed with an error number."""
+        """Layers that were asked for, until they are there or have failed with an error number."""
         self._layers_made = 0
         self._events: asyncio.Task[None] | None = None
         self._deadline: asyncio.Timeout | None = None
@@ -127,7 +127,7 @@ class Family:
             self._sandbox.allow(limits, member.pid)
 
     async def starved_s(self, member: Interpreter, within_s: float) -> float:
-        """How long its cell has waited for a processor so far; 0 where the init does not say it within that time."""
+        """Seconds that its cell has waited for a processor so far; 0 if the init does not say it within that time."""
         number = member.pid
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:

@@ -47,7 +47,7 @@ class Flight(Generic[T]):
         return self._task
 
     async def wait(self) -> T:
-        """What comes of it. Raises the error that it ends with."""
+        """Waits for the result. Raises the error that it ends with."""
         self.waiters += 1
         try:
             await self.done.wait()
@@ -126,7 +126,7 @@ class SingleFlight(Generic[T]):
         return self._table.knows(request_id)
 
     async def do(self, request_id: str, fingerprint: bytes, work: Callable[[], Awaitable[T]]) -> tuple[T, bool]:
-        """What comes of `work`, or of earlier work with the same id, and whether it is the latter.
+        """Result of `work`, or of earlier work with the same id, and whether it is the latter.
 
         Raises IdReused, ResultGone, and what the work raises. An empty id is like no other.
         """

@@ -1,6 +1,6 @@
-"""Where SandboxFusion's clients come in.
+"""Gateway for SandboxFusion's clients.
 
-Needs the extra `gateway`, which is imported only where the configuration asks for it.
+Needs the extra `gateway`, which is imported only if the configuration asks for it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from executor_service.sandbox.streams import Streams
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How an interpreter has ended."""
+    """End of an interpreter."""
 
     why: Ended
     killed: Killed = Killed.NOT
@@ -35,7 +35,7 @@ class Death:
     failed: bool = False
     """The sandbox failed."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the init counted, where it ended everything."""
+    """Counts of the init, if it ended everything."""
 
 
 MAX_REASON = 500

@@ -1,4 +1,4 @@
-"""How the executor stands with the cluster-wide limit: the seam, and the implementation that has no limit.
+"""Seam between the executor and the cluster-wide limit, and the implementation that has no limit.
 
 Invariants of every implementation: a program starts only under a confirmed claim that is still valid; a claim is given
 back when its block is left, which is after everything of its run is dead, and not before; every wait is bounded.
@@ -36,7 +36,7 @@ class LeaseQueueFull(Exception):  # noqa: N818 - a decision of the limiter
 
 @dataclass(frozen=True, slots=True)
 class GateStatus:
-    """How the server stands with its limiter at one instant."""
+    """The server's standing with its limiter at one instant."""
 
     target: str
     valid: bool

@@ -78,7 +78,7 @@ print(", ".join(name for name, attempt in attempts.items() if works(attempt)) or
 
 
 class Tried(NamedTuple):
-    """What a server is made of at each level, and how the levels are, the strongest first."""
+    """The host at each level, and what the tries of the levels found, the strongest first."""
 
     hosts: Mapping[IsolationLevel, Host]
     levels: Sequence[LevelFacts]
@@ -158,7 +158,7 @@ async def _attempt(host: Host, clock: Clock) -> str:
 
 @contextlib.contextmanager
 def _bait() -> Iterator[tuple[str, str, str, str]]:
-    """What everybody on this machine can reach, and a program must not: a folder, a process, two sockets."""
+    """Things that everybody on this machine can reach, and a program must not: a folder, a process, two sockets."""
     name = f"fairbox-{secrets.token_hex(8)}"
     with (
         tempfile.TemporaryDirectory(prefix="fairbox-bait-") as folder,

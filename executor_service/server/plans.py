@@ -18,9 +18,9 @@ from executor_service.session_validation import SessionRequest
 
 _TMP = "/tmp"  # noqa: S108 - the sandbox's own
 CELLS = "cells"
-"""What serves cells in a worker."""
+"""Entry that serves cells in a worker."""
 _IMPORT = b"import"
-"""What a program holds that imports anything: the statement, `__import__`, or `importlib`."""
+"""Word in every program that imports anything: the statement, `__import__`, or `importlib`."""
 _NO_LIMIT_S = 1e9
 _ONE_THREAD = dict.fromkeys(THREADS, "1")
 """A library that starts threads when it is imported would keep its session from being branched."""
@@ -60,7 +60,7 @@ class Planner:
         self._words = sorted({package for profile in self._profiles for package in profile.packages})
 
     def plan(self, request: RunRequest, made: tuple[InputFile, ...] = ()) -> Plan:
-        """How a program is run. `made` is what its compiler made."""
+        """Plan that runs a program. `made` is what its compiler made."""
         language = LANGUAGES[request.language]
         if language.profile and not any(map(_read_at_start, request.env)):
             return Plan(
@@ -87,7 +87,7 @@ class Planner:
         )
 
     def compilation(self, request: RunRequest, limits: Limits) -> Plan:
-        """How its source is compiled. Arguments, input and variables of the request are for the program alone."""
+        """Plan that compiles its source. Arguments, input and variables of the request are for the program alone."""
         language = LANGUAGES[request.language]
         values = self._values(request, limits)
         return Plan(
@@ -101,7 +101,7 @@ class Planner:
         )
 
     def probe(self, language: LanguageSpec, limits: Limits) -> Plan:
-        """What tells whether a language is installed."""
+        """Plan that tells whether a language is installed."""
         values = {**self._host.tools, "memory": str(limits.memory_bytes), "tmp": _TMP}
         argv = tuple(fill(word, values) for word in language.probe)
         return Plan(argv, self._environment(language, values), limits, self._lean_or_base(), reserves=language.reserves)
@@ -121,7 +121,7 @@ class Planner:
         )
 
     def _values(self, request: RunRequest, limits: Limits) -> dict[str, str]:
-        """What `{...}` stands for in the entry of the request's language."""
+        """Values of `{...}` in the entry of the request's language."""
         name = LANGUAGES[request.language].program_name(request.code)
         return {**self._host.tools, "name": name, "memory": str(limits.memory_bytes), "tmp": _TMP}
 

@@ -36,11 +36,11 @@ _AGAIN_S, _AGAIN_MOST_S = 1.0, 300.0
 """Between two attempts, doubled up to this: one costs as much as the slowest toolchain takes to say its version."""
 _log = logging.getLogger(__name__)
 _NUMBER = re.compile(r"\d\.\d")
-"""What the line with the version has; some toolchains warn or greet first."""
+"""Pattern in the line with the version; some toolchains warn or greet first."""
 
 
 class Capabilities:
-    """What this server offers. Languages that have not come are tried again while the block of `probed()` lasts."""
+    """Levels and languages of this server. The block of `probed()` goes on trying languages that have not come."""
 
     def __init__(
         self,

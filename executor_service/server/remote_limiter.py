@@ -105,7 +105,7 @@ class RemoteLimiter:
 
 
 def _outcome(claim: _Claim, error: BaseException | None) -> ReleaseOutcome:
-    """How the run of a claim ended, of whose block `error` came."""
+    """Outcome of the run of a claim whose block ended with `error`; None: with no error."""
     ended = outcome_of(error)
     if ended in (ReleaseOutcome.OVERLOADED, ReleaseOutcome.TIMEOUT):
         return ended

@@ -140,11 +140,11 @@ class Runs:
         self._numbers = count(1)
         self._runs: dict[int, _Run] = {}
         self._answered = 0
-        """Of those, the ones whose callers have their answer, and what ran is taken apart."""
+        """Number of those whose callers have their answer, while what ran is taken apart."""
         self._tasks = asyncio.TaskGroup()
         self.draining = False
         self.tally = tally or RunTally()
-        """What became of all runs so far."""
+        """Counts of how all runs so far ended."""
 
     async def __aenter__(self) -> Runs:
         await self._tasks.__aenter__()
@@ -213,7 +213,7 @@ class Runs:
         return self._admission.statistics(self._clock.now())
 
     def load(self) -> Load:
-        """What whoever has the next program should know: without those that are answered, and soon out of the way."""
+        """Load that matters to the next program: without runs that are answered, and soon out of the way."""
         running, queued, most = self._admission.counts
         return Load(running - min(self._answered, running), queued, most)
 
@@ -250,7 +250,7 @@ class Runs:
             return await self._in_queue(run)
 
     def _cancelled(self, run: _Run) -> _Ending:
-        """How a run ends that nobody waits for any more, or that the end of the server meets."""
+        """Ending of a run that nobody waits for any more, or that the end of the server meets."""
         if not run.started:
             return Draining() if self.draining else Abandoned()
         assert run.attempt is not None
@@ -307,7 +307,7 @@ class Runs:
             return result
 
     def _may_wait(self, run: _Run) -> bool:
-        """Where nothing can make it wait, no time is set to bound the wait."""
+        """Says whether anything can make the run wait; if not, the caller sets no timeout to bound the wait."""
         request = run.request
         if request.lease is not None or self._gate.needs_queue:
             return True
@@ -334,7 +334,7 @@ def _refusal(error: BaseException | None) -> Refusal:
 
 
 def _facts(request: RunRequest) -> dict[str, str]:
-    """What is told with every record of the log that a run is the reason for."""
+    """Ids that go into every log record that a run is the reason for."""
     lease = "" if request.lease is None else f"{request.lease.bucket}/{request.lease.epoch}.{request.lease.seq}"
     ids = {"request_id": request.request_id, "tenant": request.tenant, "session_id": request.session_id}
     return {**ids, "lease": lease}

@@ -26,7 +26,7 @@ _END_WITHIN_S = 10.0
 
 
 class BoxWorkers:
-    """Where workers come from."""
+    """Source of workers."""
 
     def __init__(self, boxes: Boxes) -> None:
         self._boxes = boxes
@@ -74,7 +74,7 @@ class Served:
         return frame
 
     async def starved_s(self, within_s: float) -> float:
-        """How long it, or a process below it, has waited for a processor; 0 if that is not known in time."""
+        """Seconds that it, or a process below it, has waited for a processor; 0 if that is not known in time."""
         self._starved_s = None
         self._sandbox.ask_starved(0)
         with contextlib.suppress(TimeoutError):

@@ -90,7 +90,7 @@ async def stream_execution(execute: Execute, request: RunRequest, fingerprint: b
 
 
 async def _send_rest(result: ExecutionResult, reader: OutputReader, send: Send) -> None:
-    """What the reader has not taken: the end of the output, or all of it where the run had ended before."""
+    """Sends what the reader has not taken: the end of the output, or all of it if the run had ended before."""
     for stream, output in ((Stream.STDOUT, result.stdout), (Stream.STDERR, result.stderr)):
         for start in range(reader.taken(stream), len(output.data), CHUNK_BYTES):
             await send_in_time(send, _chunk(stream, output.data[start : start + CHUNK_BYTES]))
@@ -120,7 +120,7 @@ SERVICE_NAME = "executor_service.v1.ExecutorService"
 
 
 _SESSION_BYTES = 1024
-"""What the description of a session takes, where it is kept for those who ask again."""
+"""Bytes that a session's description takes while it is kept to answer repeated requests."""
 
 
 def sessions_once(sessions: Sessions, clock: Clock, table: DedupTable[Flight[Made], Made]) -> SingleFlight[Made]:
@@ -292,8 +292,8 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
 
 
 def fingerprint(request: Message) -> bytes:
-    """What makes two requests with one id the same; ids of all kinds may share a table. Not the lease: it says who pays
-    for a run, not what is run."""
+    """Digest by which two requests with one id are the same; ids of all kinds may share a table. It leaves out the
+    lease, which says who pays for a run, not what is run."""
     same = request
     if isinstance(request, pb.ExecuteCodeRequest) and request.HasField("lease"):
         same = pb.ExecuteCodeRequest()

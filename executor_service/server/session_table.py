@@ -40,14 +40,14 @@ class LiveSession:
     info: SessionInfo
     """As it was when it was made."""
     limits: Limits
-    """Those of its cells that name none."""
+    """Limits of its cells that name none."""
     family: Family
     member: Interpreter
     clock: Clock
     idle_since: float
     cells: int = 0
     memory_bytes: int = 0
-    """What its interpreter held at the end of its last cell."""
+    """Bytes that its interpreter held at the end of its last cell."""
     busy: bool = False
     """A cell has its turn."""
     running: bool = False
@@ -226,7 +226,7 @@ class SessionTable:
         return found, 0
 
     def not_found(self, session_id: str) -> SessionNotFound:
-        """What to say of an id that does not live here."""
+        """The error for an id that does not live here."""
         if ended := self._ended.get(session_id):
             return SessionNotFound(session_id, ended.reason, ended.cause)
         server, mark, _ = session_id.rpartition("~")

@@ -264,7 +264,7 @@ class Sessions:
 
 @lru_cache(maxsize=256)
 def _merged(asked: Limits, session: Limits) -> Limits:
-    """What a cell names, else what its session has; one that names a longer time may use the CPU for as long."""
+    """Limits that a cell names, else its session's; one that names a longer time may use the CPU for as long."""
     limits = replace(session, **{each.name: value for each in fields(Limits) if (value := getattr(asked, each.name))})
     if asked.wall_time_s > session.wall_time_s and not asked.cpu_time_s:
         return replace(limits, cpu_time_s=max(session.cpu_time_s, asked.wall_time_s))

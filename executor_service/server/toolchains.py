@@ -21,14 +21,14 @@ from fairbox.errors import ConfigError
 _HOME_TIMEOUT_S = 20.0
 """For a command that prints one line; it is started on the host, not in a sandbox."""
 _OWN = ("/tmp", "/dev", "/proc", WORK_FOLDER)  # noqa: S108
-"""What the host has there is hidden from programs."""
+"""Folders that programs have of their own; they don't see the host's."""
 _BIN_FOLDERS = ("bin", "node_modules/.bin", ".")
-"""Where a toolchain folder has its commands."""
+"""Subfolders of a toolchain folder that hold its commands."""
 
 
 @dataclass(slots=True)
 class _Search:
-    """What programs see so far, and what was found."""
+    """State of the search: what programs see so far, and what was found."""
 
     host: Host
     folders: list[Path]

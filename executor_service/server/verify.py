@@ -128,7 +128,7 @@ class _Cases:
         return any(not result.passed for results in self._results.values() for result in results)
 
     def _cause(self) -> Cause:
-        """Of cases that are not run: that of the first that did not pass."""
+        """Cause for cases that are not run: that of the first that did not pass."""
         failed = [result for index in sorted(self._results) for result in self._results[index] if not result.passed]
         return failed[0].cause
 

@@ -32,7 +32,7 @@ MODULE_FILE = "solution.py"
 _NO_END_S = 1e9
 """Wall time is kept by the server, which knows whose turn it is."""
 CHECKER_EXTRA_S = 30.0
-"""What the checker may take beyond the candidate's limit: it may have to load pytest and the libraries of the tests."""
+"""Seconds for the checker beyond the candidate's limit: it may have to load pytest and the libraries of the tests."""
 
 
 def _no_workspace(workspace_id: str, tenant: str, limits: Limits) -> AbstractContextManager[None]:
@@ -41,7 +41,7 @@ def _no_workspace(workspace_id: str, tenant: str, limits: Limits) -> AbstractCon
 
 @dataclass(frozen=True, slots=True)
 class Grader:
-    """What every case needs of the server."""
+    """Parts of the server that every case needs."""
 
     workers: BoxWorkers
     clock: Clock
@@ -273,7 +273,7 @@ class CheckWork(CaseWork):
 
 
 async def _load(speaker: Speaker, *, tests: bool) -> Head:
-    """What the candidate says when it is told to load; empty when it ended."""
+    """The candidate's answer to the order to load; empty if it ended."""
     try:
         return (await speaker.say({"type": "load", "tests": tests}))[0]
     except Ended:

@@ -1,4 +1,4 @@
-"""What is done once a request has its slot and its lease: the seam between the queue and the ways to run something.
+"""Seam between the queue and the ways to run something: what is done once a request has its slot and its lease.
 
 `Runs` knows queues, repetitions and cancellation; a `Work` knows sandboxes. Each way to run something (programs, cells
 of sessions, another service) is one `Work`.
@@ -31,7 +31,7 @@ class Attempt:
     """Unique in the life of this server."""
     claim: Claim
     queue_s: float
-    """How long it waited for both."""
+    """Seconds that it waited for both."""
     observe: Observer | None = None
     answer: Callable[[ExecutionResult], None] = _nobody
     """May be called with the result before `perform` returns it: the caller gets it while the last of what ran is taken

@@ -25,7 +25,7 @@ class WorkspaceTooLarge(Exception):  # noqa: N818 - a fact about a workspace
 
 
 class WorkspaceCalls:
-    """What the service needs of workspaces. `copy_bytes`: the most bytes of a copy for one use; 0: they are mounted."""
+    """Workspace calls of the service. `copy_bytes`: the most bytes of a copy for one use; 0: they are mounted."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class WorkspaceFolder:
             raise ConfigError(f"workspace_dir is {path!r}, which another server uses") from None
         store = next(self.path.glob(f"{_STORE}*"), None) or self.path / (_STORE + secrets.token_hex(16))
         self.store = store.resolve()
-        """What mounts are below."""
+        """Folder that all mounts are below."""
         self.ready, self._making, self._mirrors = (store / name for name in ("ready", "making", "mirrors"))
         try:
             for folder in (store, self.ready, self._making, self._mirrors):
@@ -90,7 +90,7 @@ class WorkspaceFolder:
         (path / BUNDLE).chmod(0o644)
 
     def mirror(self, key: str) -> Path:
-        """Where the mirror of a remote is kept."""
+        """Folder of a remote's mirror."""
         return self._mirrors / key
 
     def mirror_bytes(self) -> int:

@@ -29,7 +29,7 @@ _TAKEN = (
     *("/bin", "/boot", "/branches", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sandbox"),
     *("/sbin", "/sys", "/tmp", "/usr", "/var"),  # noqa: S108 - a name to be refused
 )
-"""What a root has already, or programs expect to be what it is elsewhere."""
+"""Paths that a root has already, or that programs expect to be what they are elsewhere."""
 
 Kind = Literal["local", "bundle", "remote"]
 _KINDS: dict[str, Kind] = {
@@ -53,8 +53,8 @@ class PrepareRequest:
     tenant: str
 
     def digest(self) -> str:
-        """What a workspace is made of and for, but for its commit: who has it has shown all of this. Blocks for as long
-        as hashing a bundle takes."""
+        """Digest of what a workspace is made of and for, but for its commit: who has it has shown all of this. Blocks
+        for as long as hashing a bundle takes."""
         bundle = hashlib.sha256(self.bundle).hexdigest()
         words = [self.tenant, self.kind, self.source, bundle, self.mount_path]
         return hashlib.sha256(json.dumps(words).encode()).hexdigest()

@@ -128,7 +128,7 @@ class Workspaces:
         self._bundles = Places(most=AT_ONCE, shared=AT_ONCE // 2)
         self._others = Places(most=_AT_ONCE, shared=_AT_ONCE)
         self._adopting = Places(most=_AT_ONCE, shared=1)
-        """What is made of bundles is written by few at a time, so that there is a bound for the room that all take."""
+        """Places for writing what bundles hold: few at a time, so that there is a bound for the room that all take."""
         self._mirrors = asyncio.Lock()
         """One remote at a time: git locks its repository, and a killed git leaves its lock behind."""
         self._tasks = asyncio.TaskGroup()
@@ -213,7 +213,7 @@ class Workspaces:
             self._table.release(name, self._clock.now())
 
     def facts(self, name: str, tenant: str) -> Facts:
-        """What is kept of a tenant's workspace beside its files. Raises UnknownWorkspace."""
+        """Facts kept of a tenant's workspace beside its files. Raises UnknownWorkspace."""
         facts = self._facts.get(name)
         if facts is None or facts["tenant"] != tenant:
             raise UnknownWorkspace(f"this server has no workspace {name!r}: prepare it here, or send the run elsewhere")
@@ -276,7 +276,7 @@ class Workspaces:
             await to_the_end(asyncio.to_thread(self._folder.discard, made))
 
     async def _answer(self, request: PrepareRequest, source: str, made: Path) -> Answer:
-        """What the preparation says; where it has facts, the files are in `made`."""
+        """The preparation's answer; if it has facts, the files are in `made`."""
         identity = _identity(request, source)
         task: Task = {
             "kind": "sandboxed" if request.kind == "bundle" else request.kind,
@@ -318,7 +318,7 @@ class Workspaces:
         self._made.setdefault(facts["source"], {})[facts["commit"]] = facts["workspace_id"]
 
     def _take_away(self, name: str) -> Path:
-        """Of a workspace that is not in the table any more: the folder that is to be discarded."""
+        """Forgets a workspace that is not in the table any more, and returns its folder, to be discarded."""
         facts = self._facts.pop(name)
         commits = self._made[facts["source"]]
         del commits[facts["commit"]]

@@ -1,11 +1,11 @@
-"""How a client proves who it is, and knows whom it talks to.
+"""Lets a client prove who it is, and know whom it talks to.
 
 Invariants: without `tls_ca` nothing is encrypted, and then a token goes to loopback alone unless `plaintext_token` says
 otherwise; nothing here holds what is in the files.
 
 `SecuredChannel`: every call has the token of that moment; after a change of certificate or authorities new calls get a
-new channel, and those in flight end on the old one; a file that turns bad leaves everything as it is, and is told in
-the log. It is made inside the loop that uses it. Tokens are added here and not by an interceptor, which would wrap
+new channel, and those in flight end on the old one; a file that turns bad leaves everything as it is, and the log says
+so. It is made inside the loop that uses it. Tokens are added here and not by an interceptor, which would wrap
 every call in a task of its own.
 """
 
@@ -136,7 +136,7 @@ class SecuredChannel(grpc.aio.Channel):
         self._problem = ""
         self._closed = False
         self._calls: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Those that somebody holds, on whichever channel they are."""
+        """Calls that somebody holds, on whichever channel they are."""
         self._take_token(self._token.look() or ())
         self._channel = self._connected(self._tls.look() or ())
 
@@ -194,15 +194,15 @@ class SecuredChannel(grpc.aio.Channel):
             call.cancel()
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """Of the channel that new calls use."""
+        """State of the channel that new calls use."""
         return self._channel.get_state(try_to_connect)
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Of the channel that new calls use."""
+        """Waits for a change in the state of the channel that new calls use."""
         await self._channel.wait_for_state_change(last_observed_state)
 
     async def channel_ready(self) -> None:
-        """Of the channel that new calls use."""
+        """Waits until the channel that new calls use is ready."""
         await self._channel.channel_ready()
 
     def unary_unary(self, *args: Any, **options: Any) -> Any:

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What a token is for. Roles don't contain each other; a token that is in two files has both."""
+    """Purpose of a token. Roles don't contain each other; a token that is in two files has both."""
 
     CLIENT = "client"
     """Asks for leases, and has programs run."""
@@ -29,7 +29,7 @@ class TenantRefused(Exception):  # noqa: N818 - a decision
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is known about who makes a call."""
+    """Identity of who makes a call, as far as it is known."""
 
     roles: frozenset[Role]
     tenant: str = ""
@@ -49,7 +49,7 @@ class Identity:
 
 
 ANYONE = Identity(frozenset(Role))
-"""Of calls to a port that asks for no token."""
+"""Identity of whoever calls a port that asks for no token."""
 _CURRENT: ContextVar[Identity] = ContextVar("fairbox_identity", default=ANYONE)
 _STILL: ContextVar[Callable[[], bool]] = ContextVar("fairbox_still_permitted", default=lambda: True)
 

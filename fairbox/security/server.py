@@ -1,4 +1,4 @@
-"""What guards the ports of a service: TLS, tokens, and the start rule.
+"""Guards the ports of a service: TLS, tokens, and the start rule.
 
 Invariants: a port beyond loopback is guarded by tokens or by certificates of clients, or its operator has said
 `insecure`; what is in force can be told at any moment by `facts()`, which never holds a token.
@@ -61,7 +61,7 @@ class AccessRules:
     methods: Mapping[str, frozenset[Role]]
 
     def roles_for(self, method: str) -> frozenset[Role]:
-        """Those of which the caller needs one."""
+        """Roles of which the caller needs one."""
         service = method[: method.rfind("/") + 1]
         return self.methods.get(method) or self.methods.get(service) or frozenset(Role)
 
@@ -168,13 +168,13 @@ class ServerSecuritySettings:
 
 @dataclass(frozen=True, slots=True)
 class PortGuard:
-    """What one port has. `PortGuard()`: nothing."""
+    """Guards of one port. `PortGuard()`: none."""
 
     tls: ServerTls | None = None
     access: AccessInterceptor | None = None
     max_connections: int = 4096
     harmless: bool = False
-    """What the port answers needs no guard, beside others that have one."""
+    """The port's answers need no guard, beside other ports that have one."""
 
     @property
     def guarded(self) -> bool:

@@ -75,7 +75,7 @@ class FileSet:
 
 
 MAX_PEM_BYTES = 1 << 20
-"""Of one file: a bundle of all public authorities has a quarter of that."""
+"""Most bytes of one file: a bundle of all public authorities has a quarter of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Pair:
     chain: bytes
     key: bytes
     expires_at: float
-    """Of the first certificate, the server's own: seconds since 1970."""
+    """Expiry of the first certificate, the server's own: seconds since 1970."""
 
 
 def check_pair(chain: bytes, key: bytes, cert_setting: str, key_setting: str) -> Pair:

@@ -22,7 +22,7 @@ from fairbox.security.roles import Identity, Role
 from fairbox.security.tls import FileSet
 
 MAX_FILE_BYTES = 1 << 20
-"""Of one file: ten thousand tokens and more."""
+"""Most bytes of one file: ten thousand tokens and more."""
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]{16,512}")
 """The characters that need no quoting in headers and in URLs; shorter ones could be guessed."""
 _PROBLEM = "a token must have from 16 to 512 characters, letters, digits and '-._~' only"
@@ -98,7 +98,7 @@ class TokenTable:
                 self._found[key] = Identity(known.roles | {role}, entry.tenant)
 
     def find(self, token: str) -> Identity | None:
-        """Whose token it is; None: nobody's."""
+        """Identity that the token stands for; None: it is nobody's."""
         return self._found.get(self._keyed(hashlib.sha256(token.encode("utf-8", "replace")).digest()))
 
     def _keyed(self, digest: bytes) -> bytes:
@@ -128,7 +128,7 @@ class Keyring:
 
     @property
     def roles(self) -> frozenset[Role]:
-        """Those that have tokens."""
+        """Roles that have tokens."""
         return frozenset(self._paths)
 
     def table(self) -> TokenTable:

@@ -137,7 +137,7 @@ class LimiterClient:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """Number of requests that wait."""
         return len(self._runner.machine.waiting)
 
     @property
@@ -147,7 +147,7 @@ class LimiterClient:
 
 
 class LeaseContext:
-    """What `LimiterClient.lease()` returns: enter it once."""
+    """Context manager that `LimiterClient.lease()` returns: enter it once."""
 
     __slots__ = ("_acquire", "_kept", "_lease", "_runner")
 

@@ -50,7 +50,7 @@ class Targets:
         self._tried = 0
         """Addresses of the list that have failed since the last wait."""
         self.current = self._listed[0]
-        """Where to connect next."""
+        """Address to connect to next."""
 
     def each(self, check: Callable[[str], None]) -> None:
         """Calls `check` with every address of the list."""
@@ -88,7 +88,7 @@ class GrpcTransport:
 
     @property
     def address(self) -> str:
-        """Where the next stream goes."""
+        """Address that the next stream goes to."""
         return self._targets.current
 
     async def connect(self) -> GrpcConnection:

@@ -58,7 +58,7 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class BindOutcome:
-    """What became of a bind. User code may start only when `bound`."""
+    """Answer to a bind. User code may start only if `bound`."""
 
     lease: Lease
     status: BindStatus

@@ -56,7 +56,7 @@ class SessionMachine:
         """Another one in each process: a restarted executor runs nothing of what its predecessor ran."""
         self.name = name
         self.epoch = 0
-        """Of the limiter that said welcome last; 0 before the first."""
+        """Epoch of the limiter that said welcome last; 0 before the first."""
         self.welcomed = False
         """Whether the current connection is usable."""
         self.valid_until = float("-inf")
@@ -67,7 +67,7 @@ class SessionMachine:
         self._places: dict[Lease, Place] = {}
         """Tickets of leases in hand, and of those that may have been lost with a limiter, oldest first."""
         self._holds: dict[Lease, tuple[float, int, bytes]] = {}
-        """Those that nobody will bind: the end of the hold time, the tokens, and the proof."""
+        """Leases that nobody will bind: the end of the hold time, the tokens, and the proof."""
         self._say_hello = False
         self._serial = 0
         self._connection = 0
@@ -246,7 +246,7 @@ class SessionMachine:
         return frame
 
     def last_frame(self) -> pb.SessionRequest | None:
-        """What an executor says at its end, when nothing else is to be said and nothing can be running."""
+        """An executor's goodbye, once it has nothing else to say and nothing can be running; else None."""
         runs = self.held or self._binding
         ends = self.kind is SessionKind.EXECUTOR and self.welcomed and not runs
         return pb.SessionRequest(goodbye=True) if ends else None

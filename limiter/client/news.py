@@ -1,4 +1,4 @@
-"""What a session's machine keeps of a request that waits, what it tells its owner, and how limiter.v1 says that."""
+"""A waiting request as a session's machine keeps it, the news for its owner, and how limiter.v1 says them."""
 
 from __future__ import annotations
 

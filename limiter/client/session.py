@@ -72,7 +72,7 @@ _READ_WITHIN_S = 15.0
 _NEVER_THERE_S = 10.0
 """A limiter that was not reached by then may be none at all."""
 _FLUSH_WITHIN_S = 1.0
-"""What `close()` gives the last frame to leave."""
+"""Seconds that `close()` gives the last frame to leave."""
 _QUEUE_BACKSTOP_S = 10.0
 """The limiter answers a queue timeout itself; this much later it is taken for gone."""
 

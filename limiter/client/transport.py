@@ -1,4 +1,4 @@
-"""What a session needs of the network: a stream of frames each way. Implemented over gRPC and by the simulation."""
+"""The network as a session needs it: a stream of frames each way. Implemented over gRPC and by the simulation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Transport(Protocol):
 
     @property
     def target(self) -> str:
-        """Where the limiter is, for messages to people."""
+        """The limiter's place, for messages to people."""
         ...
 
     async def connect(self) -> Connection:

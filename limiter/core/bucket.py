@@ -174,7 +174,7 @@ class Bucket:
     def __init__(self, limits: BucketLimits, now: float) -> None:
         self.limits = limits
         self.queue: Queue = _queue(limits)
-        """Those that can be granted: their sessions are connected."""
+        """Requests that can be granted: their sessions are connected."""
         self.waiting = 0
         """All that wait, those of disconnected sessions included."""
         self.held = 0

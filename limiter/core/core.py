@@ -164,7 +164,7 @@ class LimiterCore:
 
     @property
     def open_sessions(self) -> int:
-        """How many sessions there are, of any kind."""
+        """Number of sessions, of any kind."""
         return len(self._ledger.sessions)
 
     def statistics(self, now: float) -> LimiterStatistics:
@@ -217,7 +217,7 @@ class LimiterCore:
         ledger.pump(bucket, now)
 
     def _tick(self, event: Tick, now: float) -> None:
-        """What is due has happened before any event is handled."""
+        """Does nothing: what is due has happened before any event is handled."""
 
     def _expire(self, now: float) -> None:
         ledger = self._ledger

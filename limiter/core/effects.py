@@ -1,6 +1,6 @@
-"""What the limiter decided: the outputs of `LimiterCore.handle`, in the order in which they have to be told.
+"""Decisions of the limiter: the outputs of `LimiterCore.handle`, in the order in which they have to be told.
 
-Each names the session that it is for, where it is for one. Times are durations in seconds.
+Each names the session that it is for, if it is for one. Times are durations in seconds.
 """
 
 from __future__ import annotations

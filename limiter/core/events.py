@@ -1,6 +1,6 @@
-"""What can happen to the limiter: the inputs of `LimiterCore.handle`.
+"""Events that can happen to the limiter: the inputs of `LimiterCore.handle`.
 
-Every value has been checked for type and range by whoever made the event; the core checks what needs its state.
+Whoever made the event has checked every value for type and range; the core checks what needs its state.
 Times are durations in seconds.
 """
 
@@ -76,7 +76,7 @@ class HeldLease:
     client_session_id: str
     tokens: int = 1
     hold: float = 0.0
-    """What is left of its hold time, where a client has it to hold; whoever makes the event has seen that it was
+    """Seconds left of its hold time, if a client has it to hold; whoever makes the event has seen that it was
     granted to this session, with these tokens."""
 
 

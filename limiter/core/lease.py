@@ -31,7 +31,7 @@ class Request:
     """Above 0: nobody will bind its lease, which ends after this time."""
     waiting: bool = False
     lease: Lease | None = None
-    """What it was granted, until that ends."""
+    """Lease that it was granted, until that ends."""
     deadline: float = NEVER
     """While it waits: when its queue timeout runs out."""
 
@@ -70,7 +70,7 @@ class Session:
     requests: dict[str, Request] = field(default_factory=dict)
     """By request id: what it waits for, and what it was granted and has not ended, bound or not."""
     leases: dict[LeaseId, Lease] = field(default_factory=dict)
-    """What it holds now: granted to it, or bound by it."""
+    """Leases that it holds now: granted to it, or bound by it."""
     waiting: dict[str, int] = field(default_factory=dict)
     """By bucket: how many of its requests wait."""
     connection: int = 0

@@ -1,4 +1,4 @@
-"""What a bucket allows, and the limiter's times, as frozen facts; and which values are acceptable.
+"""Limits of a bucket, and the limiter's times, as frozen facts; and which values are acceptable.
 
 One list of checks serves the configuration file and the operators' RPC; both call the fields by the same names.
 """
@@ -24,7 +24,7 @@ MAX_TIME_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class BucketLimits:
-    """What a bucket allows."""
+    """Limits of a bucket."""
 
     name: str
     max_in_flight: int = 10
@@ -83,7 +83,7 @@ def _within(field: str, value: float, low: float, high: float, other: str = "") 
 
 
 CLOCK_RATE_ERROR = 0.01
-"""How much faster or slower than another machine's a monotonic clock may run. Real ones differ by less than 0.1 %."""
+"""Share by which one machine's monotonic clock may run faster or slower than another's. Real ones: less than 0.1 %."""
 SILENCE_MARGIN_S = 0.1
 """Added to every wait for an executor's end: the time that killing its work may take."""
 
@@ -104,9 +104,9 @@ class Timing:
     """The same where a bucket gives hold times: a holder that comes later is not counted, so it has time for several
     attempts."""
     tombstone_ttl: float = 60.0
-    """How long the end of a unary request is remembered."""
+    """The limiter remembers the end of a unary request for this long."""
     max_sessions: int = 10_000
-    """Of each kind, so that clients can't shut executors out."""
+    """Most sessions of each kind, so that clients can't shut executors out."""
     max_tombstones: int = 100_000
 
     @property

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class SessionKind(StrEnum):
-    """What a session is for."""
+    """Purpose of a session."""
 
     CLIENT = "client"
     """Asks for tokens over a stream; holds a lease only until an executor binds it."""
@@ -17,7 +17,7 @@ class SessionKind(StrEnum):
 
 
 class LeaseState(StrEnum):
-    """Where a lease is on its way."""
+    """State of a lease."""
 
     GRANTED = "granted"
     """A client has it; it can be taken back at any time, because binding it will then be refused."""
@@ -51,7 +51,7 @@ class RejectReason(StrEnum):
 
 
 class BindStatus(StrEnum):
-    """What became of a bind."""
+    """Answer to a bind."""
 
     BOUND = "bound"
     """The lease is bound to this executor session; work may start. Repeating the bind gives the same answer."""
@@ -66,16 +66,16 @@ class BindStatus(StrEnum):
 
 
 class ReleaseOutcome(StrEnum):
-    """How the work under a lease ended."""
+    """Outcome of the work under a lease."""
 
     OK = "ok"
     """It ran to an end of its own, whatever its result."""
     ERROR = "error"
     """It could not be done, for a reason other than overload."""
     OVERLOADED = "overloaded"
-    """What does the work said that it is overloaded."""
+    """The side that does the work said that it is overloaded."""
     TIMEOUT = "timeout"
-    """What does the work did not answer in time."""
+    """The side that does the work did not answer in time."""
     UNUSED = "unused"
     """The lease was given back without being used."""
 

@@ -40,7 +40,7 @@ class Roster:
     def __init__(self, members: Iterable[Member], *, kept: bool) -> None:
         self._members = {member.session_id: member for member in members}
         self._in = set(self._members)
-        """Those that a kept roster is known to name."""
+        """Sessions that a kept roster is known to name."""
         self._joining: dict[str, tuple[int, Hello]] = {}
         """Hellos that wait, and the version that lets them in."""
         self.kept = kept
@@ -50,7 +50,7 @@ class Roster:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """What is to be kept now."""
+        """Members to be kept now."""
         return tuple(self._members.values())
 
     def admits(self, session_id: str) -> bool:

@@ -59,10 +59,10 @@ class _Reconciliation:
         self._listed: set[LeaseId] = set()
         self._wanted: dict[str, Acquire] = {}
         self._places: dict[str, Ticket] = {}
-        """Those of requests whose grants were lost."""
+        """Tickets of requests whose grants were lost."""
         self._unknown: list[HeldLease] = []
         self._untold: list[Request] = []
-        """Where they wait was lost on the way."""
+        """Requests whose place in the queue was lost on the way to the client."""
 
     def steps(self, resumed: bool) -> Iterator[None]:
         """Each does a slice of the work; at its end everything is in its place, but nothing is granted."""
@@ -150,7 +150,7 @@ class _Reconciliation:
 
 
 def _ticket_of(acquire: Acquire) -> Ticket:
-    """Those that have none come last."""
+    """Ticket to sort by; requests that have none come last."""
     return acquire.ticket or _LAST
 
 
@@ -187,7 +187,7 @@ class SessionRules:
         self._requests = requests
         self._timing = timing
         self._unread: dict[str, Iterator[None]] = {}
-        """What is left of hellos that are being read, by session."""
+        """Remaining steps of hellos that are being read, by session."""
 
     def hello(self, event: Hello, now: float) -> None:
         session = self._ledger.sessions.get(event.session_id)
@@ -364,7 +364,7 @@ class SessionRules:
 
 
 def _late(event: Hello) -> Refused:
-    """What it omits may be in use by now: it must not be believed."""
+    """Refusal of a late hello: what it omits may be in use by now, so it must not be believed."""
     return Refused(event.session_id, "a later connection of this session has said hello already")
 
 

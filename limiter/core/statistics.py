@@ -1,4 +1,4 @@
-"""What the limiter's buckets are doing at one instant, as frozen facts. Counters count since the start; times are in
+"""Statistics of the limiter's buckets at one instant, as frozen facts. Counters count since the start; times are in
 seconds. Sessions and leases are shown as the core has them."""
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class BucketStatistics:
     held: int
     """Tokens in use, granted or bound."""
     bound: int
-    """Of those, tokens that an executor has bound."""
+    """Tokens of those that an executor has bound."""
     queued: int
     """Requests that wait, those of disconnected sessions included."""
     oldest_wait: float
-    """How long the request at the head has waited; 0 with an empty queue."""
+    """Seconds that the request at the head has waited; 0 with an empty queue."""
     granted_total: int
     released_total: int
     revoked_total: int

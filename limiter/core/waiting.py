@@ -49,7 +49,7 @@ class Queue(Protocol):
         ...
 
     def position(self, request: Request) -> int:
-        """How many are before it; O(n)."""
+        """Number of requests before it; O(n)."""
         ...
 
 
@@ -75,7 +75,7 @@ class WaitQueue:
         return heapq.merge(self._in_heap(), self._fresh, key=lambda request: request.ticket)
 
     def _in_heap(self) -> Iterator[Request]:
-        """Those put back, in order: walks the heap from its root, and only as far as it is asked to."""
+        """Requests put back, in order: walks the heap from its root, and only as far as the caller asks."""
         heap, seen = self._heap, set()
         front = [(heap[0], 0)] if heap else []
         while front:

@@ -1,4 +1,4 @@
-"""How a limiter comes to be the only one that grants, and what it leaves to the next."""
+"""Leadership: makes one limiter the only one that grants, and keeps what it leaves to the next."""
 
 from __future__ import annotations
 

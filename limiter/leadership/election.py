@@ -29,8 +29,8 @@ from limiter.core.limits import CLOCK_RATE_ERROR
 from limiter.leadership.term import LeadershipLost, Member, Term
 
 DURATION_S = 6.0
-"""How long a limiter that was cut off can keep others from leading: short for those who wait, and yet several attempts
-to renew, each with a second for its answer."""
+"""Seconds for which a limiter that was cut off can keep others from leading: short for those who wait, and yet several
+attempts to renew, each with a second for its answer."""
 RENEWALS = 4
 """Renewals in a duration: three can fail."""
 _LOOKS = 8
@@ -40,7 +40,7 @@ _NEVER = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the record says."""
+    """Content of the record."""
 
     holder: str
     """Identity of who leads; empty: it was released, and nobody does."""
@@ -89,7 +89,7 @@ class RecordStore(Protocol):
 
 
 class Role(StrEnum):
-    """Where a candidate stands."""
+    """State of a candidate."""
 
     FOLLOWING = "following"
     """Somebody else leads, or nobody."""
@@ -153,7 +153,7 @@ class Election:
         """When it was seen to be another than before."""
         self._looked_at = _NEVER
         self._look_first = True
-        """What the record is now is not known well enough to replace it."""
+        """The record as it is now is not known well enough to replace it."""
         self._renewed_at = _NEVER
         """Sending of the last renewal that succeeded."""
         self._roster: tuple[Member, ...] | None = None
@@ -173,9 +173,9 @@ class Election:
         return not self._look_first and self._record.roster == self._roster
 
     def decide(self, now: float, *, epoch_from: int = 1) -> Decision:
-        """What to do at `now`. A new term's epoch is above the record's, and at least `epoch_from`.
+        """Next step at `now`. A new term's epoch is above the record's, and at least `epoch_from`.
 
-        LeadershipLost when another process leads, and when this one could not renew in time.
+        LeadershipLost if another process leads, and if this one could not renew in time.
         """
         if self.lost:
             raise LeadershipLost(self.lost)
@@ -285,5 +285,5 @@ class Election:
 
 
 def _state(record: Record | None) -> tuple[str, int, str] | None:
-    """What a leader changes; others may touch the rest."""
+    """Part of a record that a leader changes; others may touch the rest."""
     return (record.holder, record.epoch, record.renewal) if record is not None else None

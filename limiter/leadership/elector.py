@@ -29,11 +29,11 @@ from limiter.leadership.term import KEY_BYTES, LeadershipLost, Member, RosterNot
 
 _LOG = logging.getLogger("limiter.leadership")
 _CALL_SHARE = 0.8
-"""Of the time between two renewals: what one call to the store may take."""
+"""Share of the time between two renewals that one call to the store may take."""
 _FIRST_PAUSE = 1 / 120
-"""Of the duration: the wait after a first failure, 50 ms of 6 s. It doubles with each further one."""
+"""Share of the duration to wait after a first failure, 50 ms of 6 s. It doubles with each further one."""
 _LONGEST_PAUSE = 1 / 12
-"""Of the duration: the longest wait after a failure."""
+"""Share of the duration to wait after a failure at most."""
 
 
 class Elector:

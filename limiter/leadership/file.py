@@ -36,9 +36,9 @@ _State = tuple[int, tuple[Member, ...] | None, bytes]
 """Epoch, roster and key."""
 
 _POLL_S = 0.05
-"""How often a waiting limiter tries the lock: a dead leader is followed within this time."""
+"""Seconds between a waiting limiter's tries of the lock: it follows a dead leader within this time."""
 _CHECK_S = 1.0
-"""How often a leader sees whether the lock file is still the one that it locked."""
+"""Seconds between a leader's looks whether the lock file is still the one that it locked."""
 _WRITE_WITHIN_S = 10.0
 """For a write: so long a join waits for the disk, and a process that ends."""
 _LEADER_BYTES = 512
@@ -65,7 +65,7 @@ class FileLeadership:
         self._epoch = 0
         self._key = b""
         self._at_work: set[asyncio.Future[Any]] = set()
-        """What threads are doing for it."""
+        """Work that threads are doing for it."""
         self._writing: asyncio.Task[None] | None = None
         """The last write of the state file."""
         self._resigned = False

@@ -38,7 +38,7 @@ _KEY = "fairbox.dev/key"
 _MAX_ROSTER_BYTES = 200_000
 """All annotations of an object together may have 256 KiB."""
 _KEPT = ("labels", "annotations", "ownerReferences", "finalizers")
-"""Of the metadata: what belongs to others."""
+"""Fields of the metadata that belong to others."""
 _NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _OK, _CREATED, _NOT_FOUND, _CONFLICT = 200, 201, 404, 409
 

@@ -1,4 +1,4 @@
-"""What leading means: who may grant, for how long, and what a new leader knows of the one before.
+"""A term of leading: who may grant, for how long, and what a new leader knows of the one before.
 
 Two limiters must never grant from the same limit. A term is numbered by an epoch that is higher than all before it;
 leases of other epochs are not bound. A leader acts only while its clock says that nobody else can lead (`lead_until`),
@@ -55,7 +55,7 @@ class RosterNotKept(Exception):  # noqa: N818 - a fact about the store
 
 
 class Leadership(Protocol):
-    """How a process comes to lead. One instance, one process, one term: after losing it the process starts afresh."""
+    """A way to come to lead. One instance, one process, one term: after losing it the process starts afresh."""
 
     @property
     def leader(self) -> str:
@@ -111,7 +111,7 @@ class Alone:
 
     @property
     def lead_until(self) -> float:
-        """What its leash says; without one it leads for its life."""
+        """End that its leash says; without one it leads for its life."""
         return self._leash.until if self._leash is not None else float("inf")
 
     async def campaign(self) -> Term:
@@ -157,7 +157,7 @@ def encode_roster(roster: Sequence[Member] | None) -> list[list[str]] | None:
 
 
 def decode_roster(value: object) -> tuple[Member, ...] | None:
-    """What `encode_roster` wrote; ValueError says what is wrong."""
+    """Reads what `encode_roster` wrote; ValueError says what is wrong."""
     if value is None:
         return None
     if not isinstance(value, list):

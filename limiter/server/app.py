@@ -42,7 +42,7 @@ from limiter.v1 import limiter_pb2_grpc
 
 _LOG = logging.getLogger("limiter")
 _DRAIN_S = 1.0
-"""What calls in flight have at shutdown: each was told to go away before, so only the answer is on its way."""
+"""Seconds for calls in flight at shutdown: the server has told each to go away, so only the answer is on its way."""
 
 
 class LimiterServer:
@@ -151,7 +151,7 @@ class LimiterServer:
 
     @property
     def hub(self) -> Hub:
-        """What decides, of this term. RuntimeError before it leads."""
+        """The hub of this term, which decides. RuntimeError before this limiter leads."""
         if self._reign.hub is None:
             raise RuntimeError("this limiter has not led yet")
         return self._reign.hub
@@ -215,7 +215,7 @@ _LEASE_NAME = "limiter"
 
 
 def open_leadership(config: LimiterConfig, clock: Clock) -> Leadership:
-    """What `leader` names. ConfigError where this machine does not have what that needs."""
+    """The leadership that `leader` names. ConfigError if this machine does not have what that needs."""
     if config.leader == "file":
         name = f"process {os.getpid()} on {socket.gethostname()}, {config.listen}"
         return FileLeadership(config.state_file, name=name, fresh=config.fresh)

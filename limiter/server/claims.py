@@ -13,7 +13,7 @@ import hmac
 from limiter.core import LeaseId, Ticket
 
 _BYTES = 16
-"""Of a proof: nobody guesses one of 2^128 over a network."""
+"""Bytes of a proof: nobody guesses one of 2^128 over a network."""
 
 
 class Claims:
@@ -23,11 +23,11 @@ class Claims:
         self._hash = hashlib.blake2b(key=key, digest_size=_BYTES)
 
     def ticket_proof(self, session_id: str, ticket: tuple[int, int], bucket: str, tenant: str) -> bytes:
-        """Of a place in the queue of a bucket, given to a session for a tenant."""
+        """Proof of a place in the queue of a bucket, given to a session for a tenant."""
         return self._proof(f"ticket {session_id} {ticket[0]} {ticket[1]} {bucket} {tenant}")
 
     def hold_proof(self, session_id: str, lease: tuple[int, int], bucket: str, tokens: int, tenant: str) -> bytes:
-        """Of a lease with a hold time. `tenant`: that of the session's token."""
+        """Proof of a lease with a hold time. `tenant`: that of the session's token."""
         return self._proof(f"hold {session_id} {lease[0]} {lease[1]} {bucket} {tokens} {tenant}")
 
     def owns_ticket(self, proof: bytes, session_id: str, ticket: Ticket, bucket: str, tenant: str) -> bool:

@@ -264,7 +264,7 @@ class Hub:
         return False
 
     def _read_later(self, session_id: str) -> None:
-        """What an older stream says must not come between the steps."""
+        """Has the hello read in steps, and closes the session's older stream, which must not speak between them."""
         old = self._sinks.pop(session_id, None) if session_id in self._opening else None
         if old is not None:
             old.close(_RESUMED, 0.0)

@@ -63,7 +63,7 @@ class _Wait:
 
 
 class TracedWaits:
-    """Of one `PeerStream`."""
+    """Waits of one `PeerStream` that are traced."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -109,7 +109,7 @@ MAX_FRAME_ITEMS = 512
 _QUIET_S = 1.5
 """A client that has waited for so long in silence asks whether it is still heard."""
 _HEARTBEATS_PER_S = 500
-"""Of all clients together, about: a tenth of a processor."""
+"""Heartbeats of all clients together, about: a tenth of a processor."""
 _MAX_FRAMES = 512
 """Frames that wait to be written: a peer with its whole share of the queue granted at once still fits."""
 
@@ -125,7 +125,7 @@ class PeerStream:
         self._session_id = ""
         self._executor = False
         self._binding: dict[LeaseId, Lease] = {}
-        """Those that the frame at hand binds."""
+        """Leases that the frame at hand binds."""
         self._frames: deque[pb.SessionResponse] = deque()
         self._room = 0
         self._ready = asyncio.Event()
@@ -178,7 +178,7 @@ class PeerStream:
         await self._handle(frame)
 
     async def _handle(self, frame: pb.SessionRequest) -> None:
-        """What it asks for, in order; of a long frame in slices, so that others have their turn between them."""
+        """Does what it asks for, in order; of a long frame in slices, so that others have their turn between them."""
         if frame.binds and not self._executor:
             raise FieldErrors([FieldError("binds", "has entries, which only an executor's session may send")])
         events = self._events(frame)
@@ -192,7 +192,7 @@ class PeerStream:
         self._binding.clear()
 
     def _events(self, frame: pb.SessionRequest) -> Iterator[Event]:
-        """What the frame asks for, in order. What can't be asked for is rejected on the way."""
+        """Events that the frame asks for, in order. Rejects on the way what can't be asked for."""
         session_id = self._session_id
         for release in frame.releases:
             lease = release.lease
@@ -222,7 +222,7 @@ class PeerStream:
             yield Goodbye(session_id)
 
     def _claims(self) -> Claims | None:
-        """What judges claims, while they count."""
+        """The judge of claims, while they count; else None."""
         return self._hub.claims if self._hub.core.heeds_claims(self._hub.clock.now()) else None
 
     def end(self) -> None:
@@ -353,5 +353,5 @@ async def _slices(items: Sequence[_Item]) -> AsyncIterator[Sequence[_Item]]:
 
 
 def quiet_for(sessions: int) -> float:
-    """How long a client waits in silence before it sends a heartbeat, seconds, so that all together don't send many."""
+    """Seconds that a client waits in silence before it sends a heartbeat, so that all together don't send many."""
     return max(_QUIET_S, sessions / _HEARTBEATS_PER_S)

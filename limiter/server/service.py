@@ -44,7 +44,7 @@ LONGEST_MESSAGE = 16 << 20
 _MOST_PARTS_OF_A_HELLO = 500_000
 """50,000 leases have nine each, and four megabytes; and no client has more than 10,000 requests in a queue."""
 _LOOK_EVERY_S = 1.0
-"""How often a stream's token is looked up again, at most, and only when a frame comes: nothing on the fast path."""
+"""Least seconds between two look-ups of a stream's token, and only when a frame comes: nothing on the fast path."""
 _QUEUE_TIMEOUT_S = 60.0
 _MAX_QUEUE_TIMEOUT_S = 3600.0
 _UNBOUND_TTL_S = 60.0
