@@ -162,12 +162,12 @@ async def looking(kills: KernelKills) -> AsyncIterator[None]:
             kills.look()
             await asyncio.sleep(LOOK_S)
 
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(look(), name="kernel's kills")
-        try:
-            yield
-        finally:
-            task.cancel()
+    task = asyncio.create_task(look(), name="kernel's kills")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def settle_memory() -> None:
