@@ -200,6 +200,8 @@ def _document(path: str) -> DictConfig | ListConfig:
             return OmegaConf.create(tomllib.loads(text))
         loaded: DictConfig | ListConfig = OmegaConf.load(io.StringIO(text))
         return loaded
+    except OSError:  # OmegaConf's for a document that is a number, a date or the like
+        raise ConfigError(f"{path}: must be a mapping or a list") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}, {_place(data[: error.start])}: is not UTF-8") from None
     except yaml.MarkedYAMLError as error:

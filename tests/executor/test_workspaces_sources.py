@@ -345,11 +345,12 @@ async def test_a_preparation_that_takes_too_long_is_ended_with_all_its_processes
             await asyncio.to_thread(wait_for, lambda: processes_with(f"--git-dir={folder}"))
             with pytest.raises(ExecutorError, match="longer than 3 s"):
                 await call
-            assert not processes_with(f"--git-dir={folder}")
+            # Killed before the answer, they are gone a moment later.
+            await asyncio.to_thread(wait_for, lambda: not processes_with(f"--git-dir={folder}"))
             long = unfolding(project(roots / "long")[0], objects=5000, copies=1)
             with pytest.raises(ExecutorError, match="longer than 3 s"):
                 await executor.prepare_workspace(bundle=long, commit="main")
-            assert not processes_with("index-pack", server.pid)
+            await asyncio.to_thread(wait_for, lambda: not processes_with("index-pack", server.pid))
             assert not list((kept(tmp_path) / "ready").iterdir())
             assert not list((kept(tmp_path) / "making").iterdir())
 

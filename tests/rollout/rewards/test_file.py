@@ -177,8 +177,7 @@ async def test_a_name_or_a_function_alone_is_one_too() -> None:
             f"reward: [{{fn: '{OWN}:of_two_texts'}}]",
             f"reward[0].fn is '{OWN}:of_two_texts': reward '{OWN}:of_two_texts': the second parameter is truth",
         ),
-        ("reward: [", "while parsing"),
-        ("3", ""),
+        ("3", "must be a mapping or a list"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named_with_its_path(tmp_path: Path, text: str, sentence: str) -> None:
@@ -187,6 +186,14 @@ def test_what_is_wrong_in_a_file_is_named_with_its_path(tmp_path: Path, text: st
     with pytest.raises(ConfigError) as caught:
         load_reward(str(path))
     assert str(caught.value).startswith(f"{path}: {sentence}")
+
+
+def test_a_file_that_is_no_yaml_is_named_with_the_place(tmp_path: Path) -> None:
+    path = tmp_path / "rewards.yaml"
+    path.write_text("reward: [")
+    with pytest.raises(ConfigError) as caught:
+        load_reward(str(path))
+    assert str(caught.value).startswith(f"{path}, line 2, column 1: ")
 
 
 def test_a_name_that_is_none_is_named_by_its_setting() -> None:
