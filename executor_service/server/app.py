@@ -320,7 +320,8 @@ async def open_work(
         weights=weights,
         max_bytes=max(usual, await room(config)),
     )
-    await stack.enter_async_context(looking(host.kills))
+    if not host.groups.works:  # else the group of each box tells
+        await stack.enter_async_context(looking(host.kills))
     table = SessionTable(name, clock, most=config.max_sessions, weights=weights)
     sessions = await stack.enter_async_context(
         Sessions(boxes, planner, hold, clock, table=table, grace_s=_INTERRUPT_S, name=name)

@@ -2,21 +2,25 @@
 
 The turn is sampled in pieces, and its text is looked at after each. Invariants: what is kept is what the engine
 sampled, up to and with the id that completes the text; nothing is encoded again; without a text the engine gets the
-request as it is.
+request as it is; a long text is not decoded on the event loop.
 """
 
 from __future__ import annotations
 
 import uuid
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
-from rollout.engines.base import Engine, FinishReason, GenerationRequest, GenerationResult, VersionSpan
+from fairbox.apart import read_apart
+from rollout.engines.base import Engine, FinishReason, GenerationRequest, GenerationResult
+from rollout.engines.turn import PartEnd, Turn, TurnPart, seed_after
 
 PIECE = 64
 """Ids of a piece: at most so many are sampled in vain, and a piece costs an engine with a prefix cache little."""
-_SEED_STEP = 0x9E3779B97F4A7C15
-"""The golden ratio of 64 bits: a piece must not meet the draws of the one before again."""
+_READ_BYTES = 40
+"""Bytes of text that are read for each id: some 5 of its own, in each step of the bisection."""
 
 
 def find_stop(text: str, stops: Sequence[str]) -> int | None:
@@ -32,52 +36,46 @@ async def generate_until(
     `stops`. Raises what the engine raises."""
     if not stops:
         return await engine.generate(request)
-    turn = await engine.generate(_piece(request, ()))
-    seen, finish = 0, turn.finish
-    while find_stop(text_of(turn.ids), stops) is None:
-        if finish is not FinishReason.LENGTH or len(turn.ids) >= request.params.max_new_tokens:
-            return turn
-        more = await engine.generate(_piece(request, turn.ids))
-        seen, finish, turn = len(turn.ids), more.finish, _joined(turn, more)
-    ends = range(seen + 1, len(turn.ids) + 1)
-    return _cut(turn, next(end for end in ends if find_stop(text_of(turn.ids[:end]), stops) is not None))
+    turn = Turn(request)
+    while turn.finish is None:
+        begun = turn.sampled
+        turn.add(_part(await engine.generate(_piece(turn))))
+        read = partial(_end, turn.ids, begun, stops, text_of)
+        end = await read_apart(_READ_BYTES * turn.sampled, read)
+        if end is not None:
+            turn.end_at(end)
+    return turn.result()
 
 
-def _piece(request: GenerationRequest, ids: tuple[int, ...]) -> GenerationRequest:
-    """The request for the piece after the ids that are sampled already."""
+def _end(ids: tuple[int, ...], begun: int, stops: Sequence[str], text_of: Callable[[Sequence[int]], str]) -> int | None:
+    """Number of ids, more than `begun`, by which the text has a stop; None if it has none."""
+
+    def has_stop(end: int) -> bool:
+        return find_stop(text_of(ids[:end]), stops) is not None
+
+    if not has_stop(len(ids)):
+        return None
+    return begun + 1 + bisect_left(range(begun + 1, len(ids)), True, key=has_stop)
+
+
+def _piece(turn: Turn) -> GenerationRequest:
+    """The request for the next piece."""
+    request = turn.next_request()
     params = request.params
-    seed = params.seed if params.seed is None else (params.seed + len(ids) * _SEED_STEP) % 2**63
-    most = min(PIECE, params.max_new_tokens - len(ids))
-    return replace(
-        request,
-        request_id=uuid.uuid4().hex if ids else request.request_id,
-        input_ids=request.input_ids + ids,
-        params=replace(params, max_new_tokens=most, seed=seed),
+    piece = replace(
+        params, max_new_tokens=min(PIECE, params.max_new_tokens), seed=seed_after(params.seed, turn.sampled)
     )
+    request_id = uuid.uuid4().hex if turn.sampled else request.request_id
+    return replace(request, request_id=request_id, params=piece)
 
 
-def _joined(turn: GenerationResult, more: GenerationResult) -> GenerationResult:
-    start = len(turn.ids)
-    spans = list(turn.versions)
-    for each in more.versions:
-        span = VersionSpan(each.version, each.start + start, each.end + start)
-        if spans and spans[-1].version == span.version:
-            span = VersionSpan(span.version, spans.pop().start, span.end)
-        spans.append(span)
-    return replace(
-        turn,
-        ids=turn.ids + more.ids,
-        logprobs=turn.logprobs + more.logprobs,
-        finish=more.finish,
-        versions=tuple(spans),
-        queue_s=turn.queue_s + more.queue_s,
-        run_s=turn.run_s + more.run_s,
+def _part(result: GenerationResult) -> TurnPart:
+    return TurnPart(
+        result.ids,
+        result.logprobs,
+        result.versions,
+        PartEnd.TIME_LIMIT if result.finish is FinishReason.ABORT else PartEnd.COMPLETE,
+        result.queue_s,
+        result.run_s,
+        result.cached_tokens,
     )
-
-
-def _cut(turn: GenerationResult, end: int) -> GenerationResult:
-    """The turn up to `end`, as one that ended there."""
-    spans = tuple(
-        VersionSpan(each.version, each.start, min(each.end, end)) for each in turn.versions if each.start < end
-    )
-    return replace(turn, ids=turn.ids[:end], logprobs=turn.logprobs[:end], finish=FinishReason.STOP, versions=spans)

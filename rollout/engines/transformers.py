@@ -30,12 +30,10 @@ from rollout.engines.base import (
 )
 from rollout.engines.decoder import Decoder
 from rollout.engines.gate import TurnGate
-from rollout.engines.turn import PartEnd, Turn, TurnPart
+from rollout.engines.turn import PartEnd, Turn, TurnPart, seed_after
 from rollout.engines.weights import DiskWeights, Interrupt, StateWeights, WeightSource
 from rollout.engines.worker import BatchWorker
 
-_SEED_STEP = 0x9E3779B97F4A7C15
-"""The golden ratio of 64 bits: the rest of an interrupted turn must not meet the draws of its beginning again."""
 _PREFIX_BYTES = 512 << 20
 """Memory for contexts that may be extended; a 600-token context of SmolLM2-135M takes 28 MB."""
 
@@ -185,8 +183,8 @@ class TransformersEngine:
 
     async def _part(self, request: GenerationRequest, sampled: int) -> TurnPart:
         interrupts, params = self._interrupts, request.params
-        if sampled and params.seed is not None:
-            params = replace(params, seed=(params.seed + sampled * _SEED_STEP) % 2**63)
+        if sampled:
+            params = replace(params, seed=seed_after(params.seed, sampled))
         result = await self._sample(replace(request, params=params))
         end = PartEnd.COMPLETE
         if result.finish is FinishReason.ABORT:

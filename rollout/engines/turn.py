@@ -13,6 +13,9 @@ from enum import StrEnum
 
 from rollout.engines.base import FinishReason, GenerationRequest, GenerationResult, VersionSpan
 
+_SEED_STEP = 0x9E3779B97F4A7C15
+"""The golden ratio of 64 bits, whose multiples lie far apart."""
+
 
 class PartEnd(StrEnum):
     """Why an engine stopped sampling a part."""
@@ -62,6 +65,11 @@ class Turn:
         return len(self._ids)
 
     @property
+    def ids(self) -> tuple[int, ...]:
+        """Ids sampled so far."""
+        return self._ids
+
+    @property
     def queue_left_s(self) -> float:
         """Seconds that it may still wait."""
         return max(0.0, self._request.queue_timeout_s - self._queue_s)
@@ -105,6 +113,13 @@ class Turn:
         elif part.end is PartEnd.TIME_LIMIT or (limit is not None and self._run_s >= limit):
             self.finish = FinishReason.ABORT
 
+    def end_at(self, end: int) -> None:
+        """Ends the turn after its first `end` ids, as at a stop; what was sampled behind them is dropped."""
+        self._ids, self._logprobs = self._ids[:end], self._logprobs[:end]
+        kept = (span for span in self._versions if span.start < end)
+        self._versions = tuple(replace(span, end=min(span.end, end)) for span in kept)
+        self.finish = FinishReason.STOP
+
     def result(self) -> GenerationResult:
         """The whole turn. `cached_tokens` is that of its first part: of the request's own context."""
         assert self.finish is not None
@@ -117,6 +132,11 @@ class Turn:
             run_s=self._run_s,
             cached_tokens=self._cached or 0,
         )
+
+
+def seed_after(seed: int | None, steps: int) -> int | None:
+    """A seed for what is sampled after `steps` ids or turns: it must not meet the draws of the beginning again."""
+    return None if seed is None else (seed + steps * _SEED_STEP) % 2**63
 
 
 def join_spans(spans: Iterable[VersionSpan]) -> tuple[VersionSpan, ...]:

@@ -25,6 +25,7 @@ from fairbox import tracing
 from fairbox.errors import FieldError, FieldErrors
 from rollout.cleanup import cancelled_here, to_its_end
 from rollout.engines.base import EngineUnavailable, GenerationRequest
+from rollout.engines.turn import seed_after
 from rollout.loop.condense import condensed
 from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, TrajectoryResult, TurnRecord
 from rollout.loop.state import CallTools, Finish, Generate, RequestState, TrajectoryMachine
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from rollout.loop.agent_loop import AgentLoop
 
 _LOG = logging.getLogger("fairbox.rollout")
-_SEED_STEP = 0x9E3779B97F4A7C15
-"""The golden ratio of 64 bits, as splitmix64 steps: neighbouring seeds give unrelated turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +374,7 @@ class TrajectoryRun:
 
 def turn_seed(seed: int | None, turn: int) -> int | None:
     """The seed of a turn (from 0) of a trajectory; None stays None."""
-    return None if seed is None else (seed + (turn + 1) * _SEED_STEP) % 2**63
+    return seed_after(seed, turn + 1)
 
 
 def _branch_seed(seed: int | None, number: int) -> int | None:

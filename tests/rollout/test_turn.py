@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout.engines import FinishReason, GenerationRequest, SamplingParams, VersionSpan
-from rollout.engines.turn import PartEnd, Turn, TurnPart
+from rollout.engines.turn import PartEnd, Turn, TurnPart, seed_after
 
 
 def asked(*, max_new_tokens: int = 10, time_limit_s: float | None = None) -> GenerationRequest:
@@ -68,6 +68,23 @@ def test_a_stop_that_the_request_does_not_know_is_no_end() -> None:
     turn.add(part((5, 9), PartEnd.COMPLETE))
     assert turn.finish is None
     assert turn.next_request().input_ids == (7, 8, 5, 9)
+
+
+def test_a_turn_that_is_ended_early_keeps_what_came_before() -> None:
+    turn = Turn(asked())
+    versions = (VersionSpan("a", 0, 2), VersionSpan("b", 2, 4))
+    turn.add(TurnPart((1, 2, 3, 4), (-1.0, -2.0, -3.0, -4.0), versions, PartEnd.COMPLETE))
+    turn.end_at(3)
+    result = turn.result()
+    assert (result.ids, result.logprobs, result.finish) == ((1, 2, 3), (-1.0, -2.0, -3.0), FinishReason.STOP)
+    assert result.versions == (VersionSpan("a", 0, 2), VersionSpan("b", 2, 3))
+
+
+def test_later_draws_have_seeds_of_their_own() -> None:
+    assert seed_after(None, 3) is None
+    seeds = {seed_after(7, steps) for steps in range(100)}
+    assert len(seeds) == 100
+    assert all(seed is not None and 0 <= seed < 2**63 for seed in seeds)
 
 
 def test_waits_use_up_the_time_in_the_queue() -> None:
