@@ -76,6 +76,16 @@ def test_a_small_cluster_is_enough() -> None:
     assert config.max_limits.memory_bytes < most
 
 
+def test_the_page_says_what_all_of_it_asks_for() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    limiter, executor = (workload(tier).container["resources"]["requests"] for tier in ("limiter", "executor"))
+    (scaler,) = of_kind("HorizontalPodAutoscaler")
+    least = scaler["spec"]["minReplicas"]
+    assert quantity(limiter["cpu"]) + least * quantity(executor["cpu"]) == 5
+    assert 8 << 30 < quantity(limiter["memory"]) + least * quantity(executor["memory"]) <= 9 << 30
+    assert "**Five processors and 9 GiB** free" in page
+
+
 def test_the_job_that_looks_at_a_node_is_confined_as_an_executor() -> None:
     (job,) = parse((ROOT / "deploy" / "doctor" / "job.yaml").read_text(encoding="utf-8"))
     check([job])
