@@ -101,6 +101,9 @@ newest-suites: $(VENV)/.dev
 test-train: $(VENV)/.dev  ## Run the tests that train a model and kill the trainer
 	$(BIN)/python -m pytest tests/rollout/training tests/special_e2e -m train
 
+test-gpu: $(VENV)/.dev  ## Run the learner, FSDP2 over NCCL and the transformers engine on a GPU
+	$(BIN)/python -m pytest tests/gpu -m gpu
+
 train-demo: $(VENV)/.dev  ## Train SmolLM2 on sums on the CPU, and draw its curve (ARGS="key=value ...")
 	$(BIN)/python -m examples.train_demo $(ARGS)
 

@@ -151,7 +151,7 @@ def _config(practice: Path, out: Path, mode: str, seed: int, steps: int) -> Trai
         out=str(out),
         limits=Limits(max_turns=2, max_turn_tokens=32),
         sampling=TrainSampling(temperature=1.0, seed=seed),
-        engine=EngineSettings(max_batch=PER_STEP * SAMPLES, threads=1, max_model_tokens=256),
+        engine=EngineSettings(max_batch=PER_STEP * SAMPLES, max_model_tokens=256),
         loss=ObjectiveSettings(correction=CorrectionSettings(level=level)),
         update=UpdateSettings(lr=2e-4),
     )

@@ -9,6 +9,7 @@ from fairbox.errors import ConfigError, FieldError, FieldErrors
 from fairbox.serving import check_address
 from fairbox.telemetry import TelemetrySettings
 from rollout.engines.base import SamplingParams
+from rollout.engines.device import check_device_name
 from rollout.engines.vllm_api import LogprobsMode, check_exact
 from rollout.engines.weights import Interrupt
 from rollout.loop.condense import Condensation
@@ -20,7 +21,7 @@ from rollout.tools import check_format
 from rollout.tools.code_interpreter import CodeInterpreterConfig
 
 _KINDS = ("transformers", "sglang", "vllm")
-_ONLY_TRANSFORMERS = ("max_batch", "threads", "max_model_tokens")
+_ONLY_TRANSFORMERS = ("device", "max_batch", "max_model_tokens")
 _ONLY_SGLANG = ("router_url", "launch")
 _ONLY_SERVERS = ("urls", "api_key_file")
 _ONLY_VLLM = ("logprobs_mode",)
@@ -83,10 +84,10 @@ class EngineSettings:
     kind: str = setting(
         "transformers",
         choices=_KINDS,
-        help="transformers: in this process, on the CPU; sglang: servers at urls, or launched; vllm: the one at urls.",
+        help="transformers: in this process; sglang: servers at urls, or launched; vllm: the one at urls.",
     )
+    device: str = setting("cpu", help="transformers: device of torch: cpu, cuda, cuda:1.")
     max_batch: int = setting(16, above=0, help="transformers: rows that are decoded at once.")
-    threads: int | None = setting(None, above=0, help="transformers: threads of torch; none: one per core.")
     max_model_tokens: int | None = setting(
         4096,
         above=0,
@@ -113,6 +114,7 @@ class EngineSettings:
     def validate(self) -> None:
         """ConfigError naming the setting that is wrong, or that another one leaves without meaning."""
         check(self, "engine")
+        check_device_name("engine.device", self.device)
         for name in _OTHERS[self.kind]:
             if getattr(self, name) != getattr(EngineSettings(), name):
                 raise ConfigError(f"engine.{name} is set, which has no meaning with engine.kind={self.kind}")

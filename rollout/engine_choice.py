@@ -73,7 +73,7 @@ def make_engine(settings: EngineSettings, model_dir: Path) -> Engine:
         return TransformersEngine(
             model_dir,
             max_batch=settings.max_batch,
-            threads=settings.threads,
+            device=settings.device,
             max_model_tokens=settings.max_model_tokens,
             interrupt=Interrupt(settings.interrupt),
         )

@@ -1,4 +1,4 @@
-"""A transformers causal language model that decodes many rows at once, in float32 on the CPU.
+"""A transformers causal language model that decodes many rows at once, in float32 on one device.
 
 Invariants: a forward pass sees explicit positions and an explicit mask, so a row's logits do not depend on its
 neighbours beyond the rounding of float32; keys and values are computed once per id of a trajectory. It knows rows and
@@ -79,10 +79,13 @@ class _RowLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class RowCache:
-    """Storage of shape (layers, 2, rows, heads, columns, head_dim), float32."""
+    """Storage of shape (layers, 2, rows, heads, columns, head_dim), float32, on `device`."""
 
-    def __init__(self, *, layers: int, rows: int, heads: int, head_dim: int, max_columns: int) -> None:
+    def __init__(
+        self, *, layers: int, rows: int, heads: int, head_dim: int, max_columns: int, device: torch.device
+    ) -> None:
         self._shape = (layers, 2, rows, heads, head_dim)
+        self._device = device
         self._max_columns = max_columns
         self._cursor = _Cursor()
         self._storage = self._allocate(min(_GROW, max_columns))
@@ -98,12 +101,11 @@ class RowCache:
         self._reserve(stop)
         self._cursor.row, self._cursor.start, self._cursor.stop, self._cursor.positions = row, start, stop, None
 
-    def decode_at(self, positions: torch.Tensor) -> None:
-        """The next forward pass computes one column of each of the rows 0 to `len(positions) - 1`."""
-        stop = int(positions.max()) + 1
+    def decode_at(self, positions: torch.Tensor, stop: int) -> None:
+        """The next forward pass computes one column, below `stop`, of each of the rows 0 to `len(positions) - 1`."""
         self._reserve(stop)
         self._cursor.positions, self._cursor.stop = positions, stop
-        self._cursor.indices = torch.arange(len(positions))
+        self._cursor.indices = torch.arange(len(positions), device=self._device)
 
     def move(self, source: int, target: int, columns: int) -> None:
         """Copies the first `columns` of one row to another."""
@@ -129,7 +131,7 @@ class RowCache:
 
     def _allocate(self, columns: int) -> torch.Tensor:
         layers, two, rows, heads, head_dim = self._shape
-        return torch.zeros((layers, two, rows, heads, columns, head_dim), dtype=torch.float32)
+        return torch.zeros((layers, two, rows, heads, columns, head_dim), dtype=torch.float32, device=self._device)
 
     def _view(self) -> Any:
         return Cache(layers=[_RowLayer(layer[0], layer[1], self._cursor) for layer in self._storage])
@@ -219,10 +221,13 @@ _MASKED = torch.finfo(torch.float32).min
 
 
 class Decoder:
-    """`begin` a context in a row, `step` all rows by one id each, `end` a row."""
+    """`begin` a context in a row, `step` all rows by one id each, `end` a row. Logits stay on `device`."""
 
-    def __init__(self, model_dir: Path, *, max_rows: int, max_model_tokens: int | None, prefix_bytes: int) -> None:
-        self.model = load_model(model_dir)
+    def __init__(
+        self, model_dir: Path, *, device: str, max_rows: int, max_model_tokens: int | None, prefix_bytes: int
+    ) -> None:
+        self.device = torch.device(device)
+        self.model = load_model(model_dir).to(self.device)
         config = self.model.config
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"}:
@@ -238,6 +243,7 @@ class Decoder:
             heads=config.num_key_value_heads or config.num_attention_heads,
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
             max_columns=self.max_model_tokens,
+            device=self.device,
         )
         self._prefixes: PrefixStore[torch.Tensor] = PrefixStore(prefix_bytes)
 
@@ -249,20 +255,18 @@ class Decoder:
         """
         cached = self._reuse(row, ids, running)
         self._rows.prefill_at(row, cached, len(ids))
-        columns = torch.arange(len(ids))
+        columns = torch.arange(len(ids), device=self.device)
         positions = columns[cached:]
-        mask = torch.zeros(len(positions), len(ids)).masked_fill(columns[None, :] > positions[:, None], _MASKED)
-        logits = self._forward(torch.tensor([ids[cached:]]), positions[None, :], mask[None, None])
+        logits = self._forward([ids[cached:]], positions[None, :], _causal(columns, positions)[None, None])
         return logits[0], cached
 
     @torch.inference_mode()
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
         """Appends one id to each of the first `len(tokens)` rows: logits (rows, vocabulary)."""
-        at = torch.tensor(positions)
-        self._rows.decode_at(at)
-        columns = torch.arange(int(at.max()) + 1)
-        mask = torch.zeros(len(tokens), len(columns)).masked_fill(columns[None, :] > at[:, None], _MASKED)
-        return self._forward(torch.tensor(tokens)[:, None], at[:, None], mask[:, None, None, :])
+        at, stop = torch.tensor(positions, device=self.device), max(positions) + 1
+        self._rows.decode_at(at, stop)
+        mask = _causal(torch.arange(stop, device=self.device), at)
+        return self._forward([[token] for token in tokens], at[:, None], mask[:, None, None, :])
 
     @torch.inference_mode()
     def end(self, row: int, ids: Sequence[int]) -> None:
@@ -282,12 +286,11 @@ class Decoder:
         Raises FairboxError for weights of another shape, and whatever transformers raises for a folder without any.
         """
         if isinstance(source, StateWeights):
-            self._check_shapes(source.tensors, "the state")
-            self.model.load_state_dict(source.tensors)
+            state, where = source.tensors, "the state"
         else:
-            model = load_model(source.path)
-            self._check_shapes(model.state_dict(), str(source.path))
-            self.model = model
+            state, where = load_model(source.path).state_dict(), str(source.path)
+        self._check_shapes(state, where)
+        self.model.load_state_dict(state)  # in place: the device never holds two models
         self._prefixes.clear()
 
     def _check_shapes(self, state: Mapping[str, torch.Tensor], where: str) -> None:
@@ -309,10 +312,10 @@ class Decoder:
             self._rows.move(source, row, shared)
         return shared
 
-    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def _forward(self, ids: Sequence[Sequence[int]], positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Logits of the last position of each row: (rows, vocabulary)."""
         output = self.model(
-            input_ids=ids,
+            input_ids=torch.tensor(ids, device=self.device),
             position_ids=positions,
             attention_mask=mask,
             past_key_values=self._rows.cache,
@@ -323,8 +326,14 @@ class Decoder:
         return logits
 
 
+def _causal(columns: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Addends to the scores of `columns` for each position: float32 (positions, columns)."""
+    mask = torch.zeros(len(positions), len(columns), device=columns.device)
+    return mask.masked_fill(columns[None, :] > positions[:, None], _MASKED)
+
+
 def load_model(model_dir: Path) -> Any:
-    """The model of a folder, in float32, in evaluation mode, without a progress bar.
+    """The model of a folder, on the CPU in float32, in evaluation mode, without a progress bar.
 
     One at a time in a process: transformers keeps what it is loading in globals, and two loads at once leave weights
     out. Raises FairboxError when the folder lacks some, which transformers would make up.

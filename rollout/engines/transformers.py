@@ -1,4 +1,4 @@
-"""The engine in this process: a transformers model on the CPU, with continuous batching in a thread of its own.
+"""The engine in this process: a transformers model, with continuous batching in a thread of its own.
 
 The embedded default where no inference server is at hand, and the reference that other engines are compared with.
 Requests join the running batch after their own prefill and leave it when they finish. Everything is float32. With a
@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-
-import torch
 
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
@@ -29,6 +26,7 @@ from rollout.engines.base import (
     check_request,
 )
 from rollout.engines.decoder import Decoder
+from rollout.engines.device import check_device
 from rollout.engines.gate import TurnGate
 from rollout.engines.turn import PartEnd, Turn, TurnPart, seed_after
 from rollout.engines.weights import DiskWeights, Interrupt, StateWeights, WeightSource
@@ -42,7 +40,8 @@ class TransformersEngine:
     """`async with TransformersEngine(model_dir) as engine`.
 
     max_batch: rows decoded at once; max_queued: requests that may wait; max_model_tokens: None for the model's own
-    maximum; threads: of torch, None for one per core. Loading takes seconds and happens on entering, off the loop.
+    maximum; device: of torch, such as cpu or cuda:1. Loading takes seconds and happens on entering, off the loop; it
+    raises ConfigError for a device that torch does not have.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class TransformersEngine:
         max_batch: int = 8,
         max_queued: int = 4096,
         max_model_tokens: int | None = None,
-        threads: int | None = None,
+        device: str = "cpu",
         weight_version: str = "initial",
         interrupt: Interrupt = Interrupt.CONTINUE,
         clock: Clock | None = None,
@@ -61,7 +60,7 @@ class TransformersEngine:
         self._max_batch = max_batch
         self._max_queued = max_queued
         self._max_model_tokens = max_model_tokens
-        self._threads = threads or len(os.sched_getaffinity(0))
+        self._device = device
         self._version = weight_version
         self._interrupt = interrupt
         self._gate = TurnGate()
@@ -227,9 +226,10 @@ class TransformersEngine:
         return EngineStatistics() if self._worker is None else self._worker.statistics()
 
     def _load(self) -> Decoder:
-        torch.set_num_threads(self._threads)
+        check_device("engine.device", self._device)
         return Decoder(
             self._model_dir,
+            device=self._device,
             max_rows=self._max_batch,
             max_model_tokens=self._max_model_tokens,
             prefix_bytes=_PREFIX_BYTES,

@@ -28,9 +28,10 @@ from rollout.engines.schedule import BatchSchedule, QueueFullError
 from rollout.engines.weights import DiskWeights, StateWeights
 
 
-def new_generator(params: SamplingParams) -> torch.Generator:
-    """The generator of one request, seeded by `params.seed` or by the operating system."""
-    generator = torch.Generator()
+def new_generator(params: SamplingParams, device: torch.device) -> torch.Generator:
+    """The generator of one request, seeded by `params.seed` or by the operating system. A seed means the same on every
+    device of a kind."""
+    generator = torch.Generator(device)
     if params.seed is None:
         generator.seed()
     else:
@@ -241,7 +242,7 @@ class BatchWorker:
     def _begin(self, name: str, row: int) -> None:
         work = self._work[name]
         work.started = self._clock.now()
-        work.generator = new_generator(work.request.params)
+        work.generator = new_generator(work.request.params, self._decoder.device)
         running = [self._work[other].context for other in self._schedule.running[:row]]
         logits, work.cached = self._decoder.begin(row, work.request.input_ids, running)
         self._count(

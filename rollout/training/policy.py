@@ -22,6 +22,7 @@ from fairbox.config import setting
 from fairbox.errors import ConfigError, FairboxError
 from rollout.batch import RolloutBatch
 from rollout.engines.decoder import blank_model, load_model
+from rollout.engines.device import check_device, check_device_name
 from rollout.training.adapters import add_adapters, plain_items, plain_state, tied_names, without_adapters
 from rollout.training.model_folder import write_model
 from rollout.training.peers import ALONE, Peers
@@ -50,13 +51,10 @@ class PolicySettings:
     recompute: bool = setting(False, help="Compute layers again in the backward pass: less memory, a third more time.")
 
     def validate(self) -> None:
-        """Raises ConfigError for what is no device of torch, and for adapters without layers."""
+        """Raises ConfigError for what is no name of a device, and for adapters without layers."""
         if not self.lora_targets:
             raise ConfigError("policy.lora_targets is empty, must name layers, or be [all-linear]")
-        try:
-            torch.device(self.device)
-        except RuntimeError:
-            raise ConfigError(f"policy.device is {self.device!r}, which is no device of torch") from None
+        check_device_name("policy.device", self.device)
 
 
 def row_lengths(batch: RolloutBatch, mask: torch.Tensor) -> list[int]:
@@ -166,7 +164,9 @@ class Policy:
     ) -> Policy:
         """Loads a folder in the layout of the Hugging Face hub. `reference` keeps the first weights too: at no cost
         with adapters, as a second model without. With several `peers`, `split` spreads the weights that the first of
-        them reads. Raises FairboxError for models that can't be trained here."""
+        them reads. Raises FairboxError for models that can't be trained here, and ConfigError for a device that torch
+        does not see."""
+        check_device("policy.device", settings.device)
 
         def loaded(adapters: bool, head: bool) -> TokenModel:
             return load_token_model(

@@ -218,7 +218,7 @@ async def test_logprobs_of_every_part_are_those_of_a_forward_pass(
             return (ToolCall("echo", {"text": "x"}, text),)
 
     limits = Limits(None, None, 4, None, None, 6)
-    async with TransformersEngine(tiny_dir, max_batch=1, threads=1) as engine:
+    async with TransformersEngine(tiny_dir, max_batch=1) as engine:
         loop = AgentLoop(
             engine,
             chat,

@@ -15,6 +15,7 @@ from rollout.engines import EngineUnavailable, ReplicatedEngine
 from rollout.engines.sglang import SglangEngine
 from rollout.engines.transformers import TransformersEngine
 from rollout.engines.vllm import VllmEngine
+from rollout.training import Policy, PolicySettings
 
 
 @pytest.fixture
@@ -56,3 +57,25 @@ async def test_servers_that_do_not_answer_are_named(folder: Path) -> None:
         with pytest.raises(EngineUnavailable, match="Connection refused; start the server"):
             async with make_engine(EngineSettings(kind="sglang", urls=chosen), folder):
                 pass
+
+
+@pytest.mark.parametrize(
+    ("device", "problem"),
+    [
+        ("gpu", "engine.device is 'gpu', must be cpu, cuda, or one of several like cuda:1"),
+        ("cuda:1:2", "must be cpu, cuda, or one of"),
+    ],
+)
+def test_a_device_that_has_no_meaning_is_refused_before_torch_is_loaded(device: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        EngineSettings(device=device).validate()
+    with pytest.raises(ConfigError, match="engine.device is set, which has no meaning"):
+        EngineSettings(kind="vllm", urls=["http://a:1"], device="cuda").validate()
+
+
+async def test_a_gpu_that_is_not_there_is_named(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"engine.device is 'cuda:99', but torch \S+ sees \d GPUs here"):
+        async with make_engine(EngineSettings(device="cuda:99"), folder):
+            pass
+    with pytest.raises(ConfigError, match=r"policy.device is 'cuda:99', but torch \S+ sees \d GPUs here"):
+        Policy.load(folder, PolicySettings(device="cuda:99"))

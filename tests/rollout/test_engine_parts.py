@@ -87,7 +87,7 @@ LOGITS = torch.tensor([2.0, 1.0, 0.5, -1.0, -3.0])
 
 
 def draw(params: SamplingParams, times: int) -> list[tuple[int, float]]:
-    generator = new_generator(params)
+    generator = new_generator(params, torch.device("cpu"))
     return [sample(LOGITS, params, generator) for _ in range(times)]
 
 

@@ -34,7 +34,7 @@ async def _sample(model_dir: Path) -> list[TrajectoryResult]:
         return Segment(SegmentKind.SAMPLED, made.ids, made.logprobs, made.versions[0].version)
 
     results = []
-    async with TransformersEngine(model_dir, max_batch=2, max_model_tokens=64, threads=1) as engine:
+    async with TransformersEngine(model_dir, max_batch=2, max_model_tokens=64) as engine:
         for n, prompt in enumerate(PROMPTS):
             first = await turn(engine, prompt, 4 + n, n)
             second = await turn(engine, (*prompt, *first.ids, *TOOL), 3, n + 10)

@@ -44,7 +44,7 @@ CONFIG = TrainConfig(
     save_every=1,
     eval_every=3,
     limits=Limits(max_turn_tokens=24),
-    engine=EngineSettings(max_batch=6, threads=1, max_model_tokens=128),
+    engine=EngineSettings(max_batch=6, max_model_tokens=128),
     loss=ObjectiveSettings(correction=CorrectionSettings(level="token")),
     update=UpdateSettings(lr=1e-2),
 )
@@ -158,7 +158,7 @@ def command(model: Path, out: Path) -> list[str]:
         *(sys.executable, "-m", "rollout.cli", "train", "env=tests.rollout.training.vowels:Vowels", f"model={model}"),
         *(f"out={out}", "max_staleness=1", "loss.correction.level=token", "resume=true"),
         *("steps=8", "save_every=3", "prompts_per_step=2", "samples_per_prompt=3", "concurrency=6", "update.lr=0.01"),
-        *("limits.max_turn_tokens=24", "engine.max_batch=6", "engine.threads=1", "engine.max_model_tokens=128"),
+        *("limits.max_turn_tokens=24", "engine.max_batch=6", "engine.max_model_tokens=128"),
     ]
 
 

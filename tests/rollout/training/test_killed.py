@@ -25,7 +25,7 @@ SHARDS = ("shards.count=2", "ray_address=local")
 
 def command(model: Path, out: Path, *words: str) -> list[str]:
     small = ("prompts_per_step=2", "samples_per_prompt=3", "limits.max_turn_tokens=6", "engine.max_model_tokens=128")
-    alone = ("concurrency=1", "engine.max_batch=1", "engine.threads=1")
+    alone = ("concurrency=1", "engine.max_batch=1")
     return [
         *(sys.executable, "-m", "rollout.cli", "train", "env=tests.rollout.training.vowels:Vowels", f"model={model}"),
         *(

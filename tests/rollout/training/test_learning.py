@@ -52,7 +52,7 @@ def command(practice: Path, out: Path, stack: LocalStack, steps: int, *words: st
         *(f"steps={steps}", f"eval_every={steps}", "eval_n=64", f"save_every={steps}"),
         *("prompts_per_step=8", "samples_per_prompt=8", "concurrency=64", "limits.max_turns=2"),
         *("limits.max_turn_tokens=32", f"tool.rate_limit={LIMIT}", f"tool.num_workers={2 * LIMIT}"),
-        *("engine.max_batch=64", "engine.threads=1", "engine.max_model_tokens=256"),
+        *("engine.max_batch=64", "engine.max_model_tokens=256"),
         *("update.lr=1.5e-4", "update.schedule=linear"),
         *words,
     ]

@@ -26,7 +26,7 @@ def _fast_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def engine(model_dir: Path) -> TransformersEngine:
-    return TransformersEngine(model_dir, max_batch=1, max_model_tokens=64, threads=1)
+    return TransformersEngine(model_dir, max_batch=1, max_model_tokens=64)
 
 
 def names(folder: Path) -> list[str]:

@@ -47,7 +47,7 @@ CONFIG = TrainConfig(
     save_every=1,
     eval_every=2,
     limits=Limits(max_turn_tokens=6),
-    engine=EngineSettings(max_batch=1, threads=1, max_model_tokens=128),
+    engine=EngineSettings(max_batch=1, max_model_tokens=128),
     update=UpdateSettings(lr=1e-2),
 )
 
@@ -244,7 +244,7 @@ def test_what_is_written_after_a_damaged_checkpoint_is_the_newest(tmp_path: Path
     [
         ({"samples_per_prompt": 1}, "samples_per_prompt is 1, must be at least 2 with advantage.estimator=grpo"),
         ({"ray": True}, "ray is set, which training does not support"),
-        ({"policy": PolicySettings(device="abacus")}, "policy.device is 'abacus', which is no device of torch"),
+        ({"policy": PolicySettings(device="abacus")}, "policy.device is 'abacus', must be cpu, cuda, or"),
         ({"policy": PolicySettings(lora_targets=[])}, "policy.lora_targets is empty"),
         (
             {"advantage": AdvantageSettings("ppo")},
