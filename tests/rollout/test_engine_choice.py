@@ -69,7 +69,7 @@ async def test_servers_that_do_not_answer_are_named(folder: Path) -> None:
 def test_a_device_that_has_no_meaning_is_refused_before_torch_is_loaded(device: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         EngineSettings(device=device).validate()
-    with pytest.raises(ConfigError, match="engine.device is set, which has no meaning"):
+    with pytest.raises(ConfigError, match="device is set, which has no meaning"):
         EngineSettings(kind="vllm", urls=["http://a:1"], device="cuda").validate()
 
 
