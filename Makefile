@@ -61,18 +61,21 @@ help:  ## List the targets
 run: $(VENV)/.run  ## Roll a small real model out (DATA=file.jsonl N=32 OUT=folder ARGS="key=value ...")
 	@$(BIN)/fairbox rollout --up $(RUN)
 
-# Every part runs whatever becomes of the others; the last lines say what failed and what was skipped for want of what.
-test: $(VENV)/.dev  ## Run the whole test suite but the soak tests
+# Every part runs whatever becomes of the others, and its lines begin with its name; the last lines say what failed and
+# what was skipped for want of what.
+test: $(VENV)/.dev  ## Run the whole test suite but the soak tests (T=limiter: the tests of tests/limiter alone)
+ifdef T
+	$(BIN)/python -m pytest $(T:%=tests/%)
+else
 	@rm -rf .tests && mkdir .tests; ended=0; \
-	  $(MAKE) --no-print-directory -k -j --output-sync=line $(PARTS:%=test-%) || ended=1; \
+	  $(MAKE) --no-print-directory -k -j $(PARTS:%=test-%) || ended=1; \
 	  $(MAKE) --no-print-directory test-alone || ended=1; \
 	  $(BIN)/python -m tests.summary .tests $(PARTS) alone || ended=1; exit $$ended
+endif
 
-$(PARTS:%=test-%): test-%: $(VENV)/.dev
-	$(BIN)/python -m pytest $(SELECTED) --junitxml=.tests/$*.xml
-
-test-alone: $(VENV)/.dev  ## Those that need the machine for themselves
-	$(BIN)/python -m pytest $(ALONE) --junitxml=.tests/alone.xml
+$(PARTS:%=test-%) test-alone: SHELL := bash
+$(PARTS:%=test-%) test-alone: test-%: $(VENV)/.dev
+	@set -o pipefail; $(BIN)/python -m pytest $(SELECTED) --durations=5 --junitxml=.tests/$*.xml | sed -u 's/^/$*: /'
 
 test-system:  ## Run the suites of the limiter and of rollouts with the system's Python
 	@path='import os, sys; print(os.path.realpath(sys.executable)) if sys.version_info >= (3, 11) else sys.exit(1)'; \
@@ -168,8 +171,9 @@ push-%:
 	$(CONTAINER) tag localhost/fairbox/$*:$(TAG) $(REGISTRY)/$*:$(TAG)
 	$(CONTAINER) push $(PUSH_ARGS) $(REGISTRY)/$*:$(TAG)
 
-test-machines: $(VENV)/.dev  ## Ask what the executor does in containers, with odd folders, for users (root, podman)
-	$(BIN)/python -m pytest tests/machines -m machines
+test-machines: $(VENV)/.dev  ## Ask what the executor does in containers, with odd folders, for users, and write the page (root, podman; PLACES="docker or chroot")
+	$(BIN)/python -m pytest tests/machines -m machines $(if $(PLACES),-k "$(PLACES)")
+	$(BIN)/python -m tests.machines.page
 
 test-install: $(VENV)/.dev  ## Install the wheel into environments of its own, and do there what the pages say (downloads packages)
 	$(BIN)/python -m pytest tests/install -m install
@@ -191,7 +195,7 @@ test-kernel-core: $(VENV)/.dev  ## The tests of that kernel alone, five minutes
 	@ended=0; for row in $(KERNEL_ROWS); do echo "== $$row"; tests/kernel/boot.sh $$row -q tests/kernel || ended=1; done; exit $$ended
 
 clean:  ## Remove what the other targets made, but for out/
-	rm -rf $(VENV) .venv-system .venv-newest .venv-proto .venv-verl .venv-skyrl .venv-verifiers $(SGLANG) .toolchains benchmarks/out .tests .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-system .venv-newest .venv-proto .venv-verl .venv-skyrl .venv-verifiers $(SGLANG) .toolchains benchmarks/out .tests .tests-machines .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

@@ -1,12 +1,34 @@
 """Generated examples are the same in every run of `make test`, so that a run says something about a change; `make soak`
-looks for new ones. No deadline for a single example: nothing is timed in tests."""
+looks for new ones. No deadline for a single example: nothing is timed in tests. What fails is written at once."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("explore" if os.environ.get("FAIRBOX_EXPLORE") else "steady")
+
+
+class _FailuresAtOnce:
+    """Names a failed test and its error while the others run on; tracebacks come at the end, as ever."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._plugins = config.pluginmanager
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reporter = self._plugins.get_plugin("terminalreporter")
+        if reporter is None or not report.failed:
+            return
+        crash = getattr(report.longrepr, "reprcrash", None)
+        reporter.ensure_newline()
+        reporter.write_line(f"failed: {report.nodeid}: {'' if crash is None else crash.message}", flush=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers what writes failures."""
+    config.pluginmanager.register(_FailuresAtOnce(config))

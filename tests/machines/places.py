@@ -26,6 +26,16 @@ for each in bin dev etc home lib lib64 opt proc root run sbin sys usr var work t
 done
 """
 """The folder is no mount, only those below are. It is one of `folder()`."""
+_ROOTLESS = """
+state=@folder@/state; mkdir -p $state; mount -t tmpfs state $state; cd $state
+mkdir -p upper/run upper/etc work root home run
+touch upper/run/.containerenv upper/etc/hosts upper/etc/resolv.conf
+mount -t overlay overlay -o lowerdir=/,upperdir=upper,workdir=work root
+echo nobody:100000:65536 > ids; touch /etc/subuid /etc/subgid
+mount --bind ids /etc/subuid; mount --bind ids /etc/subgid
+chown nobody home run; chmod 700 run; export HOME=$state/home XDG_RUNTIME_DIR=$state/run
+"""
+"""A user's podman, with a root folder that has the files which podman would make if it could."""
 _TAKEN_BY_DOCKER = """
 add_key clone clone3 fsconfig fsmount fsopen fspick keyctl mount mount_setattr move_mount name_to_handle_at open_tree
 pidfd_getfd pivot_root process_madvise request_key setdomainname sethostname setns syslog umount umount2 unshare
@@ -49,6 +59,14 @@ _CONTAINER = (
     *("podman", "run", "--rm", "--read-only", "--read-only-tmpfs=false", "--tmpfs=/tmp:rw,mode=1777,notmpcopyup"),
     *("--network=host", "--workdir=/"),
 )
+_UNTIL_IT_ENDS = """
+unshare --pid --fork --mount-proc "$@" & outer=$!
+trap 'pkill -TERM -P $outer' TERM
+ended=129
+while [ $ended -gt 128 ] && kill -0 $outer 2>/dev/null; do wait $outer && ended=0 || ended=$?; done
+exit $ended
+"""
+"""A user's podman leaves a process behind, which holds its mounts: it goes with this namespace of processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +107,7 @@ class Place:
 
 @cache
 def folder() -> Path:
-    """Of files that containers are started with. It goes with this process."""
+    """Folder of files that containers are started with. It goes with this process."""
     # Not in /tmp, which containers have another of.
     made = Path(tempfile.mkdtemp(prefix="fairbox-machines-", dir="/var/tmp"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
@@ -122,6 +140,11 @@ def _mounted(script: str, *after: str, start: str = 'exec "$@"') -> tuple[str, .
 def _podman(*options: str, user: str = "10001:10001", profile: str = "docker") -> tuple[str, ...]:
     seccomp = (f"--security-opt=seccomp={_FOLDER}/docker.json",) if profile == "docker" else ()
     return (*_CONTAINER, *seccomp, f"--user={user}", *options, "--rootfs", "/:O")
+
+
+def _rootless(*options: str) -> tuple[str, ...]:
+    root = f"{_FOLDER}/state/root"
+    return _mounted(_ROOTLESS, *NOBODY, *_CONTAINER, *options, "--rootfs", root, start=_UNTIL_IT_ENDS)
 
 
 def places() -> list[Place]:
@@ -215,6 +238,15 @@ def _containers() -> list[Place]:
             "`podman run`, its own profile, uid 10001, read-only",
             "landlock",
             _podman(profile="podman"),
+            user=True,
+            container=True,
+        ),
+        Place("rootless", "a user's `podman run`, root inside, read-only", "landlock", _rootless(), container=True),
+        Place(
+            "rootless-user",
+            "a user's `podman run`, uid 10001 inside, read-only",
+            "landlock",
+            _rootless("--user=10001:10001"),
             user=True,
             container=True,
         ),

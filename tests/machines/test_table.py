@@ -18,11 +18,11 @@ from executor_service.sandbox.inside import landlock
 from executor_service.v1 import executor_pb2 as pb
 from tests.executor.levels import ENV, PYTHON, Level
 from tests.executor.servers import ROOT, SLOWNESS, Server, command
+from tests.machines.page import ROWS
 from tests.machines.places import Place, folder, places
 
 pytestmark = [pytest.mark.machines, pytest.mark.timeout(1500)]
 MIB = 1 << 20
-ROWS = ROOT / ".tests" / "machines"
 MEMORY = "parts = []\nwhile True: parts.append(bytearray(8 << 20))"
 FORKS = "import os, time\nwhile True:\n    if os.fork() == 0: time.sleep(60)"
 DISK = """
