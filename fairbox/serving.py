@@ -40,7 +40,7 @@ _PROBES = 256
 _WATCHES = 16
 """Calls at once on one of them: a probe makes one, and this port knows no strangers, whose watches would each take
 memory for as long as they like."""
-_DESCRIPTORS = 16_384
+_DESCRIPTORS = 65_536
 """Descriptors that a service asks for, if the machine lets it: connections, and what it works with."""
 _PR_SET_PDEATHSIG = 1
 _SERVING = health_pb2.HealthCheckResponse.SERVING

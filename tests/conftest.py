@@ -1,5 +1,8 @@
 """Generated examples are the same in every run of `make test`, so that a run says something about a change; `make soak`
-looks for new ones. No deadline for a single example: nothing is timed in tests. What fails is written at once."""
+looks for new ones. No deadline for a single example: nothing is timed in tests. What fails is written at once.
+
+torch has one thread: several parts of the suite run beside each other, and threads of OpenMP wait for each other by
+spinning, which took five times as long."""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import os
 
 import pytest
 from hypothesis import settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=1000)

@@ -167,6 +167,16 @@ def test_every_test_that_the_page_on_security_names_exists() -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_every_file_that_a_map_names_exists(page: str) -> None:
+    """Pages shorten a path to its end."""
+    there = [f"/{path.relative_to(ROOT).as_posix()}" for path in tracked()]
+    named = re.findall(r"`([\w/.-]+\.(?:py|proto|md|Containerfile))", (ROOT / page).read_text(encoding="utf-8"))
+    made_up = {"rollout/tools/NAME.py"}
+    assert len(named) > 30
+    assert not [name for name in named if name not in made_up and not any(path.endswith(f"/{name}") for path in there)]
+
+
 def test_text_ends_its_lines_plainly() -> None:
     wrong = []
     for path in tracked():

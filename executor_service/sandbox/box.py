@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -98,9 +99,9 @@ class Box:
             except OSError as error:
                 raise SandboxFailure("control groups", error.errno or 0, str(error), started=False) from None
             if not self.doomed:
-                self._ask(groups)
+                await self._ask(groups)
 
-    def _ask(self, groups: Groups) -> None:
+    async def _ask(self, groups: Groups) -> None:
         self.counts_processes = bool(groups["processes"])
         spec = {
             **self._host.root(self.number),
@@ -109,7 +110,7 @@ class Box:
             "inodes": DEFAULT_INODES,
             "groups": groups,
         }
-        self._control = self._template.open_box(spec, self.leases.handle)
+        self._control = await self._template.open_box(spec, self.leases.handle)
         asyncio.get_running_loop().add_reader(self._control, self._read)
 
     def restricts(self, memory_bytes: int, processes: int) -> bool:
@@ -180,12 +181,19 @@ class Box:
     def _read(self) -> None:
         assert self._control is not None
         try:
-            data, extra, _, _ = self._control.recvmsg(_MAX_MESSAGE, _ROOM_FOR_HANDLES, socket.MSG_CMSG_CLOEXEC)
+            data, extra, flags, _ = self._control.recvmsg(_MAX_MESSAGE, _ROOM_FOR_HANDLES, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
-            data, extra = b"", []
+            data, extra, flags = b"", [], 0
         handles = list(array("i", extra[0][2])) if extra else []
+        if flags & socket.MSG_CTRUNC:  # the kernel drops descriptors that this process has no room for
+            for handle in handles:
+                os.close(handle)
+            full = "this server has no open files left (`ulimit -n`)"
+            self.failure = SandboxFailure("descriptors", errno.EMFILE, full, started=False)
+            self.kill()
+            return
         if not data:
             self._lost()
             return

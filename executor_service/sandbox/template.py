@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -26,6 +27,8 @@ from executor_service.sandbox.report import SandboxFailure
 _log = logging.getLogger(__name__)
 _WARM_TIMEOUT_S = 180.0
 """Loading scientific packages takes seconds; minutes where the disk is cold and the machine busy."""
+_ASKED_WITHIN_S = 60.0
+"""A template forks some hundred boxes a second; a busy machine that is to fork a thousand at once takes ten seconds."""
 _MAX_MESSAGE = 256 << 10
 _MOST_SAID = 64 << 10
 _ROOM_FOR_NAMES = 2048
@@ -50,6 +53,16 @@ async def wait_readable(handle: int, timeout: float) -> bool:
     finally:
         loop.remove_reader(handle)
     return True
+
+
+async def _wait_writable(handle: int) -> None:
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+    loop.add_writer(handle, done.set)
+    try:
+        await done.wait()
+    finally:
+        loop.remove_writer(handle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +90,8 @@ class Template:
         self._inner = -1
         self._said = -1
         self._control: socket.socket | None = None
+        self._asking = asyncio.Lock()
+        """Held by the one request for a box that waits for room in the socket."""
 
     async def __aenter__(self) -> Template:
         try:
@@ -96,19 +111,35 @@ class Template:
     ) -> None:
         await to_the_end(self._close())
 
-    def open_box(self, spec: Mapping[str, Any], leases: int) -> socket.socket:
+    async def open_box(self, spec: Mapping[str, Any], leases: int) -> socket.socket:
         """Asks for a box, whose init reads the page of leases by the descriptor `leases`, and answers on the socket
-        that is returned."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            ours.setblocking(False)
-            assert self._control is not None
+        that is returned. Waits if the template has more requests than its socket takes."""
+        with contextlib.ExitStack() as stack:
             try:
-                socket.send_fds(self._control, [json.dumps(spec).encode()], [theirs.fileno(), leases])
+                ours, theirs = map(stack.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             except OSError as error:
-                ours.close()
+                raise SandboxFailure("template", error.errno or 0, str(error), started=False) from None
+            ours.setblocking(False)
+            try:
+                async with asyncio.timeout(_ASKED_WITHIN_S), self._asking:
+                    await self._ask(json.dumps(spec).encode(), [theirs.fileno(), leases])
+            except TimeoutError:
+                said = f"it took no request for a box within {_ASKED_WITHIN_S:g} s"
+                raise SandboxFailure("template", errno.ETIMEDOUT, said, started=False) from None
+            except OSError as error:
                 raise SandboxFailure("template", error.errno or 0, f"it has ended: {error}", started=False) from None
+            theirs.close()
+            stack.pop_all()
         return ours
+
+    async def _ask(self, request: bytes, handles: list[int]) -> None:
+        assert self._control is not None
+        while True:
+            try:
+                socket.send_fds(self._control, [request], handles)
+                return
+            except BlockingIOError:
+                await _wait_writable(self._control.fileno())
 
     async def ended(self) -> None:
         """Returns when the template has died by itself."""

@@ -9,7 +9,6 @@ import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from executor_service.sandbox.machine import LevelFacts
 from executor_service.sandbox.memory import LOOK_S, KernelKills, memory_bytes, room_for_programs
 from executor_service.sandbox.report import SandboxFailure
 from executor_service.server.access import ACCESS
+from executor_service.server.capacity import fitted
 from executor_service.server.compiler import Compiler
 from executor_service.server.displayed import DisplayedPrograms, Router
 from executor_service.server.http import open_gateway
@@ -138,19 +138,6 @@ async def serve(config: ExecutorConfig, stop: asyncio.Event) -> None:
 async def room(config: ExecutorConfig) -> int:
     """Bytes of memory that programs can have together."""
     return await asyncio.to_thread(lambda: room_for_programs(memory_bytes(), config.scratch))
-
-
-def fitted(config: ExecutorConfig, room: int) -> ExecutorConfig:
-    """The settings with no more memory for a program than this server has for all of them."""
-    limits, most = config.limits, config.max_limits
-    if most.memory_bytes <= room:
-        return config
-    _LOG.info("max_limits.memory_bytes is %d, but programs can have %d here: that is the most", most.memory_bytes, room)
-    return replace(
-        config,
-        limits=replace(limits, memory_bytes=min(limits.memory_bytes, room)),
-        max_limits=replace(most, memory_bytes=room),
-    )
 
 
 @contextlib.asynccontextmanager

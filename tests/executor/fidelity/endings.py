@@ -158,9 +158,12 @@ import threading
 threading._register_atexit(print, 'before threads')
 print('main')
 === interrupt_main
-import _thread, threading, time
-threading.Thread(target=_thread.interrupt_main).start()
-time.sleep(5)
+import _thread, sys, threading, time
+def interrupt():
+    while sys._current_frames()[threading.main_thread().ident].f_lineno != 7: time.sleep(0.01)
+    _thread.interrupt_main()
+threading.Thread(target=interrupt).start()
+time.sleep(20)
 === executor_left_open
 from concurrent.futures import ThreadPoolExecutor
 import threading, time
