@@ -53,7 +53,7 @@ IMAGE_TIME = $(if $(findstring podman,$(CONTAINER)),--timestamp $(SOURCE_DATE_EP
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run dist test $(PARTS:%=test-%) test-alone test-system test-newest newest-suites system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% toolchains images wheels base-image push test-partitions test-cluster test-kernel test-kernel-core test-landlock test-machines test-install test-gpu clean
+.PHONY: help run dist test $(PARTS:%=test-%) test-alone test-system test-newest newest-suites system-suites soak test-sglang test-interop test-train train-demo proto lint bench bench-% docs toolchains images wheels base-image push test-partitions test-cluster test-kernel test-kernel-core test-landlock test-machines test-install test-gpu clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,6 +130,9 @@ lint: $(VENV)/.dev  ## Check style, types and protos
 
 proto: .venv-proto/.done  ## Write the gRPC stubs from proto/
 	PYTHON=.venv-proto/bin/python sh proto/generate.sh
+
+docs: $(VENV)/.dev  ## Write docs/reference from the code and the protos
+	$(BIN)/python -m tests.reference
 
 bench: bench-limiter bench-executor  ## Run every benchmark
 

@@ -103,7 +103,11 @@ class ExecutorConfig(TelemetrySettings, ServerSecuritySettings):
         "they would. 0: never.",
     )
     max_concurrent: int = setting(
-        factory=lambda: 4 * (os.cpu_count() or 1), least=1, most=4096, help="Most programs at once."
+        factory=lambda: 4 * (os.cpu_count() or 1),
+        least=1,
+        most=4096,
+        help="Most programs at once.",
+        shown="4 for each processor",
     )
     max_queued: int = setting(1000, least=0, help="Most requests that wait; one more is RESOURCE_EXHAUSTED.")
     queue_timeout_s: float = setting(

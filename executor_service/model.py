@@ -38,9 +38,9 @@ class Outcome(StrEnum):
     SIGNALED = "SIGNALED"
     """Ended by a signal that the server did not send."""
     SANDBOX_ERROR = "SANDBOX_ERROR"
-    """The sandbox failed; the program may or may not have run."""
+    """The sandbox failed; the program may or may not have run. The cause is INFRA."""
     CANCELLED = "CANCELLED"
-    """Killed on behalf of the caller, or because the server's limiter session lapsed."""
+    """Killed on behalf of the caller, or because the server's limiter session lapsed. The cause is INFRA."""
 
 
 class Cause(StrEnum):
@@ -49,7 +49,7 @@ class Cause(StrEnum):
     POLICY = "POLICY"
     """The code could have caused it. Score it."""
     TASK = "TASK"
-    """The problem's own files or tests."""
+    """The problem's own files or tests. A fault of the data set; report it."""
     INFRA = "INFRA"
     """The code could not have caused it. Never score it."""
 

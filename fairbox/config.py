@@ -312,7 +312,8 @@ def _help(known: list[Leaf], prefix: str, prog: str, description: str) -> str:
     lines = [f"usage: {prog} [--config FILE] [--name VALUE | name=VALUE ...]", "", description, "", "settings:"]
     lines.append("  --config FILE  YAML or TOML with the same names; environment variables and flags override it")
     for leaf in known:
-        shown = "required" if leaf.default is dataclasses.MISSING else f"default: {_show(leaf.default)}"
+        here = f"{leaf.shown}, here " if leaf.shown else ""
+        shown = "required" if leaf.default is dataclasses.MISSING else f"default: {here}{_show(leaf.default)}"
         lines.append(f"  {leaf.flag} {_metavar(leaf)}")
         lines.append(f"      {leaf.help} ({shown}; {leaf.variable(prefix)})")
     return "\n".join(lines)

@@ -90,7 +90,7 @@ def tracing_metrics(prefix: str) -> Iterator[Metric]:
     counts = tracing.statistics()
     if counts is None:
         return
-    spans = CounterMetricFamily(f"{prefix}spans", "Spans, by what became of them.", labels=["result"])
+    spans = CounterMetricFamily(f"{prefix}spans", "Spans by result: exported, failed or dropped.", labels=["result"])
     for result, number in (("exported", counts.exported), ("failed", counts.failed), ("dropped", counts.dropped)):
         spans.add_metric([result], number)
     yield spans
@@ -135,7 +135,7 @@ class _Figures(Collector):
             asked.cancel()
         delay_s = time.monotonic() - asked_at
         yield GaugeMetricFamily(self._up, "1: the figures are of this moment; 0: there are none.", figures is not None)
-        yield GaugeMetricFamily(self._delay, "How long the event loop took to give the figures.", delay_s)
+        yield GaugeMetricFamily(self._delay, "Time that the event loop took to answer this scrape.", delay_s)
         yield from figures or ()
 
 

@@ -19,6 +19,7 @@ from fairbox.errors import ConfigError
 
 _HELP = "help"
 _BOUNDS = "bounds"
+_SHOWN = "shown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,17 @@ class _Bounds:
     choices: tuple[str, ...]
     finite: bool
 
+    @property
+    def bind(self) -> bool:
+        """Whether there are values that the type has and the setting may not have."""
+        bounds = (self.least, self.above, self.most, self.below)
+        return bool(self.choices) or self.finite or any(each is not None for each in bounds)
+
     def allow(self, value: Any) -> bool:
         """Whether the setting may have the value."""
         if self.choices:
             return value in self.choices
-        if not (self.finite or any(each is not None for each in (self.least, self.above, self.most, self.below))):
+        if not self.bind:
             return True
         return (
             math.isfinite(value)
@@ -75,14 +82,16 @@ def setting(
     below: float | None = None,
     choices: Iterable[str] = (),
     finite: bool = False,
+    shown: str = "",
 ) -> Any:
-    """A dataclass field that is a setting. `help` is one line: what it does, its unit, its edge values.
+    """A dataclass field that is a setting. `help` is one line: what it does, its unit, its edge values. `shown` is
+    the rule that makes the default, if that differs from machine to machine: "4 for each processor".
 
     `check()` holds the rest: `least` and `most` are allowed values, `above` and `below` are not; `choices` are the
     texts that it may be. None, if the type has it, is always allowed.
     """
     bounds = _Bounds(least, above, most, below, tuple(map(str, choices)), finite)
-    metadata = {_HELP: help, _BOUNDS: bounds}
+    metadata = {_HELP: help, _BOUNDS: bounds, _SHOWN: shown}
     if factory is not None:
         return dataclasses.field(default_factory=factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -118,6 +127,10 @@ class Leaf:
     """Whether None is allowed."""
     default: Any
     help: str
+    allowed: str = ""
+    """Values that it may have, phrased to follow "must be"; empty: all of its type."""
+    shown: str = ""
+    """Rule that makes the default, if it differs from machine to machine."""
 
     @property
     def flag(self) -> str:
@@ -144,7 +157,16 @@ def leaves(cls: type[Any], prefix: str = "") -> Iterator[Leaf]:
         elif value_type is not None and dataclasses.is_dataclass(value_type):
             yield from leaves(typing.cast("type[Any]", value_type), path + ".*.")
         else:
-            yield Leaf(path, annotation, optional, _default(field), field.metadata.get(_HELP, ""))
+            bounds = field.metadata.get(_BOUNDS)
+            yield Leaf(
+                path,
+                annotation,
+                optional,
+                _default(field),
+                field.metadata.get(_HELP, ""),
+                str(bounds) if bounds is not None and bounds.bind else "",
+                field.metadata.get(_SHOWN, ""),
+            )
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -94,7 +94,7 @@ class EngineSettings:
         help="transformers: longest context; bounds memory. none: the model's own maximum. Servers have their own.",
     )
     queue_timeout_s: float = setting(
-        600.0, above=0, help="Longest wait of a turn for its turn, seconds; then the cause is INFRA."
+        600.0, above=0, help="Longest wait of a turn in the engine's queue, seconds; then the cause is INFRA."
     )
     urls: list[str] = setting(factory=list, help="One address per server, like [http://HOST:30000]; of vllm one alone.")
     launch: LaunchSettings = setting(factory=LaunchSettings, help="sglang: servers that the run starts and ends.")
@@ -182,9 +182,9 @@ class RolloutConfig(TelemetrySettings):
     concurrency: int = setting(16, help="Trajectories that run at once.")
     tools: str | None = setting(None, help="File of tools in verl's format; none: the code interpreter of tool.*.")
     max_parallel_calls: int = setting(5, least=1, help="Tool calls of one turn that run at once.")
-    infra_retries: int = setting(1, least=0, help="How often a trajectory that failed by the service is run again.")
+    infra_retries: int = setting(1, least=0, help="How often a trajectory that the service failed is run again.")
     infra_retries_total: int = setting(
-        16, least=0, help="The same over the whole run, so that an outage does not multiply work."
+        16, least=0, help="Such repetitions over the whole run, so that an outage does not multiply work."
     )
     tool_format: str = setting(
         "auto", help="How the model writes tool calls: auto (as its chat template does), hermes, ..., sglang:NAME."

@@ -75,9 +75,9 @@ def service_metrics(engine: EngineStatistics, tools: Mapping[str, ToolStatistics
 def _progress(now: RunnerStatistics) -> Iterator[Metric]:
     yield _gauge("planned", "Trajectories to be handed over, if nothing is cut short.", now.planned)
     yield _gauge("running", "Trajectories that are played or scored.", now.running)
-    yield _gauge("scoring", "Of those, the ones that are scored.", now.scoring)
+    yield _gauge("scoring", "Running trajectories that are being scored.", now.scoring)
     yield _counter("finished", "Trajectories handed over.", now.finished)
-    yield _counter("masked", "Of those, the ones without a score.", now.masked)
+    yield _counter("masked", "Trajectories handed over without a score.", now.masked)
     yield _counter("retried", "Attempts beyond the first of a trajectory.", now.retried)
     yield _counter("scored_again", "Repetitions of scoring alone.", now.scored_again)
     yield _counter("dropped", "Trajectories that were started and not handed over.", now.dropped)
@@ -86,9 +86,9 @@ def _progress(now: RunnerStatistics) -> Iterator[Metric]:
 
 def _sums(figures: RolloutMetrics) -> Iterator[Metric]:
     stops = {reason: figures.stops[reason] for reason in StopReason}
-    yield _counters("stops", "Trajectories, by why they stopped.", "reason", stops)
+    yield _counters("stops", "Trajectories, by stop reason.", "reason", stops)
     causes = {cause.lower(): figures.causes[cause] for cause in Cause}
-    yield _counters("causes", "Trajectories, by who caused their end.", "cause", causes)
+    yield _counters("causes", "Trajectories, by cause.", "cause", causes)
     outcomes = {outcome: figures.outcomes[outcome] for outcome in ToolOutcome}
     yield _counters("tool_calls", "Tool calls of trajectories, by outcome.", "outcome", outcomes)
     yield _counter("turns", "Turns of trajectories.", figures.turns)
@@ -97,15 +97,17 @@ def _sums(figures: RolloutMetrics) -> Iterator[Metric]:
     yield _counters("phase_seconds", phases, "phase", figures.phase_s)
     yield _counter("scored", "Trajectories with a score.", figures.scored)
     mean = float("nan") if figures.mean_score is None else figures.mean_score
-    yield _gauge("score_mean", "Mean of their scores; NaN before the first.", mean)
+    yield _gauge("score_mean", "Mean score of trajectories; NaN before the first.", mean)
 
 
 def _tools(tools: Mapping[str, ToolStatistics]) -> Iterator[Metric]:
     calls = GaugeMetricFamily(
-        _PREFIX + "tool_calls_now", "Calls of a tool, by where they are.", labels=["tool", "phase"]
+        _PREFIX + "tool_calls_now",
+        "Calls of a tool by phase: waiting for a worker or a lease, or running.",
+        labels=["tool", "phase"],
     )
     ended = CounterMetricFamily(_PREFIX + "tool_ended", "Calls of a tool that have ended.", labels=["tool", "answered"])
-    sessions = GaugeMetricFamily(_PREFIX + "tool_sessions", "Sessions of a tool that live.", labels=["tool"])
+    sessions = GaugeMetricFamily(_PREFIX + "tool_sessions", "Live sessions of a tool.", labels=["tool"])
     for name, now in sorted(tools.items()):
         phases = {"worker": now.waiting_for_worker, "lease": now.waiting_for_lease, "running": now.running}
         for phase, number in phases.items():

@@ -22,7 +22,7 @@ _ADVICE_RANGE_S = (0.05, 30.0)
 
 
 class QueueFull(Exception):  # noqa: N818 - a decision
-    """The request has no place in the queue, or none any more. `retry_after_s` is an estimate."""
+    """The request has no place in the queue, or lost it to another tenant. `retry_after_s` is an estimate."""
 
     status = 429
     """Under this name and number an adaptive limit hears of it (`limiter.outcome_of`)."""

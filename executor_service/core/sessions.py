@@ -8,7 +8,7 @@ from executor_service.model import Cause
 
 
 class SessionNotFound(Exception):  # noqa: N818 - a fact about a session
-    """No session has this id, or none any more. `cause` says who could have ended it."""
+    """No session has this id, or none any more. The cause is POLICY if its own code can have ended it."""
 
     def __init__(self, session_id: str, reason: str, cause: Cause = Cause.INFRA) -> None:
         super().__init__(f"session {session_id!r} {reason}")

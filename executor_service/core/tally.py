@@ -61,14 +61,14 @@ class RunTally:
     def __init__(self, max_tenants: int = 0) -> None:
         self._max_tenants = max_tenants
         self._outcomes = _counter("executions", "Runs that have a result, by outcome and cause.", "outcome", "cause")
-        self._refusals = _counter("refused", "Requests that have none, by reason.", "reason")
+        self._refusals = _counter("refused", "Requests without a result, by reason.", "reason")
         self._tenants = _counter("tenant_executions", "Runs by tenant.", "tenant")
         self._known_tenants: set[str] = set()
         self._queue_s = _histogram("queue_seconds", "Time in queues.")
         """Includes the time in the limiter's queue, if the server waited in it."""
         self._setup_s = _histogram("setup_seconds", "Time to set the sandbox up and to bind the lease.")
         self._run_s = _histogram("run_seconds", "Wall time of programs.")
-        self._peak_bytes = _histogram("peak_memory_bytes", "Most memory of programs, where it is known.", _BYTES)
+        self._peak_bytes = _histogram("peak_memory_bytes", "Peak memory of programs, if it is known.", _BYTES)
         self._ended = cache(lambda outcome, cause: self._outcomes.labels(outcome.value.lower(), cause.value.lower()))
         for outcome in Outcome:
             usual = Cause.INFRA if outcome in (Outcome.SANDBOX_ERROR, Outcome.CANCELLED) else Cause.POLICY

@@ -22,7 +22,7 @@ _WAITING_BYTES = 256 << 20
 
 
 class TooManyPreparations(Exception):  # noqa: N818 - a decision
-    """A tenant has as many waiting as it may."""
+    """The tenant has as many preparations waiting as it may."""
 
     def __init__(self) -> None:
         most = f"{_MOST_WAITING} of them, or {_WAITING_BYTES} bytes of bundles"

@@ -78,7 +78,7 @@ class Verdict(StrEnum):
     BROKEN_CASE = "BROKEN_CASE"
     """The case itself is broken; the cause is TASK."""
     NOT_RUN = "NOT_RUN"
-    """An earlier case did not pass, and `stop_on_failure` was set."""
+    """An earlier case did not pass, and `stop_on_failure` was set; the cause is that of the cases before."""
     ERROR = "ERROR"
     """The check could not be done; the cause is INFRA."""
 

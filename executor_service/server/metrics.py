@@ -25,7 +25,9 @@ def executor_metrics(
 ) -> Iterator[Metric]:
     """All figures of this moment; `now` answers GetStatus. Call it where the server lives."""
     status = now()
-    info = GaugeMetricFamily(_PREFIX + "info", "1; what the server is.", labels=["version", "isolation"])
+    info = GaugeMetricFamily(
+        _PREFIX + "info", "1, with the server's version and isolation level.", labels=["version", "isolation"]
+    )
     level = pb.IsolationLevel.Name(status.isolation_level).removeprefix("ISOLATION_LEVEL_").lower()
     info.add_metric([status.version, level], 1.0)
     yield info
@@ -43,15 +45,19 @@ def executor_metrics(
 def _queue(status: pb.GetStatusResponse) -> Iterator[Metric]:
     yield _gauge("max_running", "Most programs at once.", status.max_running)
     yield _gauge("running", "Programs that run or are set up.", status.running)
-    yield _gauge("program_memory_bytes", "Memory for all programs that run.", status.program_memory_bytes)
-    yield _gauge("running_memory_bytes", "That those may use which run.", status.running_memory_bytes)
+    yield _gauge("program_memory_bytes", "Memory that all programs together may have.", status.program_memory_bytes)
+    yield _gauge("running_memory_bytes", "Memory that the running programs may use.", status.running_memory_bytes)
     yield _gauge("max_queued", "Most requests that wait.", status.max_queued)
     yield _gauge("queued", "Requests that wait for a lease or a slot.", status.queued)
-    yield _gauge("oldest_wait_seconds", "How long the request at the head has waited.", status.oldest_wait_s)
+    yield _gauge("oldest_wait_seconds", "Time that the request at the head has waited.", status.oldest_wait_s)
     load = (status.running + status.queued) / max(1, status.max_running)
-    yield _gauge("load", "Running and waiting requests by the most at once: to weigh and scale by.", load)
-    yield _gauge("draining", "1: it ends, and takes nothing new.", float(status.draining))
-    yield _gauge("uptime_seconds", "How long it has served.", status.uptime_s)
+    yield _gauge(
+        "load",
+        "Running and waiting requests divided by max_running: to balance and scale by; above 1 requests wait.",
+        load,
+    )
+    yield _gauge("draining", "1: the server is ending and takes nothing new; 0: it is not.", float(status.draining))
+    yield _gauge("uptime_seconds", "Time that the server has run.", status.uptime_s)
 
 
 def _limiter(status: pb.GetStatusResponse) -> Iterator[Metric]:
@@ -70,7 +76,7 @@ def _sessions(table: SessionTable) -> Iterator[Metric]:
     yield _gauge("sessions_busy", "Sessions whose cell runs.", sum(session.busy for session in live))
     waiting = sum(len(session.waiting) for session in live)
     yield _gauge("session_cells_waiting", "Cells that wait for their turn.", waiting)
-    yield _gauge("session_memory_bytes", "Memory of their interpreters after their last cells.", memory_bytes)
+    yield _gauge("session_memory_bytes", "Memory of the sessions' interpreters after their last cells.", memory_bytes)
     yield _counter("sessions_made", "Sessions made, branches among them.", table.made)
 
 
@@ -88,18 +94,18 @@ def _workers(boxes: Boxes) -> Iterator[Metric]:
 
 def _workspaces(counts: pb.WorkspaceStatus) -> Iterator[Metric]:
     yield _gauge("workspaces", "Workspaces that are ready.", counts.entries)
-    yield _gauge("workspaces_in_use", "Of those, the ones that something holds.", counts.in_use)
-    yield _gauge("workspace_bytes", "Their bytes on disk.", counts.bytes)
-    yield _gauge("workspace_max_bytes", "The most bytes of all of them.", counts.max_bytes)
-    yield _gauge("workspaces_preparing", "Preparations under way.", counts.preparing)
-    yield _counter("workspaces_prepared", "Preparations done.", counts.prepared_total)
+    yield _gauge("workspaces_in_use", "Ready workspaces that a run or a session holds.", counts.in_use)
+    yield _gauge("workspace_bytes", "Bytes of all workspaces on disk.", counts.bytes)
+    yield _gauge("workspace_max_bytes", "Most bytes that workspaces may take on disk.", counts.max_bytes)
+    yield _gauge("workspaces_preparing", "Preparations of workspaces under way.", counts.preparing)
+    yield _counter("workspaces_prepared", "Preparations of workspaces done.", counts.prepared_total)
     yield _counter("workspaces_evicted", "Workspaces removed to make room.", counts.evicted_total)
 
 
 def _compiler(counts: pb.CompileCacheStatus) -> Iterator[Metric]:
     yield _gauge("compile_cache_bytes", "Bytes of compiled programs that are kept.", counts.bytes)
-    yield _counter("compile_cache_hits", "Compilations that were found.", counts.hits_total)
-    yield _counter("compile_cache_built", "Compilations that were made.", counts.built_total)
+    yield _counter("compile_cache_hits", "Compilations found in the cache.", counts.hits_total)
+    yield _counter("compile_cache_built", "Compilations made because the cache did not have them.", counts.built_total)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -21,7 +21,7 @@ Hold = Callable[[str, str, Limits], AbstractContextManager[WorkspaceMount | None
 
 
 class WorkspaceTooLarge(Exception):  # noqa: N818 - a fact about a workspace
-    """It would have to be copied, and is above a bound."""
+    """The workspace would have to be copied, and is above a bound."""
 
 
 class WorkspaceCalls:

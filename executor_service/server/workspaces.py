@@ -67,11 +67,11 @@ class SourceUnreachable(Exception):  # noqa: N818 - a fact about another service
 
 
 class PreparationTimeout(Exception):  # noqa: N818 - a decision
-    """It took longer than workspace_timeout_s, or waited an hour for those before it."""
+    """The preparation took longer than workspace_timeout_s, or waited an hour for those before it."""
 
 
 class PreparationFailed(Exception):  # noqa: N818 - a fact
-    """A fault of ours, or of the disk."""
+    """The workspace can't be prepared: a fault of the executor, or of the disk."""
 
 
 @dataclass(frozen=True, slots=True)

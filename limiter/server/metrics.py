@@ -15,9 +15,9 @@ _PREFIX = "fairbox_limiter_"
 _GAUGES: tuple[tuple[str, str, Callable[[BucketStatistics], float]], ...] = (
     ("limit", "Most tokens that may be held at once.", lambda bucket: bucket.limits.max_in_flight),
     ("held", "Tokens in use, granted or bound.", lambda bucket: bucket.held),
-    ("bound", "Of those, tokens that an executor has bound.", lambda bucket: bucket.bound),
+    ("bound", "Tokens in use that an executor has bound.", lambda bucket: bucket.bound),
     ("queued", "Requests that wait.", lambda bucket: bucket.queued),
-    ("oldest_wait_seconds", "How long the request at the head has waited.", lambda bucket: bucket.oldest_wait),
+    ("oldest_wait_seconds", "Time that the request at the head has waited.", lambda bucket: bucket.oldest_wait),
     ("grants_per_second", "Grants per second over the last minute.", lambda bucket: bucket.grants_per_s),
 )
 _COUNTERS: tuple[tuple[str, str, Callable[[BucketStatistics], float]], ...] = (
@@ -60,10 +60,14 @@ def limiter_metrics(reign: Reign) -> Iterator[Metric]:
 
 
 def _whole(statistics: LimiterStatistics) -> Iterator[Metric]:
-    yield _gauge("epoch", "Number of this term.", statistics.epoch)
+    yield _gauge("epoch", "Epoch of this leader: each term has a higher one.", statistics.epoch)
     yield _gauge("recovering", "1: nothing is granted yet after a restart.", float(statistics.recovering))
-    yield _gauge("recovering_seconds", "The longest that this can still last.", statistics.recovering_for)
-    yield _gauge("missing_executors", "Executors that it waits for.", len(statistics.missing))
+    yield _gauge(
+        "recovering_seconds",
+        "Longest time until the limiter grants again after a restart; 0: it does.",
+        statistics.recovering_for,
+    )
+    yield _gauge("missing_executors", "Executors that the limiter waits for after a restart.", len(statistics.missing))
     sessions = GaugeMetricFamily(_PREFIX + "sessions", "Open sessions.", labels=["kind"])
     sessions.add_metric(["executor"], statistics.executors)
     sessions.add_metric(["client"], statistics.sessions - statistics.executors)

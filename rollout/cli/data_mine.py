@@ -27,7 +27,7 @@ class DataMineConfig:
     limit: int | None = setting(None, least=1, help="Most tasks, of commits chosen by the seed; none: all.")
     dialect: Dialect = setting(Dialect.CODESCOUT, help="LOCAGENT or CODESCOUT: how modules are named.")
     validation: float = setting(0.1, help="Rows of validation.parquet: a count, or a fraction below 1.")
-    seed: int = setting(42, help="Of the choice of commits, and of the shuffle before the split.")
+    seed: int = setting(42, help="Seed of the choice of commits, and of the shuffle before the split.")
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""

@@ -40,7 +40,7 @@ class SwebenchConfig:
     )
     need_truth: bool = setting(False, help="Leave rows out that have no file_changes, given or made.")
     validation: float = setting(100, help="Rows of validation.parquet: a count, or a fraction below 1.")
-    seed: int = setting(42, help="Of the shuffle before the split.")
+    seed: int = setting(42, help="Seed of the shuffle before the split.")
 
     def validate(self) -> None:
         """ConfigError for what types can't say."""

@@ -37,13 +37,13 @@ class UpConfig(TelemetrySettings):
         False, help="Listen beyond loopback, as in a container: whoever reaches the ports can run programs."
     )
     limiter: str = setting("127.0.0.1:50052", help="Address that the limiter listens on; port 0: a free one.")
-    limiter_admin: str = setting("127.0.0.1:50053", help="Address of its admin service.")
-    limiter_health: str = setting("127.0.0.1:50062", help="Address of its health service.")
+    limiter_admin: str = setting("127.0.0.1:50053", help="Address of the limiter's admin service.")
+    limiter_health: str = setting("127.0.0.1:50062", help="Address of the limiter's health service.")
     executor: str = setting("127.0.0.1:50051", help="Address that the executor listens on; port 0: a free one.")
-    executor_health: str = setting("127.0.0.1:50061", help="Address of its health service.")
+    executor_health: str = setting("127.0.0.1:50061", help="Address of the executor's health service.")
     gateway: str = setting(_GATEWAY, help="Address of SandboxFusion's HTTP interface; empty: none.")
-    limiter_metrics: str = setting("", help="Address of its figures for Prometheus, e.g. 127.0.0.1:9465; empty: none.")
-    executor_metrics: str = setting("", help="Address of its figures for Prometheus, e.g. 127.0.0.1:9464; empty: none.")
+    limiter_metrics: str = setting("", help="Address of the limiter's metrics, e.g. 127.0.0.1:9465; empty: none.")
+    executor_metrics: str = setting("", help="Address of the executor's metrics, e.g. 127.0.0.1:9464; empty: none.")
 
     def validate(self) -> None:
         """ConfigError naming the setting that is wrong."""

@@ -49,7 +49,7 @@ class StopReason(StrEnum):
     BAD_PROMPT = "bad_prompt"
     """The chat template does not take the task's messages: a fault of the data, whose cause is TASK."""
     INFRA = "infra"
-    """The service failed, and retries did not help. Masked."""
+    """The service failed, and retries did not help; the cause is INFRA. Masked."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class ToolOutcome(StrEnum):
     ENDED = "ended"
     """Not run: another call of its turn has ended the trajectory, so that nobody could have read the answer."""
     INFRA = "infra"
-    """The service failed for a call of this turn, whose answers are lost; the trajectory is masked."""
+    """The service failed for a call of this turn, whose answers are lost: the cause is INFRA, the trajectory masked."""
 
     @property
     def ran(self) -> bool:

@@ -72,12 +72,12 @@ class TrainConfig(RolloutConfig):
     save_every: int = setting(10, least=1, help="Steps between checkpoints; one is written at the end too.")
     keep: int = setting(2, least=1, help="Checkpoints that are kept.")
     eval_data: str | None = setting(None, help="Held-out problems, in the form of data; none: no evaluation.")
-    eval_n: int = setting(100, least=1, help="How many of those.")
+    eval_n: int = setting(100, least=1, help="Held-out problems of an evaluation, from the beginning of eval_data.")
     eval_every: int = setting(10, least=1, help="Steps between evaluations; the first is before step 1.")
     eval_temperature: float = setting(0.0, least=0, most=10, help="Temperature of evaluations; 0: greedy.")
     wandb: str | None = setting(
         None,
-        help="Project of Weights & Biases for the figures; none: not. Its own variables hold: WANDB_MODE=offline.",
+        help="Project of Weights & Biases that gets the figures; none: no project. Variables like WANDB_MODE hold.",
     )
     policy: PolicySettings = setting(factory=PolicySettings, help="The model that is trained.")
     shards: ShardSettings = setting(factory=ShardSettings, help="Whether it is split over processes.")

@@ -43,9 +43,9 @@ class PolicySettings:
     lora_rank: int = setting(
         0, least=0, help="Rank of LoRA adapters, which are then all that is trained; 0: all weights are."
     )
-    lora_alpha: float = setting(32.0, above=0, help="Their scale is this / lora_rank.")
+    lora_alpha: float = setting(32.0, above=0, help="Adapters are scaled by this / lora_rank.")
     lora_targets: list[str] = setting(
-        factory=lambda: ["all-linear"], help="Linear layers that get one, by the ends of their names."
+        factory=lambda: ["all-linear"], help="Linear layers that get an adapter, by the ends of their names."
     )
     micro_tokens: int = setting(4096, least=1, help="Tokens that are computed at once; bounds memory.")
     recompute: bool = setting(False, help="Compute layers again in the backward pass: less memory, a third more time.")

@@ -54,7 +54,9 @@ def trainer_metrics(now: TrainerStatistics) -> Iterator[Metric]:
     yield _gauge("step", "Steps that are done.", now.step)
     yield _gauge("steps", "Steps of the whole run.", now.steps)
     yield _gauge("saved_step", "Steps that the newest checkpoint has; 0: there is none.", now.saved)
-    phases = GaugeMetricFamily(_PREFIX + "phase", "1 for what the trainer is doing.", labels=["phase"])
+    phases = GaugeMetricFamily(
+        _PREFIX + "phase", "1 for the phase that the trainer is in, 0 for the others.", labels=["phase"]
+    )
     for phase in TrainerPhase:
         phases.add_metric([phase.value], float(phase is now.phase))
     yield phases
@@ -64,7 +66,9 @@ def trainer_metrics(now: TrainerStatistics) -> Iterator[Metric]:
     yield groups
     yield _gauge("trajectories", "Trajectories that are played or scored.", now.rollouts.trajectories)
     yield _counter("lost_groups", "Groups that the service failed, all of their trajectories.", now.rollouts.lost)
-    figures = GaugeMetricFamily(_PREFIX + "figure", "Of the last step, as in metrics.jsonl.", labels=["name"])
+    figures = GaugeMetricFamily(
+        _PREFIX + "figure", "Figures of the last step by name, as in metrics.jsonl.", labels=["name"]
+    )
     for name, value in sorted(now.figures.items()):
         figures.add_metric([name], value)
     yield figures

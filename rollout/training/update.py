@@ -29,11 +29,11 @@ class UpdateSettings:
         above=0,
         help="gae: that of the value head, which begins at 0 and has to follow the policy; none: 10 times lr.",
     )
-    warmup_steps: int = setting(0, least=0, help="Steps over which it rises to that.")
+    warmup_steps: int = setting(0, least=0, help="Steps over which the learning rate rises to lr.")
     schedule: str = setting(
         "constant",
         choices=("constant", "linear", "cosine"),
-        help="Then constant, or linear or cosine down to 0 at the last of steps.",
+        help="Learning rate after the warm-up: constant, or linear or cosine down to 0 at the last of steps.",
     )
     max_grad_norm: float = setting(1.0, above=0, help="Gradients are scaled down to this norm.")
     epochs: int = setting(1, least=1, help="How often a step's trajectories are trained on.")
