@@ -160,7 +160,7 @@ print('main')
 === interrupt_main
 import _thread, sys, threading, time
 def interrupt():
-    while sys._current_frames()[threading.main_thread().ident].f_lineno != 7: time.sleep(0.01)
+    while sys._current_frames()[threading.main_thread().ident].f_lineno != 6: time.sleep(0.01)
     _thread.interrupt_main()
 threading.Thread(target=interrupt).start()
 time.sleep(20)
