@@ -22,6 +22,7 @@ test-rollout: SELECTED = $(ROLLOUT)
 test-others: SELECTED = tests $(ALONE:%=--ignore=%) $(ROLLOUT:%=--ignore=%) $(BOXES:%=--ignore=%) --ignore=tests/executor
 # Whether processes keep their times is what they are about: nothing else runs beside them.
 ALONE := tests/limiter/chaos
+test-alone: SELECTED = $(ALONE)
 # Tests of generated examples.
 GENERATED = $(shell grep -rl "hypothesis" tests --include=test_*.py)
 # What a distribution has may differ from what is downloaded: these suites run with its interpreter too.
