@@ -39,12 +39,12 @@ def _fitted_to_memory(config: ExecutorConfig, room: int) -> ExecutorConfig:
 def _fitted_to_files(config: ExecutorConfig) -> ExecutorConfig:
     """Half of the open files are for connections; of the other half, sessions get at most half."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    held = (soft // 2 - _OWN_FILES) // _FILES_EACH
+    held = max(1, (soft // 2 - _OWN_FILES) // _FILES_EACH)
     wanted = config.max_concurrent + config.max_sessions
     if soft == resource.RLIM_INFINITY or wanted <= held:
         return config
     sessions = min(config.max_sessions, held // 2)
-    programs = max(1, min(config.max_concurrent, held - sessions))
+    programs = min(config.max_concurrent, held - sessions)
     _LOG.warning(
         "max_concurrent is %d and not %d, max_sessions %d and not %d: no more fit into %d open files (`ulimit -n %d`)",
         *(programs, config.max_concurrent, sessions, config.max_sessions, soft),

@@ -46,7 +46,8 @@ def test_a_server_without_sessions_has_all_for_programs(monkeypatch: pytest.Monk
     limited(monkeypatch, 1024)
     assert fitted(replace(MANY, max_sessions=0), ROOM).max_concurrent == 53
     limited(monkeypatch, 128)
-    assert fitted(MANY, ROOM).max_concurrent == 1
+    few = fitted(MANY, ROOM)
+    assert (few.max_concurrent, few.max_sessions) == (1, 0)
 
 
 async def test_a_burst_waits_until_the_template_takes_its_requests() -> None:
