@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import partial
 
 from fairbox.apart import read_apart
-from rollout.engines.base import Engine, FinishReason, GenerationRequest, GenerationResult
-from rollout.engines.turn import PartEnd, Turn, TurnPart, seed_after
+from rollout.engines.base import Engine, FinishReason, GenerationRequest, GenerationResult, derived_seed
+from rollout.engines.turn import PartEnd, Turn, TurnPart
 
 PIECE = 64
 """Ids of a piece: at most so many are sampled in vain, and a piece costs an engine with a prefix cache little."""
@@ -62,9 +62,8 @@ def _piece(turn: Turn) -> GenerationRequest:
     """The request for the next piece."""
     request = turn.next_request()
     params = request.params
-    piece = replace(
-        params, max_new_tokens=min(PIECE, params.max_new_tokens), seed=seed_after(params.seed, turn.sampled)
-    )
+    seed = derived_seed(params.seed, "id", turn.sampled)
+    piece = replace(params, max_new_tokens=min(PIECE, params.max_new_tokens), seed=seed)
     request_id = uuid.uuid4().hex if turn.sampled else request.request_id
     return replace(request, request_id=request_id, params=piece)
 

@@ -12,6 +12,7 @@ An engine knows nothing of text, chat templates or tools.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -67,6 +68,16 @@ class SamplingParams:
             errors.append(FieldError("seed", f"is {self.seed}, must be from 0 to 2**63 - 1"))
         if errors:
             raise FieldErrors(errors)
+
+
+def derived_seed(seed: int | None, what: str, number: int) -> int | None:
+    """The seed of one part of all that `seed` draws, such as turn 3 of a trajectory; None stays None.
+
+    A digest, and no sum: the second turn of one trajectory would have the draws of the first turn of the next.
+    """
+    if seed is None:
+        return None
+    return int.from_bytes(hashlib.sha256(f"{what} {number} of {seed}".encode()).digest()[:8]) % 2**63
 
 
 @dataclass(frozen=True, slots=True)

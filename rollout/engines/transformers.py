@@ -24,11 +24,12 @@ from rollout.engines.base import (
     GenerationRequest,
     GenerationResult,
     check_request,
+    derived_seed,
 )
 from rollout.engines.decoder import Decoder
 from rollout.engines.device import check_device
 from rollout.engines.gate import TurnGate
-from rollout.engines.turn import PartEnd, Turn, TurnPart, seed_after
+from rollout.engines.turn import PartEnd, Turn, TurnPart
 from rollout.engines.weights import DiskWeights, Interrupt, StateWeights, WeightSource
 from rollout.engines.worker import BatchWorker
 
@@ -183,7 +184,7 @@ class TransformersEngine:
     async def _part(self, request: GenerationRequest, sampled: int) -> TurnPart:
         interrupts, params = self._interrupts, request.params
         if sampled:
-            params = replace(params, seed=seed_after(params.seed, sampled))
+            params = replace(params, seed=derived_seed(params.seed, "id", sampled))
         result = await self._sample(replace(request, params=params))
         end = PartEnd.COMPLETE
         if result.finish is FinishReason.ABORT:

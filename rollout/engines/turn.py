@@ -13,9 +13,6 @@ from enum import StrEnum
 
 from rollout.engines.base import FinishReason, GenerationRequest, GenerationResult, VersionSpan
 
-_SEED_STEP = 0x9E3779B97F4A7C15
-"""The golden ratio of 64 bits, whose multiples lie far apart."""
-
 
 class PartEnd(StrEnum):
     """Why an engine stopped sampling a part."""
@@ -132,11 +129,6 @@ class Turn:
             run_s=self._run_s,
             cached_tokens=self._cached or 0,
         )
-
-
-def seed_after(seed: int | None, steps: int) -> int | None:
-    """A seed for what is sampled after `steps` ids or turns: it must not meet the draws of the beginning again."""
-    return None if seed is None else (seed + steps * _SEED_STEP) % 2**63
 
 
 def join_spans(spans: Iterable[VersionSpan]) -> tuple[VersionSpan, ...]:

@@ -14,15 +14,13 @@ from rollout.engines.base import Engine, SamplingParams
 from rollout.loop.condense import Condensation
 from rollout.loop.limits import Limits
 from rollout.loop.results import TrajectoryResult
-from rollout.loop.run import TrajectoryRun, turn_seed
+from rollout.loop.run import TrajectoryRun
 from rollout.loop.task import Task
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.drift import DriftCounter
 from rollout.tools.calls import ToolCallFormat
 from rollout.tools.marked_calls import HERMES
 from rollout.tools.toolbox import Toolbox
-
-__all__ = ["AgentLoop", "turn_seed"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import hashlib
 import logging
 import time
 import uuid
@@ -24,8 +23,7 @@ from executor_service import Cause
 from fairbox import tracing
 from fairbox.errors import FieldError, FieldErrors
 from rollout.cleanup import cancelled_here, to_its_end
-from rollout.engines.base import EngineUnavailable, GenerationRequest
-from rollout.engines.turn import seed_after
+from rollout.engines.base import EngineUnavailable, GenerationRequest, derived_seed
 from rollout.loop.condense import condensed
 from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, TrajectoryResult, TurnRecord
 from rollout.loop.state import CallTools, Finish, Generate, RequestState, TrajectoryMachine
@@ -173,7 +171,7 @@ class TrajectoryRun:
     def _fork(self, trajectory_id: str) -> TrajectoryRun:
         fork = copy.copy(self)
         fork._id = trajectory_id
-        fork._seed = _branch_seed(self._seed, self._branches)
+        fork._seed = derived_seed(self._seed, "branch", self._branches)
         self._branches += 1
         fork._branches = 0
         fork._builder = self._builder.fork()
@@ -255,7 +253,7 @@ class TrajectoryRun:
             loop.sampling,
             max_new_tokens=decision.max_new_tokens,
             stop_token_ids=loop.chat.stop_token_ids,
-            seed=turn_seed(self._seed, self._machine.usage.turns),
+            seed=derived_seed(self._seed, "turn", self._machine.usage.turns),
         )
         request = GenerationRequest(
             request_id=uuid.uuid4().hex,
@@ -370,15 +368,3 @@ class TrajectoryRun:
             tool_wait_s=self._times.tool_wait_s + sum(response.wait_s for response in responses),
             tool_run_s=self._times.tool_run_s + sum(response.run_s for response in responses),
         )
-
-
-def turn_seed(seed: int | None, turn: int) -> int | None:
-    """The seed of a turn (from 0) of a trajectory; None stays None."""
-    return seed_after(seed, turn + 1)
-
-
-def _branch_seed(seed: int | None, number: int) -> int | None:
-    """The seed of a trajectory's branch, numbered from 0: unrelated to those of all other branches. None stays None."""
-    if seed is None:
-        return None
-    return int.from_bytes(hashlib.sha256(f"branch {number} of {seed}".encode()).digest()[:8]) % 2**63

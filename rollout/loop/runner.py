@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from fairbox.clock import Clock, MonotonicClock
-from rollout.loop.agent_loop import turn_seed
+from rollout.engines.base import derived_seed
 from rollout.loop.groups import Cancel, Decision, GroupEnded, GroupScheduler, HandOver, RetryBudget, Schedule, Start
 from rollout.loop.results import TrajectoryResult
 from rollout.loop.scoring import SCORE_TIMEOUT_S, Score, Scoring
@@ -149,7 +149,7 @@ class RolloutRunner:
         """Plays a trajectory and scores it. It keeps its place until it is scored, so that what waits to be scored is
         bounded too."""
         task = self._tasks[start.group]
-        seed = turn_seed(self._seed, start.index)
+        seed = derived_seed(self._seed, "trajectory", start.index)
         async with self._slots or contextlib.nullcontext():
             result = await self._loop.run(task, index=start.index, seed=seed, attempt=start.attempt)
             return await self._scoring.scored(task, result)

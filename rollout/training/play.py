@@ -7,7 +7,6 @@ it is played again.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 from executor_service import Cause
 from fairbox.serving import until_stopped
 from rollout.dump import DumpError, DumpWriter, record_of
+from rollout.engines.base import derived_seed
 from rollout.envs.base import Environment
 from rollout.loop.agent_loop import AgentLoop
 from rollout.loop.groups import RetryBudget, Schedule
@@ -84,14 +84,6 @@ def stream_task(number: int, *, tasks: int, seed: int) -> int:
     return _order(epoch, tasks, seed)[place]
 
 
-def play_seed(seed: int | None, number: int) -> int | None:
-    """Seed of everything that is played for the group or evaluation `number`; None stays None. It is unrelated to those
-    of other numbers: seeds of trajectories are counted up from it, and must not meet those of the next one."""
-    if seed is None:
-        return None
-    return int.from_bytes(hashlib.sha256(f"play {number} of {seed}".encode()).digest()[:8]) % 2**63
-
-
 @lru_cache(maxsize=4)  # a run asks one by one, at the end of a pass for those of two passes
 def _order(epoch: int, tasks: int, seed: int) -> tuple[int, ...]:
     order = list(range(tasks))
@@ -121,7 +113,7 @@ def make_runner(
         sink,
         schedule=schedule,
         retries=retries,
-        seed=play_seed(config.sampling.seed, number),
+        seed=derived_seed(config.sampling.seed, "play", number),
         score_timeout_s=config.score_timeout_s,
         slots=slots,
     )

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from rollout.stack import LocalStack
-from tests.rollout.training.test_learning import ESTIMATORS, LAST, LIMIT, MODES, STEPS, lines, trained
+from tests.rollout.training.test_learning import ESTIMATORS, LAST, LEARNED, LIMIT, MODES, STEPS, lines, trained
 
-LEARNED = 0.8
-"""Reward of the last steps. Three seeds on the CPU end above 0.9; what one seed draws differs from GPU to GPU."""
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 

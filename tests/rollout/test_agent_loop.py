@@ -220,6 +220,13 @@ async def test_concurrency_is_capped_and_everything_ends_once(make_loop: MakeLoo
     }
 
 
+async def test_no_two_turns_of_a_run_have_the_same_seed(make_loop: MakeLoop) -> None:
+    loop, engine, _ = make_loop(lambda request, number: CALL if number < 3 else "#### 6")
+    await runner(loop, [], samples_per_prompt=8).run([TASK] * 4)
+    seeds = [request.params.seed for request in engine.requests]
+    assert len(set(seeds)) == len(seeds) == 8 * 4 * 4
+
+
 async def test_failed_trajectory_is_run_again_under_a_new_id(make_loop: MakeLoop) -> None:
     failures = [InfraError("once"), None]
     loop, engine, _ = make_loop([CALL, "#### 6"], lambda _: failures.pop(0) or "6")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout.engines import SamplingParams
+from rollout.engines.base import derived_seed
 from rollout.engines.decoder import PrefixStore
 from rollout.engines.schedule import BatchSchedule
 from rollout.engines.worker import new_generator, sample
@@ -110,3 +112,12 @@ def test_samples_follow_the_distribution() -> None:
     for token, _ in draw(SamplingParams(seed=3), 4000):
         counts[token] += 1
     assert (counts / 4000 - torch.softmax(LOGITS, dim=-1)).abs().max() < 0.03
+
+
+def test_parts_of_a_seed_have_seeds_that_are_unrelated() -> None:
+    assert derived_seed(None, "turn", 3) is None
+    seeds = [derived_seed(seed, what, n) for seed in (0, 2**63 - 1) for what in ("turn", "id") for n in range(100)]
+    assert all(seed is not None and 0 <= seed < 2**63 for seed in seeds)
+    distances = {b - a for a, b in pairwise(seeds) if a is not None and b is not None}
+    assert len(set(seeds)) == 400
+    assert len(distances) == 399

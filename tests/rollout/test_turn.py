@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout.engines import FinishReason, GenerationRequest, SamplingParams, VersionSpan
-from rollout.engines.turn import PartEnd, Turn, TurnPart, seed_after
+from rollout.engines.turn import PartEnd, Turn, TurnPart
 
 
 def asked(*, max_new_tokens: int = 10, time_limit_s: float | None = None) -> GenerationRequest:
@@ -78,13 +78,6 @@ def test_a_turn_that_is_ended_early_keeps_what_came_before() -> None:
     result = turn.result()
     assert (result.ids, result.logprobs, result.finish) == ((1, 2, 3), (-1.0, -2.0, -3.0), FinishReason.STOP)
     assert result.versions == (VersionSpan("a", 0, 2), VersionSpan("b", 2, 3))
-
-
-def test_later_draws_have_seeds_of_their_own() -> None:
-    assert seed_after(None, 3) is None
-    seeds = {seed_after(7, steps) for steps in range(100)}
-    assert len(seeds) == 100
-    assert all(seed is not None and 0 <= seed < 2**63 for seed in seeds)
 
 
 def test_waits_use_up_the_time_in_the_queue() -> None:

@@ -163,7 +163,7 @@ def interrupt():
     while sys._current_frames()[threading.main_thread().ident].f_lineno != 6: time.sleep(0.01)
     _thread.interrupt_main()
 threading.Thread(target=interrupt).start()
-time.sleep(20)
+time.sleep(5)
 === executor_left_open
 from concurrent.futures import ThreadPoolExecutor
 import threading, time

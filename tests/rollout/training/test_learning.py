@@ -1,4 +1,4 @@
-"""A small policy learns to use the tool: whole training runs, from a reward below 0.2 to one above 0.9.
+"""A small policy learns to use the tool: whole training runs, from a reward below 0.2 to one above 0.8.
 
 The real thing at a small size: limiter and executor are processes of their own, the trainer is `fairbox train`, each
 right answer costs a program in the sandbox under a lease. `examples.practice` writes the policy and the problems.
@@ -26,6 +26,9 @@ STEPS = {"sync": 20, "async": 24}
 """Trajectories of an asynchronous step are up to three steps old, so it gets some more."""
 LAST = 3
 """Steps whose mean reward is that of the end: 192 trajectories."""
+LEARNED = 0.8
+"""Reward at the end. Sampled at temperature 1, a policy that has learned all ends between 0.88 and 0.97; greedily it
+answers every problem."""
 RAN = {"ok", "program_error", "time_limit", "resource_limit"}
 AHEAD = 3 * 64
 """Trajectories that may have been begun and not trained on when an asynchronous run ends."""
@@ -35,8 +38,12 @@ ESTIMATORS = {
     "grpo": ("advantage.estimator=grpo",),
     # The value head begins at 0, so with lam below 1 what succeeds is worth less at its first tokens. Its loss has
     # a small weight because the model under it is small: with 0.5 most of the gradient is that of the values, and the
-    # policy forgets what it could do. Whitened, near success, errors of the values would be all that is left.
-    "ppo": ("advantage.estimator=gae", "advantage.lam=1", "advantage.whiten=false", "loss.value_coef=0.01"),
+    # policy forgets what it could do. Whitened, near success, errors of the values would be all that is left. With the
+    # learning rate of the others one of six asynchronous runs forgets everything after it has learned it.
+    "ppo": (
+        *("advantage.estimator=gae", "advantage.lam=1", "advantage.whiten=false", "loss.value_coef=0.01"),
+        "update.lr=1e-4",
+    ),
 }
 MODES = {
     "sync": ("max_staleness=0",),
@@ -93,7 +100,7 @@ async def test_a_policy_learns_to_use_the_tool(
 
     assert before["eval/reward"] < 0.2
     assert steps[0]["reward"] < 0.2
-    assert sum(line["reward"] for line in steps[-LAST:]) / LAST > 0.9
+    assert sum(line["reward"] for line in steps[-LAST:]) / LAST > LEARNED
     assert steps[-1]["eval/reward"] > 0.9  # problems that nothing was trained on
 
     assert all(line["masked"] == 0 for line in steps)

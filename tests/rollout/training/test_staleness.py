@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairbox.errors import FairboxError
-from rollout.training.play import play_seed, stream_task
+from rollout.training.play import stream_task
 from rollout.training.staleness import LOST_PLAYS, GroupEnd, GroupLedger, StalenessRules, TakenGroup
 
 RULES = {"per_step": 4, "max_staleness": 1, "workers": 8, "steps": 100}
@@ -64,15 +63,6 @@ def test_each_pass_has_every_problem_once_in_an_order_of_its_own() -> None:
     passes = [[stream_task(5 * epoch + place, tasks=5, seed=1) for place in range(5)] for epoch in range(3)]
     assert [sorted(one) for one in passes] == [[*range(5)]] * 3
     assert len({tuple(one) for one in passes}) == 3
-
-
-def test_seeds_of_groups_are_unrelated() -> None:
-    seeds = [play_seed(1, number) for number in range(100)]
-    assert len(set(seeds)) == 100
-    steps = {b - a for a, b in pairwise(seeds) if a is not None and b is not None}
-    assert len(steps) == 99
-    assert play_seed(None, 3) is None
-    assert play_seed(1, 3) != play_seed(2, 3)
 
 
 class Ledgers(RuleBasedStateMachine):
