@@ -71,7 +71,7 @@ async def test_a_cell_on_an_overloaded_machine_gets_the_time_that_it_needs_alone
     _, session = busy
     (branch,) = await session.branch(1)
     for each in (session, branch):
-        result = await each.run(BURN.format(0.4), limits=Limits(wall_time_s=2.0))
+        result = await each.run(BURN.format(0.3), limits=Limits(wall_time_s=2.0))
         assert (result.outcome, [display.text for display in result.displays]) == (Outcome.FINISHED, ["'done'"])
         assert result.wall_time_s > 2.0
 
