@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from executor_service import ExecutorClient, ExecutorUnavailable
-from fairbox.ports import free_ports
+from fairbox.net.ports import free_ports
 
 INTERPRETER = sys.executable
 """Runs the programs on both sides, with all that is installed for it."""

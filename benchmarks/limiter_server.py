@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from fairbox.channels import open_channel
+from fairbox.net.channels import open_channel
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 from rollout.stack import StackPorts

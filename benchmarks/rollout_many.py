@@ -16,17 +16,17 @@ from benchmarks.rollout_loop import tasks
 from benchmarks.rollout_replay import CALL
 from benchmarks.rows import Row, figure
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
-from fairbox.channels import open_channel
+from fairbox.net.channels import open_channel
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.engines import SamplingParams, find_model
-from rollout.engines.replicated import ReplicatedEngine
+from rollout.engines.replicas.replicated import ReplicatedEngine
 from rollout.loop import AgentLoop, Limits, RetryBudget, RolloutRunner, Schedule, TrajectoryResult
 from rollout.rewards import Reward
 from rollout.stack import LocalStack
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
-from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 
 if TYPE_CHECKING:
     from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub

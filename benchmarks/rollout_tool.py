@@ -11,7 +11,7 @@ from rollout.engines import find_model
 from rollout.stack import LocalStack
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox, parse_tool_calls
-from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 
 CALLS = 300
 WARM_UP = 30

@@ -16,8 +16,8 @@ from opentelemetry.trace import use_span
 from benchmarks.executor_server import executor
 from benchmarks.rows import Row, cpu_of, figure, median
 from executor_service import ExecutorClient
-from fairbox import tracing
-from fairbox.telemetry import TelemetrySettings, open_traces
+from fairbox.telemetry import tracing
+from fairbox.telemetry.program import TelemetrySettings, open_traces
 from tests.otlp_collector import collecting
 
 SPANS = 200_000

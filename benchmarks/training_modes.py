@@ -46,18 +46,18 @@ from rollout.envs.gsm8k import Gsm8kConfig, open_gsm8k
 from rollout.loop import Limits
 from rollout.stack import LocalStack
 from rollout.tools.base import ToolResponse
-from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 from rollout.tools.registry import ToolSpec
-from rollout.training.checkpoints import CheckpointStore
+from rollout.training.algo.objective import CorrectionSettings, ObjectiveSettings
 from rollout.training.config import TrainConfig, TrainSampling
-from rollout.training.learner import Learner
-from rollout.training.metrics import METRICS, MetricLog
-from rollout.training.objective import CorrectionSettings, ObjectiveSettings
-from rollout.training.policy import Policy
-from rollout.training.stream import RolloutStream
-from rollout.training.sync import WeightSync
-from rollout.training.trainer import Trainer
-from rollout.training.update import UpdateSettings
+from rollout.training.learner.checkpoints import CheckpointStore
+from rollout.training.learner.learner import Learner
+from rollout.training.learner.policy import Policy
+from rollout.training.learner.sync import WeightSync
+from rollout.training.learner.update import UpdateSettings
+from rollout.training.rollouts.stream import RolloutStream
+from rollout.training.run.metrics import METRICS, MetricLog
+from rollout.training.run.trainer import Trainer
 
 STEPS = 20
 LAST = 4

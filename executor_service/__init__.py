@@ -4,12 +4,14 @@ This is its public surface for clients; importing it costs gRPC and nothing else
 `python -m executor_service`.
 """
 
-import fairbox.service_process  # noqa: F401 - before gRPC and other packages are loaded
+import fairbox.net.service_process  # noqa: F401 - before gRPC and other packages are loaded
 
 # isort: split
-from executor_service.blocking import BlockingSession, Executor
-from executor_service.client import ExecutorClient
-from executor_service.client_streams import OutputChunk
+from executor_service.client.blocking import BlockingSession, Executor
+from executor_service.client.client import ExecutorClient
+from executor_service.client.program import Program
+from executor_service.client.sessions import Session
+from executor_service.client.streams import OutputChunk
 from executor_service.errors import (
     CannotBranch,
     ExecutorError,
@@ -52,9 +54,7 @@ from executor_service.model import (
     SessionInfo,
     Workspace,
 )
-from executor_service.program import Program
 from executor_service.sandbox.report import Stream
-from executor_service.session_client import Session
 
 __all__ = [
     "AssertCase",

@@ -6,11 +6,11 @@ import asyncio
 import socket
 import sys
 
+from executor_service.app import serve
 from executor_service.config import ExecutorConfig
-from executor_service.server.app import serve
 from fairbox.config import load
-from fairbox.serving import run_service
-from fairbox.telemetry import open_telemetry, peek_log_format
+from fairbox.net.serving import run_service
+from fairbox.telemetry.program import open_telemetry, peek_log_format
 
 
 def main() -> int:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from executor_service.languages import LANGUAGES, PYTHON_BASE, PYTHON_LEAN, PYTHON_SCIENCE, LanguageSpec
 from executor_service.model import IsolationLevel, Limits
-from executor_service.sandbox.template import Profile
-from executor_service.validation import LimitPolicy
+from executor_service.sandbox.zygote import Profile
+from executor_service.wire.validation import LimitPolicy
 from fairbox.config import setting
 from fairbox.errors import ConfigError
 from fairbox.security import ServerSecuritySettings
-from fairbox.telemetry import TelemetrySettings
+from fairbox.telemetry.program import TelemetrySettings
 
 _MIB = 1 << 20
 _GIB = 1 << 30

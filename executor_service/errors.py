@@ -12,7 +12,7 @@ import grpc.aio
 
 from executor_service.model import Cause
 from fairbox.errors import FairboxError, FieldError
-from fairbox.grpc_errors import error_reason, field_errors, retry_after, why_unavailable
+from fairbox.net.grpc_errors import error_reason, field_errors, retry_after, why_unavailable
 
 DRAINING = "DRAINING"
 """Reason of a server that ends, beside UNAVAILABLE."""

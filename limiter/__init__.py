@@ -5,7 +5,7 @@ Ask with `LimiterClient`, run with `ExecutorSession`, serve with `python -m limi
 
 from __future__ import annotations
 
-import fairbox.service_process  # noqa: F401 - before gRPC and other packages are loaded
+import fairbox.net.service_process  # noqa: F401 - before gRPC and other packages are loaded
 
 # isort: split
 from limiter.client import (

@@ -7,8 +7,8 @@ import socket
 import sys
 
 from fairbox.config import config_files, load
-from fairbox.serving import run_service
-from fairbox.telemetry import open_telemetry, peek_log_format
+from fairbox.net.serving import run_service
+from fairbox.telemetry.program import open_telemetry, peek_log_format
 from limiter.config import LimiterConfig
 from limiter.server.app import serve
 from limiter.server.reload import Reload

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fairbox.errors import ConfigError
 from fairbox.security import ServerSecuritySettings
 from fairbox.settings import setting
-from fairbox.telemetry import TelemetrySettings
+from fairbox.telemetry.program import TelemetrySettings
 from limiter.core import BucketLimits, BucketOrder, Timing
 
 LEADERS = ("none", "file", "k8s")

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairbox.errors import ConfigError
 from fairbox.loading import load_apart
-from fairbox.telemetry import open_traces
+from fairbox.telemetry.program import open_traces
 from rollout.config import RolloutConfig
 from rollout.data.rows import DataError
 from rollout.data.swe.hub import is_dataset
@@ -24,10 +24,10 @@ from rollout.rewards import load_reward
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.drift import DriftCounter
 from rollout.tokens.tokenizer import ChatTemplateError
-from rollout.tools.code_client import ToolServices
-from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
-from rollout.tools.formats import find_format
-from rollout.tools.registry import ToolSpec, common_rate_limit, load_tools, open_tools
+from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.code.client import ToolServices
+from rollout.tools.formats.choice import find_format
+from rollout.tools.registry.registry import ToolSpec, common_rate_limit, load_tools, open_tools
 from rollout.tools.toolbox import Toolbox
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from fairbox.config import check, setting
 from fairbox.errors import ConfigError, FieldError, FieldErrors
-from fairbox.serving import check_address
-from fairbox.telemetry import TelemetrySettings
+from fairbox.net.serving import check_address
+from fairbox.telemetry.program import TelemetrySettings
 from rollout.engines.base import SamplingParams
-from rollout.engines.device import check_device_name
-from rollout.engines.vllm_api import LogprobsMode, check_exact
+from rollout.engines.local.device import check_device_name
+from rollout.engines.vllm.api import LogprobsMode, check_exact
 from rollout.engines.weights import Interrupt
 from rollout.loop.condense import Condensation
 from rollout.loop.groups import Schedule
@@ -18,7 +18,7 @@ from rollout.loop.limits import Limits
 from rollout.loop.scoring import SCORE_TIMEOUT_S
 from rollout.tokens.settings import ChatSettings
 from rollout.tools import check_format
-from rollout.tools.code_interpreter import CodeInterpreterConfig
+from rollout.tools.code.code_interpreter import CodeInterpreterConfig
 
 _KINDS = ("transformers", "sglang", "vllm")
 _ONLY_TRANSFORMERS = ("device", "max_batch", "max_model_tokens")

@@ -14,8 +14,8 @@ from fairbox.extras import require
 from fairbox.loading import load_apart
 from rollout.config import EngineSettings, LaunchSettings
 from rollout.engines.base import Engine
-from rollout.engines.replicated import ReplicatedEngine
-from rollout.engines.vllm_api import LogprobsMode
+from rollout.engines.replicas.replicated import ReplicatedEngine
+from rollout.engines.vllm.api import LogprobsMode
 from rollout.engines.weights import Interrupt, WeightedEngine
 from rollout.ray.cluster import ray_cluster
 
@@ -47,7 +47,7 @@ async def open_engine(settings: EngineSettings, model_dir: Path, *, ray_address:
 
 @contextlib.asynccontextmanager
 async def _launched(launch: LaunchSettings, model_dir: Path, ray_address: str) -> AsyncIterator[list[str]]:
-    from rollout.engines.launch import LaunchConfig, local_servers
+    from rollout.engines.sglang.launch import LaunchConfig, local_servers
 
     config = LaunchConfig(model_dir, launch.replicas, launch.tensor_parallel, launch.python)
     if not launch.ray:
@@ -55,7 +55,7 @@ async def _launched(launch: LaunchSettings, model_dir: Path, ray_address: str) -
             yield list(urls.values())
         return
     with ray_cluster(ray_address, what="engine.launch.ray"):
-        from rollout.engines.ray_launch import ray_servers
+        from rollout.ray.servers import ray_servers
 
         async with ray_servers(config) as urls:
             yield list(urls.values())
@@ -68,7 +68,7 @@ def make_engine(settings: EngineSettings, model_dir: Path) -> Engine:
     """
     require_engine(settings.kind)
     if settings.kind == "transformers":
-        from rollout.engines.transformers import TransformersEngine
+        from rollout.engines.local.engine import TransformersEngine
 
         return TransformersEngine(
             model_dir,
@@ -81,7 +81,7 @@ def make_engine(settings: EngineSettings, model_dir: Path) -> Engine:
 
 
 def _vllm(settings: EngineSettings, model_dir: Path) -> Engine:
-    from rollout.engines.vllm import VllmEngine
+    from rollout.engines.vllm.engine import VllmEngine
 
     return VllmEngine(
         settings.urls[0],
@@ -92,7 +92,7 @@ def _vllm(settings: EngineSettings, model_dir: Path) -> Engine:
 
 
 def _sglang(settings: EngineSettings, model_dir: Path) -> WeightedEngine:
-    from rollout.engines.sglang import SglangEngine
+    from rollout.engines.sglang.engine import SglangEngine
 
     vocab_size, api_key = vocabulary_of(model_dir), _api_key(settings.api_key_file)
 

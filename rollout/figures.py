@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from executor_service import Cause
-from fairbox.metrics import SECONDS, MetricsServer, tracing_metrics
+from fairbox.net.metrics import SECONDS, MetricsServer, tracing_metrics
 from rollout.config import RolloutConfig
 from rollout.engines.base import EngineStatistics
 from rollout.loop.limits import StopReason

@@ -21,11 +21,11 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fairbox.channels import open_channel
 from fairbox.errors import ConfigError, FairboxError
-from fairbox.ports import free_ports
+from fairbox.net.channels import open_channel
+from fairbox.net.ports import free_ports
+from fairbox.net.serving import reachable
 from fairbox.security import CLIENT_VARIABLES, client_security
-from fairbox.serving import reachable
 
 READY_WITHIN_S = 60.0
 """A service that is not ready by then is broken: on a loaded laptop the two need a few seconds."""

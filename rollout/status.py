@@ -20,9 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
-from fairbox.channels import open_channel
 from fairbox.errors import FairboxError
-from fairbox.grpc_errors import why_unavailable
+from fairbox.net.channels import open_channel
+from fairbox.net.grpc_errors import why_unavailable
 from fairbox.security import ClientSecurity, client_security
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 

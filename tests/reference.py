@@ -22,20 +22,20 @@ from unittest.mock import patch
 
 from prometheus_client.metrics_core import Metric
 
-import fairbox.metrics
+import fairbox.net.metrics
 import rollout.cli
-import rollout.cli.data
+import rollout.cli.data.command
 from executor_service import Cause, ExecutionResult, Outcome, errors
 from executor_service.config import ExecutorConfig
-from executor_service.core.tally import RunTally
-from executor_service.doctor import DoctorConfig
-from executor_service.sandbox.boxes import PoolStatistics
-from executor_service.server import problems
-from executor_service.server.metrics import executor_metrics
+from executor_service.machine.doctor import DoctorConfig
+from executor_service.rpc import problems
+from executor_service.rpc.metrics import executor_metrics
+from executor_service.runs.tally import RunTally
+from executor_service.sandbox.pool import PoolStatistics
 from executor_service.v1.executor_pb2 import GetStatusResponse
 from fairbox.security.server import security_metrics
 from fairbox.settings import Leaf, leaves
-from fairbox.tracing import TracingStatistics
+from fairbox.telemetry.tracing import TracingStatistics
 from fairbox.v1.common_pb2 import SecurityStatus
 from limiter.config import BucketConfig, LimiterConfig
 from limiter.core import LimiterCore, RejectReason
@@ -47,14 +47,14 @@ from rollout.figures import RunFigures, service_metrics
 from rollout.loop.runner import RunnerStatistics
 from rollout.metrics import RolloutMetrics
 from rollout.tools.statistics import ToolStatistics
-from rollout.training.run import trainer_metrics
-from rollout.training.stream import SourceStatistics
-from rollout.training.trainer import TrainerPhase, TrainerStatistics
+from rollout.training.rollouts.stream import SourceStatistics
+from rollout.training.run.run import trainer_metrics
+from rollout.training.run.trainer import TrainerPhase, TrainerStatistics
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference"
 PROTOS = ("executor_service/v1/executor", "limiter/v1/limiter", "fairbox/v1/common")
-TOOLS = ("code_interpreter.CodeInterpreter", "bash.BashTool", "gsm8k_reward.Gsm8kRewardTool")
+TOOLS = ("code.CodeInterpreter", "code.BashTool", "gsm8k_reward.Gsm8kRewardTool")
 _TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 _SETTINGS = """# Settings
 
@@ -87,8 +87,8 @@ _ENUMS = {
     "States of a trajectory": "rollout.loop.state:RequestState",
     "Why a trajectory was not handed over": "rollout.loop.groups:DropReason",
     "Tool calls": "rollout.tools.base:ToolOutcome",
-    "Groups of training": "rollout.training.staleness:GroupEnd",
-    "Requests that an executor refused": "executor_service.core.tally:Refusal",
+    "Groups of training": "rollout.training.rollouts.staleness:GroupEnd",
+    "Requests that an executor refused": "executor_service.runs.tally:Refusal",
     "Calls refused for their token": "fairbox.security.server:Denial",
 }
 
@@ -125,7 +125,7 @@ def commands(prog: str, known: Mapping[str, tuple[str, str]]) -> Iterator[tuple[
     """The commands of a table, with what `--help` of each would list."""
     for word, (module, does) in known.items():
         if word == "data":
-            yield from commands(f"{prog} data", rollout.cli.data._COMMANDS)
+            yield from commands(f"{prog} data", rollout.cli.data.command._COMMANDS)
         elif word == "doctor":  # the executor's, in a process of its own
             yield f"{prog} {word}", (does, "EXECUTOR", list(leaves(DoctorConfig)), "python -m executor_service")
         elif word != "exec":  # has no settings
@@ -195,7 +195,9 @@ def metrics_table(name: str, found: Iterable[Metric]) -> str:
     """The metrics of a tier; with those of its endpoint, which training shares with rollouts."""
     metrics, loop = list(found), SimpleNamespace(call_soon_threadsafe=lambda answer: answer())
     if name != "training":
-        metrics = list(fairbox.metrics._Figures(metrics.copy, f"fairbox_{name}", typing.cast("Any", loop)).collect())
+        metrics = list(
+            fairbox.net.metrics._Figures(metrics.copy, f"fairbox_{name}", typing.cast("Any", loop)).collect()
+        )
     rows = []
     for metric in metrics:
         labels = dict.fromkeys(f"`{label}`" for sample in metric.samples for label in sample.labels if label != "le")
@@ -204,7 +206,7 @@ def metrics_table(name: str, found: Iterable[Metric]) -> str:
     return table("metric, type, labels, meaning", rows)
 
 
-@patch("fairbox.tracing.statistics", return_value=TracingStatistics(0, 0, 0, 0))
+@patch("fairbox.telemetry.tracing.statistics", return_value=TracingStatistics(0, 0, 0, 0))
 def metrics(_: object) -> str:
     """docs/reference/metrics.md."""
     fake: Any = SimpleNamespace

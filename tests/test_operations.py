@@ -12,7 +12,7 @@ import yaml
 
 from executor_service.config import ExecutorConfig
 from fairbox.settings import leaves
-from fairbox.telemetry import TelemetrySettings
+from fairbox.telemetry.program import TelemetrySettings
 from limiter.config import LimiterConfig
 from rollout.config import RolloutConfig
 

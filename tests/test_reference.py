@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from executor_service import Cause, Outcome
-from executor_service.core.tally import RunTally
+from executor_service.runs.tally import RunTally
 from executor_service.v1 import executor_pb2
 from fairbox.v1 import common_pb2
 from limiter.v1 import limiter_pb2

@@ -21,7 +21,7 @@ from examples.practice.tokenizer import END, PADDING, write_tokenizer
 from examples.practice.warm_up import WarmUp, Writer, answer_text, call_text, warm_up
 from fairbox.errors import FairboxError
 from rollout.tokens import ChatTemplate, HubTokenizer
-from rollout.tools.code_interpreter import CodeInterpreter
+from rollout.tools.code import CodeInterpreter
 
 _TEXTS = 2000
 """Problems whose conversations the tokenizer learns from."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from executor_service.core.admission import QueueFull
 from executor_service.gateway.errors import Unavailable, unacceptable
 from executor_service.gateway.requests import FIELD_NAMES, Budget
 from executor_service.model import ExecutionResult, Outcome, RunRequest
-from executor_service.server.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
-from executor_service.server.runs import Abandoned, Draining, QueueTimeout, Runs
-from executor_service.server.work import Work
+from executor_service.runs.admission import QueueFull
+from executor_service.runs.backends import Backend
+from executor_service.runs.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
+from executor_service.runs.queue import Abandoned, Draining, ExecutionQueue, QueueTimeout
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.apart import read_apart
 from fairbox.errors import FieldErrors
@@ -39,7 +39,7 @@ _NOT_STARTED: dict[type[Exception], str] = {
 class Executions:
     """`admit` checks a request and sets its limits; it raises FieldErrors."""
 
-    def __init__(self, runs: Runs, admit: Callable[[pb.ExecuteCodeRequest], RunRequest]) -> None:
+    def __init__(self, runs: ExecutionQueue, admit: Callable[[pb.ExecuteCodeRequest], RunRequest]) -> None:
         self._runs = runs
         self._admit = admit
 
@@ -48,7 +48,7 @@ class Executions:
         request: pb.ExecuteCodeRequest,
         budget: Budget,
         names: Mapping[str, str] = FIELD_NAMES,
-        work: Work | None = None,
+        work: Backend | None = None,
     ) -> ExecutionResult:
         """A result that the program could have caused. Raises Unacceptable, in the `names` of the interface, and
         Unavailable. `work` does it in place of the usual work. It is the tenant's whom the caller's token is for."""

@@ -30,7 +30,7 @@ from executor_service.gateway.replies import at_once_too_late, run_code_reply
 from executor_service.gateway.requests import budget_of, compiles, execution_of
 from executor_service.gateway.server import Handlers, json_response
 from executor_service.gateway.submissions import Submissions, judge_of
-from executor_service.server.displayed import DisplayedPrograms
+from executor_service.sessions.displayed import DisplayedPrograms
 from fairbox.apart import read_apart
 from fairbox.bounded_json import loads
 

@@ -16,12 +16,12 @@ from executor_service.gateway.replies import Json, reply_of, run_result
 from executor_service.gateway.requests import FIELD_NAMES, GRACE_S, Budget, fetched, input_files, memory_bytes
 from executor_service.gateway.schemas import RunJupyterRequest
 from executor_service.model import Cause, Display, ExecutionResult, Limits, Outcome, Output
-from executor_service.server.cell_run import CellEnd, CellRun, facts_of
-from executor_service.server.displayed import DisplayedPrograms
-from executor_service.server.family import Family
-from executor_service.server.work import Attempt
+from executor_service.runs.backends import Execution
+from executor_service.sessions.cell_run import CellEnd, CellRun, facts_of
+from executor_service.sessions.displayed import DisplayedPrograms
+from executor_service.sessions.interpreters import InterpreterTree
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.validation import MAX_CODE
+from executor_service.wire.validation import MAX_CODE
 from fairbox.clock import MonotonicClock
 
 JUPYTER_FIELD_NAMES = {**FIELD_NAMES, "limits.wall_time_s": "total_timeout"}
@@ -58,7 +58,7 @@ def execution_of_cells(request: RunJupyterRequest) -> pb.ExecuteCodeRequest:
 
 
 class Notebook:
-    """The `Work` for one request. `cells` is what became of each, as the reply says it."""
+    """The `Backend` for one request. `cells` is what became of each, as the reply says it."""
 
     def __init__(self, boxed: DisplayedPrograms, request: RunJupyterRequest) -> None:
         self._boxed = boxed
@@ -67,10 +67,10 @@ class Notebook:
         self._json_left = _JSON_BYTES
         self.cells: list[Json] = []
 
-    async def perform(self, attempt: Attempt) -> ExecutionResult:
+    async def perform(self, attempt: Execution) -> ExecutionResult:
         return await self._boxed.perform_cells(attempt, lambda family: self._run(attempt, family))
 
-    async def _run(self, attempt: Attempt, family: Family) -> dict[str, Any]:
+    async def _run(self, attempt: Execution, family: InterpreterTree) -> dict[str, Any]:
         """Fields of the result: those of the end of the interpreter, or of a program that ended well."""
         whole = attempt.request.limits
         wall_s, cpu_s, peak_bytes = 0.0, 0.0, 0
@@ -95,7 +95,7 @@ class Notebook:
         return {**facts, "cpu_time_s": cpu_s, "peak_memory_bytes": peak_bytes}
 
     async def _cell(
-        self, attempt: Attempt, family: Family, source: str, number: int, limits: Limits, *, interrupt: bool
+        self, attempt: Execution, family: InterpreterTree, source: str, number: int, limits: Limits, *, interrupt: bool
     ) -> CellEnd:
         shows = not source.rstrip().endswith(";")
         request = replace(attempt.request, code=source.encode(), display=shows, files=(), return_paths=())

@@ -16,7 +16,7 @@ from executor_service.gateway.errors import Unacceptable, value_error
 from executor_service.gateway.schemas import RunCodeRequest
 from executor_service.languages import LANGUAGES
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.validation import path_problem
+from executor_service.wire.validation import path_problem
 
 FIELD_NAMES = {
     "limits.wall_time_s": "run_timeout",

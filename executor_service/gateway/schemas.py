@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from executor_service.validation import MAX_CODE
+from executor_service.wire.validation import MAX_CODE
 
 M = TypeVar("M", bound=BaseModel)
 _MOST_ENTRIES, _MOST_ROWS = 1024, 10_000

@@ -15,11 +15,11 @@ from types import TracebackType
 from aiohttp import web
 
 from executor_service.gateway.errors import Refused, Unavailable, encode
-from fairbox import tracing
-from fairbox.http_server import HttpServer
+from fairbox.net.http_server import HttpServer
+from fairbox.net.serving import check_address
 from fairbox.security.roles import set_identity
 from fairbox.security.tokens import Keyring
-from fairbox.serving import check_address
+from fairbox.telemetry import tracing
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Handlers = dict[tuple[str, str], Callable[[web.Request], Awaitable[object]]]

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from executor_service.grading.model import Comparison, Tolerance, Verdict
-from executor_service.grading.rules import PASSED, Finding, judge_text, judge_value, short
+from executor_service.grading.rules import PASSED, Judgement, judge_text, judge_value, short
 from executor_service.model import Cause, ExecutionResult, InputFile, Limits, Outcome, RunRequest
 from fairbox.bounded_json import loads
 
@@ -37,7 +37,7 @@ LIMITS = Limits(
 _EXPECTED, _ACTUAL = "expected", "actual"
 _CODE = b"from executor_service.grading.apart import main\nmain()\n"
 _SOURCES = (
-    *("fairbox/bounded_json", "executor_service/model", "executor_service/sandbox/inside/values"),
+    *("fairbox/bounded_json", "executor_service/model", "executor_service/guest/serve/values"),
     *(f"executor_service/grading/{name}" for name in ("apart", "comparison", "model", "rules", "values")),
 )
 _MOST_SPACE = 1 << 10
@@ -45,7 +45,7 @@ _MOST_SPACE = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ComparedAnswer:
     """A candidate's output or return value, and the expected one."""
 
     expected: bytes
@@ -62,7 +62,7 @@ class Answer:
         """Bytes to be compared."""
         return len(self.expected) + len(self.actual)
 
-    def at_sight(self) -> Finding | None:
+    def at_sight(self) -> Judgement | None:
         """For an answer whose text is the expected one; None for others. Nothing is copied."""
         if self.is_value:
             # [value, changed arguments, printed text]
@@ -70,7 +70,7 @@ class Answer:
             same = self.actual.startswith(self.expected, 7) and self.actual.startswith(begins)
             if not same or self.actual[ends : ends + 1] != b",":
                 return None
-            return Finding(Verdict.PASSED, Cause.POLICY, actual=short(self.expected))
+            return Judgement(Verdict.PASSED, Cause.POLICY, actual=short(self.expected))
         if self.comparison is Comparison.EXACT:
             return judge_text(self.expected, self.actual, self.comparison)
         less, more = sorted((self.expected, self.actual), key=len)
@@ -78,7 +78,7 @@ class Answer:
             return None
         return PASSED
 
-    def judge(self) -> Finding:
+    def judge(self) -> Judgement:
         """Compares: takes time that grows with `size`."""
         if not self.is_value:
             return judge_text(self.expected, self.actual, self.comparison, self.tolerance)
@@ -105,19 +105,21 @@ def _sources() -> tuple[InputFile, ...]:
 
 
 def main() -> None:
-    """Runs as `Answer.program`: compares, and prints the finding as JSON."""
+    """Runs as `ComparedAnswer.program`: compares, and prints the finding as JSON."""
     comparison, tolerance, is_value, tuples_are_lists = json.loads(sys.argv[1])
     expected, actual = (Path(name).read_bytes() for name in (_EXPECTED, _ACTUAL))
-    found = Answer(expected, actual, Comparison(comparison), Tolerance(*tolerance), is_value, tuples_are_lists).judge()
+    found = ComparedAnswer(
+        expected, actual, Comparison(comparison), Tolerance(*tolerance), is_value, tuples_are_lists
+    ).judge()
     json.dump([found.verdict, found.message, (found.actual or b"").decode()], sys.stdout)
 
 
-def finding_of(run: ExecutionResult) -> Finding:
-    """Returns what a run of `Answer.program` has found."""
+def finding_of(run: ExecutionResult) -> Judgement:
+    """Returns what a run of `ComparedAnswer.program` has found."""
     if run.cause is Cause.INFRA:
-        return Finding(Verdict.ERROR, Cause.INFRA, f"The answer could not be compared: {run.message}")
+        return Judgement(Verdict.ERROR, Cause.INFRA, f"The answer could not be compared: {run.message}")
     if run.outcome is not Outcome.FINISHED:
         why = run.message or run.stderr.text.strip().rpartition("\n")[2][:1000]
-        return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, f"The answer is too much to be compared: {why}")
+        return Judgement(Verdict.WRONG_ANSWER, Cause.POLICY, f"The answer is too much to be compared: {why}")
     verdict, message, actual = loads(run.stdout.data, depth=1, left=[4])
-    return Finding(Verdict(verdict), Cause.POLICY, message, actual.encode() or None)
+    return Judgement(Verdict(verdict), Cause.POLICY, message, actual.encode() or None)

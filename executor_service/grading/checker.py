@@ -12,11 +12,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from executor_service.grading.model import StdioCase, Verdict
-from executor_service.grading.rules import PASSED, Finding
+from executor_service.grading.rules import PASSED, Judgement
 from executor_service.model import Cause, ExecutionResult, Limits, Outcome, RunRequest
 from executor_service.sandbox.limits import PAGE, disk_use
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.validation import MAX_CODE, LimitPolicy, validate
+from executor_service.wire.validation import MAX_CODE, LimitPolicy, validate
 from fairbox.errors import FieldError, FieldErrors, shown
 
 INPUT, OUTPUT, ANSWER = "input", "output", "answer"
@@ -147,26 +147,26 @@ def check_request(checker: RunRequest, case: StdioCase, output: bytes, token: st
     return replace(checker, files=tuple(files), stdin=token.encode())
 
 
-def judge_check_run(check: ExecutionResult, token: str) -> Finding | None:
+def judge_check_run(check: ExecutionResult, token: str) -> Judgement | None:
     """Returns what a run of the checker says; None: it failed. Without a `token` its exit code alone counts."""
     if check.cause is Cause.INFRA:
-        return Finding(Verdict.ERROR, Cause.INFRA, f"The checker could not be run: {check.message}")
+        return Judgement(Verdict.ERROR, Cause.INFRA, f"The checker could not be run: {check.message}")
     if token and [file.content for file in check.files] != [f"{token} {check.exit_code}".encode()]:
         return None
     if check.outcome is Outcome.FINISHED:
         return PASSED
     if check.outcome is Outcome.NONZERO_EXIT and check.exit_code in _WRONG_CODES:
         said = (check.stderr.text or check.stdout.text).strip()[:1000]
-        return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, said or "The checker does not accept the output.")
+        return Judgement(Verdict.WRONG_ANSWER, Cause.POLICY, said or "The checker does not accept the output.")
     return None
 
 
-def judge_control(check: ExecutionResult, verdict: Finding | None) -> Finding:
+def judge_control(check: ExecutionResult, verdict: Judgement | None) -> Judgement:
     """For a checker that failed: `check` on the candidate's output; `verdict` is its on the expected one."""
     said = (check.stderr.text.strip().splitlines() or [check.message or "it came to no verdict."])[-1][:1000]
     how = f"The checker failed ({check.outcome}, exit code {check.exit_code}): {said}"
     if verdict is None:
-        return Finding(Verdict.BROKEN_CASE, Cause.TASK, f"{how} It does so for the expected output too.")
+        return Judgement(Verdict.BROKEN_CASE, Cause.TASK, f"{how} It does so for the expected output too.")
     if verdict.cause is Cause.INFRA:
         return verdict
-    return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, f"{how} It does not for the expected output.")
+    return Judgement(Verdict.WRONG_ANSWER, Cause.POLICY, f"{how} It does not for the expected output.")

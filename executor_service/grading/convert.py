@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from executor_service.convert import from_message, limits_to_proto, to_message
 from executor_service.grading.model import (
     AssertCase,
     Case,
@@ -18,9 +17,10 @@ from executor_service.grading.model import (
     VerifyResult,
     VerifyStyle,
 )
+from executor_service.guest.serve.values import NotPlain, encode
 from executor_service.model import InputFile, Limits
-from executor_service.sandbox.inside.values import NotPlain, encode
 from executor_service.v1 import executor_pb2 as pb
+from executor_service.wire.programs import from_message, limits_to_proto, to_message
 
 _STYLES: dict[type, VerifyStyle] = {
     StdioCase: VerifyStyle.STDIO,

@@ -12,8 +12,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from executor_service.guest.serve.values import decode
 from executor_service.model import Cause, Compilation, ExecutionResult, InputFile, Limits
-from executor_service.sandbox.inside.values import decode
 
 
 class VerifyStyle(StrEnum):

@@ -42,7 +42,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Judgement:
     """A verdict before it has a case."""
 
     verdict: Verdict
@@ -52,40 +52,40 @@ class Finding:
     """Text of the returned value."""
 
 
-PASSED = Finding(Verdict.PASSED, Cause.POLICY)
+PASSED = Judgement(Verdict.PASSED, Cause.POLICY)
 
 
-def unanswered(execution: ExecutionResult) -> Finding:
+def unanswered(execution: ExecutionResult) -> Judgement:
     """For an execution that did not come to an answer."""
     if execution.cause is Cause.INFRA:
-        return Finding(Verdict.ERROR, Cause.INFRA, execution.message)
+        return Judgement(Verdict.ERROR, Cause.INFRA, execution.message)
     message = execution.message or f"The candidate ended with exit code {execution.exit_code} before it had answered."
-    return Finding(Verdict.FAILED, Cause.POLICY, message)
+    return Judgement(Verdict.FAILED, Cause.POLICY, message)
 
 
-def judge_text(expected: bytes, actual: bytes, comparison: Comparison, tolerance: Tolerance = TOLERANCE) -> Finding:
+def judge_text(expected: bytes, actual: bytes, comparison: Comparison, tolerance: Tolerance = TOLERANCE) -> Judgement:
     """For a program that has printed `actual`."""
     if same_text(expected, actual, comparison, tolerance):
         return PASSED
-    return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, "The output is not the expected one.")
+    return Judgement(Verdict.WRONG_ANSWER, Cause.POLICY, "The output is not the expected one.")
 
 
-def judge_program(execution: ExecutionResult) -> Finding:
+def judge_program(execution: ExecutionResult) -> Judgement:
     """For a program that has run: PASSED where its output is all that is left to judge."""
     if execution.outcome is not Outcome.FINISHED:
         if execution.cause is Cause.INFRA:
-            return Finding(Verdict.ERROR, Cause.INFRA, execution.message)
+            return Judgement(Verdict.ERROR, Cause.INFRA, execution.message)
         message = execution.message or f"The program ended with exit code {execution.exit_code}."
-        return Finding(Verdict.FAILED, Cause.POLICY, message)
+        return Judgement(Verdict.FAILED, Cause.POLICY, message)
     if execution.stdout.truncated:
         message = f"The program wrote {execution.stdout.total_bytes} bytes, more than are kept."
-        return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, message)
+        return Judgement(Verdict.WRONG_ANSWER, Cause.POLICY, message)
     return PASSED
 
 
 def judge_value(
     text: bytes, expected: Tree, comparison: Comparison, *, tuples_are_lists: bool, tolerance: Tolerance = TOLERANCE
-) -> Finding:
+) -> Judgement:
     """For a function that has returned. `text` is what its process sent."""
     try:
         # [value, changed arguments, printed text]
@@ -95,11 +95,11 @@ def judge_value(
             case _:
                 raise Malformed("the answer has no value")
     except Malformed as error:
-        return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, f"The function returned no plain data: {error}.")
+        return Judgement(Verdict.WRONG_ANSWER, Cause.POLICY, f"The function returned no plain data: {error}.")
     shown = short(json.dumps(actual).encode())
     if same_value(expected, actual, comparison, tuples_are_lists=tuples_are_lists, tolerance=tolerance):
-        return Finding(Verdict.PASSED, Cause.POLICY, actual=shown)
-    return Finding(Verdict.WRONG_ANSWER, Cause.POLICY, "The value is not the expected one.", shown)
+        return Judgement(Verdict.PASSED, Cause.POLICY, actual=shown)
+    return Judgement(Verdict.WRONG_ANSWER, Cause.POLICY, "The value is not the expected one.", shown)
 
 
 def short(text: bytes) -> bytes | None:
@@ -107,24 +107,26 @@ def short(text: bytes) -> bytes | None:
     return None if len(text) > _SHOWN_BYTES or _LONG_INT.search(text) else text
 
 
-def judge_check(status: str, message: str, *, asked: int, gone: str, must_ask: bool = False) -> Finding:
+def judge_check(status: str, message: str, *, asked: int, gone: str, must_ask: bool = False) -> Judgement:
     """For what the checker said. `asked`: how often it had asked the candidate; `gone`: why the candidate could not
     answer, where it could not; `must_ask`: a case that asks for nothing says nothing."""
     if gone:
-        return Finding(Verdict.FAILED, Cause.POLICY, gone)
+        return Judgement(Verdict.FAILED, Cause.POLICY, gone)
     if status == Status.PASSED:
         if must_ask and not asked:
             said = "The case passed without asking the candidate for anything: any candidate would."
-            return Finding(Verdict.BROKEN_CASE, Cause.TASK, said)
+            return Judgement(Verdict.BROKEN_CASE, Cause.TASK, said)
         return PASSED
     if status == Status.UNAVAILABLE:
-        return Finding(Verdict.ERROR, Cause.INFRA, message)
+        return Judgement(Verdict.ERROR, Cause.INFRA, message)
     if status == Status.FOREIGN:
-        return Finding(Verdict.BROKEN_CASE, Cause.TASK, f"{message}: only plain data and functions can be given to it.")
+        return Judgement(
+            Verdict.BROKEN_CASE, Cause.TASK, f"{message}: only plain data and functions can be given to it."
+        )
     if not asked:
-        return Finding(Verdict.BROKEN_CASE, Cause.TASK, f"The case failed without the candidate: {message}")
+        return Judgement(Verdict.BROKEN_CASE, Cause.TASK, f"The case failed without the candidate: {message}")
     verdict = Verdict.WRONG_ANSWER if status == Status.WRONG else Verdict.FAILED
-    return Finding(verdict, Cause.POLICY, message)
+    return Judgement(verdict, Cause.POLICY, message)
 
 
 def aggregate(cases: Sequence[CaseResult]) -> VerifyResult:

@@ -11,11 +11,11 @@ from executor_service.grading.comparison import TOLERANCE
 from executor_service.grading.model import AssertCase, Comparison, PytestCase, StdioCase, Tolerance, VerifyStyle
 from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
 from executor_service.grading.values import ARGUMENT_DEPTH, Malformed, call_text, check
+from executor_service.guest.serve.values import MAX_BYTES, MAX_NODES
 from executor_service.languages import canonical
 from executor_service.model import InputFile, Limits, RunRequest
-from executor_service.sandbox.inside.values import MAX_BYTES, MAX_NODES
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.validation import MAX_FILES, LimitPolicy, validate
+from executor_service.wire.validation import MAX_FILES, LimitPolicy, validate
 from fairbox.errors import FieldError, FieldErrors, shown
 
 MAX_CASES = 10_000

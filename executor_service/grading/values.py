@@ -1,6 +1,6 @@
 """Plain values in the server: parsed, never built. What a candidate returned is kept as the tree of its text.
 
-A tree is what JSON makes of the text of `sandbox.inside.values`: scalars, and arrays that begin with a tag. Invariants:
+A tree is what JSON makes of the text of `guest.serve.values`: scalars, and arrays that begin with a tag. Invariants:
 a tree that `parse` has returned is well-formed and bounded, and a text is before anything is made of it; nothing here
 hashes a value of a candidate (colliding integers would cost minutes) or calls a method of it.
 """
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from executor_service.sandbox.inside.values import MAX_BYTES, MAX_DEPTH, MAX_NODES
+from executor_service.guest.serve.values import MAX_BYTES, MAX_DEPTH, MAX_NODES
 from fairbox.bounded_json import Reader
 
 Tree = Any

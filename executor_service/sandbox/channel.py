@@ -1,4 +1,4 @@
-"""Frames between the server and something that serves in a sandbox, as `inside.wire` writes them.
+"""Frames between the server and something that serves in a sandbox, as `guest.protocol.wire` writes them.
 
 Invariants: what comes from inside is untrusted. A frame is bounded by its first bytes; its head is one flat object of
 valid text, finite numbers and 64-bit integers; one frame is parsed for each that is wanted; a frame that is none of
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Any
 
-from executor_service.sandbox.inside import wire
+from executor_service.guest.protocol import wire
 
 _AT_ONCE = 256 << 10
 _HANDLES = b"H"

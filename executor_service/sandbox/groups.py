@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from executor_service.sandbox.inside.meters import limit_values
+from executor_service.guest.meters import limit_values
 
 if TYPE_CHECKING:
-    from executor_service.sandbox.inside.spec import Groups
+    from executor_service.guest.protocol.spec import Groups
 
 _PREFIX = "fairbox-"
 LEAF = "fairbox-server"

@@ -18,10 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from executor_service.guest.walls import landlock
+from executor_service.guest.walls.confine import INNER_UID
 from executor_service.model import IsolationLevel
 from executor_service.sandbox.groups import GroupTree
-from executor_service.sandbox.inside import landlock
-from executor_service.sandbox.inside.confine import INNER_UID
 from executor_service.sandbox.memory import KernelKills
 from fairbox.clock import MonotonicClock
 from fairbox.errors import ConfigError
@@ -38,7 +38,7 @@ _UID_BASES = (200_000, 30_000)
 _UIDS = 4_096
 _BLOCKS = 8
 """Blocks of that size from each base; a server beyond shares the first."""
-_TEMPLATE = Path(__file__).parent / "inside" / "bootstrap.py"
+_ZYGOTE = Path(__file__).parents[1] / "guest" / "bootstrap.py"
 _OLDEST = (3, 11)
 """Version of the interpreter for programs; what runs inside is written for it."""
 _NSSWITCH = "passwd: files\ngroup: files\nhosts: files\n"
@@ -95,9 +95,9 @@ class Host:
         return self.level is IsolationLevel.LANDLOCK
 
     @property
-    def template(self) -> list[str]:
-        """Command that starts a template; its control descriptor and mode follow."""
-        return [self.python, str(_TEMPLATE)]
+    def zygote(self) -> list[str]:
+        """Command that starts a zygote; its control descriptor and mode follow."""
+        return [self.python, str(_ZYGOTE)]
 
     def uid(self, box: int) -> int:
         """The uid of programs in a box, as they and the kernel see it."""

@@ -13,7 +13,7 @@ import math
 import mmap
 import os
 
-from executor_service.sandbox.inside.lease import COUNTS_AT
+from executor_service.guest.lease import COUNTS_AT
 
 _SERVER_FIRST_S = 0.03
 """A server that lives kills by itself, and what has a lease alone. Well below the limiter's own margin for the killing

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from executor_service.guest.meters import SPARE_PROCESSES
 from executor_service.model import InputFile, Limits
-from executor_service.sandbox.inside.meters import SPARE_PROCESSES
 
 PAGE = 4096
 _ADDRESS_SPACE_BASE = 4 << 30
@@ -20,7 +20,7 @@ DEFAULT_INODES = _INODES + 16
 
 
 def resource_limits(limits: Limits, *, reserves: int = 0) -> dict[str, int]:
-    """Names and values for setrlimit, beside what no program gets any of (`inside.confine`). `reserves`: as in Plan."""
+    """Names and values for setrlimit, beside what no program gets any of (`walls.confine`). `reserves`: as in Plan."""
     return {
         "RLIMIT_AS": 2 * limits.memory_bytes + _ADDRESS_SPACE_BASE + reserves,
         "RLIMIT_CPU": math.ceil(limits.cpu_time_s) + _SPARE_CPU_S,

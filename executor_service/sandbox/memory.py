@@ -19,7 +19,7 @@ from fairbox.clock import Clock
 LOOK_S = 0.5
 """Seconds between two looks whether the kernel has killed: one takes 35 us."""
 _RESERVE = 512 << 20
-"""Bytes for the server, its templates and interpreters in reserve, which take 300 MB with the scientific packages."""
+"""Bytes for the server, its zygotes and interpreters in reserve, which take 300 MB with the scientific packages."""
 _LEAST_SHARE = 0.75
 """Least share of the memory for programs: small machines run few of them."""
 

@@ -14,7 +14,7 @@ connected ones, no System V and POSIX queues and memory, nothing that acts on ot
 
 For versions of Landlock that don't know truncation, no path is truncated (`ftruncate` is of a file that was opened to
 be written). For those that don't scope signals, no descriptor sends any (F_SETOWN), and each call that signals somebody
-is left to the init of the box (`inside/supervisor.py`).
+is left to the init of the box (`guest/walls/signal_relay.py`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import struct
 import tempfile
 from typing import Any
 
+from executor_service.guest.walls import landlock
 from executor_service.model import IsolationLevel
-from executor_service.sandbox.inside import landlock
 from fairbox.errors import FairboxError
 
 # fmt: off

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
 
-from fairbox import tracing
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.security import ClientSecurity
+from fairbox.telemetry import tracing
 from limiter.client.grpc_transport import GrpcTransport
 from limiter.client.lease import Lease, LeaseLike, outcome_of
 from limiter.client.machine import SessionMachine

@@ -14,9 +14,9 @@ import random
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
-from fairbox import tracing
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.security import ClientSecurity
+from fairbox.telemetry import tracing
 from limiter.client.client import check_wait, process_name
 from limiter.client.errors import LeaseRefused
 from limiter.client.grpc_transport import GrpcTransport

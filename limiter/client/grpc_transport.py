@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, cast
 import grpc
 import grpc.aio
 
-from fairbox.channels import open_channel
 from fairbox.errors import ConfigError, FieldError, FieldErrors
+from fairbox.net.channels import open_channel
 from fairbox.security import ClientSecurity, client_security
 from limiter.client.transport import ConnectionLost
 from limiter.v1 import limiter_pb2 as pb

@@ -11,28 +11,26 @@ from __future__ import annotations
 import secrets
 from collections import deque
 
+from limiter.client.keep_alive import KeepAlive
 from limiter.client.lease import BindOutcome, Lease
-from limiter.client.news import (
+from limiter.client.session_events import (
     Bound,
     GoneAway,
-    Granted,
     Lost,
     News,
     Place,
-    Refused,
+    RequestGranted,
+    RequestRefused,
+    SessionWelcomed,
     Wanted,
-    Welcomed,
     fill_acquire,
     lease_message,
     place_of,
 )
-from limiter.client.pulse import Pulse
 from limiter.core.limits import CLOCK_RATE_ERROR
 from limiter.core.reasons import BindStatus, RejectReason, ReleaseOutcome, SessionKind
 from limiter.v1 import limiter_pb2 as pb
 from limiter.wire import BIND_STATUSES, KIND_VALUES, OUTCOME_VALUES, REJECT_REASONS, session_of
-
-__all__ = ["Bound", "GoneAway", "Granted", "Lost", "News", "Refused", "SessionMachine", "Wanted", "Welcomed"]
 
 MAX_FRAME_ITEMS = 512
 """Items in one frame."""
@@ -75,7 +73,7 @@ class SessionMachine:
         self._heartbeat = 0
         self._next_heartbeat = float("inf")
         self._unacked: dict[int, float] = {}
-        self._pulse = Pulse() if kind is SessionKind.CLIENT else None
+        self._pulse = KeepAlive() if kind is SessionKind.CLIENT else None
         self._releases: deque[tuple[Lease, ReleaseOutcome]] = deque()
         self._cancels: deque[Wanted] = deque()
         self._acquires: dict[str, Wanted] = {}
@@ -186,13 +184,13 @@ class SessionMachine:
             self._remember(lease, place_of(grant.ticket) if grant.HasField("ticket") else wanted.ticket)
             if wanted.hold:
                 self._holds[lease] = (now + wanted.hold, wanted.tokens, grant.hold_proof)
-            news.append(Granted(grant.request_id, lease))
+            news.append(RequestGranted(grant.request_id, lease))
         for reject in frame.rejects:
             wanted = self.waiting.get(reject.request_id)
             if wanted is not None and wanted.attempt == reject.attempt:
                 del self.waiting[reject.request_id]
                 reason = REJECT_REASONS.get(reject.reason, RejectReason.INVALID)
-                news.append(Refused(reject.request_id, reason, reject.message, reject.retry_after_s))
+                news.append(RequestRefused(reject.request_id, reason, reject.message, reject.retry_after_s))
         for result in frame.bind_results:
             self._bound(result, news)
         for revoke in frame.revokes:
@@ -301,7 +299,7 @@ class SessionMachine:
             self._next_heartbeat = now + self._beat_every
         if self._pulse is not None:
             self._pulse.opened(now, welcome.quiet_s)
-        news.append(Welcomed(welcome.epoch, welcome.resumed))
+        news.append(SessionWelcomed(welcome.epoch, welcome.resumed))
         for unknown in welcome.unknown:
             lease = Lease.of(unknown)
             if lease in self.held:

@@ -13,8 +13,8 @@ import os
 import random
 from collections.abc import Callable
 
-from fairbox import tracing
 from fairbox.clock import Clock
+from fairbox.telemetry import tracing
 from limiter.client.errors import (
     LeaseRefused,
     LimiterError,
@@ -24,12 +24,13 @@ from limiter.client.errors import (
     UnknownBucket,
 )
 from limiter.client.lease import BindOutcome, Lease
-from limiter.client.machine import Bound, GoneAway, Granted, Lost, News, Refused, SessionMachine, Welcomed
+from limiter.client.machine import SessionMachine
+from limiter.client.session_events import Bound, GoneAway, Lost, News, RequestGranted, RequestRefused, SessionWelcomed
 from limiter.client.transport import Connection, ConnectionLost, Transport
 from limiter.core.reasons import RejectReason, ReleaseOutcome
 
 
-class Alarm:
+class Timer:
     """Rings no later than the last time that it was set to; it may ring before that. Make it inside the running loop,
     and `cancel()` it."""
 
@@ -293,7 +294,7 @@ class SessionRunner:
     async def _write(self, connection: Connection) -> None:
         """Writes what the machine has to say. While one frame is on its way, everything else is collected."""
         machine, dirty = self.machine, self._dirty
-        alarm = Alarm(dirty)
+        alarm = Timer(dirty)
         try:
             while True:
                 now = self.clock.now()
@@ -321,13 +322,13 @@ class SessionRunner:
 
     def _handle(self, news: list[News]) -> None:
         for item in news:
-            if isinstance(item, Granted):
+            if isinstance(item, RequestGranted):
                 future = self._requests.pop(item.request_id, None)
                 if future is None or future.done():
                     self.release(item.lease, ReleaseOutcome.UNUSED)
                 else:
                     future.set_result(item.lease)
-            elif isinstance(item, Refused):
+            elif isinstance(item, RequestRefused):
                 future = self._requests.pop(item.request_id, None)
                 if future is not None and not future.done():
                     future.set_exception(_error(item))
@@ -338,7 +339,7 @@ class SessionRunner:
             elif isinstance(item, Lost):
                 if self._on_lost is not None:
                     self._on_lost(item.lease, item.reason)
-            elif isinstance(item, Welcomed):
+            elif isinstance(item, SessionWelcomed):
                 self._down_since, self._reached = float("inf"), True
                 self._open.set()
             elif isinstance(item, GoneAway):
@@ -376,7 +377,7 @@ class SessionRunner:
             raise LimiterUnavailable(f"limiter {self._transport.target}: this client is not open")
 
 
-def _error(refused: Refused) -> LimiterError:
+def _error(refused: RequestRefused) -> LimiterError:
     if refused.reason is RejectReason.QUEUE_FULL:
         return QueueFull(refused.message, refused.retry_after)
     if refused.reason is RejectReason.QUEUE_TIMEOUT:

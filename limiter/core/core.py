@@ -55,7 +55,7 @@ from limiter.core.events import (
     Tick,
 )
 from limiter.core.ids import LeaseId
-from limiter.core.lease import Lease, Request, Session
+from limiter.core.lease import LeaseEntry, Request, Session
 from limiter.core.ledger import Ledger, Tombstone
 from limiter.core.limits import Timing
 from limiter.core.reasons import LeaseState, RejectReason, SessionKind
@@ -176,7 +176,7 @@ class LimiterCore:
         and never changed."""
         return sorted(self._ledger.sessions.values(), key=lambda each: each.kind is not SessionKind.EXECUTOR)[:limit]
 
-    def leases(self, *, bucket: str = "", after: str = "", limit: int = 100) -> list[Lease]:
+    def leases(self, *, bucket: str = "", after: str = "", limit: int = 100) -> list[LeaseEntry]:
         """At most `limit` leases by id, those after the id `after`; `bucket` narrows it down. ValueError when `after`
         is not an id. They are to be read at once, and never changed."""
         first = LeaseId.parse(after) if after else LeaseId(0, 0)
@@ -222,7 +222,7 @@ class LimiterCore:
     def _expire(self, now: float) -> None:
         ledger = self._ledger
         while (item := ledger.deadlines.pop_due(now)) is not None:
-            if isinstance(item, Lease):
+            if isinstance(item, LeaseEntry):
                 ledger.revoke(item, _OVERDUE[item.state])
                 ledger.pump(item.bucket, now)
             elif isinstance(item, Request):

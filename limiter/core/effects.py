@@ -5,14 +5,13 @@ Each names the session that it is for, if it is for one. Times are durations in 
 
 from __future__ import annotations
 
-from limiter.core.events import HeldLease
-from limiter.core.facts import fact
+from limiter.core.events import HeldLease, fast_record
 from limiter.core.ids import LeaseId, Ticket
 from limiter.core.reasons import BindStatus, LeaseState, RejectReason
 from limiter.core.recovery import Member
 
 
-@fact
+@fast_record
 class Granted:
     """A request was granted."""
 
@@ -33,7 +32,7 @@ class Granted:
     """Whether it has a hold time."""
 
 
-@fact
+@fast_record
 class Queued:
     """A request has its place in the queue."""
 
@@ -46,7 +45,7 @@ class Queued:
     tenant: str
 
 
-@fact
+@fast_record
 class Rejected:
     """A request will not be granted."""
 
@@ -59,7 +58,7 @@ class Rejected:
     """When asking again makes sense; 0: it does not."""
 
 
-@fact
+@fast_record
 class BindAnswered:
     """Answer to a bind."""
 
@@ -72,7 +71,7 @@ class BindAnswered:
     """With BOUND: tokens that it holds."""
 
 
-@fact
+@fast_record
 class Released:
     """Answer to a release or a cancel."""
 
@@ -83,7 +82,7 @@ class Released:
     """Whether an executor has bound the lease, so that only the executor frees it."""
 
 
-@fact
+@fast_record
 class Revoked:
     """A lease was taken back from the session that held it."""
 
@@ -94,7 +93,7 @@ class Revoked:
     reason: str
 
 
-@fact
+@fast_record
 class Welcomed:
     """A session is open. Comes before everything else that is for the session."""
 
@@ -106,14 +105,14 @@ class Welcomed:
     many, the others are `Revoked`."""
 
 
-@fact
+@fast_record
 class Unread:
     """A hello is too long for one step: `ReadOn` is to follow soon, after whatever else is to be done."""
 
     session_id: str
 
 
-@fact
+@fast_record
 class Refused:
     """A hello was refused; the stream has to end."""
 
@@ -123,7 +122,7 @@ class Refused:
     """When trying again makes sense; 0: it does not."""
 
 
-@fact
+@fast_record
 class HeartbeatAcked:
     """A heartbeat counts."""
 
@@ -131,7 +130,7 @@ class HeartbeatAcked:
     number: int
 
 
-@fact
+@fast_record
 class SessionEnded:
     """A session has ended although its stream may be open; the stream has to end, so that its peer starts afresh."""
 
@@ -139,7 +138,7 @@ class SessionEnded:
     reason: str
 
 
-@fact
+@fast_record
 class RevokeAnswered:
     """Answer to a revoke: the state of the lease before it, None when there is no such lease."""
 
@@ -147,7 +146,7 @@ class RevokeAnswered:
     was: LeaseState | None
 
 
-@fact
+@fast_record
 class Configured:
     """Answer to a configure."""
 
@@ -158,7 +157,7 @@ class Configured:
     """False when the expected version was another one."""
 
 
-@fact
+@fast_record
 class RosterChanged:
     """The roster has to be kept for the next leader; answered by `RosterKept`, of this version or a later one."""
 
@@ -166,7 +165,7 @@ class RosterChanged:
     version: int
 
 
-@fact
+@fast_record
 class SteppedDown:
     """Another limiter may lead. Nothing is decided any more; every stream has to end."""
 

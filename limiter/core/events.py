@@ -6,13 +6,28 @@ Times are durations in seconds.
 
 from __future__ import annotations
 
-from limiter.core.facts import fact
+from dataclasses import dataclass
+from typing import TypeVar, dataclass_transform
+
 from limiter.core.ids import LeaseId, Ticket
 from limiter.core.limits import BucketLimits
 from limiter.core.reasons import ReleaseOutcome, SessionKind
 
+T = TypeVar("T")
 
-@fact
+
+@dataclass_transform(frozen_default=True)
+def fast_record(cls: type[T]) -> type[T]:
+    """A class decorator: a dataclass with slots, equality and a hash, whose fields nobody may assign to.
+
+    Several events and effects are made for every lease, and a frozen dataclass stores each field by
+    `object.__setattr__`: with seven fields one costs 0.78 us to make and another 0.16 us (Python 3.11). So these are
+    frozen for the type checker, and for no one else.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
+@fast_record
 class Acquire:
     """A session asks for tokens. A repeat of (request_id, attempt) is answered with the same ticket or grant."""
 
@@ -36,7 +51,7 @@ class Acquire:
     """Make the session if it does not exist."""
 
 
-@fact
+@fast_record
 class Cancel:
     """A session withdraws a request, waiting or granted; answered by `Released`. Older attempts than the newest are
     ignored, so that a late cancel can't hit a later attempt."""
@@ -46,7 +61,7 @@ class Cancel:
     attempt: int = 0
 
 
-@fact
+@fast_record
 class Release:
     """A session gives a lease back; answered by `Released`."""
 
@@ -57,7 +72,7 @@ class Release:
     """Said by somebody who has only seen the lease, so that it must not free what an executor has bound."""
 
 
-@fact
+@fast_record
 class Bind:
     """An executor claims a lease for a run; answered by `BindAnswered`."""
 
@@ -67,7 +82,7 @@ class Bind:
     run_id: str = ""
 
 
-@fact
+@fast_record
 class HeldLease:
     """A lease that a hello lists, with what is needed to adopt it from an earlier epoch."""
 
@@ -80,7 +95,7 @@ class HeldLease:
     granted to this session, with these tokens."""
 
 
-@fact
+@fast_record
 class Hello:
     """A stream opens or resumes a session. What it lists of this epoch is kept, what it omits is freed. Answered by
     `Welcomed`, or by `Unread` where it lists much: then each `ReadOn` goes on with it."""
@@ -94,28 +109,28 @@ class Hello:
     """Grows with each connection of the session; a lower one than before is late and refused. 0: not said."""
 
 
-@fact
+@fast_record
 class ReadOn:
     """The next step of a long hello; answered as the hello itself. Nothing happens when there is none."""
 
     session_id: str
 
 
-@fact
+@fast_record
 class Disconnect:
     """A session's stream ended. Frees nothing by itself."""
 
     session_id: str
 
 
-@fact
+@fast_record
 class Goodbye:
     """An executor ends in order and runs nothing. Ignored while it has a lease."""
 
     session_id: str
 
 
-@fact
+@fast_record
 class Returning:
     """An executor has begun to say hello. If it is known, or a recovery waits for it, its heartbeat is answered by
     `HeartbeatAcked` before what it lists is read; the recovery waits for it anew, once."""
@@ -124,14 +139,14 @@ class Returning:
     number: int
 
 
-@fact
+@fast_record
 class Reading:
     """A hello has come that a recovery must not end without, and is being read (1), or is not any more (-1)."""
 
     change: int
 
 
-@fact
+@fast_record
 class Heartbeat:
     """A session is alive; answered by `HeartbeatAcked`."""
 
@@ -139,7 +154,7 @@ class Heartbeat:
     number: int
 
 
-@fact
+@fast_record
 class Revoke:
     """An operator takes a lease back; answered by `RevokeAnswered`."""
 
@@ -149,7 +164,7 @@ class Revoke:
     reason: str = "revoked by an operator"
 
 
-@fact
+@fast_record
 class Configure:
     """Creates a bucket or changes its limits; answered by `Configured`. Lowering a limit never revokes."""
 
@@ -158,28 +173,28 @@ class Configure:
     """Version that the change is based on; 0: the bucket must not exist yet; None: whatever it is."""
 
 
-@fact
+@fast_record
 class LeadUntil:
     """Nobody else can lead before this time. Once it has come, nothing may be decided any more."""
 
     until: float
 
 
-@fact
+@fast_record
 class RosterKept:
     """A version of the roster is where the next leader will find it; lets in the executors that waited for it."""
 
     version: int
 
 
-@fact
+@fast_record
 class RosterFailed:
     """The last roster could not be kept: the executors that wait for it are refused, and go on trying."""
 
     message: str
 
 
-@fact
+@fast_record
 class Tick:
     """Time has passed: `next_deadline()` was reached."""
 

@@ -30,14 +30,14 @@ class Request:
     hold: float = 0.0
     """Above 0: nobody will bind its lease, which ends after this time."""
     waiting: bool = False
-    lease: Lease | None = None
+    lease: LeaseEntry | None = None
     """Lease that it was granted, until that ends."""
     deadline: float = NEVER
     """While it waits: when its queue timeout runs out."""
 
 
 @dataclass(slots=True, eq=False)
-class Lease:
+class LeaseEntry:
     """Tokens in use. A record: `LimiterCore` alone changes it."""
 
     lease_id: LeaseId
@@ -69,7 +69,7 @@ class Session:
     """When its stream ended; NEVER while it is connected."""
     requests: dict[str, Request] = field(default_factory=dict)
     """By request id: what it waits for, and what it was granted and has not ended, bound or not."""
-    leases: dict[LeaseId, Lease] = field(default_factory=dict)
+    leases: dict[LeaseId, LeaseEntry] = field(default_factory=dict)
     """Leases that it holds now: granted to it, or bound by it."""
     waiting: dict[str, int] = field(default_factory=dict)
     """By bucket: how many of its requests wait."""

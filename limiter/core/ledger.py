@@ -16,7 +16,7 @@ from limiter.core.bucket import Bucket
 from limiter.core.deadlines import NEVER, Deadlines
 from limiter.core.effects import Effect, Granted, Queued, Rejected, Revoked
 from limiter.core.ids import LeaseId, Ticket
-from limiter.core.lease import Lease, Request, Session
+from limiter.core.lease import LeaseEntry, Request, Session
 from limiter.core.reasons import LeaseState, RejectReason, ReleaseOutcome, SessionKind
 from limiter.core.recovery import Recovery, Roster
 
@@ -98,8 +98,8 @@ class Ledger:
         self.claimed: set[Ticket] = set()
         """Tickets of earlier leaders that were brought here: each counts once, until its request leaves without a
         grant."""
-        self.leases: dict[LeaseId, Lease] = {}
-        self.deadlines: Deadlines[Request | Lease | Session | Tombstone | Recovery | Bucket] = Deadlines()
+        self.leases: dict[LeaseId, LeaseEntry] = {}
+        self.deadlines: Deadlines[Request | LeaseEntry | Session | Tombstone | Recovery | Bucket] = Deadlines()
         self.tombstones = Tombstones(self.deadlines, ttl=tombstone_ttl, most=max_tombstones)
         self.effects: list[Effect] = []
         self.last_ticket = 0
@@ -190,7 +190,7 @@ class Ledger:
 
     # Leases
 
-    def free(self, lease: Lease) -> None:
+    def free(self, lease: LeaseEntry) -> None:
         """Takes a lease out of the books; its tokens can be granted again."""
         del self.leases[lease.lease_id]
         self.deadlines.clear(lease)
@@ -206,7 +206,7 @@ class Ledger:
             request.lease = None
             self._forget(request, request.session)
 
-    def release(self, lease: Lease, outcome: ReleaseOutcome, now: float) -> None:
+    def release(self, lease: LeaseEntry, outcome: ReleaseOutcome, now: float) -> None:
         """Ends a lease by the word of who holds it."""
         bucket = lease.bucket
         bucket.count_outcome(outcome)
@@ -215,14 +215,14 @@ class Ledger:
         self.free(lease)
         self.pump(bucket, now)
 
-    def revoke(self, lease: Lease, reason: str) -> None:
+    def revoke(self, lease: LeaseEntry, reason: str) -> None:
         """Takes a lease back and tells who held it. The caller pumps."""
         lease.bucket.revoked_total += 1
         holder = lease.holder.session_id
         self.effects.append(Revoked(holder, lease.lease_id, lease.bucket.limits.name, lease.client_session_id, reason))
         self.free(lease)
 
-    def bind(self, lease: Lease, executor: Session, run_id: str) -> None:
+    def bind(self, lease: LeaseEntry, executor: Session, run_id: str) -> None:
         """Moves a granted lease from its client to the executor that runs work under it."""
         self.deadlines.clear(lease)
         lease.holder.leases.pop(lease.lease_id, None)
@@ -234,7 +234,7 @@ class Ledger:
         lease.run_id = run_id
         lease.bucket.bound += lease.tokens
 
-    def adopt(self, lease: Lease) -> None:
+    def adopt(self, lease: LeaseEntry) -> None:
         """Takes in a lease of an earlier epoch that a session says work is running under."""
         self.leases[lease.lease_id] = lease
         lease.holder.leases[lease.lease_id] = lease
@@ -298,7 +298,7 @@ class Ledger:
         bucket, session = request.bucket, request.session
         self.last_lease += 1
         lease_id = LeaseId(self.epoch, self.last_lease)
-        lease = Lease(lease_id, bucket, request.tokens, session.session_id, session, request, now)
+        lease = LeaseEntry(lease_id, bucket, request.tokens, session.session_id, session, request, now)
         if request.hold:
             lease.state = _HELD
         self.leases[lease_id] = session.leases[lease_id] = request.lease = lease
@@ -311,7 +311,7 @@ class Ledger:
         bucket.meter.record(now, waited)
         self._tell_grant(request, lease, now, waited)
 
-    def _tell_grant(self, request: Request, lease: Lease, now: float, waited: float) -> None:
+    def _tell_grant(self, request: Request, lease: LeaseEntry, now: float, waited: float) -> None:
         """Says what a request was granted."""
         start_by = max(0.0, lease.deadline - now) if lease.deadline != NEVER else 0.0
         self.effects.append(

@@ -8,7 +8,7 @@ from limiter.core.bucket import Bucket
 from limiter.core.effects import BindAnswered, Rejected, Released, RevokeAnswered, Revoked
 from limiter.core.events import Acquire, Bind, Cancel, Release, Revoke
 from limiter.core.ids import Ticket
-from limiter.core.lease import Lease, Request, Session
+from limiter.core.lease import LeaseEntry, Request, Session
 from limiter.core.ledger import Ledger
 from limiter.core.limits import Timing
 from limiter.core.reasons import UNBOUND, BindStatus, LeaseState, RejectReason, SessionKind
@@ -250,7 +250,7 @@ class LeaseRules:
             self._revoke_bound(lease, event.reason)
         ledger.effects.append(RevokeAnswered(event.lease, was))
 
-    def _revoke_bound(self, lease: Lease, reason: str) -> None:
+    def _revoke_bound(self, lease: LeaseEntry, reason: str) -> None:
         """Tells the executor to kill the work; the tokens stay counted until it says that the work is dead."""
         lease.state = LeaseState.REVOKING
         name, holder = lease.bucket.limits.name, lease.holder.session_id

@@ -21,7 +21,7 @@ from limiter.core.events import (
     RosterKept,
 )
 from limiter.core.ids import LeaseId, Ticket
-from limiter.core.lease import Lease, Request, Session
+from limiter.core.lease import LeaseEntry, Request, Session
 from limiter.core.ledger import Ledger
 from limiter.core.limits import Timing
 from limiter.core.reasons import UNBOUND, LeaseState, ReleaseOutcome, SessionKind
@@ -105,7 +105,7 @@ class _Reconciliation:
     def _want(self, acquire: Acquire) -> None:
         self._wanted[acquire.request_id] = acquire
 
-    def _free_if_omitted(self, lease: Lease) -> None:
+    def _free_if_omitted(self, lease: LeaseEntry) -> None:
         if lease.lease_id in self._listed or lease.lease_id not in self._session.leases:
             return
         request = lease.request
@@ -165,7 +165,7 @@ def _holds(ledger: Ledger, session: Session, held: HeldLease, now: float) -> boo
     bucket = ledger.buckets.get(held.bucket)
     if bucket is None or held.lease.epoch >= ledger.epoch:
         return False
-    lease = Lease(held.lease, bucket, held.tokens, held.client_session_id, session, None, now, LeaseState.BOUND)
+    lease = LeaseEntry(held.lease, bucket, held.tokens, held.client_session_id, session, None, now, LeaseState.BOUND)
     if session.kind is not SessionKind.EXECUTOR:
         hold = min(held.hold, bucket.limits.max_hold)
         mine = hold > 0 and held.client_session_id == session.session_id

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from fairbox.errors import FieldError, FieldErrors
-from fairbox.grpc_errors import abort_fields
+from fairbox.net.grpc_errors import abort_fields
 from fairbox.v1.common_pb2 import SecurityStatus
 from limiter.config import MAX_BUCKETS
 from limiter.core import LeaseId, LeaseState
@@ -24,9 +24,9 @@ from limiter.server.convert import (
     lease_info_message,
     session_message,
 )
+from limiter.server.core_runner import CoreRunner
 from limiter.server.fields import Fields
-from limiter.server.hub import Hub
-from limiter.server.reign import Reign
+from limiter.server.leader_term import LeaderTerm
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 
@@ -43,7 +43,9 @@ _MAX_PAGE = 1_000
 class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
     """The operators' service."""
 
-    def __init__(self, reign: Reign, *, version: str, insecure: bool, security: Callable[[], SecurityStatus]) -> None:
+    def __init__(
+        self, reign: LeaderTerm, *, version: str, insecure: bool, security: Callable[[], SecurityStatus]
+    ) -> None:
         """`security`: what guards the ports at this moment."""
         self._reign = reign
         self._security = security
@@ -137,6 +139,6 @@ class LimiterAdminService(limiter_pb2_grpc.LimiterAdminServiceServicer):
         return status
 
 
-async def _unknown_bucket(hub: Hub, bucket: str, context: Context) -> None:
+async def _unknown_bucket(hub: CoreRunner, bucket: str, context: Context) -> None:
     names = ", ".join(each.limits.name for each in hub.core.statistics(hub.clock.now()).buckets)
     await context.abort(grpc.StatusCode.NOT_FOUND, f"bucket is {bucket!r}, must be one of {names}")

@@ -19,9 +19,9 @@ from prometheus_client.metrics_core import Metric
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FairboxError
 from fairbox.extras import require
-from fairbox.metrics import MetricsServer
+from fairbox.net.metrics import MetricsServer
+from fairbox.net.serving import GrpcServer, HealthServer
 from fairbox.security import Role, ServerSecurity, security_metrics
-from fairbox.serving import GrpcServer, HealthServer
 from fairbox.version import installed_version
 from limiter.config import LimiterConfig
 from limiter.core import BucketLimits, LimiterStatistics
@@ -33,9 +33,9 @@ from limiter.leadership.leash import Leash
 from limiter.leadership.term import wall_epoch
 from limiter.server.access import ADMIN_ACCESS, SERVICE_ACCESS
 from limiter.server.admin import ADMIN_SERVICE_NAME, LimiterAdminService
-from limiter.server.hub import Hub
+from limiter.server.core_runner import CoreRunner
+from limiter.server.leader_term import LeaderTerm
 from limiter.server.metrics import limiter_metrics
-from limiter.server.reign import Reign
 from limiter.server.reload import Reload
 from limiter.server.service import LONGEST_MESSAGE, SERVICE_NAME, LimiterService
 from limiter.v1 import limiter_pb2_grpc
@@ -59,7 +59,7 @@ class LimiterServer:
         self._security = ServerSecurity(config, executor_token_file=config.executor_token_file)
         self._guard = self._security.port(SERVICE_ACCESS, needs=Role.CLIENT, setting="listen")
         self._admin_guard = self._security.port(ADMIN_ACCESS, needs=Role.ADMIN, setting="admin_listen")
-        self._reign = Reign(
+        self._reign = LeaderTerm(
             open_leadership(config, self._clock),
             self._clock,
             buckets=config.limits(),
@@ -150,7 +150,7 @@ class LimiterServer:
         raise AssertionError("a term ends with LeadershipLost")
 
     @property
-    def hub(self) -> Hub:
+    def hub(self) -> CoreRunner:
         """The hub of this term, which decides. RuntimeError before this limiter leads."""
         if self._reign.hub is None:
             raise RuntimeError("this limiter has not led yet")

@@ -18,7 +18,7 @@ from limiter.core import (
 )
 from limiter.core.effects import Rejected
 from limiter.core.events import Acquire, HeldLease, Hello
-from limiter.core.lease import Lease, Session
+from limiter.core.lease import LeaseEntry, Session
 from limiter.server.claims import Claims
 from limiter.server.fields import IDENTIFIER, Fields
 from limiter.v1 import limiter_pb2 as pb
@@ -211,7 +211,7 @@ def session_message(session: Session, now: float) -> pb.SessionStatus:
     )
 
 
-def lease_info_message(lease: Lease, now: float) -> pb.LeaseInfo:
+def lease_info_message(lease: LeaseEntry, now: float) -> pb.LeaseInfo:
     """One lease in a list. What was adopted from an earlier epoch has no request."""
     request = lease.request
     return pb.LeaseInfo(

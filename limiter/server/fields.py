@@ -8,7 +8,7 @@ from typing import Any
 import grpc.aio
 
 from fairbox.errors import FieldError, FieldErrors
-from fairbox.grpc_errors import abort_fields
+from fairbox.net.grpc_errors import abort_fields
 
 IDENTIFIER = re.compile(r"[!-~]{1,128}")
 """1 to 128 characters of visible ASCII."""

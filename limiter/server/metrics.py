@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from fairbox.metrics import tracing_metrics
+from fairbox.net.metrics import tracing_metrics
 from limiter.core import BucketStatistics, LimiterStatistics
-from limiter.server.reign import Reign
+from limiter.server.leader_term import LeaderTerm
 
 _PREFIX = "fairbox_limiter_"
 _GAUGES: tuple[tuple[str, str, Callable[[BucketStatistics], float]], ...] = (
@@ -28,7 +28,7 @@ _COUNTERS: tuple[tuple[str, str, Callable[[BucketStatistics], float]], ...] = (
 )
 
 
-def limiter_metrics(reign: Reign) -> Iterator[Metric]:
+def limiter_metrics(reign: LeaderTerm) -> Iterator[Metric]:
     """Everything that a limiter that leads knows; of one that does not, only that. Call it where the hub lives."""
     yield _gauge("leader", "1: this process leads, and grants.", float(reign.leads))
     if reign.hub is None or not reign.leads:

@@ -17,10 +17,10 @@ from typing import TypeVar
 
 from opentelemetry.trace import Span
 
-from fairbox import tracing
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.security import ANYONE, Identity
+from fairbox.telemetry import tracing
 from fairbox.v1.common_pb2 import Lease
 from limiter.core import SLICE, LeaseId, ReleaseOutcome, SessionKind
 from limiter.core.effects import (
@@ -39,8 +39,8 @@ from limiter.core.events import Bind, Cancel, Event, Goodbye, Heartbeat, Hello, 
 from limiter.server.access import check_kind
 from limiter.server.claims import Claims
 from limiter.server.convert import acquire_event, check_hello, hello_event, lease_message
+from limiter.server.core_runner import CoreRunner
 from limiter.server.fields import IDENTIFIER
-from limiter.server.hub import Hub
 from limiter.v1 import limiter_pb2 as pb
 from limiter.wire import BIND_STATUS_VALUES, OUTCOMES, REJECT_REASON_VALUES
 
@@ -118,7 +118,7 @@ class PeerStream:
     """One stream of one session. `open()` with the first frame, `receive()` the others, write what `next_frame()`
     returns until None, then `end()`."""
 
-    def __init__(self, hub: Hub, identity: Identity = ANYONE) -> None:
+    def __init__(self, hub: CoreRunner, identity: Identity = ANYONE) -> None:
         """`identity` is that of the peer; it is looked at once a stream, and once an acquire for its tenant."""
         self._hub = hub
         self._identity = identity

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 import grpc.aio
 
-from fairbox import tracing
 from fairbox.errors import FieldError, FieldErrors
-from fairbox.grpc_errors import abort_exhausted, abort_fields
-from fairbox.reading import MOST_PARTS, parse_apart
+from fairbox.net.grpc_errors import abort_exhausted, abort_fields
+from fairbox.net.reading import MOST_PARTS, parse_apart
 from fairbox.security import TenantRefused, current_identity, still_permitted
+from fairbox.telemetry import tracing
 from limiter.core import LeaseId, RejectReason
 from limiter.core.effects import Effect, Granted, Rejected, Released
 from limiter.core.events import Acquire, Cancel, Release
@@ -26,8 +26,8 @@ from limiter.server.convert import (
     lease_message,
 )
 from limiter.server.fields import Fields
+from limiter.server.leader_term import LeaderTerm
 from limiter.server.peer import PeerStream
-from limiter.server.reign import Reign
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 from limiter.wire import OUTCOMES
@@ -66,7 +66,7 @@ _STATUS = {
 class LimiterService(limiter_pb2_grpc.LimiterServiceServicer):
     """The public service."""
 
-    def __init__(self, reign: Reign) -> None:
+    def __init__(self, reign: LeaderTerm) -> None:
         self._reign = reign
 
     async def Session(  # type: ignore[override]  # noqa: N802 - it reads and writes through the context

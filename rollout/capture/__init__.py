@@ -6,7 +6,7 @@ A `CaptureGateway` needs aiohttp (extra `gateway`).
 from rollout.capture.errors import UnknownTrajectoryError
 from rollout.capture.gateway import CaptureGateway, CaptureStatistics
 from rollout.capture.record import CapturedBranch, CapturedTrajectory
-from rollout.capture.recorder import BranchReason, Recorder, Turn
+from rollout.capture.recorder import BranchReason, RecordedTurn, Recorder
 from rollout.capture.settings import CaptureSettings
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     "CaptureStatistics",
     "CapturedBranch",
     "CapturedTrajectory",
+    "RecordedTurn",
     "Recorder",
-    "Turn",
     "UnknownTrajectoryError",
 ]

@@ -27,11 +27,11 @@ from fairbox.apart import read_apart
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import FieldError, FieldErrors
 from fairbox.extras import require
-from fairbox.tokens import read_token
+from fairbox.security.token_file import read_token
 from rollout.capture.errors import ApiError, UnknownTrajectoryError, bad_parameter
 from rollout.capture.record import CapturedTrajectory, captured
 from rollout.capture.recorder import Pending, Recorder
-from rollout.capture.replies import Answer
+from rollout.capture.replies import ReplyBody
 from rollout.capture.requests import ChatRequest, RequestRules
 from rollout.capture.settings import CaptureSettings
 from rollout.capture.stops import find_stop, generate_until
@@ -77,7 +77,7 @@ class Entry:
     used_at: float
     running: int = 0
     """Requests in flight, those among them whose body is still to be read."""
-    flights: set[asyncio.Task[Answer]] = field(default_factory=set)
+    flights: set[asyncio.Task[ReplyBody]] = field(default_factory=set)
     """Turns that are being sampled."""
     removed: bool = False
     reward: float | None = None
@@ -207,11 +207,11 @@ class CaptureGateway:
         if not entry.running and not entry.recorder.turns and entry.error is None and not entry.removed:
             self._remove(entry)
 
-    def start(self, entry: Entry, asked: ChatRequest) -> asyncio.Task[Answer]:
+    def start(self, entry: Entry, asked: ChatRequest) -> asyncio.Task[ReplyBody]:
         """Samples a turn in a task, which the caller awaits or cancels; deleting the trajectory cancels it, too."""
         task = asyncio.create_task(self._sample(entry, asked), name="capture-turn")
 
-        def landed(task: asyncio.Task[Answer]) -> None:
+        def landed(task: asyncio.Task[ReplyBody]) -> None:
             entry.flights.discard(task)
             if not task.cancelled():
                 task.exception()  # a caller that is gone does not ask for it
@@ -220,7 +220,7 @@ class CaptureGateway:
         task.add_done_callback(landed)
         return task
 
-    async def _sample(self, entry: Entry, asked: ChatRequest) -> Answer:
+    async def _sample(self, entry: Entry, asked: ChatRequest) -> ReplyBody:
         """A recorded turn. Raises ApiError. Cancelling it ends the generation."""
         failures = entry.failures
         try:
@@ -272,7 +272,7 @@ class CaptureGateway:
 
     def _recorded(
         self, entry: Entry, pending: Pending, asked: ChatRequest, params: SamplingParams, result: GenerationResult
-    ) -> Answer:
+    ) -> ReplyBody:
         text = self.chat.turn_text(result.ids)
         stopped_at = result.ids[-1:]
         shown = text
@@ -282,7 +282,7 @@ class CaptureGateway:
             shown[: find_stop(shown, asked.stop_texts)], self._format, asked.tools if asked.parse_calls else ()
         )
         turn = entry.recorder.commit(pending, result, parsed.message, text, params)
-        return Answer(
+        return ReplyBody(
             trajectory_id=entry.trajectory_id,
             completion_id=f"chatcmpl-{uuid.uuid4().hex}",
             model=self.engine.model_name,

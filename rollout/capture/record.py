@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from executor_service import Cause
 from fairbox.bounded_json import loads
-from rollout.capture.recorder import BranchReason, Recorder, Turn
+from rollout.capture.recorder import BranchReason, RecordedTurn, Recorder
 from rollout.dump import Decode, record_of
 from rollout.engines.base import FinishReason
 from rollout.loop.limits import StopReason
@@ -43,7 +43,7 @@ class CapturedBranch:
     trajectory: Trajectory
     messages: tuple[Message, ...]
     """Turns of the assistant as they were sampled."""
-    turns: tuple[Turn, ...]
+    turns: tuple[RecordedTurn, ...]
 
     @property
     def stop_reason(self) -> str:
@@ -119,7 +119,7 @@ def record_json(found: CapturedTrajectory, *, model: str, decode: Decode) -> dic
     }
 
 
-def _branch(tip: Turn) -> CapturedBranch:
+def _branch(tip: RecordedTurn) -> CapturedBranch:
     path = tip.path()
     start = next(turn for turn in path if turn.branch == tip.branch)
     assert start.reason is not None
@@ -161,7 +161,7 @@ def _row(found: CapturedTrajectory, branch: CapturedBranch, model: str, decode: 
     return record_of(result, task, step=0, model=model, decode=decode) | {"branch": about}
 
 
-def _tool_calls(turns: Sequence[Turn]) -> tuple[ToolCallRecord, ...]:
+def _tool_calls(turns: Sequence[RecordedTurn]) -> tuple[ToolCallRecord, ...]:
     """The calls of each turn with the answers that the agent gave in the next request."""
     records = []
     for number, turn in enumerate(turns):

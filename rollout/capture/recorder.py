@@ -47,12 +47,12 @@ class BranchReason(StrEnum):
 
 
 @dataclass(eq=False, slots=True)
-class Turn:
+class RecordedTurn:
     """A sampled turn and what was given before it."""
 
     index: int
     """Order in which turns ended, from 0."""
-    parent: Turn | None
+    parent: RecordedTurn | None
     branch: int
     given: tuple[ChatMessage, ...]
     """Messages since the parent's turn; of a first turn, the prompt."""
@@ -75,12 +75,12 @@ class Turn:
     """Place where the branch's messages differ from recorded ones."""
     queue_s: float = 0.0
     run_s: float = 0.0
-    children: list[Turn] = field(default_factory=list)
+    children: list[RecordedTurn] = field(default_factory=list)
 
-    def path(self) -> tuple[Turn, ...]:
+    def path(self) -> tuple[RecordedTurn, ...]:
         """The turns from the prompt to this one."""
-        turns: list[Turn] = []
-        turn: Turn | None = self
+        turns: list[RecordedTurn] = []
+        turn: RecordedTurn | None = self
         while turn is not None:
             turns.append(turn)
             turn = turn.parent
@@ -100,7 +100,7 @@ class Turn:
 class Pending:
     """A turn that may be sampled now. Give it to `commit` or `abandon`."""
 
-    parent: Turn | None
+    parent: RecordedTurn | None
     given: tuple[ChatMessage, ...]
     plain: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...]
@@ -123,10 +123,10 @@ class Recorder:
         self._chat = chat
         self._max_tokens = max_tokens
         self._max_model_tokens = max_model_tokens
-        self._roots: list[Turn] = []
+        self._roots: list[RecordedTurn] = []
         self._texts: dict[tuple[Any, ...], str] = {}
         self._reserved = 0
-        self.turns: list[Turn] = []
+        self.turns: list[RecordedTurn] = []
         """In the order in which they ended."""
         self.tokens = 0
         """Ids of all turns, those that branches share counted once."""
@@ -153,7 +153,7 @@ class Recorder:
 
     def commit(
         self, pending: Pending, result: GenerationResult, message: ChatMessage, text: str, sampling: SamplingParams
-    ) -> Turn:
+    ) -> RecordedTurn:
         """Records a turn that was sampled for `pending`; `message` is what the client gets, `text` what it was made of.
 
         Where another turn was recorded at the same place meanwhile, it starts a branch.
@@ -164,7 +164,7 @@ class Recorder:
         if reason in (None, BranchReason.FIRST):
             reason = _beside(siblings, pending.given) or reason
         branch = self.branches if reason is not None or pending.parent is None else pending.parent.branch
-        turn = Turn(
+        turn = RecordedTurn(
             index=len(self.turns),
             parent=pending.parent,
             branch=branch,
@@ -194,18 +194,18 @@ class Recorder:
         """Gives back what `reserve` took."""
         self._reserved -= len(pending.before.ids) + pending.max_new_tokens
 
-    def tips(self) -> tuple[Turn, ...]:
+    def tips(self) -> tuple[RecordedTurn, ...]:
         """The last turn of each branch, by branch."""
         last = {turn.branch: turn for turn in self.turns}
         return tuple(last[branch] for branch in sorted(last))
 
     def _match(
         self, messages: Sequence[ChatMessage], tools: tuple[Mapping[str, Any], ...]
-    ) -> tuple[Turn | None, int, str]:
+    ) -> tuple[RecordedTurn | None, int, str]:
         """The last turn of the longest recorded conversation that the messages extend, the messages up to and with it,
         and the farthest difference from any. Of equals it is the one with the same ids of calls, and else the latest.
         """
-        best: Turn | None = None
+        best: RecordedTurn | None = None
         best_rank = (0, 0, -1)
         differs_at, where = -1, ""
         open_turns = [(turn, 0, 0) for turn in self._roots if turn.tools == tools]
@@ -252,7 +252,7 @@ class Recorder:
 
     def _boundary(
         self,
-        turn: Turn,
+        turn: RecordedTurn,
         given: Sequence[ChatMessage],
         plain: Sequence[Message],
         tools: Sequence[Mapping[str, Any]],
@@ -293,7 +293,7 @@ def _compare(recorded: Sequence[ChatMessage], given: Sequence[ChatMessage], star
     return -1, ""
 
 
-def _beside(siblings: Sequence[Turn], given: Sequence[ChatMessage]) -> BranchReason | None:
+def _beside(siblings: Sequence[RecordedTurn], given: Sequence[ChatMessage]) -> BranchReason | None:
     """Why messages start a branch beside turns that follow the same one; None where there are none."""
     if not siblings:
         return None

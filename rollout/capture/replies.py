@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from rollout.capture.recorder import Turn
+from rollout.capture.recorder import RecordedTurn
 from rollout.engines.base import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReplyBody:
     """A recorded turn on its way to its client."""
 
     trajectory_id: str
@@ -25,7 +25,7 @@ class Answer:
     model: str
     created: int
     """Seconds since 1970."""
-    turn: Turn
+    turn: RecordedTurn
     context_ids: tuple[int, ...]
     """Ids that the engine got as context."""
     problems: tuple[str, ...]
@@ -65,7 +65,7 @@ class Answer:
         }
 
 
-def completion(answer: Answer) -> dict[str, Any]:
+def completion(answer: ReplyBody) -> dict[str, Any]:
     """The body of an answer that is not streamed."""
     message = answer.turn.message
     said: dict[str, Any] = {"role": "assistant", "content": message.content or None, "refusal": None}
@@ -82,7 +82,7 @@ def completion(answer: Answer) -> dict[str, Any]:
     return body | {"fairbox": answer.fairbox()}
 
 
-def chunks(answer: Answer, *, include_usage: bool) -> Iterator[dict[str, Any]]:
+def chunks(answer: ReplyBody, *, include_usage: bool) -> Iterator[dict[str, Any]]:
     """The same, in the pieces of a stream: role, thoughts, content, each call, the end; then usage where it is asked
     for. The turn was sampled whole, so the pieces are not smaller than these."""
     message = answer.turn.message
@@ -108,7 +108,7 @@ def sse(body: Mapping[str, Any]) -> bytes:
     return b"data: " + json.dumps(body, separators=(",", ":")).encode("ascii") + b"\n\n"
 
 
-def branch_headers(turn: Turn) -> dict[str, str]:
+def branch_headers(turn: RecordedTurn) -> dict[str, str]:
     """The branch for clients that show no fields of other servers."""
     headers = {"x-fairbox-branch": str(turn.branch), "x-fairbox-turn": str(turn.index)}
     if turn.reason is not None:
@@ -116,30 +116,30 @@ def branch_headers(turn: Turn) -> dict[str, str]:
     return headers
 
 
-def _head(answer: Answer, kind: str) -> dict[str, Any]:
+def _head(answer: ReplyBody, kind: str) -> dict[str, Any]:
     return {"id": answer.completion_id, "object": kind, "created": answer.created, "model": answer.model}
 
 
-def _chunk(answer: Answer, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+def _chunk(answer: ReplyBody, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
     return _head(answer, "chat.completion.chunk") | {"choices": [choice]}
 
 
-def _calls(answer: Answer) -> list[dict[str, Any]]:
+def _calls(answer: ReplyBody) -> list[dict[str, Any]]:
     return [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in answer.turn.message.calls
     ]
 
 
-def _logprobs(answer: Answer) -> dict[str, Any] | None:
+def _logprobs(answer: ReplyBody) -> dict[str, Any] | None:
     if not answer.logprobs:
         return None
     logprobs = chain.from_iterable(segment.logprobs or () for segment in answer.turn.sampled)
     return {"content": [_logprob(answer, *each) for each in zip(answer.ids, logprobs, strict=True)], "refusal": None}
 
 
-def _logprob(answer: Answer, token: int, logprob: float) -> dict[str, Any]:
+def _logprob(answer: ReplyBody, token: int, logprob: float) -> dict[str, Any]:
     text = answer.decode((token,))
     return {
         "token": text,

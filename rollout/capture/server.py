@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from fairbox import logs, tracing
 from fairbox.apart import read_apart
 from fairbox.errors import FieldErrors
-from fairbox.http_server import HttpServer
+from fairbox.net.http_server import HttpServer
+from fairbox.net.serving import check_address
 from fairbox.security.tls import ServerTls
-from fairbox.serving import check_address
-from fairbox.tokens import matches
+from fairbox.security.token_file import matches
+from fairbox.telemetry import logs, tracing
 from rollout.capture.errors import ApiError, UnknownTrajectoryError, bad_parameter
 from rollout.capture.messages import shorten
 from rollout.capture.record import record_json
-from rollout.capture.replies import Answer, branch_headers, chunks, completion, sse
+from rollout.capture.replies import ReplyBody, branch_headers, chunks, completion, sse
 from rollout.capture.requests import ChatRequest, parse_body, parse_request
 from rollout.capture.settings import CaptureSettings
 from rollout.engines.base import EngineUnavailable
@@ -135,7 +135,9 @@ class CaptureServer:
         finally:
             self._gateway.end(entry)
 
-    async def _stream(self, request: web.Request, asked: ChatRequest, turn: asyncio.Task[Answer]) -> web.StreamResponse:
+    async def _stream(
+        self, request: web.Request, asked: ChatRequest, turn: asyncio.Task[ReplyBody]
+    ) -> web.StreamResponse:
         """The turn in pieces. The status waits for the turn as long as a client may be kept waiting, so that most
         errors have one; later ones are events."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
@@ -230,7 +232,7 @@ def _json(body: object, status: int = 200, headers: dict[str, str] | None = None
     return web.Response(text=text, status=status, headers=headers, content_type="application/json")
 
 
-def _answer_of(turn: asyncio.Task[Answer]) -> Answer:
+def _answer_of(turn: asyncio.Task[ReplyBody]) -> ReplyBody:
     """Returns a finished turn's answer. Raises ApiError."""
     if turn.cancelled():
         raise ApiError(404, "the trajectory was deleted while its turn was sampled", code="trajectory_not_found")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fairbox.config import check, setting
 from fairbox.errors import ConfigError
 from rollout.tools import FORMATS
-from rollout.tools.formats import AUTO
+from rollout.tools.formats.choice import AUTO
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from fairbox.config import load, setting
 from fairbox.extras import require
 from fairbox.loading import Interrupted, load_apart, until_set
-from fairbox.serving import check_address, run_service
-from fairbox.telemetry import TelemetrySettings, open_telemetry
-from fairbox.tokens import read_token
+from fairbox.net.serving import check_address, run_service
+from fairbox.security.token_file import read_token
+from fairbox.telemetry.program import TelemetrySettings, open_telemetry
 from rollout.capture.settings import CaptureSettings
 from rollout.config import EngineSettings, TokenChoice
 from rollout.engine_choice import open_engine, require_engine

@@ -18,7 +18,7 @@ from rollout.engines.model_store import find_model
 from rollout.tokens.chat import ChatTemplate, ChatTemplateError, Rewrites
 from rollout.tokens.probe import Findings, Severity, probe
 from rollout.tokens.settings import ChatSettings
-from rollout.tools.formats import AUTO, check_format, find_format
+from rollout.tools.formats.choice import AUTO, check_format, find_format
 
 _WHAT = {
     "prompt": "the prompt (system, user) is rendered otherwise when the conversation grows",

@@ -21,7 +21,8 @@ _ELSEWHERE = {
 def main(argv: Sequence[str]) -> int:
     """Entry point; 0 if at least one isolation level works, 1 otherwise."""
     if platform.system() == "Linux":
-        return subprocess.run([sys.executable, "-P", "-m", "executor_service.doctor", *argv], check=False).returncode  # noqa: S603
+        words = [sys.executable, "-P", "-m", "executor_service.machine.doctor", *argv]
+        return subprocess.run(words, check=False).returncode  # noqa: S603 - our own
     if "--json" in argv:
         report = {"works": False, "level": "", "levels": {}, "findings": [_ELSEWHERE], "machine": None}
         print(json.dumps(report))

@@ -22,8 +22,8 @@ from rich.console import Console
 from executor_service import ExecutorClient
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED, ConfigError
 from fairbox.loading import Interrupted, load_apart, until_set
-from fairbox.serving import run_service, until_stopped
-from fairbox.telemetry import open_telemetry
+from fairbox.net.serving import run_service, until_stopped
+from fairbox.telemetry.program import open_telemetry
 from rollout.build import check_prompts, environment_setup, longest_context, open_loop, tool_specs
 from rollout.cli.services import open_services
 from rollout.config import RolloutConfig

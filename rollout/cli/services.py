@@ -11,16 +11,16 @@ import grpc.aio
 from rich.console import Console
 
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
-from fairbox.channels import open_channel
 from fairbox.errors import FairboxError
-from fairbox.grpc_errors import why_unavailable
+from fairbox.net.channels import open_channel
+from fairbox.net.grpc_errors import why_unavailable
 from fairbox.security import client_security
 from rollout.cli.commands import STARTS_SERVICES
 from rollout.config import RolloutConfig
 from rollout.envs.base import Environment, EnvironmentWithWorkspaces
 from rollout.stack import LocalStack, own_python, refuse_foreign_security
-from rollout.tools.executor_settings import ExecutorToolConfig
-from rollout.tools.registry import ToolSpec, common_rate_limit
+from rollout.tools.code.settings import ExecutorToolConfig
+from rollout.tools.registry.registry import ToolSpec, common_rate_limit
 
 if TYPE_CHECKING:
     from executor_service.v1.executor_pb2_grpc import ExecutorServiceAsyncStub

@@ -14,8 +14,8 @@ from rich.console import Console
 from fairbox.errors import EXIT_FAILURE, EXIT_INTERRUPTED
 from fairbox.extras import require
 from fairbox.loading import Interrupted, until_set
-from fairbox.serving import run_service
-from fairbox.telemetry import open_telemetry
+from fairbox.net.serving import run_service
+from fairbox.telemetry.program import open_telemetry
 from rollout.build import environment_setup, tool_specs
 from rollout.cli.rollout import out_folder
 from rollout.cli.services import open_services
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     """Entry point; 0 when the last step was reached, 130 after Ctrl-C."""
     require("training", "engine,train", "torch", "transformers")
     from rollout.training.config import TrainConfig
-    from rollout.training.run import TrainingRun, train
+    from rollout.training.run.run import TrainingRun, train
 
     config, kind, settings = load_run(
         TrainConfig, prefix="TRAIN", prog="fairbox train", description=__doc__ or "", argv=argv

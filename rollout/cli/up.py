@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from fairbox.config import load, setting
 from fairbox.errors import FairboxError
 from fairbox.extras import MissingExtra, require
-from fairbox.ports import free_port
-from fairbox.serving import check_address, run_service, try_port
-from fairbox.telemetry import TelemetrySettings
+from fairbox.net.ports import free_port
+from fairbox.net.serving import check_address, run_service, try_port
+from fairbox.telemetry.program import TelemetrySettings
 from rollout.stack import LocalStack, StackPorts, own_python
 
 LEVELS = ("auto", "namespaces", "landlock")

@@ -10,8 +10,8 @@ from pathlib import Path
 from fairbox.config import load, setting
 from fairbox.errors import ConfigError, FairboxError
 from fairbox.extras import require
-from rollout.viewer.filters import FilterError, parse_filter
-from rollout.viewer.index import DumpFolder
+from rollout.viewer.rows.filters import FilterError, parse_filter
+from rollout.viewer.rows.index import DumpFolder
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Engines sample turns: token ids in; ids, logprobs, finish reason and weight versions out.
 
-Not imported here, because they cost torch, aiohttp or Ray: `rollout.engines.transformers.TransformersEngine`,
-`rollout.engines.sglang.SglangEngine`, `rollout.engines.launch` and `rollout.engines.ray_launch`.
+Not imported here, because they cost torch, aiohttp or Ray: `rollout.engines.local.engine.TransformersEngine`,
+`rollout.engines.sglang.engine.SglangEngine`, `rollout.engines.sglang.launch` and `rollout.ray.servers`.
 """
 
 from rollout.engines.base import (
@@ -15,8 +15,8 @@ from rollout.engines.base import (
     VersionSpan,
 )
 from rollout.engines.model_store import find_model
-from rollout.engines.replicas import ReplicaState, ReplicaView
-from rollout.engines.replicated import ReplicatedEngine
+from rollout.engines.replicas.placement import ReplicaState, ReplicaView
+from rollout.engines.replicas.replicated import ReplicatedEngine
 from rollout.engines.weights import (
     DiskWeights,
     Interrupt,

@@ -19,7 +19,7 @@ import aiohttp
 
 from fairbox.clock import Clock
 from fairbox.errors import FieldError, FieldErrors
-from fairbox.tracing import carried
+from fairbox.telemetry.tracing import carried
 from rollout.engines.base import EngineStatistics, EngineUnavailable
 
 _KEEPALIVE_S = 2.0

@@ -27,7 +27,7 @@ from rollout.loop.task import Task
 from rollout.rewards import Reward, Sample
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.tokenizer import HubTokenizer
-from rollout.tools.formats import check_format, find_format
+from rollout.tools.formats.choice import check_format, find_format
 from rollout.tools.toolbox import Toolbox
 
 _TURN_TIMEOUT_S = 3600.0

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from fairbox.config import check, load, setting
 from fairbox.errors import ConfigError
-from rollout.tools.code_interpreter import CodeInterpreterConfig
+from rollout.tools.code import CodeInterpreterConfig
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from executor_service import ExecutorClient
 from rollout.interop.settings import InterpreterSettings
 from rollout.tools.base import ToolResponse
-from rollout.tools.calls import MalformedCall, ToolCall
-from rollout.tools.code_interpreter import CodeInterpreter
+from rollout.tools.code import CodeInterpreter
+from rollout.tools.formats.calls import MalformedCall, ToolCall
 from rollout.tools.toolbox import Toolbox
 
 T = TypeVar("T", bound=AbstractAsyncContextManager[Any])

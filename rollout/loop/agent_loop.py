@@ -18,8 +18,8 @@ from rollout.loop.run import TrajectoryRun
 from rollout.loop.task import Task
 from rollout.tokens.chat import ChatTemplate
 from rollout.tokens.drift import DriftCounter
-from rollout.tools.calls import ToolCallFormat
-from rollout.tools.marked_calls import HERMES
+from rollout.tools.formats.calls import ToolCallFormat
+from rollout.tools.formats.marked import HERMES
 from rollout.tools.toolbox import Toolbox
 
 

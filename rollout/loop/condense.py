@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fairbox.settings import check, setting
-from rollout.tokens.conversation import Turn
+from rollout.tokens.conversation import MessageTurn
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Condensation:
         check(self, "condense")
 
 
-def condensed(turns: Sequence[Turn], keep_last: int) -> tuple[Turn, ...] | None:
+def condensed(turns: Sequence[MessageTurn], keep_last: int) -> tuple[MessageTurn, ...] | None:
     """The turns with their old answers left out; None where all of them stay.
 
     What the model said stays. An answer that is no longer than the line in its place stays, and with it one that was

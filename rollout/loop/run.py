@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from executor_service import Cause
-from fairbox import tracing
 from fairbox.errors import FieldError, FieldErrors
+from fairbox.telemetry import tracing
 from rollout.cleanup import cancelled_here, to_its_end
 from rollout.engines.base import EngineUnavailable, GenerationRequest, derived_seed
 from rollout.loop.condense import condensed
@@ -29,11 +29,11 @@ from rollout.loop.results import BranchPoint, PhaseTimes, ToolCallRecord, Trajec
 from rollout.loop.state import CallTools, Finish, Generate, RequestState, TrajectoryMachine
 from rollout.loop.task import Task
 from rollout.loop.traces import TrajectoryTrace
-from rollout.tokens.conversation import Turn
+from rollout.tokens.conversation import MessageTurn
 from rollout.tokens.tokenizer import ChatTemplateError, Message
 from rollout.tokens.trajectory import TokenBuilder, Trajectory
 from rollout.tools.base import BranchRefused, InfraError, ToolOutcome, ToolResponse
-from rollout.tools.calls import MalformedCall, ToolCall
+from rollout.tools.formats.calls import MalformedCall, ToolCall
 
 if TYPE_CHECKING:
     from rollout.loop.agent_loop import AgentLoop
@@ -45,7 +45,7 @@ _LOG = logging.getLogger("fairbox.rollout")
 class _Part:
     """Beginning of a part of a trajectory: a conversation, as text and as ids."""
 
-    turns: tuple[Turn, ...]
+    turns: tuple[MessageTurn, ...]
     text: str
     ids: tuple[int, ...]
 
@@ -66,7 +66,7 @@ class TrajectoryRun:
         self._builder = TokenBuilder(loop.chat.encode(self._opening))
         self._earlier: list[Trajectory] = []
         """Parts that are closed."""
-        self._turns: list[Turn] = []
+        self._turns: list[MessageTurn] = []
         """Turns after the prompt's messages, as the present part's prompt and its turns show them."""
         self._machine = TrajectoryMachine(
             loop.limits, prompt_tokens=len(self._builder), max_model_tokens=loop.engine.max_model_tokens
@@ -305,7 +305,7 @@ class TrajectoryRun:
         self._turn_records[-1] = replace(self._turn_records[-1], answered_s=self._elapsed())
         refs = [call.ref for call in self._calls]
         between = chat.between_turns(texts, ended=self._ended, refs=refs)
-        self._turns.append(Turn(str(self._messages[-1]["content"]), tuple(texts), tuple(refs)))
+        self._turns.append(MessageTurn(str(self._messages[-1]["content"]), tuple(texts), tuple(refs)))
         final = any(response.final for response in responses)
         part = None if final else self._next_part(len(self._builder) + len(between))
         following = self._machine.answered(

@@ -15,8 +15,8 @@ from dataclasses import replace
 from opentelemetry.trace import StatusCode
 
 from executor_service import Cause
-from fairbox import logs, tracing
 from fairbox.clock import Clock
+from fairbox.telemetry import logs, tracing
 from rollout.cleanup import cancelled_here
 from rollout.loop.groups import RetryBudget
 from rollout.loop.results import TrajectoryResult

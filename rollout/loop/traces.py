@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from opentelemetry.trace import INVALID_SPAN, Span, StatusCode
 
 from executor_service import Cause
-from fairbox import logs, tracing
+from fairbox.telemetry import logs, tracing
 from rollout.loop.limits import StopReason
 from rollout.loop.state import RequestState
 

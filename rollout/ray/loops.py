@@ -39,7 +39,7 @@ LoopFactory = Callable[[], AbstractAsyncContextManager[AgentLoop]]
 
 
 @dataclass(frozen=True, slots=True)
-class LoopFacts:
+class LoopInfo:
     """Facts about a loop that its owner needs."""
 
     model_name: str
@@ -57,10 +57,10 @@ class RolloutActor:
         self._serving: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
 
-    async def facts(self) -> LoopFacts:
+    async def facts(self) -> LoopInfo:
         """Facts about its loop. Raises the error that kept the loop from opening; a further call tries again."""
         loop = await self._loop()
-        return LoopFacts(loop.engine.model_name, loop.engine.max_model_tokens, loop.tools.schemas)
+        return LoopInfo(loop.engine.model_name, loop.engine.max_model_tokens, loop.tools.schemas)
 
     async def run(self, task: Task, index: int, seed: int | None, attempt: int) -> TrajectoryResult:
         """Plays one trajectory, as `AgentLoop.run` does."""
@@ -158,7 +158,7 @@ class RayLoops:
         self._sampling = sampling
         self._workers: list[_Worker] = []
         self._watching: list[asyncio.Task[None]] = []
-        self._facts: LoopFacts | None = None
+        self._facts: LoopInfo | None = None
         self._lost = 0
         self._why = ""
         """Reason that the last lost worker was lost."""
@@ -201,7 +201,7 @@ class RayLoops:
         ends = (_end(worker.actor) for worker in self._workers)
         await asyncio.shield(asyncio.gather(*self._watching, *ends, return_exceptions=True))
 
-    async def facts(self) -> LoopFacts:
+    async def facts(self) -> LoopInfo:
         """Facts about a worker's loop. Waits for the first worker; raises FairboxError if none gets ready."""
         while self._facts is None:
             if self._hopeless:
@@ -312,7 +312,7 @@ class RayLoops:
         )
 
 
-async def _facts_of(actor: Any) -> LoopFacts:
+async def _facts_of(actor: Any) -> LoopInfo:
     """Facts about a worker's loop, once it is open. Raises RayError if it can't be opened, or if Ray has given the
     worker up."""
     from ray.exceptions import ActorUnavailableError, RayTaskError
@@ -320,7 +320,7 @@ async def _facts_of(actor: Any) -> LoopFacts:
     failed = 0
     while True:
         try:
-            facts: LoopFacts = await actor.facts.remote()
+            facts: LoopInfo = await actor.facts.remote()
         except ActorUnavailableError:
             pass  # it died, and is started again
         except RayTaskError:

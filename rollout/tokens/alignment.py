@@ -29,7 +29,7 @@ class PieceKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RenderedPiece:
     """A stretch of a conversation's text. A turn whose text is None may be anything."""
 
     kind: PieceKind
@@ -49,7 +49,7 @@ class Difference:
     """The rendering around it."""
 
 
-def align(pieces: Sequence[Piece], whole: str) -> list[Difference]:
+def align(pieces: Sequence[RenderedPiece], whole: str) -> list[Difference]:
     """Every piece that `whole` has otherwise, at most one boundary; empty when it is their concatenation."""
     differences: list[Difference] = []
     position: int | None = 0  # None: somewhere after a prompt that is not as it was

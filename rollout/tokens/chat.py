@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from rollout.tokens.alignment import PieceKind
-from rollout.tokens.conversation import CallRef, Conversation, Turn, opened_thinking
+from rollout.tokens.conversation import CallRef, Conversation, MessageTurn, opened_thinking
 from rollout.tokens.probe import Findings, Severity, probe
 from rollout.tokens.tokenizer import ChatTemplateError, Message, Tokenizer
 
@@ -178,16 +178,16 @@ class ChatTemplate:
         """Ids of a text, special tokens recognised."""
         return self._tokenizer.encode(text)
 
-    def turns_of(self, messages: Sequence[Message]) -> list[Turn]:
+    def turns_of(self, messages: Sequence[Message]) -> list[MessageTurn]:
         """The answered turns in the messages after a prompt: those of the assistant with the tools' answers."""
-        turns: list[Turn] = []
+        turns: list[MessageTurn] = []
         for message in messages:
             if message["role"] == "assistant":
-                turns.append(Turn(message["content"], ()))
+                turns.append(MessageTurn(message["content"], ()))
             elif turns:
                 ref = CallRef(message.get("name", ""), message.get("tool_call_id"))
                 last = turns[-1]
-                turns[-1] = Turn(last.text, (*last.answers, message["content"]), (*last.refs, ref))
+                turns[-1] = MessageTurn(last.text, (*last.answers, message["content"]), (*last.refs, ref))
         return [turn for turn in turns if turn.answers]
 
 

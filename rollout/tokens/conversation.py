@@ -61,7 +61,7 @@ class CallRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class MessageTurn:
     """A sampled turn, without its end, and the answers that followed it. `refs` has one for each answer, or none."""
 
     text: str
@@ -110,10 +110,12 @@ class Conversation:
 
     def between(self, answers: Sequence[str], refs: Sequence[CallRef] = ()) -> str:
         """The text from the end of a turn to the beginning of the next one."""
-        turn = Turn(_SENTINEL, tuple(answers), tuple(refs))
+        turn = MessageTurn(_SENTINEL, tuple(answers), tuple(refs))
         return self._after_turn(self.whole(self.start, self._probe_tools, (turn,)))
 
-    def whole(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], turns: Sequence[Turn]) -> str:
+    def whole(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], turns: Sequence[MessageTurn]
+    ) -> str:
         """The text of a prompt and turns, up to where the next turn begins."""
         if tools and not self.has_tools:
             messages, tools = _with_hermes_tools(messages, tools), ()
@@ -144,7 +146,7 @@ class Conversation:
             return self._tool_message(text, ref, index)
         return {"role": "tool", "content": text}
 
-    def _messages(self, turn: Turn, before: str) -> list[Mapping[str, Any]]:
+    def _messages(self, turn: MessageTurn, before: str) -> list[Mapping[str, Any]]:
         refs = turn.refs or (CallRef(),) * len(turn.answers)
         answered = enumerate(zip(turn.answers, refs, strict=True))
         answers = [self._tool_message(text, ref, index) for index, (text, ref) in answered]
@@ -165,7 +167,7 @@ class Conversation:
         """The special token after a turn; where calls are given as data, the last one of a turn that ends with them."""
         special = self._tokenizer.special_tokens
         if self.style.calls:
-            turn = self._messages(Turn(_SENTINEL, ("42",)), "")[0]
+            turn = self._messages(MessageTurn(_SENTINEL, ("42",)), "")[0]
             whole = self._tokenizer.render([*self.start, turn], self._probe_tools, generate=False)
             after = _after_sentinel(whole)
             found = max(((after.rfind(text) + len(text), text) for text in special if text in after), default=(0, ""))
@@ -173,7 +175,7 @@ class Conversation:
                 raise _no_end(after[-20:])
             return found[1]
         whole = self._tokenizer.render(
-            [*self.start, *self._messages(Turn(_SENTINEL, ("42",)), "")], self._probe_tools, generate=True
+            [*self.start, *self._messages(MessageTurn(_SENTINEL, ("42",)), "")], self._probe_tools, generate=True
         )
         after = _after_sentinel(whole)
         starts = [text for text in special if after.startswith(text)]

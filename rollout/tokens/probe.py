@@ -14,8 +14,16 @@ from enum import IntEnum
 from functools import partial
 from typing import Any
 
-from rollout.tokens.alignment import Difference, Piece, PieceKind, align
-from rollout.tokens.conversation import PROBE_NAME, PROBE_TOOL, CallRef, Conversation, Turn, TurnStyle, opened_thinking
+from rollout.tokens.alignment import Difference, PieceKind, RenderedPiece, align
+from rollout.tokens.conversation import (
+    PROBE_NAME,
+    PROBE_TOOL,
+    CallRef,
+    Conversation,
+    MessageTurn,
+    TurnStyle,
+    opened_thinking,
+)
 from rollout.tokens.tokenizer import ChatTemplateError, Message, Tokenizer
 
 _CALL = '<tool_call>\n{"name": "probe", "arguments": {"code": "print(1)"}}\n</tool_call>'
@@ -109,16 +117,16 @@ def probe(tokenizer: Tokenizer) -> Findings:
     return best
 
 
-def pieces_of(conversation: Conversation, prompt: str, turns: Sequence[Turn]) -> list[Piece]:
+def pieces_of(conversation: Conversation, prompt: str, turns: Sequence[MessageTurn]) -> list[RenderedPiece]:
     """The pieces of a trajectory as text. Thinking that the template opens belongs to the turn."""
     opened = opened_thinking(prompt)
-    pieces = [Piece(PieceKind.PROMPT, prompt.removesuffix(opened))]
+    pieces = [RenderedPiece(PieceKind.PROMPT, prompt.removesuffix(opened))]
     for turn in turns:
-        pieces.append(Piece(PieceKind.TURN, None if conversation.style.calls else opened + turn.text))
+        pieces.append(RenderedPiece(PieceKind.TURN, None if conversation.style.calls else opened + turn.text))
         between = conversation.between(turn.answers, turn.refs)
         opened = opened_thinking(between)
-        pieces.append(Piece(PieceKind.BETWEEN, between.removesuffix(opened)))
-    return [*pieces, Piece(PieceKind.TURN, opened)]
+        pieces.append(RenderedPiece(PieceKind.BETWEEN, between.removesuffix(opened)))
+    return [*pieces, RenderedPiece(PieceKind.TURN, opened)]
 
 
 def _candidates(tokenizer: Tokenizer) -> Iterator[tuple[ThinkingForm, Callable[[], Conversation], bool]]:
@@ -147,14 +155,14 @@ def _grown(tokenizer: Tokenizer, conversation: Conversation, form: ThinkingForm)
     """Grows the conversation to its full length, and keeps the first difference of each kind."""
     tools = [PROBE_TOOL] if conversation.has_tools else []
     prompt = conversation.prompt(conversation.start, tools)
-    turns: list[Turn] = []
+    turns: list[MessageTurn] = []
     opened = opened_thinking(prompt)
     differences: dict[PieceKind, tuple[Difference, int]] = {}
     tokens: str | None = None
     for number, (said, answers) in enumerate(zip(_SAID, _ANSWERS, strict=True)):
         thinks = form.always or number % 2 == 1
         text = form.text.format(said=said) if thinks else said
-        turns.append(Turn(text.removeprefix(opened), answers, tuple(CallRef("probe") for _ in answers)))
+        turns.append(MessageTurn(text.removeprefix(opened), answers, tuple(CallRef("probe") for _ in answers)))
         between = conversation.between(answers, turns[-1].refs)
         opened = opened_thinking(between)
         whole = conversation.whole(conversation.start, tools, turns)
@@ -166,8 +174,11 @@ def _grown(tokenizer: Tokenizer, conversation: Conversation, form: ThinkingForm)
 
 
 def _known(
-    conversation: Conversation, pieces: list[Piece], tools: Sequence[Mapping[str, Any]], turns: Sequence[Turn]
-) -> list[Piece]:
+    conversation: Conversation,
+    pieces: list[RenderedPiece],
+    tools: Sequence[Mapping[str, Any]],
+    turns: Sequence[MessageTurn],
+) -> list[RenderedPiece]:
     """Gives turns whose text is the template's own the text that they had when they were the last one."""
     if not conversation.style.calls:
         return pieces
@@ -180,7 +191,7 @@ def _known(
         end = whole.find(after, begin)
         if end < 0:
             return known
-        known[2 * number + 1] = Piece(PieceKind.TURN, whole[begin:end])
+        known[2 * number + 1] = RenderedPiece(PieceKind.TURN, whole[begin:end])
     return known
 
 

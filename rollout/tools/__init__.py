@@ -1,6 +1,6 @@
 """Tools that a model can call, and the formats of its calls.
 
-The code interpreter is `rollout.tools.code_interpreter.CodeInterpreter`; it is not imported here, as it costs gRPC.
+Tools that run code are in `rollout.tools.code`, which is not imported here, as it costs gRPC.
 """
 
 from rollout.tools.base import (
@@ -11,9 +11,9 @@ from rollout.tools.base import (
     ToolOutcome,
     ToolResponse,
 )
-from rollout.tools.calls import MalformedCall, ToolCall, ToolCallFormat
-from rollout.tools.formats import FORMATS, check_format, find_format
-from rollout.tools.marked_calls import parse_tool_calls
+from rollout.tools.formats.calls import MalformedCall, ToolCall, ToolCallFormat
+from rollout.tools.formats.choice import FORMATS, check_format, find_format
+from rollout.tools.formats.marked import parse_tool_calls
 from rollout.tools.schema import ParameterSchema, ToolSchema
 from rollout.tools.statistics import ToolStatistics
 from rollout.tools.toolbox import Toolbox

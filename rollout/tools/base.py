@@ -18,7 +18,7 @@ from fairbox.errors import FairboxError
 from rollout.tools.schema import ToolSchema
 
 if TYPE_CHECKING:
-    from rollout.tools.code_client import ToolServices
+    from rollout.tools.code.client import ToolServices
 
 
 class InfraError(FairboxError):

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairbox import tracing
 from fairbox.clock import Clock, MonotonicClock
 from fairbox.errors import ConfigError
+from fairbox.telemetry import tracing
 from rollout.cleanup import to_its_end
 from rollout.tools.base import InfraError, Tool, ToolOutcome, ToolResponse
-from rollout.tools.calls import MalformedCall, ToolCall
+from rollout.tools.formats.calls import MalformedCall, ToolCall
 from rollout.tools.statistics import CallBoard, ToolStatistics
 from rollout.tools.text import cut_text
 

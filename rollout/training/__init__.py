@@ -1,8 +1,8 @@
 """Training on rollouts: advantages and losses as pure functions of tensors, and the model. Importing it costs torch."""
 
-from rollout.training.advantages import ESTIMATORS, Advantages, AdvantageSettings, Outcomes, estimate_advantages
-from rollout.training.aggregation import AGGREGATIONS, token_weights
-from rollout.training.objective import (
+from rollout.training.algo.advantages import ESTIMATORS, Advantages, AdvantageSettings, Outcomes, estimate_advantages
+from rollout.training.algo.aggregation import AGGREGATIONS, token_weights
+from rollout.training.algo.objective import (
     CorrectionSettings,
     Objective,
     ObjectiveInputs,
@@ -12,8 +12,14 @@ from rollout.training.objective import (
     objective,
     value_losses,
 )
-from rollout.training.policy import Policy, PolicySettings, TokenValues
-from rollout.training.policy_losses import POLICY_LOSSES, PolicyInputs, PolicyLossSettings, TokenLosses, policy_loss
+from rollout.training.algo.policy_losses import (
+    POLICY_LOSSES,
+    PolicyInputs,
+    PolicyLossSettings,
+    TokenLosses,
+    policy_loss,
+)
+from rollout.training.learner.policy import Policy, PolicySettings, TokenValues
 
 __all__ = [
     "AGGREGATIONS",

@@ -11,11 +11,11 @@ from typing import Any
 from fairbox.config import setting
 from fairbox.errors import ConfigError
 from rollout.config import RolloutConfig, SamplingSettings
-from rollout.training.advantages import AdvantageSettings
-from rollout.training.learner import LearnerSettings
-from rollout.training.objective import ObjectiveSettings
-from rollout.training.policy import PolicySettings
-from rollout.training.update import UpdateSettings
+from rollout.training.algo.advantages import AdvantageSettings
+from rollout.training.algo.objective import ObjectiveSettings
+from rollout.training.learner.learner import LearnerSettings
+from rollout.training.learner.policy import PolicySettings
+from rollout.training.learner.update import UpdateSettings
 
 _GROUPED = ("grpo", "rloo")
 _ENGINES = ("transformers", "sglang")

@@ -15,12 +15,12 @@ from textual import work
 from textual.app import App
 from textual.binding import Binding, BindingType
 
-from rollout.viewer.columns import DIM, PROBLEM, number_text
-from rollout.viewer.facts import FIELDS, RowFacts, extra_names, row_columns
-from rollout.viewer.filters import FilterError, RowView, parse_filter
-from rollout.viewer.groups import scores_of
-from rollout.viewer.index import StepFile, step_order
-from rollout.viewer.lookup import parse_query
+from rollout.viewer.rows.columns import DIM, PROBLEM, number_text
+from rollout.viewer.rows.filters import FilterError, RowView, parse_filter
+from rollout.viewer.rows.groups import scores_of
+from rollout.viewer.rows.index import StepFile, step_order
+from rollout.viewer.rows.lookup import parse_query
+from rollout.viewer.rows.summary import FIELDS, RowSummary, extra_names, row_columns
 from rollout.viewer.screens.base import PromptScreen, Session, ViewerScreen
 from rollout.viewer.screens.lists import CompareScreen, GroupsScreen, SearchScreen, StepsScreen
 
@@ -214,7 +214,7 @@ class RowsScreen(ViewerScreen):
         self.status_line("  ".join(filter(None, parts)))
 
 
-def _style_of(row: RowFacts) -> str:
+def _style_of(row: RowSummary) -> str:
     return PROBLEM if row.problem else DIM if row.masked else ""
 
 

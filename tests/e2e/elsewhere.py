@@ -81,8 +81,8 @@ async def use(executor: str, limiter: str) -> None:
     from executor_service import ExecutorClient
     from limiter import LimiterClient
     from rollout.tools import ToolOutcome
-    from rollout.tools.bash import BashConfig, BashTool
-    from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+    from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
+    from rollout.tools.code.bash import BashConfig, BashTool
 
     async with ExecutorClient(executor) as client, LimiterClient(limiter) as admission:
         async with admission.lease("code") as lease:

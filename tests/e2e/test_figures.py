@@ -15,8 +15,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from executor_service import ExecutorClient, ExecutorError, Limits
-from fairbox.ports import free_port
-from fairbox.telemetry import TelemetrySettings, open_traces
+from fairbox.net.ports import free_port
+from fairbox.telemetry.program import TelemetrySettings, open_traces
 from limiter import LimiterClient
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.config import RolloutConfig
@@ -30,7 +30,7 @@ from rollout.stack import LocalStack
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
-from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 from tests.otlp_collector import collecting
 
 if TYPE_CHECKING:

@@ -27,10 +27,10 @@ async def test_lines_about_a_run_say_whose_and_hold_no_code(tmp_path: Path) -> N
             program = executor.execute(code, args=[marker], request_id="the-run", tenant="somebody")
             lost = asyncio.create_task(program)
             await asyncio.to_thread(wait_for, lambda: processes_with(marker))
-            (template,) = processes_with(marker)
-            while parent(template) != process.pid:
-                template = parent(template)
-            os.kill(template, signal.SIGKILL)  # the sandbox is lost: our failure, and logged
+            (zygote,) = processes_with(marker)
+            while parent(zygote) != process.pid:
+                zygote = parent(zygote)
+            os.kill(zygote, signal.SIGKILL)  # the sandbox is lost: our failure, and logged
             assert (await lost).cause is Cause.INFRA
             await asyncio.to_thread(wait_for, lambda: "has died" in log.read_text())
     finally:

@@ -17,10 +17,10 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import use_span
 
 from executor_service import ExecutorClient, InvalidRequest
-from fairbox import tracing
-from fairbox.otel import TrajectoryRatio
-from fairbox.ports import free_port
-from fairbox.telemetry import TelemetrySettings, open_traces
+from fairbox.net.ports import free_port
+from fairbox.telemetry import tracing
+from fairbox.telemetry.otel import TrajectoryRatio
+from fairbox.telemetry.program import TelemetrySettings, open_traces
 from limiter import LimiterClient
 from rollout.engines import SamplingParams, find_model
 from rollout.loop import AgentLoop, Limits, Task
@@ -28,7 +28,7 @@ from rollout.stack import LocalStack
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox
-from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 from tests.otlp_collector import Collector, SeenSpan, collecting
 
 ROOT = Path(__file__).parents[2]

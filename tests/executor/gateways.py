@@ -9,7 +9,7 @@ from typing import Any
 
 import requests
 
-from fairbox.ports import free_port
+from fairbox.net.ports import free_port
 from tests.executor.servers import Server, running
 
 ANSWER_WITHIN_S = 100.0

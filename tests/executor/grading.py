@@ -7,16 +7,16 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
-from executor_service.grading.apart import Answer
-from executor_service.grading.rules import Finding
+from executor_service.grading.apart import ComparedAnswer
+from executor_service.grading.rules import Judgement
 from executor_service.grading.validation import validate_verify
+from executor_service.guest.serve.values import encode
 from executor_service.model import ExecutionResult, Limits
-from executor_service.sandbox.inside.values import encode
-from executor_service.server.leases import NoLimiter
-from executor_service.server.verify_cases import CheckWork, FunctionWork, Grader
-from executor_service.server.work import Attempt
+from executor_service.runs.backends import Execution
+from executor_service.runs.leases import NoLimiter
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.validation import LimitPolicy
+from executor_service.verification.cases import CheckBackend, FunctionBackend, Grader
+from executor_service.wire.validation import LimitPolicy
 from fairbox.clock import MonotonicClock
 from tests.executor.workers import Workers
 
@@ -33,19 +33,19 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.workers = Workers(folder)
         self.grader = Grader(cast("Any", self.workers), MonotonicClock(), {}, lambda _: "python-base")
-        self.tests: list[tuple[str, Finding]] = []
+        self.tests: list[tuple[str, Judgement]] = []
 
-    async def grade(self, message: pb.VerifyCodeRequest) -> tuple[Finding, ExecutionResult]:
+    async def grade(self, message: pb.VerifyCodeRequest) -> tuple[Judgement, ExecutionResult]:
         request = validate_verify(message, installed={"python"}, policy=POLICY)
         work: Any
         if message.style == pb.VERIFY_STYLE_FUNCTION:
-            work = FunctionWork(self.grader, request, request.cases[0])  # type: ignore[arg-type]
+            work = FunctionBackend(self.grader, request, request.cases[0])  # type: ignore[arg-type]
         else:
-            work = CheckWork(self.grader, request, request.cases[0])  # type: ignore[arg-type]
+            work = CheckBackend(self.grader, request, request.cases[0])  # type: ignore[arg-type]
         async with NoLimiter().claim(None, run_id="1", tenant="") as claim:
-            result = await work.perform(Attempt(request.program, next(_NUMBERS), claim, 0.0))
+            result = await work.perform(Execution(request.program, next(_NUMBERS), claim, 0.0))
         self.tests = getattr(work, "tests", [])
-        answer: Answer | None = getattr(work, "answer", None)
+        answer: ComparedAnswer | None = getattr(work, "answer", None)
         finding = answer.judge() if answer else work.finding
         assert finding is not None
         assert not self.workers.alive()

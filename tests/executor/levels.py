@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from executor_service.sandbox.inside import landlock
+from executor_service.guest.walls import landlock
 from tests.executor.servers import MODULE, ROOT, Server, running
 from tests.machines.places import NOBODY, Place, folder, places
 
@@ -94,7 +94,7 @@ ENV = {"PYTHONPATH": f"{HOME}:{_LIBRARIES}", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 _GOING_BY = """
-from executor_service.sandbox.inside import landlock
+from executor_service.guest.walls import landlock
 landlock.go_by({version})
 from executor_service.__main__ import main
 main()

@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
-from fairbox.ports import free_port
+from fairbox.net.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 SLOWNESS = float(os.environ.get("FAIRBOX_TEST_SLOWNESS", "1"))
@@ -150,7 +150,7 @@ def children(pid: int) -> list[int]:
 
 
 def idle(server: Server) -> bool:
-    """Whether nothing runs and nothing but templates, inits and workers that wait is there."""
+    """Whether nothing runs and nothing but zygotes, inits and workers that wait is there."""
     status = server.status()
     loaded = sum(1 for profile in status.profiles if profile.ready)
     return status.running == 0 and len(children(server.pid)) == 2 * loaded + 2 * sum(p.ready for p in status.profiles)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from executor_service.sandbox.inside import ahead
+from executor_service.guest.warm import prefault
 
 PAGES = 256
 FEW = 32
@@ -27,7 +27,7 @@ def memory() -> mmap.mmap:
 
 @pytest.fixture
 def learned(memory: mmap.mmap) -> int:
-    count = ahead.learn(lambda: write(memory))
+    count = prefault.learn(lambda: write(memory))
     if not count:
         pytest.skip("this kernel can't copy pages ahead: process_madvise(PIDFD_SELF, MADV_POPULATE_WRITE), pagemap")
     return count
@@ -68,17 +68,17 @@ def faults_of(memory: mmap.mmap, before: Callable[[], object]) -> int:
 def test_what_is_learned_is_copied_at_once(memory: mmap.mmap, learned: int) -> None:
     assert learned >= PAGES
     assert faults_of(memory, lambda: None) >= PAGES
-    assert faults_of(memory, ahead.copy) <= FEW
+    assert faults_of(memory, prefault.copy) <= FEW
 
 
 def test_learning_leaves_nothing_and_copying_changes_nothing(memory: mmap.mmap, learned: int) -> None:
     assert learned
     assert set(memory[:]) == {ord("x")}
-    assert in_a_child(lambda: ahead.copy() and int(set(memory[:]) == {ord("x")})) == 1
+    assert in_a_child(lambda: prefault.copy() and int(set(memory[:]) == {ord("x")})) == 1
 
 
 def test_a_page_that_nobody_writes_to_is_left_alone(memory: mmap.mmap) -> None:
-    count = ahead.learn(lambda: memory[0])
+    count = prefault.learn(lambda: memory[0])
     assert count < PAGES
 
 
@@ -89,8 +89,8 @@ def test_of_several_programs_it_is_what_all_of_them_write_to(memory: mmap.mmap, 
         for i in range(0, len(memory) // 2, mmap.PAGESIZE):
             memory[i] = ord("z")
 
-    assert PAGES // 2 <= ahead.learn(half, lambda: write(memory)) < PAGES
-    assert PAGES // 2 <= faults_of(memory, ahead.copy) < PAGES
+    assert PAGES // 2 <= prefault.learn(half, lambda: write(memory)) < PAGES
+    assert PAGES // 2 <= faults_of(memory, prefault.copy) < PAGES
 
 
 def test_memory_that_only_the_child_has_is_not_learned(memory: mmap.mmap, learned: int) -> None:
@@ -103,5 +103,5 @@ def test_memory_that_only_the_child_has_is_not_learned(memory: mmap.mmap, learne
         kept[0][0] = kept[0][len(kept[0]) // 2] = 1
         write(memory)
 
-    assert ahead.learn(program, program) >= PAGES
-    assert faults_of(memory, ahead.copy) <= FEW
+    assert prefault.learn(program, program) >= PAGES
+    assert faults_of(memory, prefault.copy) <= FEW

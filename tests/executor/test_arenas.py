@@ -1,4 +1,4 @@
-"""Where the objects of a template lie, in an interpreter of its own."""
+"""Where the objects of a zygote lie, in an interpreter of its own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from executor_service.sandbox.inside import arenas
+from executor_service.guest.warm import arenas
 
 _CODE = """
 import gc, sys
-from executor_service.sandbox.inside.arenas import gathered
+from executor_service.guest.warm.arenas import gathered
 
 def heap():
     lines = [line.split() for line in open("/proc/self/maps") if line.rstrip().endswith("[heap]")]
@@ -40,12 +40,12 @@ print("whole")
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="elsewhere nothing is gathered")
-def test_objects_of_a_template_lie_together_and_others_do_not() -> None:
+def test_objects_of_a_zygote_lie_together_and_others_do_not() -> None:
     done = subprocess.run([sys.executable, "-c", _CODE], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.returncode) == ("True True\nwhole\n", 0), done.stderr
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("executor_service.sandbox.inside.arenas.ctypes.CDLL", lambda _: object())
+    monkeypatch.setattr("executor_service.guest.warm.arenas.ctypes.CDLL", lambda _: object())
     with arenas.gathered():
         assert [[i] for i in range(100_000)][-1] == [99_999]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor_service.balance import FIRST_PAUSE_S, FRESH_S, LAST_PAUSE_S, Balance, Load, preferred
+from executor_service.client.balance import FIRST_PAUSE_S, FRESH_S, LAST_PAUSE_S, Balance, Load, preferred
 
 
 def balance(*addresses: str, seed: int = 1) -> Balance:

@@ -13,7 +13,7 @@ from typing import get_type_hints
 import pytest
 
 from executor_service import Executor, ExecutorUnavailable, FunctionCase, InputFile, InvalidRequest, Limits, Outcome
-from executor_service.blocking import LimitWords
+from executor_service.client.blocking import LimitWords
 from tests.executor.servers import ROOT, Server, wait_for
 from tests.pages import examples
 

@@ -10,16 +10,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from executor_service import app
 from executor_service.cleanup import leave
 from executor_service.config import ExecutorConfig
 from executor_service.model import ExecutionResult, RunRequest
-from executor_service.server import app
-from executor_service.server.leases import NoLimiter
-from executor_service.server.runs import Draining, Runs
-from executor_service.server.sessions import Sessions
-from executor_service.server.workspace_calls import WorkspaceCalls
-from executor_service.server.workspaces import open_workspaces
-from executor_service.session_validation import SessionRequest
+from executor_service.rpc.workspaces import WorkspaceCalls
+from executor_service.runs.leases import NoLimiter
+from executor_service.runs.queue import Draining, ExecutionQueue
+from executor_service.sessions.sessions import Sessions
+from executor_service.wire.sessions import SessionRequest
+from executor_service.workspaces.table import open_workspaces
 from fairbox.clock import MonotonicClock
 from tests.executor.servers import GROUPS, processes_with, wait_for
 
@@ -37,7 +37,7 @@ class OopsError(Exception):
 
 
 @contextlib.asynccontextmanager
-async def parts() -> AsyncIterator[tuple[Runs, Sessions]]:
+async def parts() -> AsyncIterator[tuple[ExecutionQueue, Sessions]]:
     """Those of a server, entered one in the other as it does: workspaces, boxes, sessions, runs, verifications."""
     clock = MonotonicClock()
     async with contextlib.AsyncExitStack() as stack:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from executor_service.app import open_boxes
 from executor_service.config import ExecutorConfig
+from executor_service.guest.walls import landlock
 from executor_service.model import InputFile
-from executor_service.sandbox.boxes import Boxes
-from executor_service.sandbox.inside import landlock
+from executor_service.sandbox.pool import SandboxPool
 from executor_service.sandbox.report import Mode, Plan, Report
-from executor_service.server.app import open_boxes
 from fairbox.clock import MonotonicClock
 from tests.executor.levels import PYTHON
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(not landlock.abi(), reason="this kernel has no L
 
 
 @pytest.fixture
-async def boxes(tmp_path: Path) -> AsyncIterator[Boxes]:
+async def boxes(tmp_path: Path) -> AsyncIterator[SandboxPool]:
     async with open_boxes(CONFIG, MonotonicClock(), str(tmp_path)) as (_, opened, _):
         yield opened
 
@@ -42,7 +42,7 @@ def plan(code: str) -> Plan:
     return Plan(("main.py",), {}, CONFIG.policy().defaults, PROFILE, Mode.MAIN, files)
 
 
-async def run(boxes: Boxes, code: str) -> Report:
+async def run(boxes: SandboxPool, code: str) -> Report:
     async with boxes.take(plan(code)) as sandbox:
         return await sandbox.run()
 
@@ -53,7 +53,7 @@ async def until(what: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_box_that_is_to_end_is_given_to_nobody(boxes: Boxes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_box_that_is_to_end_is_given_to_nobody(boxes: SandboxPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its init may be busy with the end of a use, and ready for the next, before it learns of it."""
     await until(lambda: boxes.statistics()[PROFILE].ready == 2)
     late: list[tuple[int, int]] = []
@@ -74,7 +74,7 @@ async def test_a_box_that_is_to_end_is_given_to_nobody(boxes: Boxes, monkeypatch
 
 
 async def test_a_box_that_is_ready_already_is_given_to_nobody_either(
-    boxes: Boxes, monkeypatch: pytest.MonkeyPatch
+    boxes: SandboxPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await until(lambda: boxes.statistics()[PROFILE].ready == 2)
     late: list[tuple[int, int]] = []
@@ -92,7 +92,7 @@ async def test_a_box_that_is_ready_already_is_given_to_nobody_either(
     await until(lambda: (boxes.statistics()[PROFILE].pending, boxes.statistics()[PROFILE].ready) == (0, 3))
 
 
-async def test_the_death_of_an_init_is_said(boxes: Boxes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_death_of_an_init_is_said(boxes: SandboxPool, caplog: pytest.LogCaptureFixture) -> None:
     await until(lambda: boxes.statistics()[PROFILE].ready == 2)
     async with boxes.take(plan("print(1)")) as sandbox:
         signal.pidfd_send_signal(sandbox._box._init, signal.SIGKILL)

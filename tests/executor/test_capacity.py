@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from executor_service import ExecutorClient, Outcome
+from executor_service.app import open_boxes
 from executor_service.config import ExecutorConfig
+from executor_service.machine.capacity import fitted
 from executor_service.sandbox.report import SandboxFailure
-from executor_service.server.app import open_boxes
-from executor_service.server.capacity import fitted
 from fairbox.clock import MonotonicClock
 from tests.executor.servers import running
 from tests.executor.test_boxes import CONFIG, PROFILE, plan, until
@@ -50,7 +50,7 @@ def test_a_server_without_sessions_has_all_for_programs(monkeypatch: pytest.Monk
     assert (few.max_concurrent, few.max_sessions) == (1, 0)
 
 
-async def test_a_burst_waits_until_the_template_takes_its_requests() -> None:
+async def test_a_burst_waits_until_the_zygote_takes_its_requests() -> None:
     burst = 150  # a socket holds some sixty
     with running(f"max_concurrent={burst}") as server:
         async with ExecutorClient(server.target) as client:

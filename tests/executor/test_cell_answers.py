@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from executor_service.core.cells import CellAnswer, judge_cell, read_answer
+from executor_service.guest.protocol.wire import MAX_TABLE
+from executor_service.guest.serve.display import MAX_DISPLAYS
 from executor_service.model import Cause, FileStatus, Limits, Outcome
-from executor_service.sandbox.inside.display import MAX_DISPLAYS
-from executor_service.sandbox.inside.wire import MAX_TABLE
+from executor_service.sessions.cells import CellAnswer, judge_cell, read_answer
 
 GOOD: dict[str, Any] = {
     "type": "done",

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from executor_service.guest.protocol import wire
 from executor_service.sandbox.channel import Channel
-from executor_service.sandbox.inside import wire
 
 SOON_S = 5.0
 

@@ -10,8 +10,8 @@ import pytest
 
 from executor_service.config import ExecutorConfig
 from executor_service.model import FileStatus, Output, OutputFile, RunRequest
+from executor_service.programs.compiler import Build, Compiler
 from executor_service.sandbox.report import Killed, Plan, Report
-from executor_service.server.compiler import Build, Compiler
 
 POLICY = ExecutorConfig().policy()
 ROOM = 1 << 20

@@ -8,12 +8,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from executor_service.convert import from_message, to_message
 from executor_service.grading.convert import verify_from_proto, verify_to_proto
 from executor_service.grading.model import Checker, Tolerance, VerifyResult
 from executor_service.model import Compilation, ExecutionResult, InputFile, Limits, SessionInfo, Workspace
-from executor_service.server.replies import reply_with, verify_reply
+from executor_service.rpc.replies import reply_with, verify_reply
 from executor_service.v1 import executor_pb2 as pb
+from executor_service.wire.programs import from_message, to_message
 
 
 def filled(hint: Any, name: str = "") -> Any:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor_service.core.admission import Admission, Place, QueueFull
-from executor_service.core.dedup import DedupTable, IdReused, ResultGone
-from executor_service.core.shares import lender, share_of
-from executor_service.core.verdict import judge
+from executor_service.guest.watch import SAMPLE_S, TICK_S, Reading, Watch
 from executor_service.model import Cause, Limits, Outcome, Output
-from executor_service.sandbox.inside.watch import SAMPLE_S, TICK_S, Reading, Watch
+from executor_service.programs.verdict import judge
+from executor_service.runs.admission import Admission, Place, QueueFull
+from executor_service.runs.dedup import DedupTable, IdReused, ResultGone
+from executor_service.runs.shares import lender, share_of
 from executor_service.sandbox.report import Killed, Report
 
 Table = DedupTable[str, str]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from executor_service.sandbox.machine import MAX_USER_NAMESPACES
+from executor_service.machine.facts import MAX_USER_NAMESPACES
 from executor_service.v1 import executor_pb2 as pb
 from rollout.cli import doctor, main
 from tests.executor.levels import ENV, HOME, PREFIX, PYTHON
@@ -38,7 +38,16 @@ def filtered() -> list[str]:
 
 def examined(*settings: str, prefix: list[str], python: str) -> tuple[int, dict[str, Any]]:
     """Exit code and report."""
-    words = [*prefix, python, "-m", "executor_service.doctor", "--json", "languages=python", "cgroups=none", *settings]
+    words = [
+        *prefix,
+        python,
+        "-m",
+        "executor_service.machine.doctor",
+        "--json",
+        "languages=python",
+        "cgroups=none",
+        *settings,
+    ]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=HOME, env=os.environ | ENV)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)

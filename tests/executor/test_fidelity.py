@@ -160,16 +160,16 @@ FRESH = {
 }
 
 
-_OF_THE_TEMPLATE = ("hash", "order_of_sets")
+_OF_THE_ZYGOTE = ("hash", "order_of_sets")
 
 
 @pytest.mark.parametrize(
     "name",
     [
         pytest.param(
-            name, marks=pytest.mark.xfail(reason="string hashes are those of the template", strict=name == "hash")
+            name, marks=pytest.mark.xfail(reason="string hashes are those of the zygote", strict=name == "hash")
         )
-        if name in _OF_THE_TEMPLATE
+        if name in _OF_THE_ZYGOTE
         else name
         for name in FRESH
     ],

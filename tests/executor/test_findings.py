@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from executor_service.model import IsolationLevel
-from executor_service.sandbox.findings import Answer, Finding, findings, level_finding
-from executor_service.sandbox.inside.landlock import NEWEST
-from executor_service.sandbox.machine import (
+from executor_service.guest.walls.landlock import NEWEST
+from executor_service.machine.facts import (
     APPARMOR_USERNS,
     CAPABILITIES,
     MAX_USER_NAMESPACES,
     USERNS_CLONE,
     GroupFacts,
-    LevelFacts,
+    LevelCapabilities,
     Machine,
     Where,
 )
+from executor_service.machine.findings import Answer, Finding, findings, level_finding
+from executor_service.model import IsolationLevel
 
 GIB = 1 << 30
 USER = Machine(
@@ -47,8 +47,8 @@ ROOT_OF_DOCKER = replace(DEFAULT_OF_DOCKER, root=True, lacking=("CAP_NET_ADMIN",
 RESTRICTED = replace(DEFAULT_OF_DOCKER, where=Where.KUBERNETES, apparmor="cri-containerd.apparmor.d")
 
 
-def failed(level: IsolationLevel, number: int) -> LevelFacts:
-    return LevelFacts(level, available=False, reason="the sandbox failed at 'here'", number=number)
+def failed(level: IsolationLevel, number: int) -> LevelCapabilities:
+    return LevelCapabilities(level, available=False, reason="the sandbox failed at 'here'", number=number)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,9 @@ def test_control_groups_hold_limits_or_somebody_looks(machine: Machine, sentence
 
 def ask(machine: Machine, question: str) -> Finding:
     """The finding about one question where both levels work."""
-    levels = [LevelFacts(level, available=True) for level in (IsolationLevel.NAMESPACES, IsolationLevel.LANDLOCK)]
+    levels = [
+        LevelCapabilities(level, available=True) for level in (IsolationLevel.NAMESPACES, IsolationLevel.LANDLOCK)
+    ]
     (found,) = (finding for finding in findings(machine, levels) if finding.question == question)
     return found
 
@@ -234,7 +236,7 @@ def ask(machine: Machine, question: str) -> Finding:
 @pytest.mark.parametrize("machine", [USER, DEFAULT_OF_DOCKER, ROOT_OF_DOCKER, RESTRICTED, replace(USER, selinux=True)])
 @pytest.mark.parametrize("works", [False, True])
 def test_every_no_has_a_remedy_and_no_yes_has_one(machine: Machine, works: bool) -> None:
-    levels = [LevelFacts(level, works, "it failed", 0 if works else errno.EPERM) for level in IsolationLevel]
+    levels = [LevelCapabilities(level, works, "it failed", 0 if works else errno.EPERM) for level in IsolationLevel]
     for finding in findings(machine, levels):
         assert bool(finding.remedy) is (finding.answer is not Answer.YES), finding
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from executor_service import ExecutorClient, ExecutorUnavailable, Session, SessionInfo, fleet
-from executor_service.fleet import Fleet, OpenChannel
-from fairbox.channels import open_channel
+from executor_service import ExecutorClient, ExecutorUnavailable, Session, SessionInfo
+from executor_service.client import executors
+from executor_service.client.executors import Fleet, OpenChannel
 from fairbox.errors import ConfigError
-from fairbox.ports import free_ports
+from fairbox.net.channels import open_channel
+from fairbox.net.ports import free_ports
 from fairbox.security import PLAINTEXT, ClientSecurity
 from tests.executor import repositories
 from tests.executor.servers import running
@@ -51,7 +52,7 @@ def secrets(tmp_path: Path) -> Secrets:
 async def test_files_that_turn_bad_end_neither_calls_nor_the_search_for_servers(
     secrets: Secrets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet, "RESOLVE_EVERY_S", 0.05)
+    monkeypatch.setattr(executors, "RESOLVE_EVERY_S", 0.05)
     known, new = absent(2), absent(1)
     async with Fleet(",".join(known), opens(secrets.security())) as made:
         kept = secrets.client.cert.read_bytes()
@@ -122,7 +123,7 @@ async def test_a_resolver_that_hangs_is_asked_once(monkeypatch: pytest.MonkeyPat
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 50051))]
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    monkeypatch.setattr(fleet, "_RESOLVE_WITHIN_S", 0.05)
+    monkeypatch.setattr(executors, "_RESOLVE_WITHIN_S", 0.05)
     async with Fleet("dns:///slow.example:50051", opens()) as made:
         for _ in range(5):
             await made._resolve()
@@ -175,7 +176,7 @@ async def test_a_session_whose_server_is_gone_has_ended() -> None:
 async def test_a_session_that_cannot_be_ended_hides_no_error_and_no_cancellation(
     mute: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executor_service.session_client._LAST_CALL_S", 0.3)
+    monkeypatch.setattr("executor_service.client.sessions._LAST_CALL_S", 0.3)
     async with ExecutorClient(mute[0]) as executor:
         session = Session(executor, SessionInfo("there"))
         with pytest.raises(ZeroDivisionError):
@@ -191,7 +192,7 @@ async def test_a_workspace_is_prepared_elsewhere_while_its_usual_server_is_away(
 ) -> None:
     folder, commit = repositories.project(tmp_path / "project")
     (dead,) = absent(1)
-    monkeypatch.setattr("executor_service.client.preferred", lambda addresses, key: frozenset({dead}))
+    monkeypatch.setattr("executor_service.client.client.preferred", lambda addresses, key: frozenset({dead}))
     with running("name=here") as server:
         async with ExecutorClient(f"{dead},{server.target}") as executor:
             workspace = await executor.prepare_workspace(bundle=repositories.bundle(folder), commit=commit)

@@ -337,7 +337,7 @@ def test_the_token_is_not_in_the_log(token: Path, tmp_path: Path) -> None:
 
 
 def test_importing_the_client_loads_nothing_of_the_gateway() -> None:
-    program = "import sys, executor_service, executor_service.config, executor_service.server.app as _"
+    program = "import sys, executor_service, executor_service.config, executor_service.app as _"
     program += "; print([name for name in ('aiohttp', 'pydantic') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr

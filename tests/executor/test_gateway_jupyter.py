@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from executor_service.sandbox.inside import wire
+from executor_service.guest.protocol import wire
 from tests.executor.gateways import GatewayServer, gateway
 
 sandbox_fusion = pytest.importorskip("sandbox_fusion")

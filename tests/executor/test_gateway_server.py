@@ -87,8 +87,8 @@ async def test_a_flood_of_what_is_no_http_is_no_flood_of_lines(caplog: pytest.Lo
 
 
 async def test_silent_connections_are_few_and_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairbox.http_server._FIRST_S", 1.0)
-    monkeypatch.setattr("fairbox.http_server._MOST", 50)
+    monkeypatch.setattr("fairbox.net.http_server._FIRST_S", 1.0)
+    monkeypatch.setattr("fairbox.net.http_server._MOST", 50)
     request = ("POST /run_code HTTP/1.1", "Host: x", f"Authorization: Bearer {TOKEN}", "Content-Length: 0")
     async with serving() as gateway, contextlib.AsyncExitStack() as stack:
         beginning = b"POST /run_code HTTP/1.1\r\nHost: x\r\n"
@@ -102,7 +102,7 @@ async def test_silent_connections_are_few_and_are_ended(monkeypatch: pytest.Monk
 
 
 async def test_a_connection_that_has_spoken_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairbox.http_server._FIRST_S", 0.3)
+    monkeypatch.setattr("fairbox.net.http_server._FIRST_S", 0.3)
     waiting = asyncio.Event()
     async with serving(waiting) as gateway, aiohttp.ClientSession() as session:
         url, headers = f"http://{gateway.address}/run_code", {"Authorization": f"Bearer {TOKEN}"}

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor_service.grading.apart import Answer, finding_of
+from executor_service.grading.apart import ComparedAnswer, finding_of
 from executor_service.grading.comparison import TOLERANCE, same_text, same_value
 from executor_service.grading.model import Comparison, Verdict
 from executor_service.grading.values import parse
+from executor_service.guest.serve.values import encode
 from executor_service.model import Cause, ExecutionResult, Outcome
-from executor_service.sandbox.inside.values import encode
 
 EXACT, WHITESPACE, FLOAT = Comparison.EXACT, Comparison.WHITESPACE, Comparison.FLOAT
 
@@ -60,7 +60,7 @@ texts = st.text("a \n").map(str.encode)
 
 @given(texts, texts, st.sampled_from(Comparison))
 def test_a_text_is_right_at_sight_only_where_it_is_right(expected: bytes, actual: bytes, how: Comparison) -> None:
-    answer = Answer(expected, actual, how, TOLERANCE)
+    answer = ComparedAnswer(expected, actual, how, TOLERANCE)
     assert answer.at_sight() in (None, answer.judge())
 
 
@@ -90,7 +90,7 @@ plain = st.recursive(
 
 @given(plain, plain)
 def test_a_value_is_right_at_sight_only_where_it_is_right(expected: Any, actual: Any) -> None:
-    answer = Answer(encode(expected), encode([actual, [], ""]), EXACT, TOLERANCE, is_value=True)
+    answer = ComparedAnswer(encode(expected), encode([actual, [], ""]), EXACT, TOLERANCE, is_value=True)
     found = answer.at_sight()
     assert found == (answer.judge() if encode(expected) == encode(actual) else None)
 

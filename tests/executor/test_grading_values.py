@@ -18,7 +18,7 @@ from executor_service.grading.model import Comparison, Verdict
 from executor_service.grading.rules import judge_value
 from executor_service.grading.validation import validate_verify
 from executor_service.grading.values import Malformed, check, parse
-from executor_service.sandbox.inside.values import MAX_DEPTH, Foreign, NotPlain, decode, encode
+from executor_service.guest.serve.values import MAX_DEPTH, Foreign, NotPlain, decode, encode
 from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import FieldErrors
 from tests.executor.grading import POLICY

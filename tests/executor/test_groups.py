@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from executor_service.app import open_boxes
 from executor_service.config import ExecutorConfig
 from executor_service.model import InputFile, Limits
-from executor_service.sandbox.box import Box
-from executor_service.sandbox.boxes import Boxes
 from executor_service.sandbox.groups import find_groups
+from executor_service.sandbox.pool import SandboxPool
 from executor_service.sandbox.report import Mode, Plan, Report
-from executor_service.server.app import open_boxes
+from executor_service.sandbox.sandbox import Sandbox
 from fairbox.clock import MonotonicClock
 from tests.executor.servers import GROUPS
 
@@ -57,7 +57,7 @@ def groups() -> None:
 
 
 @pytest.fixture
-async def boxes(tmp_path: Path) -> AsyncIterator[Boxes]:
+async def boxes(tmp_path: Path) -> AsyncIterator[SandboxPool]:
     async with open_boxes(CONFIG, MonotonicClock(), str(tmp_path)) as (_, opened, _):
         yield opened
 
@@ -74,7 +74,7 @@ def dying() -> list[int]:
     return [int((box / "cgroup.stat").read_text().split()[3]) for box in own.glob("box-*")]
 
 
-async def read(boxes: Boxes, *paths: Path) -> tuple[Report, Box]:
+async def read(boxes: SandboxPool, *paths: Path) -> tuple[Report, Sandbox]:
     """A program that is the first to read files of the host."""
     for path in paths:
         handle = os.open(path, os.O_RDONLY)
@@ -83,7 +83,7 @@ async def read(boxes: Boxes, *paths: Path) -> tuple[Report, Box]:
     return await run(boxes, *map(str, paths))
 
 
-async def run(boxes: Boxes, *arguments: Any, code: str = READ, **limits: Any) -> tuple[Report, Box]:
+async def run(boxes: SandboxPool, *arguments: Any, code: str = READ, **limits: Any) -> tuple[Report, Sandbox]:
     files = (InputFile("main.py", code.encode()),)
     wanted: Limits = replace(CONFIG.policy().defaults, wall_time_s=120.0, cpu_time_s=120.0, **limits)
     plan = Plan(("main.py", *map(str, arguments)), {}, wanted, "python-base", Mode.MAIN, files)
@@ -98,7 +98,7 @@ async def test_no_file_of_a_control_group_is_touched_on_the_event_loop(touched: 
     assert touched == []
 
 
-async def test_a_box_with_leftovers_of_the_kernel_is_given_to_nobody(boxes: Boxes) -> None:
+async def test_a_box_with_leftovers_of_the_kernel_is_given_to_nobody(boxes: SandboxPool) -> None:
     """What was read stays in the memory of the kernel, charged to the group of the program that was the first."""
     first, its_box = await run(boxes)
     assert (await run(boxes))[1] is its_box, "a box in which nothing is left is used again"
@@ -109,14 +109,14 @@ async def test_a_box_with_leftovers_of_the_kernel_is_given_to_nobody(boxes: Boxe
     assert after.peak_bytes < first.peak_bytes + 8 * MIB
 
 
-async def test_a_use_is_not_told_the_peak_of_the_one_before(boxes: Boxes) -> None:
+async def test_a_use_is_not_told_the_peak_of_the_one_before(boxes: SandboxPool) -> None:
     peaks = [(await run(boxes, code=f"held = bytearray({mib} << 20)"))[0].peak_bytes for mib in (100, 1, 60)]
     assert 100 * MIB < peaks[0] < 120 * MIB
     assert peaks[1] < 20 * MIB
     assert 60 * MIB < peaks[2] < 80 * MIB
 
 
-async def test_groups_of_ended_uses_do_not_gather(boxes: Boxes) -> None:
+async def test_groups_of_ended_uses_do_not_gather(boxes: SandboxPool) -> None:
     """Each program is the first to read a file, whose cached pages keep the group that they are charged to."""
     for path in SMALL:
         await read(boxes, path)
@@ -125,7 +125,7 @@ async def test_groups_of_ended_uses_do_not_gather(boxes: Boxes) -> None:
     assert max(kept) < len(SMALL) - 8
 
 
-async def test_what_sockets_hold_counts(boxes: Boxes) -> None:
+async def test_what_sockets_hold_counts(boxes: SandboxPool) -> None:
     code = b"""
 import socket
 held = []

@@ -1,4 +1,4 @@
-"""What is free between the objects of a template, in an interpreter of its own."""
+"""What is free between the objects of a zygote, in an interpreter of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 _CODE = """
 import gc, os, sys
-from executor_service.sandbox.inside import holes
+from executor_service.guest.warm import fill_free_lists
 
 def pages(objects):
     return {id(each) >> 12 for each in objects}
@@ -22,8 +22,8 @@ first = make(2_000)
 print(len(pages(first) & pages(kept)) > len(pages(first)) / 2)
 del first
 gc.collect()
-filled = holes.fill()
-left = sum(size * count for size, count in holes._holes())
+filled = fill_free_lists.fill()
+left = sum(size * count for size, count in fill_free_lists._holes())
 new = make(2_000)
 print(filled > 5 << 20, left < filled / 20, len(pages(new) & pages(kept)) < len(pages(new)) / 20)
 print(len(pages(new)) * 4096 < 2 * sum(map(sys.getsizeof, new)))
@@ -43,6 +43,6 @@ def test_what_is_made_afterwards_lies_apart() -> None:
 
 
 def test_an_interpreter_that_tells_nothing_is_left_alone() -> None:
-    assert ran("from executor_service.sandbox.inside import holes; print(holes.fill())", PYTHONMALLOC="malloc") == "0\n"
-    gone = "import sys; del sys._debugmallocstats; from executor_service.sandbox.inside import holes; "
-    assert ran(gone + "print(holes.fill())") == "0\n"
+    program = "from executor_service.guest.warm.fill_free_lists import fill; print(fill())"
+    assert ran(program, PYTHONMALLOC="malloc") == "0\n"
+    assert ran(f"import sys; del sys._debugmallocstats; {program}") == "0\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from executor_service.sandbox.inside import landlock, scratch, tree
+from executor_service.guest.walls import landlock, scratch, tree
 from tests.executor.servers import ROOT, exists, wait_for
 
 pytestmark = pytest.mark.skipif(not landlock.abi(), reason=f"this kernel has Landlock version {landlock.abi()}")
@@ -22,7 +22,8 @@ SCOPES = pytest.mark.skipif(
 )
 _BEGINNING = """
 import ctypes, os, signal, socket, subprocess, sys, time
-from executor_service.sandbox.inside import landlock, tree
+from executor_service.guest.walls import tree
+from executor_service.guest.walls import landlock
 ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
 def attempt(name, what):
     try: what(); print(name, "done", flush=True)

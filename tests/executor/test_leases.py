@@ -15,7 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from executor_service import Cause, ExecutorClient, ExecutorUnavailable, LeaseRefused, Limits, Outcome, Overloaded
-from fairbox.ports import free_port
+from fairbox.net.ports import free_port
 from limiter import Lease, LimiterClient
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from tests.executor.servers import ROOT, Server, command, marked, processes_with, running, wait_for

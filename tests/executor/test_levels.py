@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits, Outcome
-from executor_service.sandbox.inside import landlock
+from executor_service.guest.walls import landlock
 from executor_service.v1 import executor_pb2 as pb
 from tests.executor.levels import ENV, HOME, LEVELS, PREFIX, PYTHON, Level
 from tests.executor.servers import Server, children, command, parent, processes_with, running, wait_for
@@ -70,13 +70,13 @@ async def started_and_left(server: Server, kill: list[int]) -> None:
         await asyncio.gather(call, return_exceptions=True)
 
 
-def templates(server: Server) -> list[int]:
+def zygotes(server: Server) -> list[int]:
     """Children of the server."""
     return [pid for pid in children(server.pid) if parent(pid) == server.pid]
 
 
 def inits(server: Server) -> list[int]:
-    return [pid for pid in children(server.pid) if parent(pid) in templates(server)]
+    return [pid for pid in children(server.pid) if parent(pid) in zygotes(server)]
 
 
 def test_every_level_is_tried_and_shown(server: Server) -> None:
@@ -127,8 +127,8 @@ async def test_nothing_outlives_an_init_that_is_killed(server: Server) -> None:
         assert result.stdout.data == b"1\n"
 
 
-async def test_nothing_outlives_a_template_that_is_killed(server: Server) -> None:
-    await started_and_left(server, templates(server))
+async def test_nothing_outlives_a_zygote_that_is_killed(server: Server) -> None:
+    await started_and_left(server, zygotes(server))
 
 
 async def test_nothing_outlives_a_server_that_is_killed(server: Server) -> None:

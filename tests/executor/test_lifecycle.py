@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from executor_service import Cause, ExecutorClient, ExecutorUnavailable, InvalidRequest, Limits, Outcome, Overloaded
 from executor_service.v1 import executor_pb2 as pb
-from fairbox.channels import open_channel
+from fairbox.net.channels import open_channel
 from tests.executor.servers import (
     Server,
     boxes,
@@ -269,17 +269,17 @@ def test_a_bad_setting_is_one_sentence(setting: str, sentence: str) -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-async def test_a_killed_template_is_started_again_and_programs_go_on() -> None:
+async def test_a_killed_zygote_is_started_again_and_programs_go_on() -> None:
     with running() as server:
         async with ExecutorClient(server.target) as executor:
             assert (await executor.execute("print(1)")).ok
             marker, args = marked()
             caught = asyncio.create_task(executor.execute("import time; time.sleep(60)", args=args))
             await asyncio.to_thread(wait_for, lambda: processes_with(marker))
-            (template,) = processes_with(marker)
-            while parent(template) != server.pid:
-                template = parent(template)
-            os.kill(template, signal.SIGKILL)
+            (zygote,) = processes_with(marker)
+            while parent(zygote) != server.pid:
+                zygote = parent(zygote)
+            os.kill(zygote, signal.SIGKILL)
             result = await caught
             assert (result.outcome, result.cause) == (Outcome.SANDBOX_ERROR, Cause.INFRA)
             assert not processes_with(marker)

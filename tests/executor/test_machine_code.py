@@ -11,8 +11,8 @@ import pytest
 
 _CODE = """
 import ctypes, gc, json, os, re, resource, sys
-from executor_service.sandbox.inside import machine_code, plays
-from executor_service.sandbox.inside.syscalls import HUGE
+from executor_service.guest.warm import machine_code, page_probe
+from executor_service.guest.walls.syscalls import HUGE
 
 def program():
     json.loads(json.dumps({"a": [1, 2.5, None]})), re.sub("a+", "b", "aab"), sorted(map(str, range(100)))
@@ -35,7 +35,7 @@ faults_before = faults()
 moved = machine_code.enlarge(program)
 whole = bytes_before == [ctypes.string_at(block, HUGE) for block in blocks]
 faults_after = faults()
-memory = sum(each.end - each.start for each in plays.mappings() if not each.file and each.rights == b"r-xp")
+memory = sum(each.end - each.start for each in page_probe.mappings() if not each.file and each.rights == b"r-xp")
 again = machine_code.enlarge(program)
 for _ in range(20):
     program()
@@ -78,7 +78,7 @@ def test_only_what_is_run_is_moved_and_only_once(done: dict[str, Any]) -> None:
     [
         "machine_code.collapse = lambda start, end: asked.append(start) or 0",
         "machine_code._mprotect = lambda *_: asked.append(0) or -1",
-        "machine_code._WORTH = HUGE // plays.PAGE + 1; asked.append(0)",
+        "machine_code._WORTH = HUGE // page_probe.PAGE + 1; asked.append(0)",
         "machine_code._PROCESSOR = 'none such'; asked.append(0)",
     ],
     ids=["no huge page", "not to be run", "hardly anybody runs it", "another processor"],
@@ -88,7 +88,7 @@ def test_otherwise_nothing_is_different(without: str, done: dict[str, Any]) -> N
     start = _CODE.index("blocks = sorted")
     code = f"""{_CODE[:start]}
 def files():
-    return [(each.start, each.end, each.rights, each.file) for each in plays.mappings() if each.file]
+    return [(each.start, each.end, each.rights, each.file) for each in page_probe.mappings() if each.file]
 
 asked = []
 {without}

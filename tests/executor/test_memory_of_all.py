@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from executor_service import Cause, ExecutorClient, InvalidRequest, Limits, Outcome
-from executor_service.sandbox.inside.meters import Meters
+from executor_service.guest.meters import Meters
 from executor_service.sandbox.memory import KernelKills, memory_bytes, room_for_programs
 from fairbox.testing import ManualClock
 from tests.executor.servers import running, wait_for

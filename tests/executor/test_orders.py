@@ -11,10 +11,10 @@ import sys
 
 _CODE = """
 import json, os, select, socket, time
-from executor_service.sandbox.inside.ending import Pages
-from executor_service.sandbox.inside.lease import COUNTS_AT, LeaseDeadline
-from executor_service.sandbox.inside.meters import Meters
-from executor_service.sandbox.inside.use import Around, Use
+from executor_service.guest.protocol.status_page import Pages
+from executor_service.guest.lease import COUNTS_AT, LeaseDeadline
+from executor_service.guest.meters import Meters
+from executor_service.guest.supervisor import Around, Use
 
 server, init = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 woken, wake = os.pipe()

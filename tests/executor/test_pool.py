@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from executor_service.model import Limits
-from executor_service.sandbox import boxes as module
-from executor_service.sandbox.boxes import Boxes, PoolStatistics
-from executor_service.sandbox.template import Profile
+from executor_service.sandbox import pool as module
+from executor_service.sandbox.pool import PoolStatistics, SandboxPool
+from executor_service.sandbox.zygote import Profile
 from fairbox.testing import ManualClock
 
 NAME = "python-base"
@@ -25,7 +25,7 @@ class FakeBox:
     alive: set[int]
 
     def __init__(
-        self, host: Any, template: Any, number: int, leases: Any, *, on_ready: Any, on_gone: Any, **_: Any
+        self, host: Any, zygote: Any, number: int, leases: Any, *, on_ready: Any, on_gone: Any, **_: Any
     ) -> None:
         assert number not in self.alive
         self.alive.add(number)
@@ -55,14 +55,14 @@ class FakeBox:
         self.alive.discard(self.number)
 
 
-class FakeTemplate:
+class FakeZygote:
     profile = Profile(NAME)
     missing = ()
 
     def __init__(self, *_: Any) -> None:
         pass
 
-    async def __aenter__(self) -> FakeTemplate:
+    async def __aenter__(self) -> FakeZygote:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -75,7 +75,7 @@ class FakeTemplate:
 class Pool:
     """The boxes of one profile."""
 
-    def __init__(self, boxes: Boxes, clock: ManualClock) -> None:
+    def __init__(self, boxes: SandboxPool, clock: ManualClock) -> None:
         self.boxes, self.clock = boxes, clock
         [self.shelf] = boxes._shelves.values()
 
@@ -109,11 +109,11 @@ class Pool:
 @asynccontextmanager
 async def opened(monkeypatch: pytest.MonkeyPatch, *, spare: int, most: int) -> AsyncIterator[Pool]:
     monkeypatch.setattr(FakeBox, "alive", set(), raising=False)
-    monkeypatch.setattr(module, "Box", FakeBox)
-    monkeypatch.setattr(module, "Template", FakeTemplate)
+    monkeypatch.setattr(module, "Sandbox", FakeBox)
+    monkeypatch.setattr(module, "Zygote", FakeZygote)
     clock = ManualClock()
-    settings: dict[str, Any] = {"profiles": [FakeTemplate.profile], "env": {}, "limits": Limits()}
-    async with Boxes(cast("Any", None), clock, spare=spare, most=most, **settings) as boxes:
+    settings: dict[str, Any] = {"profiles": [FakeZygote.profile], "env": {}, "limits": Limits()}
+    async with SandboxPool(cast("Any", None), clock, spare=spare, most=most, **settings) as boxes:
         pool = Pool(boxes, clock)
         yield pool
         for box in pool.all():

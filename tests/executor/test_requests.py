@@ -11,7 +11,7 @@ from executor_service import ExecutorClient, InputFile, InvalidRequest, Limits
 from executor_service.config import ExecutorConfig
 from executor_service.model import RunRequest
 from executor_service.v1 import executor_pb2 as pb
-from executor_service.validation import validate
+from executor_service.wire.validation import validate
 from fairbox.errors import FieldErrors
 from fairbox.v1 import common_pb2
 from tests.executor.servers import Server

@@ -13,8 +13,8 @@ import pyseccomp
 import pytest
 
 from executor_service import ExecutorClient, IsolationLevel, Outcome
+from executor_service.guest.walls import landlock
 from executor_service.sandbox import seccomp
-from executor_service.sandbox.inside import landlock
 from executor_service.sandbox.seccomp import compile_filter
 from tests.executor.servers import ROOT
 
@@ -132,7 +132,7 @@ def test_the_filter_stands_in_for_what_a_version_of_landlock_lacks(version: int)
 TWICE = """
 import os
 from executor_service.model import IsolationLevel
-from executor_service.sandbox.inside import syscalls
+from executor_service.guest.walls import syscalls
 from executor_service.sandbox.seccomp import compile_filter
 syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
 supervised = syscalls.Filter(compile_filter(IsolationLevel.LANDLOCK, 5))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from executor_service.sandbox.inside import seeds
+from executor_service.guest.warm import seeds
 
 numpy = pytest.importorskip("numpy", reason="numpy is not installed")
 
@@ -39,6 +39,6 @@ def test_states_differ_and_are_whole(known: bool) -> None:
 
 
 def test_what_is_not_where_numpy_says_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("executor_service.sandbox.inside.seeds.ctypes.string_at", lambda *_: b"something else")
+    monkeypatch.setattr("executor_service.guest.warm.seeds.ctypes.string_at", lambda *_: b"something else")
     seeds.learn()
     assert seeds._where == 0

@@ -23,10 +23,10 @@ from executor_service import (
     Program,
     Stream,
 )
-from executor_service.core.output import OutputLog, OutputReader
+from executor_service.runs.output import OutputLog, OutputReader
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
-from fairbox.channels import open_channel
+from fairbox.net.channels import open_channel
 from tests.executor.servers import Server, processes_with, running, wait_for
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from executor_service.sandbox.inside import tree
+from executor_service.guest.walls import tree
 
 CODE = """
 import os, threading, time
@@ -71,7 +71,7 @@ def test_who_is_gone_has_nobody() -> None:
 
 RESTLESS = """
 import os, resource, signal, sys, time
-from executor_service.sandbox.inside import tree
+from executor_service.guest.walls import tree
 tree.adopt()
 uid = 213_000 if os.getuid() == 0 else os.getuid()
 resource.setrlimit(resource.RLIMIT_NPROC, [tree.tasks_of(uid) + 400] * 2)  # as programs have one

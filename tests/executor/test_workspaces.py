@@ -23,7 +23,7 @@ from executor_service import (
     Program,
     StdioCase,
 )
-from fairbox.ports import free_port
+from fairbox.net.ports import free_port
 from tests.executor.repositories import SECRET, bundle, commit, git, kept, new, project
 from tests.executor.servers import Server, command, running, sandbox_mounts, wait_for
 

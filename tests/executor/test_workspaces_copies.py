@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from executor_service import ExecutorClient, Limits, Outcome, WorkspaceTooLarge
-from executor_service.sandbox.inside import copies, landlock
+from executor_service.guest.walls import copies, landlock
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.v1 import executor_pb2_grpc
 from tests.executor.levels import LEVELS, Level

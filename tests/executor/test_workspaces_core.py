@@ -8,9 +8,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from executor_service.core.workspaces import Places, StoreFull, TooManyPreparations, WorkspaceTable
-from executor_service.server.workspace_request import check_prepare
 from executor_service.v1 import executor_pb2 as pb
+from executor_service.workspaces.request import check_prepare
+from executor_service.workspaces.store import Places, StoreFull, TooManyPreparations, WorkspaceTable
 from fairbox.errors import FieldErrors
 
 MOST = 100

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from executor_service import ExecutorClient, Overloaded
-from executor_service.sandbox.inside import copies, landlock
+from executor_service.guest.walls import copies, landlock
 from executor_service.v1 import executor_pb2 as pb
 from tests.executor.levels import LEVELS
 from tests.executor.repositories import commit, new

@@ -14,16 +14,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from executor_service.guest.serve.values import MAX_BYTES
 from executor_service.model import InputFile, Output
 from executor_service.sandbox.channel import Channel
-from executor_service.sandbox.inside.values import MAX_BYTES
 from executor_service.sandbox.report import Killed, Plan, Report
 
 ROOT = Path(__file__).parents[2]
 _SERVE = """
 import socket, sys, importlib
 sys.path.append(sys.argv[3])
-from executor_service.sandbox.inside import wire
+from executor_service.guest.protocol import wire
 
 class Channel:
     def __init__(self, control):
@@ -36,7 +36,7 @@ class Channel:
     def send(self, head, blob=b""):
         wire.send(self.control, head, blob)
 
-importlib.import_module("executor_service.sandbox.inside." + sys.argv[2]).serve(
+importlib.import_module("executor_service.guest.serve." + sys.argv[2]).serve(
     Channel(socket.socket(fileno=int(sys.argv[1])))
 )
 """

@@ -8,8 +8,8 @@ import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from fairbox import tracing
-from fairbox.otel import make_provider
+from fairbox.telemetry import tracing
+from fairbox.telemetry.otel import make_provider
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from fairbox.channels import open_channel, server_options
-from fairbox.ports import free_port
+from fairbox.net.channels import open_channel, server_options
+from fairbox.net.ports import free_port
 from fairbox.security import ClientSecurity
 
 

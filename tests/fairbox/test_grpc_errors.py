@@ -10,10 +10,17 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fairbox.channels import open_channel
 from fairbox.errors import FieldError, FieldErrors
-from fairbox.grpc_errors import abort_exhausted, abort_fields, error_reason, field_errors, retry_after, why_unavailable
-from fairbox.serving import GrpcServer
+from fairbox.net.channels import open_channel
+from fairbox.net.grpc_errors import (
+    abort_exhausted,
+    abort_fields,
+    error_reason,
+    field_errors,
+    retry_after,
+    why_unavailable,
+)
+from fairbox.net.serving import GrpcServer
 
 FIELDS = [FieldError("limits.wall_time_s", "is -1, must be positive"), FieldError("code", "is empty")]
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from opentelemetry.trace import NoOpTracer, use_span
 
-from fairbox import logs, tracing
 from fairbox.errors import ConfigError
-from fairbox.telemetry import TelemetrySettings
+from fairbox.telemetry import logs, tracing
+from fairbox.telemetry.program import TelemetrySettings
 
 PROGRAM = textwrap.dedent(
     """
     import logging, sys, threading, warnings
-    from fairbox import logs
+    from fairbox.telemetry import logs
     from fairbox.errors import FairboxError
-    from fairbox.serving import run_service
+    from fairbox.net.serving import run_service
     logs.configure("json", "info", service="program")
     async def main(stop):
         if sys.argv[1] == "sentence":

@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-from fairbox.metrics import MetricsServer
+from fairbox.net.metrics import MetricsServer
 from tests.security import wire
 
 ANYWHERE = "127.0.0.1:0"
@@ -23,7 +23,7 @@ def scraped(address: str) -> str:
 
 
 async def test_connections_that_say_nothing_take_few_threads_and_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairbox.metrics._SILENT_S", 1.0)
+    monkeypatch.setattr("fairbox.net.metrics._SILENT_S", 1.0)
     before = threading.active_count()
     async with MetricsServer(ANYWHERE, list, prefix="x") as metrics, contextlib.AsyncExitStack() as stack:
         silent = await asyncio.to_thread(stack.enter_context, wire.many(metrics.address, 300))

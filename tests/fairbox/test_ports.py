@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbox import ports
+from fairbox.net import ports
 
 
 def test_they_differ_and_can_be_bound() -> None:
@@ -54,18 +54,18 @@ def test_one_that_is_taken_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        monkeypatch.setattr("fairbox.ports.random.choice", lambda _: taken.getsockname()[1])
+        monkeypatch.setattr("fairbox.net.ports.random.choice", lambda _: taken.getsockname()[1])
         with pytest.raises(OSError, match="no 1 free ports"):
             ports.free_port()
 
 
 def test_no_other_process_is_given_one_whose_server_has_yet_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from fairbox.ports import free_port; print(free_port(), flush=True); input()"
+    code = "from fairbox.net.ports import free_port; print(free_port(), flush=True); input()"
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True) as other:
         assert other.stdout
         theirs = int(other.stdout.readline())
-        monkeypatch.setattr("fairbox.ports.random.choice", lambda _: theirs)
+        monkeypatch.setattr("fairbox.net.ports.random.choice", lambda _: theirs)
         monkeypatch.setattr(ports, "_given", ports._given.__class__())  # tests before may have been given theirs
         with pytest.raises(OSError, match="no 1 free ports"):
             ports.free_port()

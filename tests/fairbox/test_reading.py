@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairbox.errors import FieldErrors
-from fairbox.reading import _PIECE, _Walk, parse
+from fairbox.net.reading import _PIECE, _Walk, parse
 from limiter.v1 import limiter_pb2 as pb
 
 MANY = 30_000

@@ -11,8 +11,8 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from fairbox.channels import open_channel
-from fairbox.serving import GrpcServer
+from fairbox.net.channels import open_channel
+from fairbox.net.serving import GrpcServer
 from tests.executor.servers import wait_for
 
 

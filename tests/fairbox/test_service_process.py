@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbox.ports import free_ports
+from fairbox.net.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 WATCH = """

@@ -8,9 +8,9 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fairbox.channels import open_channel
 from fairbox.errors import ConfigError
-from fairbox.serving import HealthServer, check_address
+from fairbox.net.channels import open_channel
+from fairbox.net.serving import HealthServer, check_address
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:65535", "localhost:0"])

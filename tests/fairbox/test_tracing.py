@@ -14,10 +14,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import INVALID_SPAN, StatusCode, Tracer, use_span
 
-from fairbox import tracing
 from fairbox.errors import ConfigError
-from fairbox.otel import TrajectoryRatio, make_provider
-from fairbox.telemetry import TelemetrySettings, open_traces
+from fairbox.telemetry import tracing
+from fairbox.telemetry.otel import TrajectoryRatio, make_provider
+from fairbox.telemetry.program import TelemetrySettings, open_traces
 
 IDS = st.text("0123456789abcdef", min_size=32, max_size=32)
 
@@ -30,7 +30,7 @@ def parent_id(span: ReadableSpan) -> int:
     return span.parent.span_id if span.parent else 0
 
 
-@pytest.mark.parametrize("module", ["limiter", "executor_service", "rollout.loop", "fairbox.telemetry"])
+@pytest.mark.parametrize("module", ["limiter", "executor_service", "rollout.loop", "fairbox.telemetry.program"])
 def test_nothing_is_imported_while_tracing_is_off(module: str) -> None:
     program = f"import sys, {module}; sys.exit(any(name.startswith('opentelemetry.sdk') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

@@ -16,7 +16,7 @@ from tests.rollout.training.test_learner import learner
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
-from rollout.engines.transformers import TransformersEngine  # noqa: E402 - needs torch
+from rollout.engines.local.engine import TransformersEngine  # noqa: E402 - needs torch
 from rollout.engines.weights import DiskWeights, StateWeights  # noqa: E402
 from rollout.training import PolicySettings  # noqa: E402
 

@@ -12,7 +12,7 @@ from tests.rollout.training.test_learner import EVERYTHING, learner
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
 from rollout.training import AdvantageSettings, PolicySettings  # noqa: E402 - needs torch
-from rollout.training.update import UpdateSettings  # noqa: E402
+from rollout.training.learner.update import UpdateSettings  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from fairbox.ports import free_port
+from fairbox.net.ports import free_port
 from rollout.batch import RolloutBatch
 from tests.rollout.training.test_sharded import plan
 
@@ -25,10 +25,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed (extra `engi
 
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402 - needs torch
 
-from rollout.engines.decoder import load_model  # noqa: E402
+from rollout.engines.local.decoder import load_model  # noqa: E402
 from rollout.training import AdvantageSettings, PolicySettings  # noqa: E402
-from rollout.training.checkpoints import read_state  # noqa: E402
-from rollout.training.shard import LearnerPlan, Shard  # noqa: E402
+from rollout.training.fsdp.worker import LearnerPlan, Shard  # noqa: E402
+from rollout.training.learner.checkpoints import read_state  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 

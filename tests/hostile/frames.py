@@ -7,7 +7,7 @@ from functools import partial
 
 from google.protobuf.message import Message
 
-from fairbox.reading import varint
+from fairbox.net.reading import varint
 from limiter.v1 import limiter_pb2 as pb
 from limiter.wire import session_of
 

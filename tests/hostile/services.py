@@ -28,8 +28,8 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
 from executor_service.v1 import executor_pb2 as pb
-from fairbox.channels import open_channel
-from fairbox.ports import free_ports
+from fairbox.net.channels import open_channel
+from fairbox.net.ports import free_ports
 from limiter.v1 import limiter_pb2
 from limiter.wire import session_of
 from tests.executor.servers import ROOT, START_WITHIN_S, running, wait_for

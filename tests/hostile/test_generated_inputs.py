@@ -21,7 +21,7 @@ import pytest
 from google.protobuf.message import Message
 
 from executor_service.v1 import executor_pb2 as pb
-from fairbox.channels import open_channel
+from fairbox.net.channels import open_channel
 from rollout.capture.requests import _Body
 from tests.hostile.generated import Generator
 from tests.hostile.services import OURS, RPCS, Services, called, infra, started

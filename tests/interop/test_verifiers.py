@@ -23,7 +23,7 @@ from rollout.rewards import Sample
 from rollout.stack import LocalStack
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
-from rollout.tools.code_interpreter import CodeInterpreter
+from rollout.tools.code import CodeInterpreter
 from tests.pages import examples
 from tests.rollout.services import limiter_status
 

@@ -17,7 +17,7 @@ from fairbox.errors import ConfigError
 from rollout.interop.shared import close_shared
 from rollout.stack import LocalStack
 from rollout.tools import InfraError
-from rollout.tools.code_interpreter import CodeInterpreter
+from rollout.tools.code import CodeInterpreter
 from tests.pages import examples
 from tests.rollout.services import limiter_status
 

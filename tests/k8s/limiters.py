@@ -26,8 +26,8 @@ import grpc.aio
 import pytest
 import trustme
 
-from fairbox.channels import open_channel
-from fairbox.ports import free_port
+from fairbox.net.channels import open_channel
+from fairbox.net.ports import free_port
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc
 from tests.k8s.manifests import ROOT, of_kind, workload

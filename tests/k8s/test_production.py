@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from fairbox.ports import free_port
+from fairbox.net.ports import free_port
 from tests.k8s.manifests import ROOT, Document, Workload, kustomized, of_kind, workload
 
 STARTS_S = 60.0

@@ -16,8 +16,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from fairbox.channels import open_channel
-from fairbox.ports import free_ports
+from fairbox.net.channels import open_channel
+from fairbox.net.ports import free_ports
 from fairbox.security import PLAINTEXT, ClientSecurity
 from fairbox.v1 import common_pb2
 from limiter import Lease

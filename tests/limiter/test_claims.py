@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from fairbox.channels import open_channel
+from fairbox.net.channels import open_channel
 from fairbox.v1 import common_pb2
 from limiter import ExecutorSession, LimiterClient
 from limiter.core import LeaseId, Ticket

@@ -10,7 +10,7 @@ from fairbox.clock import MonotonicClock
 from limiter.core import BucketLimits, LimiterCore, Member, SessionKind
 from limiter.core.effects import Effect, Welcomed
 from limiter.core.events import Hello, RosterKept
-from limiter.server.hub import Hub
+from limiter.server.core_runner import CoreRunner
 from limiter.server.peer import PeerStream
 from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.servers import raw_hello
@@ -35,7 +35,7 @@ class Stream:
 async def test_late_hello_does_not_push_aside_a_newer_one_that_waits_for_the_roster() -> None:
     clock = MonotonicClock()
     core = LimiterCore(1, [BucketLimits("code")], now=clock.now(), keeps_roster=True)
-    hub = Hub(core, clock)
+    hub = CoreRunner(core, clock)
     newer, late, newest = Stream(), Stream(), Stream()
     hub.open(Hello("x", SessionKind.EXECUTOR, connection=2), newer)
     hub.open(Hello("x", SessionKind.EXECUTOR, connection=1), late)
@@ -63,7 +63,7 @@ async def test_executors_that_return_all_at_once_are_answered_before_what_they_l
     frames = [hello_frame(number) for number in range(_EXECUTORS)]
     members = [Member(frame.hello.session_id, "") for frame in frames]
     limits = [BucketLimits("code", _EXECUTORS * _PROGRAMS)]
-    hub = Hub(LimiterCore(2, limits, now=clock.now(), roster=members, keeps_roster=True), clock)
+    hub = CoreRunner(LimiterCore(2, limits, now=clock.now(), roster=members, keeps_roster=True), clock)
     peers = [PeerStream(hub) for _ in members]
     opening = [asyncio.create_task(peer.open(frame)) for frame, peer in zip(frames, peers, strict=True)]
     await asyncio.sleep(0)
@@ -87,7 +87,7 @@ async def test_executors_that_return_all_at_once_are_answered_before_what_they_l
 
 async def test_recovery_waits_while_hello_of_a_client_is_read_and_no_longer() -> None:
     clock = MonotonicClock()
-    hub = Hub(LimiterCore(2, [BucketLimits("code")], now=clock.now(), roster=[Member("x", "")]), clock)
+    hub = CoreRunner(LimiterCore(2, [BucketLimits("code")], now=clock.now(), roster=[Member("x", "")]), clock)
     frame = pb.SessionRequest(hello=raw_hello("c"))
     frame.hello.queued.add(request_id="1").ticket.epoch = 1
     recovery = hub.core._ledger.recovery

@@ -23,7 +23,7 @@ from limiter.core.events import (
     Returning,
     Tick,
 )
-from limiter.server.hub import Hub
+from limiter.server.core_runner import CoreRunner
 from limiter.server.peer import PeerStream
 from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.cores import granted, listed, make_core, only
@@ -154,7 +154,7 @@ async def test_heartbeats_of_others_and_probes_have_their_turn_between_two_steps
         lease = frame.hello.held.add(tokens=1).lease
         lease.bucket, lease.epoch, lease.seq, lease.client_session_id = "code", 1, seq, "c"
     roster = [Member(frame.hello.session_id, ""), Member(hello_frame(0).hello.session_id, "")]
-    hub = Hub(
+    hub = CoreRunner(
         LimiterCore(2, [BucketLimits("code", 3 * MANY)], now=clock.now(), roster=roster, keeps_roster=True), clock
     )
     other, long = PeerStream(hub), PeerStream(hub)
@@ -186,7 +186,7 @@ async def test_heartbeats_of_others_and_probes_have_their_turn_between_two_steps
 
 async def test_a_long_frame_leaves_others_their_turns() -> None:
     """Requests that can't be taken, which are the dearest, and cancels of nothing: other streams go on between them."""
-    hub = Hub(LimiterCore(1, [BucketLimits("code", 1)], now=0.0), MonotonicClock())
+    hub = CoreRunner(LimiterCore(1, [BucketLimits("code", 1)], now=0.0), MonotonicClock())
     other, long = PeerStream(hub), PeerStream(hub)
     await other.open(hello_frame(0))
     await long.open(hello_frame(1))

@@ -6,7 +6,8 @@ import pytest
 
 from fairbox.v1 import common_pb2
 from limiter import BindStatus, Lease, ReleaseOutcome
-from limiter.client.machine import Bound, Granted, Lost, SessionMachine
+from limiter.client.machine import SessionMachine
+from limiter.client.session_events import Bound, Lost, RequestGranted
 from limiter.core import SessionKind
 from limiter.v1 import limiter_pb2 as pb
 
@@ -101,7 +102,7 @@ def test_grant_of_an_earlier_attempt_is_given_back_when_its_id_is_used_again() -
     with pytest.raises(ValueError, match="waiting already"):
         machine.acquire(0.0, bucket="code", tokens=1, queue_timeout=1, request_id="r")
     assert grant(machine, "r", attempt=1) == []
-    assert grant(machine, "r", attempt=2) == [Granted("r", Lease("code", 5, 1, "s"))]
+    assert grant(machine, "r", attempt=2) == [RequestGranted("r", Lease("code", 5, 1, "s"))]
 
 
 def test_frames_hold_at_most_512_items() -> None:

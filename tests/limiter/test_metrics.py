@@ -12,12 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairbox.clock import MonotonicClock
 from fairbox.errors import ConfigError, FairboxError
-from fairbox.metrics import MetricsServer
+from fairbox.net.metrics import MetricsServer
 from limiter import ExecutorSession, LimiterClient, QueueTimeout
 from limiter.core import Timing
 from limiter.leadership import Alone
+from limiter.server.leader_term import LeaderTerm
 from limiter.server.metrics import limiter_metrics
-from limiter.server.reign import Reign
 from tests.limiter.servers import ANYWHERE, limiter_server
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -78,7 +78,7 @@ async def test_figures_are_those_of_the_moment() -> None:
 
 
 async def test_a_limiter_that_does_not_lead_says_so_and_nothing_else() -> None:
-    reign = Reign(Alone(), MonotonicClock(), buckets=[], timing=Timing())
+    reign = LeaderTerm(Alone(), MonotonicClock(), buckets=[], timing=Timing())
     async with MetricsServer(ANYWHERE, lambda: limiter_metrics(reign), prefix="fairbox_limiter") as metrics:
         found = await scrape(metrics.address)
         ours = {name: value for (name, _), value in found.items() if name.startswith("fairbox_")}
@@ -87,7 +87,7 @@ async def test_a_limiter_that_does_not_lead_says_so_and_nothing_else() -> None:
 
 
 async def test_a_loop_that_is_too_busy_to_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairbox.metrics._ANSWER_WITHIN_S", 0.05)
+    monkeypatch.setattr("fairbox.net.metrics._ANSWER_WITHIN_S", 0.05)
     async with MetricsServer(ANYWHERE, list, prefix="x") as metrics:
         reading = asyncio.create_task(scrape(metrics.address))
         await asyncio.sleep(0)

@@ -11,8 +11,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from fairbox.channels import open_channel
 from fairbox.errors import ConfigError
+from fairbox.net.channels import open_channel
 from limiter.config import BucketConfig, LimiterConfig
 from tests.limiter.servers import ROOT, limiter_server
 

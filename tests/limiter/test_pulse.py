@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from limiter import Lease, LimiterClient, ReleaseOutcome
+from limiter.client.keep_alive import KeepAlive
 from limiter.client.machine import SessionMachine
-from limiter.client.pulse import Pulse
 from limiter.core import SessionKind
 from limiter.server.peer import quiet_for
 from limiter.v1 import limiter_pb2 as pb
@@ -69,7 +69,7 @@ def test_client_that_asks_after_a_long_silence_says_so_at_once() -> None:
 
 
 def test_client_that_was_stopped_itself_reads_first_what_has_come_meanwhile() -> None:
-    pulse = Pulse()
+    pulse = KeepAlive()
     pulse.opened(0.0, 1.5)
     pulse.beat(1.5)
     assert not pulse.dead(9.0)

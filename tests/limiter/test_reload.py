@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from fairbox.config import config_files, load
-from fairbox.grpc_errors import field_errors
+from fairbox.net.grpc_errors import field_errors
 from limiter import LimiterClient
 from limiter.config import LimiterConfig
 from limiter.core import BucketLimits, BucketOrder

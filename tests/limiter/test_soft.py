@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from fairbox.errors import FieldErrors
-from fairbox.ports import free_port
+from fairbox.net.ports import free_port
 from limiter import ExecutorSession, LeaseRefused, LimiterClient, ReleaseOutcome
 from limiter.config import BucketConfig, LimiterConfig
 from limiter.core import BucketLimits, LeaseId, LimiterCore, SessionKind

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from fairbox.channels import open_channel
+from fairbox.net.channels import open_channel
 from limiter.server import LimiterServer
 from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.servers import limiter_server, raw_hello, unary_stub, until

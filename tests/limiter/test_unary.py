@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from fairbox.grpc_errors import field_errors, retry_after
+from fairbox.net.grpc_errors import field_errors, retry_after
 from fairbox.v1 import common_pb2
 from limiter import ExecutorSession, LimiterClient
 from limiter.v1 import limiter_pb2 as pb

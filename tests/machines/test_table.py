@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from executor_service import ExecutorClient, Limits, Outcome
-from executor_service.sandbox.inside import landlock
+from executor_service.guest.walls import landlock
 from executor_service.v1 import executor_pb2 as pb
 from tests.executor.levels import ENV, PYTHON, Level
 from tests.executor.servers import ROOT, SLOWNESS, Server, command

@@ -13,7 +13,7 @@ from limiter import ReleaseOutcome
 from limiter.config import BucketConfig, LimiterConfig
 from limiter.server import LimiterServer
 from rollout.tools import ToolResponse
-from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 from tests.limiter.servers import ANYWHERE, until
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]

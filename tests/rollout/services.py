@@ -6,10 +6,10 @@ import asyncio
 from typing import Any, cast
 
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
-from fairbox.channels import open_channel
+from fairbox.net.channels import open_channel
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from rollout.stack import LocalStack
-from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 
 LAZY = [f"profiles.python-{name}.ahead=false" for name in ("numpy", "sympy", "pandas", "science")]
 """Settings of an executor of which nothing needs those packages, which take seconds to load."""

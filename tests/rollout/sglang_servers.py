@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout.engines.launch import LaunchConfig
+from rollout.engines.sglang.launch import LaunchConfig
 
 ROOT = Path(__file__).parents[2]
 _ARGS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairbox.errors import FairboxError
-from fairbox.ports import free_ports
+from fairbox.net.ports import free_ports
 from rollout.cli.services import _probe
 from tests.executor.servers import running
 

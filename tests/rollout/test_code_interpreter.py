@@ -16,7 +16,7 @@ import pytest_asyncio
 from fairbox.errors import ConfigError
 from rollout.stack import LocalStack
 from rollout.tools import InfraError, ToolOutcome, ToolResponse
-from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 from tests.limiter.servers import limiter_server
 from tests.rollout.services import executor_status, interpreter, limiter_status
 

@@ -27,8 +27,8 @@ from rollout.stack import LocalStack
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import Toolbox, ToolOutcome
-from rollout.tools.code_client import ToolServices
-from rollout.tools.registry import open_tools
+from rollout.tools.code.client import ToolServices
+from rollout.tools.registry.registry import open_tools
 from tests.rollout.code_search import RealSearch, real_search
 from tests.rollout.real_tasks import RealTask
 from tests.rollout.scripted import roll_out, tool_call

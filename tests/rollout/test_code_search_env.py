@@ -16,7 +16,7 @@ from rollout.envs.code_search import CodeSearchConfig, CodeSearchEnvironment, Lo
 from rollout.envs.registry import find_environment
 from rollout.rewards import parse_rewards
 from rollout.tools.base import NoSettings
-from rollout.tools.bash import BashConfig, BashTool
+from rollout.tools.code.bash import BashConfig, BashTool
 from rollout.tools.registry import ToolSpec
 from tests.executor.repositories import commit, new
 from tests.pages import examples

@@ -16,7 +16,7 @@ from rollout.batch import RolloutBatch
 from rollout.dump import DumpError, DumpWriter, parts_of, read_dump, record_of
 from rollout.dump_check import check_dump
 from rollout.engines import FinishReason, SamplingParams
-from rollout.engines.transformers import TransformersEngine
+from rollout.engines.local.engine import TransformersEngine
 from rollout.interop.skyrl.convert import generator_output
 from rollout.loop import AgentLoop, Finish, Generate, Limits, StopReason, Task, TrajectoryMachine, TrajectoryResult
 from rollout.loop.condense import Condensation, condensed
@@ -24,7 +24,7 @@ from rollout.loop.rows import rows_of
 from rollout.rewards import Reward
 from rollout.testing import LOGPROB, ScriptedEngine, ScriptedTool
 from rollout.tokens import ChatTemplate, HubTokenizer, SegmentKind
-from rollout.tokens.conversation import Turn
+from rollout.tokens.conversation import MessageTurn
 from rollout.tools import Toolbox, ToolCall
 from tests.rollout.scripted import NO_LIMITS, tool_call
 
@@ -174,7 +174,7 @@ def test_bad_settings_are_named(name: str, value: int) -> None:
 
 @given(st.lists(st.lists(st.text(max_size=120), max_size=3), max_size=5), st.integers(0, 6))
 def test_newest_answers_and_everything_said_stay_and_nothing_grows(answers: list[list[str]], keep: int) -> None:
-    turns = [Turn(f"said {n}", tuple(texts)) for n, texts in enumerate(answers)]
+    turns = [MessageTurn(f"said {n}", tuple(texts)) for n, texts in enumerate(answers)]
     made = condensed(turns, keep)
     if made is None:
         return

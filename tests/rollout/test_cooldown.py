@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollout.tools.code_client import Cooldown
+from rollout.tools.code.client import Cooldown
 
 
 def test_pause_doubles_up_to_five_seconds_and_ends_with_a_success() -> None:

@@ -35,7 +35,7 @@ def ran_own_code(record: dict[str, Any]) -> bool:
 
 SESSIONS = """
 tools:
-  - class_name: rollout.tools.code_interpreter.CodeInterpreter
+  - class_name: rollout.tools.code.CodeInterpreter
     config: {mode: session, rate_limit: 4}
 """
 

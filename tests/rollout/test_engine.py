@@ -23,7 +23,7 @@ from rollout.engines import (
     StateWeights,
     VersionSpan,
 )
-from rollout.engines.transformers import TransformersEngine
+from rollout.engines.local.engine import TransformersEngine
 from rollout.tokens import ChatTemplate
 from tests.rollout.engine_contract import (
     QUESTIONS,

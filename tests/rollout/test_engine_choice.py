@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from fairbox.errors import ConfigError, FairboxError, FieldErrors
-from fairbox.ports import free_port
+from fairbox.net.ports import free_port
 from rollout.config import EngineSettings
 from rollout.engine_choice import make_engine, vocabulary_of
 from rollout.engines import EngineUnavailable, ReplicatedEngine
-from rollout.engines.sglang import SglangEngine
-from rollout.engines.transformers import TransformersEngine
-from rollout.engines.vllm import VllmEngine
+from rollout.engines.local.engine import TransformersEngine
+from rollout.engines.sglang.engine import SglangEngine
+from rollout.engines.vllm.engine import VllmEngine
 from rollout.training import Policy, PolicySettings
 
 

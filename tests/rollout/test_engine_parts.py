@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from rollout.engines import SamplingParams
 from rollout.engines.base import derived_seed
-from rollout.engines.decoder import PrefixStore
-from rollout.engines.schedule import BatchSchedule
-from rollout.engines.worker import new_generator, sample
+from rollout.engines.local.decoder import PrefixStore
+from rollout.engines.local.schedule import BatchSchedule
+from rollout.engines.local.worker import new_generator, sample
 
 
 def test_waiting_request_expires_and_running_one_does_not() -> None:

@@ -105,7 +105,7 @@ def test_tools_are_those_of_the_file_of_the_environment_or_the_code_interpreter(
     assert tool_specs(RolloutConfig(), plain) == ()
     assert [spec.kind for spec in tool_specs(RolloutConfig(), submit)] == [Gsm8kRewardTool]
     file = tmp_path / "tools.yaml"
-    file.write_text("tools: [{class_name: rollout.tools.bash.BashTool}]\n")
+    file.write_text("tools: [{class_name: rollout.tools.code.BashTool}]\n")
     assert [spec.path for spec in tool_specs(RolloutConfig(tools=str(file)), submit)] == [f"{file}: tools[0]"]
     config, _, _ = loaded("tool.default_timeout=3")
     with pytest.raises(ConfigError, match=r"tool\.\* is set, but the tools are those of env=gsm8k"):

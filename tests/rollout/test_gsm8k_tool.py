@@ -11,7 +11,7 @@ import pytest
 
 from fairbox.errors import ConfigError
 from rollout.batch import RolloutBatch
-from rollout.cli.data import main as data
+from rollout.cli.data.command import main as data
 from rollout.data import DataError, Row, read_rows
 from rollout.dump import record_of
 from rollout.engines import SamplingParams

@@ -13,7 +13,7 @@ import pytest
 
 from rollout.rewards.code import extract_code
 from rollout.tools import FORMATS, MalformedCall, ToolCall
-from rollout.tools.calls import MAX_CALLS, MAX_DEPTH, without_thoughts
+from rollout.tools.formats.calls import MAX_CALLS, MAX_DEPTH, without_thoughts
 
 SIZE = 1_000_000
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"n": {"type": "array"}}}}}]

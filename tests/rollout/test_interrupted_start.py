@@ -16,7 +16,7 @@ from tests.executor.servers import SLOWNESS
 ROOT = Path(__file__).parents[2]
 ENDLESS = """
 import sys, threading
-from rollout.engines import transformers
+from rollout.engines.local import engine
 from rollout.cli import main
 
 class Decoder:
@@ -24,7 +24,7 @@ class Decoder:
         print("the model is being read", file=sys.stderr, flush=True)
         threading.Event().wait()
 
-transformers.Decoder = Decoder
+engine.Decoder = Decoder
 sys.exit(main(sys.argv[1:]))
 """
 """The command with a model that takes for ever."""
@@ -72,8 +72,8 @@ def test_ctrl_c_ends_a_start(program: list[str], moment: str, tmp_path: Path, mo
 
 def test_ctrl_c_before_anything_has_begun_is_no_traceback(tmp_path: Path) -> None:
     program = (
-        "import os, signal, sys; import rollout.cli.data; from rollout.cli import main\n"
-        "rollout.cli.data.main = lambda argv: os.kill(os.getpid(), signal.SIGINT)\n"
+        "import os, signal, sys; import rollout.cli.data.command; from rollout.cli import main\n"
+        "rollout.cli.data.command.main = lambda argv: os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.exit(main(['data']))"
     )
     with started(["-c", program]) as process:

@@ -18,9 +18,17 @@ import pytest
 from fairbox.errors import ConfigError
 from rollout import engine_choice
 from rollout.config import EngineSettings, LaunchSettings, RolloutConfig
-from rollout.engines import EngineUnavailable, keeper
+from rollout.engines import EngineUnavailable
 from rollout.engines.http import EngineHttp
-from rollout.engines.launch import KeptProcess, LaunchConfig, local_servers, server_command, server_env, visible_gpus
+from rollout.engines.sglang import keeper
+from rollout.engines.sglang.launch import (
+    KeptProcess,
+    LaunchConfig,
+    local_servers,
+    server_command,
+    server_env,
+    visible_gpus,
+)
 
 MODEL = Path("/models/m")
 

@@ -17,12 +17,12 @@ from rollout.envs.gsm8k import Gsm8kConfig, Gsm8kEnvironment
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
 from examples.practice.warm_up import Writer, call_text  # noqa: E402
-from rollout.engines.decoder import load_model  # noqa: E402 - needs torch
+from rollout.engines.local.decoder import load_model  # noqa: E402 - needs torch
 from rollout.engines.model_store import find_model  # noqa: E402
 from rollout.tokens import ChatTemplate, HubTokenizer  # noqa: E402
 from rollout.tokens.probe import Severity  # noqa: E402
-from rollout.tools.code_interpreter import CodeInterpreter  # noqa: E402
-from rollout.tools.formats import find_format  # noqa: E402
+from rollout.tools.code.code_interpreter import CodeInterpreter  # noqa: E402
+from rollout.tools.formats.choice import find_format  # noqa: E402
 
 TOOLS = [CodeInterpreter.default_schema.openai()]
 

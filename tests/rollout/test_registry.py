@@ -14,17 +14,17 @@ import pytest
 from examples.tool import SearchTool
 from fairbox.errors import ConfigError
 from rollout.tools import BranchRefused, InfraError, Tool, Toolbox, ToolCall, ToolOutcome
-from rollout.tools.bash import BashTool
-from rollout.tools.code_client import ToolServices
-from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.code.bash import BashTool
+from rollout.tools.code.client import ToolServices
 from rollout.tools.finish import FinishTool
 from rollout.tools.gsm8k_reward import Gsm8kRewardTool
-from rollout.tools.registry import common_rate_limit, load_tools, open_tools
-from rollout.tools.schema_file import read_schema
-from rollout.tools.verl_tool import VerlTool
+from rollout.tools.registry.registry import common_rate_limit, load_tools, open_tools
+from rollout.tools.registry.schema_file import read_schema
+from rollout.tools.registry.verl_tool import VerlTool
 
 HERE = "tests.rollout.test_registry"
-INTERPRETER = "rollout.tools.code_interpreter.CodeInterpreter"
+INTERPRETER = "rollout.tools.code.CodeInterpreter"
 SCHEMA = """
       type: function
       function:
@@ -118,7 +118,7 @@ async def test_tools_of_a_file_are_opened_with_shared_clients_and_closed(tmp_pat
     gsm8k = "rollout.tools.gsm8k_reward.Gsm8kRewardTool, config: {type: native, not_improved: -0.1}"
     text = (
         f"tools:\n  - class_name: {INTERPRETER}\n    config: {{mode: session, enable_global_rate_limit: false}}\n"
-        "  - class_name: rollout.tools.bash.BashTool\n    config: {enable_global_rate_limit: false}\n"
+        "  - class_name: rollout.tools.code.BashTool\n    config: {enable_global_rate_limit: false}\n"
         f"  - class_name: examples.tool.SearchTool\n    config: {{corpus: {tmp_path}/corpus.jsonl}}\n"
         f"  - {{class_name: rollout.tools.finish.FinishTool, config: {{}}}}\n  - {{class_name: {gsm8k}}}\n"
     )
@@ -164,7 +164,7 @@ BAD_SCHEMA = SCHEMA.format(name="python", reads="code")
         ("tools: [{class_name: a.B, conf: {}}]", "tools[0].conf is not a key; did you mean config?"),
         ("tools: [{class_name: Foo}]", "tools[0].class_name is 'Foo', must be the dotted path of a class"),
         ("tools: [{class_name: nowhere.Foo}]", "tools[0].class_name is 'nowhere.Foo', which can't be imported"),
-        ("tools: [{class_name: rollout.tools.bash.Foo}]", "but rollout.tools.bash has no class Foo"),
+        ("tools: [{class_name: rollout.tools.code.bash.Foo}]", "but rollout.tools.code.bash has no class Foo"),
         ("tools: [{class_name: pathlib.Path}]", "tools[0].class_name is 'pathlib.Path', which is no tool"),
         (
             "tools: [{class_name: verl.tools.sandbox_fusion_tools.SandboxFusionTool}]",
@@ -221,7 +221,7 @@ def test_what_is_wrong_is_named_by_its_path(tmp_path: Path, text: str, problem: 
 
 
 def test_programs_of_all_tools_share_one_limit(tmp_path: Path) -> None:
-    two = f"tools:\n  - class_name: {INTERPRETER}\n  - class_name: rollout.tools.bash.BashTool\n    config: "
+    two = f"tools:\n  - class_name: {INTERPRETER}\n  - class_name: rollout.tools.code.BashTool\n    config: "
     assert common_rate_limit(load_tools(file(tmp_path, two + "{rate_limit: 10}"))) == 10
     assert common_rate_limit(load_tools(file(tmp_path, two + "{rate_limit: 3, enable_global_rate_limit: false}"))) == 10
     with pytest.raises(ConfigError, match=r"tools\[1\]\.config\.rate_limit is 3, but there is one limit"):

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.engines import ReplicaState, replicas
-from rollout.engines.replicas import Balancer
+from rollout.engines import ReplicaState
+from rollout.engines.replicas import placement as replicas
+from rollout.engines.replicas.placement import Balancer
 
 
 def ready(*names: str) -> Balancer:

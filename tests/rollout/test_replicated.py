@@ -16,9 +16,9 @@ from rollout.engines import (
     ReplicatedEngine,
     SamplingParams,
     VersionSpan,
-    replicas,
 )
-from rollout.engines.transformers import TransformersEngine
+from rollout.engines.local.engine import TransformersEngine
+from rollout.engines.replicas import placement as replicas
 from tests.rollout.engine_contract import CLOSE, LONG, difference, plain_model, request
 
 

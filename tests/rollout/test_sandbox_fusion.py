@@ -27,8 +27,8 @@ from rollout.rewards import gsm8k_reward
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer
 from rollout.tools import InfraError, Toolbox, ToolOutcome
-from rollout.tools.calls import ToolCall
-from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.formats.calls import ToolCall
 from tests.executor.gateways import GatewayServer, gateway
 from tests.limiter.servers import until
 from tests.rollout.sandboxes import Sandbox, adaptive_limiter, answers, interpreter_at, ran, reply, run, sandbox

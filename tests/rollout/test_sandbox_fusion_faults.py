@@ -11,10 +11,10 @@ import pytest
 from aiohttp import web
 
 from fairbox.errors import ConfigError
-from fairbox.ports import free_port
+from fairbox.net.ports import free_port
 from limiter import LimiterClient, ReleaseOutcome
 from rollout.tools import InfraError, ToolOutcome
-from rollout.tools import sandbox_fusion as client_module
+from rollout.tools.code import sandbox_fusion as client_module
 from tests.limiter.servers import limiter_server, until
 from tests.rollout.sandboxes import (
     Answer,

@@ -30,7 +30,7 @@ from rollout.stack import LocalStack
 from rollout.testing import ScriptedEngine
 from rollout.tokens import ChatTemplate, HubTokenizer, SegmentKind
 from rollout.tools import Toolbox
-from rollout.tools.code_interpreter import CodeInterpreter, CodeInterpreterConfig
+from rollout.tools.code import CodeInterpreter, CodeInterpreterConfig
 from tests.rollout.scripted import roll_out
 from tests.rollout.services import limiter_status
 

@@ -15,8 +15,8 @@ import pytest_asyncio
 from rollout.dump_check import check_dump
 from rollout.engines import EngineUnavailable, GenerationRequest, SamplingParams
 from rollout.engines.http import EngineHttp
-from rollout.engines.launch import local_servers
-from rollout.engines.sglang import SglangEngine
+from rollout.engines.sglang.engine import SglangEngine
+from rollout.engines.sglang.launch import local_servers
 from rollout.tokens import ChatTemplate
 from tests.rollout.engine_contract import (
     CLOSE,

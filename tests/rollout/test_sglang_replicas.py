@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from fairbox.ports import free_port
-from rollout.engines import DiskWeights, ReplicatedEngine, VersionSpan, replicas
+from fairbox.net.ports import free_port
+from rollout.engines import DiskWeights, ReplicatedEngine, VersionSpan
 from rollout.engines.http import EngineHttp
-from rollout.engines.launch import KeptProcess, local_servers
-from rollout.engines.sglang import SglangEngine
+from rollout.engines.replicas import placement as replicas
+from rollout.engines.sglang.engine import SglangEngine
+from rollout.engines.sglang.launch import KeptProcess, local_servers
 from tests.rollout.engine_contract import (
     CLOSE,
     LONG,
@@ -159,7 +160,7 @@ def ray_cluster() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 async def test_ray_starts_servers_and_ends_them(ray_cluster: None, tiny_dir: Path) -> None:
-    from rollout.engines.ray_launch import ray_servers
+    from rollout.ray.servers import ray_servers
 
     async with ray_servers(on_cpu(tiny_dir)) as urls, SglangEngine(urls["replica-0"], vocab_size=VOCABULARY) as engine:
         result = await engine.generate(request((1, 2, 3), max_new_tokens=4))

@@ -9,7 +9,7 @@ import pytest
 
 from rollout.engines import EngineUnavailable, GenerationRequest, SamplingParams, VersionSpan
 from rollout.engines.http import EventSplitter
-from rollout.engines.sglang_wire import AnswerReader, generate_body, max_answer_bytes
+from rollout.engines.sglang.wire import AnswerReader, generate_body, max_answer_bytes
 
 FIRST = (
     '{"text":" Paris","output_ids":[7042],"meta_info":{"id":"aa6a45b1771447f9bb504041de2a5a84","finish_reason":null,'

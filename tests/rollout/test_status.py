@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from fairbox.errors import ConfigError
-from fairbox.serving import GrpcServer
+from fairbox.net.serving import GrpcServer
 from limiter import ExecutorSession, LimiterClient
 from limiter.config import BucketConfig, LimiterConfig
 from limiter.leadership.file import FileLeadership

@@ -192,7 +192,7 @@ def test_without_sglang_its_parsers_are_refused(chat: ChatTemplate) -> None:
 PROGRAM = """
 import json
 from fairbox.errors import ConfigError
-from rollout.tools.sglang_parsers import SglangFormat
+from rollout.tools.formats.sglang_parsers import SglangFormat
 tools = json.loads(sys.argv[1])
 call = ("<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>"
         '{"n": 1}<|tool_call_end|><|tool_calls_section_end|>')

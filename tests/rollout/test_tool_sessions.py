@@ -15,9 +15,9 @@ import pytest_asyncio
 
 from executor_service import ExecutorClient
 from rollout.stack import LocalStack
-from rollout.tools import BranchRefused, InfraError, Toolbox, ToolCall, ToolOutcome, ToolResponse, sessions
-from rollout.tools.bash import BashConfig, BashTool
-from rollout.tools.code_interpreter import CodeInterpreter
+from rollout.tools import BranchRefused, InfraError, Toolbox, ToolCall, ToolOutcome, ToolResponse
+from rollout.tools.code import CodeInterpreter, sessions
+from rollout.tools.code.bash import BashConfig, BashTool
 from tests.executor.repositories import project
 from tests.rollout import services
 from tests.rollout.services import LAZY, executor_status, limiter_status, nothing_left

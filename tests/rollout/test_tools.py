@@ -11,7 +11,7 @@ from executor_service import Cause, Compilation, Display, ExecutionResult, Outco
 from fairbox.errors import ConfigError
 from rollout.testing import ScriptedTool
 from rollout.tools import MalformedCall, ParameterSchema, ToolCall, ToolOutcome, ToolResponse, ToolSchema
-from rollout.tools.program_text import describe
+from rollout.tools.code.program_text import describe
 from rollout.tools.text import cut_text
 from rollout.tools.toolbox import Toolbox
 

@@ -20,7 +20,7 @@ from fairbox.errors import FieldErrors
 from rollout.engines import EngineUnavailable, FinishReason, GenerationRequest, SamplingParams
 from rollout.engines.http import EventSplitter
 from rollout.engines.vllm import LogprobsMode, VllmEngine
-from rollout.engines.vllm_api import TurnReader, check_exact, completion_body, longest_context
+from rollout.engines.vllm.api import TurnReader, check_exact, completion_body, longest_context
 
 STOP = 2
 

@@ -10,7 +10,7 @@ import pytest
 
 from executor_service import ExecutionResult, ExecutorClient, Program
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
-from fairbox.channels import open_channel
+from fairbox.net.channels import open_channel
 from fairbox.security import PLAINTEXT
 from tests.executor.servers import Server, running
 

@@ -22,8 +22,8 @@ import grpc.aio
 import pytest
 
 from executor_service.v1 import executor_pb2, executor_pb2_grpc
-from fairbox.channels import open_channel
-from fairbox.ports import free_ports
+from fairbox.net.channels import open_channel
+from fairbox.net.ports import free_ports
 from fairbox.security import PLAINTEXT, ClientSecurity, Role
 from limiter.v1 import limiter_pb2, limiter_pb2_grpc
 from tests.executor.servers import running
@@ -34,7 +34,7 @@ ACQUIRE, EXECUTE = "/limiter.v1.LimiterService/AcquireToken", "/executor_service
 _DEADLINE_S = 10.0
 """Of a call of somebody else, during an attack: on a machine that does other things as well."""
 _HANDSHAKE_S = 10.0
-"""As in fairbox.channels."""
+"""As in fairbox.net.channels."""
 
 
 @dataclass(frozen=True)

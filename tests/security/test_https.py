@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 import requests
 
-from fairbox.ports import free_port
+from fairbox.net.ports import free_port
 from tests.executor.servers import running
 from tests.security.services import Secrets
 from tests.security.test_rotation import shown_to_strangers

@@ -13,8 +13,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fairbox.channels import open_channel
 from fairbox.errors import ConfigError
+from fairbox.net.channels import open_channel
 from fairbox.security import PLAINTEXT, ClientSecurity, Role
 from limiter import ExecutorSession, LimiterClient
 from limiter.client import LeaseRefused, LimiterUnavailable

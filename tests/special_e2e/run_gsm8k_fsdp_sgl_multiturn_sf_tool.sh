@@ -123,7 +123,7 @@ if [[ $ENGINE == sglang && -z $ENGINE_URLS ]]; then
   fi
   read -ra more <<<"$SGLANG_ARGS"
   for ((number = 0; number < (ENGINE_GPUS > 0 ? ENGINE_GPUS : 1); number++)); do
-    port=$("$PYTHON" -c 'from fairbox.ports import free_port; print(free_port())')
+    port=$("$PYTHON" -c 'from fairbox.net.ports import free_port; print(free_port())')
     gpu=${gpus[N_GPUS - ENGINE_GPUS + number]:-}
     log=$OUT/sglang-$number.log
     CUDA_VISIBLE_DEVICES=$gpu HF_HUB_OFFLINE=1 SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0 \

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout.engines.decoder import load_model
+from rollout.engines.local.decoder import load_model
 from tests.rollout.conftest import model_dir as model_dir
 from tests.rollout.conftest import tiny_dir as tiny_dir
 from tests.rollout.sglang_servers import sglang_python

@@ -30,7 +30,7 @@ from rollout.loop.results import TrajectoryResult
 from rollout.loop.task import Task
 from rollout.rewards import Composition, Reward, RewardServices, Sample, read_rewards
 from rollout.tools.base import NoSettings
-from rollout.tools.bash import BashConfig, BashTool
+from rollout.tools.code.bash import BashConfig, BashTool
 from rollout.tools.registry import ToolSpec
 
 

@@ -28,7 +28,7 @@ from rollout.interop.settings import TrainerSettings, from_mapping
 from rollout.interop.shared import SharedTools
 from rollout.rewards import Sample
 from rollout.tools import parse_tool_calls
-from rollout.tools.code_interpreter import CodeInterpreter
+from rollout.tools.code import CodeInterpreter
 
 with needs("skyrl-gym", "0.4.0", "pip install skyrl-gym==0.4.0"):
     from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput

@@ -24,8 +24,8 @@ from rollout.interop.needs import needs
 from rollout.interop.settings import InterpreterSettings, from_mapping
 from rollout.interop.shared import SharedTools
 from rollout.tools import MalformedCall, ToolCall, ToolOutcome
-from rollout.tools.calls import checked_call, json_problem, read_json, skip_space
-from rollout.tools.code_interpreter import CodeInterpreter
+from rollout.tools.code import CodeInterpreter
+from rollout.tools.formats.calls import checked_call, json_problem, read_json, skip_space
 
 with needs("verifiers", "0.4.0", "pip install verifiers==0.4.0"):
     import verifiers.v1 as vf

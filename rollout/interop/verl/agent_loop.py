@@ -37,7 +37,7 @@ from rollout.loop.state import RequestState
 from rollout.loop.task import Task
 from rollout.tokens.segment import Segment, SegmentKind
 from rollout.tokens.trajectory import Trajectory
-from rollout.tools.code_interpreter import CodeInterpreter
+from rollout.tools.code import CodeInterpreter
 
 with needs("verl", "0.9.1", "pip install verl==0.9.1"):
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register

@@ -23,8 +23,8 @@ from rollout.interop.needs import needs
 from rollout.interop.settings import InterpreterSettings, from_mapping
 from rollout.interop.shared import SharedTools
 from rollout.tools.base import ToolOutcome
-from rollout.tools.calls import checked_call
-from rollout.tools.code_interpreter import CodeInterpreter
+from rollout.tools.code import CodeInterpreter
+from rollout.tools.formats.calls import checked_call
 
 with needs("verl", "0.9.1", "pip install --no-deps verl==0.9.1"):
     from verl.tools.base_tool import BaseTool

@@ -17,8 +17,8 @@ from rollout.loop.limits import StopReason
 from rollout.rewards.base import Sample
 from rollout.rewards.localization.answer import Answer, Location, entity_id, module_id, present, strip_dot_slash
 from rollout.rewards.localization.said import last_turn
-from rollout.tools.calls import MalformedCall
-from rollout.tools.marked_calls import parse_tool_calls
+from rollout.tools.formats.calls import MalformedCall
+from rollout.tools.formats.marked import parse_tool_calls
 
 FINISH_TOOL = "localization_finish"
 _AFTER = re.compile(r"\s*(?:</[\w:=-]{1,40}>\s*|<\|[\w:=-]{1,40}\|>\s*)*")

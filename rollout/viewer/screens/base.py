@@ -21,9 +21,9 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, HelpPanel, Input, Static
 
 from fairbox.errors import FairboxError
-from rollout.viewer.columns import visible
-from rollout.viewer.facts import RowFacts
-from rollout.viewer.index import DumpFolder, read_bytes
+from rollout.viewer.rows.columns import visible
+from rollout.viewer.rows.index import DumpFolder, read_bytes
+from rollout.viewer.rows.summary import RowSummary
 from rollout.viewer.widgets.table import Table
 
 _SAME = {"j": "down", "k": "up", "h": "left", "l": "right", "g": "home", "G": "end"}
@@ -94,7 +94,7 @@ class ViewerScreen(Screen[None]):
         self,
         session: Session,
         style_of: Callable[[Any], str] = lambda item: "",
-        row_of: Callable[[Any], RowFacts | None] = lambda item: item,
+        row_of: Callable[[Any], RowSummary | None] = lambda item: item,
     ) -> None:
         super().__init__()
         self.session = session
@@ -113,17 +113,17 @@ class ViewerScreen(Screen[None]):
         """The widgets between the title and the status line."""
         yield self.table
 
-    def row(self) -> RowFacts | None:
+    def row(self) -> RowSummary | None:
         """The row that keys act on."""
         return None if self.table.current is None else self._row_of(self.table.current)
 
-    def open_rows(self, rows: Sequence[RowFacts], position: int, find: str = "") -> None:
+    def open_rows(self, rows: Sequence[RowSummary], position: int, find: str = "") -> None:
         """Opens a row; n and p go through `rows`."""
         from rollout.viewer.screens.row import RowScreen  # which is one of these
 
         self.app.push_screen(RowScreen(self.session, rows, position, find=find))
 
-    async def read_step(self, step: Path) -> Sequence[RowFacts]:
+    async def read_step(self, step: Path) -> Sequence[RowSummary]:
         """The rows of a step, read to its end."""
         file = self.session.folder.open(step)
         while not await asyncio.to_thread(file.advance):
@@ -158,7 +158,7 @@ class ViewerScreen(Screen[None]):
             self.export([row], "this row", f"row-{row.path.stem}-{row.line}.json")
 
     @work
-    async def export(self, rows: Sequence[RowFacts], what: str, name: str) -> None:
+    async def export(self, rows: Sequence[RowSummary], what: str, name: str) -> None:
         """Asks for a file, and writes rows to it."""
         path = await self.app.push_screen_wait(PromptScreen(f"export {what} to", name))
         try:
@@ -168,7 +168,7 @@ class ViewerScreen(Screen[None]):
             self.tell(str(error), problem=True)
 
 
-def _write(rows: Sequence[RowFacts], name: str) -> str:
+def _write(rows: Sequence[RowSummary], name: str) -> str:
     """Writes the rows' lines as they stand in the dump; what was written. Raises FairboxError; a file that is there
     already stays as it is."""
     written = 0

@@ -14,10 +14,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
-from rollout.viewer.columns import DIM, Column, number_text, signed_text
-from rollout.viewer.facts import FIELDS, RowFacts
-from rollout.viewer.groups import Change, Group, compare_steps, group_rows
-from rollout.viewer.lookup import MAX_HITS, SearchHit, parse_query, search
+from rollout.viewer.rows.columns import DIM, Column, number_text, signed_text
+from rollout.viewer.rows.groups import Change, Group, compare_steps, group_rows
+from rollout.viewer.rows.lookup import MAX_HITS, SearchHit, parse_query, search
+from rollout.viewer.rows.summary import FIELDS, RowSummary
 from rollout.viewer.screens.base import Session, ViewerScreen
 from rollout.viewer.widgets.table import Table
 
@@ -166,17 +166,17 @@ class GroupsScreen(ViewerScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "app.focus_next", "Groups/rows", priority=True)]
 
-    def __init__(self, session: Session, rows: Sequence[RowFacts]) -> None:
+    def __init__(self, session: Session, rows: Sequence[RowSummary]) -> None:
         super().__init__(session, lambda group: DIM if group.std == 0 or not group.scores else "")
         self._rows = rows
-        self.members = Table[RowFacts](lambda row: DIM if row.masked else "")
+        self.members = Table[RowSummary](lambda row: DIM if row.masked else "")
         """The rows of the current group."""
 
     def body(self) -> ComposeResult:
         yield self.table
         yield self.members
 
-    def row(self) -> RowFacts | None:
+    def row(self) -> RowSummary | None:
         return self.members.current
 
     def on_data_table_cell_highlighted(self, event: DataTable.CellHighlighted) -> None:

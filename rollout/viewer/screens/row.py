@@ -13,13 +13,13 @@ from textual.binding import Binding, BindingType
 from textual.widgets import ContentSwitcher
 
 from fairbox.errors import FairboxError
-from rollout.viewer.columns import number_text
-from rollout.viewer.document import Block, blocks_of
-from rollout.viewer.facts import RowFacts
-from rollout.viewer.groups import compare_steps
-from rollout.viewer.index import read_bytes, read_row
-from rollout.viewer.lookup import parse_query
-from rollout.viewer.pieces import Piece, row_pieces
+from rollout.viewer.rows.columns import number_text
+from rollout.viewer.rows.document import Block, blocks_of
+from rollout.viewer.rows.groups import compare_steps
+from rollout.viewer.rows.index import read_bytes, read_row
+from rollout.viewer.rows.lookup import parse_query
+from rollout.viewer.rows.pieces import TokenPiece, row_pieces
+from rollout.viewer.rows.summary import RowSummary
 from rollout.viewer.screens.base import PromptScreen, Session, ViewerScreen
 from rollout.viewer.widgets.document import DocumentView
 from rollout.viewer.widgets.tokens import TokenView
@@ -40,14 +40,14 @@ class RowScreen(ViewerScreen):
     ]
     DEFAULT_CSS = "RowScreen ContentSwitcher { height: 1fr; }"
 
-    def __init__(self, session: Session, rows: Sequence[RowFacts], position: int, *, find: str = "") -> None:
+    def __init__(self, session: Session, rows: Sequence[RowSummary], position: int, *, find: str = "") -> None:
         super().__init__(session)
         self._rows = rows
         self._position = position
         self._find_text = find
         self._document = DocumentView(self._status, id="document")
         self._tokens = TokenView(self._status, id="tokens")
-        self._tokens_of: RowFacts | None = None
+        self._tokens_of: RowSummary | None = None
 
     def body(self) -> ComposeResult:
         with ContentSwitcher(initial="document"):
@@ -57,7 +57,7 @@ class RowScreen(ViewerScreen):
     def on_mount(self) -> None:
         self._load()
 
-    def row(self) -> RowFacts:
+    def row(self) -> RowSummary:
         return self._rows[self._position]
 
     @property
@@ -164,7 +164,7 @@ class RowScreen(ViewerScreen):
         self.status_line("  ".join(parts))
 
 
-def _pieces(row: RowFacts, tokenizer: str | None) -> tuple[Sequence[Piece], str]:
+def _pieces(row: RowSummary, tokenizer: str | None) -> tuple[Sequence[TokenPiece], str]:
     """The row's tokens, or why there are none."""
     record = read_row(row)
     try:
@@ -173,7 +173,7 @@ def _pieces(row: RowFacts, tokenizer: str | None) -> tuple[Sequence[Piece], str]
         return (), str(error)
 
 
-def _blocks(row: RowFacts) -> list[Block]:
+def _blocks(row: RowSummary) -> list[Block]:
     record = read_row(row)
     if isinstance(record, dict):
         return blocks_of(record)

@@ -12,8 +12,8 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Collapsible, Static
 
-from rollout.viewer.columns import DIM, visible
-from rollout.viewer.document import Block
+from rollout.viewer.rows.columns import DIM, visible
+from rollout.viewer.rows.document import Block
 
 FOUND = "bold #000000 on #ffe45c"
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
-from rollout.viewer.columns import Column, sorted_by
+from rollout.viewer.rows.columns import Column, sorted_by
 
 T = TypeVar("T")
 

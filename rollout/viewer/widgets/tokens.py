@@ -17,8 +17,8 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from rollout.viewer.columns import visible
-from rollout.viewer.pieces import Piece, heat
+from rollout.viewer.rows.columns import visible
+from rollout.viewer.rows.pieces import TokenPiece, heat
 
 Run = tuple[int, str]
 """A token's position, and what of it is on one line."""
@@ -61,14 +61,14 @@ class TokenView(ScrollView, can_focus=True):
     def __init__(self, changed: Callable[[], None], *, id: str) -> None:
         super().__init__(id=id)
         self._on_change = changed
-        self.pieces: Sequence[Piece] = ()
+        self.pieces: Sequence[TokenPiece] = ()
         self.cursor = 0
         self.shown = {"boundaries"}
         """`heat`, so that colours tell how likely a token was, and not who wrote it; `boundaries` of tokens."""
         self._problem = "they are read"
         self._lines: list[list[Run]] = [[]]
 
-    def show(self, pieces: Sequence[Piece], problem: str = "") -> None:
+    def show(self, pieces: Sequence[TokenPiece], problem: str = "") -> None:
         """Shows other tokens, or why there are none; the cursor is on the first one after the prompt."""
         self.pieces, self._problem = pieces, problem
         self.cursor = next((i for i, piece in enumerate(pieces) if piece.kind != "prompt"), 0)
@@ -164,7 +164,7 @@ class TokenView(ScrollView, can_focus=True):
         self._on_change()
 
 
-def piece_lines(pieces: Sequence[Piece], width: int) -> list[list[Run]]:
+def piece_lines(pieces: Sequence[TokenPiece], width: int) -> list[list[Run]]:
     """Tokens in lines of at most `width` cells; a line break of a token is seen, and breaks the line behind it."""
     lines: list[list[Run]] = [[]]
     used = 0

@@ -12,10 +12,10 @@ from tests.executor.servers import Server, children
 
 
 def quiet(server: Server, level: Level) -> bool:
-    """Whether nothing is there but templates, inits and workers that wait."""
+    """Whether nothing is there but zygotes, inits and workers that wait."""
     profiles = server.status().profiles
-    templates = sum(1 if level.landlock else 2 for profile in profiles if profile.ready)
-    return len(children(server.pid)) == templates + 2 * sum(profile.ready for profile in profiles)
+    zygotes = sum(1 if level.landlock else 2 for profile in profiles if profile.ready)
+    return len(children(server.pid)) == zygotes + 2 * sum(profile.ready for profile in profiles)
 
 
 async def value(session: Session, code: str) -> str:

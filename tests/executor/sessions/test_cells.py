@@ -18,7 +18,7 @@ from executor_service import (
     Outcome,
     Session,
 )
-from executor_service.sandbox.inside.display import MAX_DISPLAYS, MAX_FORM, MAX_TEXT
+from executor_service.guest.serve.display import MAX_DISPLAYS, MAX_FORM, MAX_TEXT
 from tests.executor.levels import Level
 from tests.executor.servers import running
 

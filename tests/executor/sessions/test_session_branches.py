@@ -23,7 +23,7 @@ from executor_service import (
     SessionBusy,
     SessionNotFound,
 )
-from executor_service.sandbox.inside import landlock
+from executor_service.guest.walls import landlock
 from tests.executor.levels import Level
 from tests.executor.servers import Server, descriptors, processes_with, running, wait_for
 from tests.executor.sessions.conftest import quiet, value

@@ -22,7 +22,7 @@ from executor_service import (
     SessionBusy,
     SessionNotFound,
 )
-from executor_service.server.session_table import MAX_WAITING
+from executor_service.sessions.table import MAX_WAITING
 from tests.executor.levels import Level
 from tests.executor.servers import Server, children, running, wait_for
 from tests.executor.sessions.conftest import quiet, value

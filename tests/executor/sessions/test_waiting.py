@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from executor_service import ExecutorClient, InvalidRequest, Limits, Outcome, Session
-from executor_service.core.wall_time import WallTime
-from executor_service.sandbox.inside.watch import PATIENCE
+from executor_service.guest.watch import PATIENCE
+from executor_service.runs.wall_time import WallTime
 from fairbox.testing import ManualClock
 from tests.executor.levels import Level
 from tests.executor.servers import SLOWNESS, Server, wait_for

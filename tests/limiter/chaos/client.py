@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, cast
 import grpc
 import grpc.aio
 
-from fairbox.channels import open_channel
+from fairbox.net.channels import open_channel
 from limiter import Lease, LimiterClient, LimiterUnavailable, QueueFull, QueueTimeout
 from limiter.v1 import limiter_pb2 as pb
 from limiter.v1 import limiter_pb2_grpc

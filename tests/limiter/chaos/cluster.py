@@ -18,7 +18,7 @@ from types import TracebackType
 
 import grpc.aio
 
-from fairbox.ports import free_ports
+from fairbox.net.ports import free_ports
 from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.chaos.journal import Journal
 from tests.limiter.chaos.proxy import Proxy

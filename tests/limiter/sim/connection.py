@@ -17,7 +17,7 @@ _WINDOW = 32
 """Messages on their way in one direction before a sender has to wait."""
 _PING_EVERY_S = 10.0
 _PONG_WITHIN_S = 4.0
-"""As in fairbox.channels."""
+"""As in fairbox.net.channels."""
 _RETRY_WITHIN_S = 1.0
 """Once a way is open again, what waited is sent again within this time."""
 _SYN, _PING, _PONG, _FIN, _RESET = "syn", "ping", "pong", "fin", "reset"

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import replace
 
 from limiter.leadership import Alone, Elector, Leadership, LeadershipLost, Term
-from limiter.server.hub import Hub
-from limiter.server.reign import Reign
+from limiter.server.core_runner import CoreRunner
+from limiter.server.leader_term import LeaderTerm
 from tests.limiter.sim.connection import End
 from tests.limiter.sim.records import SimRecords
 from tests.limiter.sim.transport import serve_session
@@ -38,7 +38,7 @@ class LimiterNode:
 
     def __init__(self, world: World, name: str) -> None:
         self.process = world.process(name)
-        self.hub: Hub | None = None
+        self.hub: CoreRunner | None = None
         self._world = world
         self._leaving = asyncio.Event()
         self._streams: dict[asyncio.Task[None], None] = {}
@@ -51,7 +51,7 @@ class LimiterNode:
 
     async def run(self) -> None:
         world, process, scenario = self._world, self.process, self._world.scenario
-        reign = Reign(
+        reign = LeaderTerm(
             self._leadership(),
             ProcessClock(world.loop, process),
             buckets=scenario.buckets,
@@ -100,7 +100,7 @@ class LimiterNode:
             jitter=self._rng,
         )
 
-    def _lead(self, hub: Hub) -> None:
+    def _lead(self, hub: CoreRunner) -> None:
         self.hub = hub
         self._world.checker.count("leads")
         self._world.checker.excuse_unreported()

@@ -6,7 +6,7 @@ import asyncio
 
 from fairbox.errors import FieldErrors
 from limiter.client.transport import ConnectionLost
-from limiter.server.hub import Hub
+from limiter.server.core_runner import CoreRunner
 from limiter.server.peer import PeerStream
 from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.sim.connection import Broken, End, dial
@@ -61,7 +61,7 @@ class SimConnection:
         self._end.abort()
 
 
-async def serve_session(end: End, hub: Hub, *, forged: bool = False) -> None:
+async def serve_session(end: End, hub: CoreRunner, *, forged: bool = False) -> None:
     """The limiter's end of a session. Frames that it does not accept are errors here unless they are `forged`:
     production code has made them."""
     if hub.closed:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from limiter.core.effects import Granted, Released
 from limiter.core.events import Acquire, Cancel
-from limiter.server.hub import Hub
+from limiter.server.core_runner import CoreRunner
 from limiter.v1 import limiter_pb2 as pb
 from tests.limiter.sim.connection import Broken, End
 from tests.limiter.sim.transport import serve_session
@@ -25,7 +25,7 @@ class Answer:
     refused: str = ""
 
 
-async def serve_any(end: End, hub: Hub) -> None:
+async def serve_any(end: End, hub: CoreRunner) -> None:
     """Serves a session or one unary call, whichever comes first."""
     try:
         async with asyncio.timeout(_FIRST_WITHIN_S):
@@ -47,7 +47,7 @@ async def serve_any(end: End, hub: Hub) -> None:
         end.abort()
 
 
-async def _call(call: Acquire | Cancel, end: End, hub: Hub) -> Answer:
+async def _call(call: Acquire | Cancel, end: End, hub: CoreRunner) -> Answer:
     """Ends like a gRPC handler: cancelled when its caller goes away. Broken then."""
     if hub.closed:
         return Answer(refused="the limiter is shutting down")

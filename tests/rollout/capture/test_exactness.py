@@ -11,7 +11,7 @@ from rollout.capture.record import record_json
 from rollout.dump import DumpWriter
 from rollout.dump_check import check_dump
 from rollout.engines import GenerationRequest, GenerationResult
-from rollout.engines.transformers import TransformersEngine
+from rollout.engines.local.engine import TransformersEngine
 from rollout.tokens import ChatTemplate
 from tests.rollout.capture.gateways import TOOLS, client
 

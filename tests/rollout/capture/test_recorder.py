@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from rollout.capture.errors import ApiError
 from rollout.capture.messages import ChatMessage, WireMessage
-from rollout.capture.recorder import BranchReason, Pending, Recorder, Turn
+from rollout.capture.recorder import BranchReason, Pending, RecordedTurn, Recorder
 from rollout.capture.turns import parse_turn
 from rollout.engines import FinishReason, GenerationResult, SamplingParams, VersionSpan
 from rollout.tokens import ChatTemplate, ChatTemplateError, HubTokenizer, Message
 from rollout.tools import FORMATS
-from rollout.tools.calls import MAX_CALLS
+from rollout.tools.formats.calls import MAX_CALLS
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {}}}
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
@@ -39,7 +39,7 @@ class Player:
         self.recorder.reserve(pending, 100)
         return pending
 
-    def commit(self, pending: Pending, text: str, *, ended: bool = True) -> Turn:
+    def commit(self, pending: Pending, text: str, *, ended: bool = True) -> RecordedTurn:
         ids = self.chat._tokenizer.encode(text) + ((self.chat.end_of_turn,) if ended else ())
         finish = FinishReason.STOP if ended else FinishReason.LENGTH
         result = GenerationResult(ids, (-0.5,) * len(ids), finish, (VersionSpan("v", 0, len(ids)),))
@@ -47,11 +47,11 @@ class Player:
             pending, result, parse_turn(text, FORMATS["hermes"], [TOOL]).message, text, SamplingParams()
         )
 
-    def play(self, messages: Sequence[ChatMessage], text: str, *, ended: bool = True) -> Turn:
+    def play(self, messages: Sequence[ChatMessage], text: str, *, ended: bool = True) -> RecordedTurn:
         return self.commit(self.begin(messages), text, ended=ended)
 
 
-def answer(turn: Turn, text: str, index: int = 0) -> ChatMessage:
+def answer(turn: RecordedTurn, text: str, index: int = 0) -> ChatMessage:
     return ChatMessage("tool", text, tool_call_id=turn.message.calls[index].id)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from rollout.engines import EngineUnavailable
 from rollout.engines.http import EngineHttp
-from rollout.engines.launch import LaunchConfig
+from rollout.engines.sglang.launch import LaunchConfig
 from tests.limiter.ray.cluster import ray_cluster
 
 pytestmark = pytest.mark.timeout(300)
@@ -23,7 +23,7 @@ def cluster() -> Iterator[None]:
 
 
 async def test_servers_answer_until_they_are_left(stand_in: Path, tmp_path: Path) -> None:
-    from rollout.engines.ray_launch import ray_servers
+    from rollout.ray.servers import ray_servers
 
     async with ray_servers(LaunchConfig(tmp_path, on_cpu=True, python=str(stand_in))) as urls:
         assert list(urls) == ["replica-0"]
@@ -35,7 +35,7 @@ async def test_servers_answer_until_they_are_left(stand_in: Path, tmp_path: Path
 
 
 async def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
-    from rollout.engines.ray_launch import ray_servers
+    from rollout.ray.servers import ray_servers
 
     config = LaunchConfig(tmp_path, on_cpu=True, python=sys.executable, args=("--nonsense",), restarts=0)
     with pytest.raises(EngineUnavailable, match=r"the server ended; its log ends:\n.*sglang"):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout.cli.data_repos import main
+from rollout.cli.data.repos import main
 from rollout.data.repos import Checkout, FailureKind, Progress, RepoError, RepoStore, Want, fetch_all
 from rollout.data.repos import store as repo_store
 from tests.executor import repositories
@@ -151,7 +151,7 @@ def test_fifty_repositories_of_which_some_are_bad_and_a_run_that_is_killed(
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     source = (tmp_path / "origins").as_uri() + "/{repo}"
     words = [f"rows={tmp_path / 'rows.jsonl'}", f"out={tmp_path / 'store'}", f"source={source}"]
-    program = "import sys; from rollout.cli.data_repos import main; sys.exit(main(sys.argv[1:]))"
+    program = "import sys; from rollout.cli.data.repos import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, *words, "parallel=4"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as killed:
         assert killed.stderr is not None

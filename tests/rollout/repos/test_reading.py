@@ -16,8 +16,9 @@ from executor_service.v1 import executor_pb2 as pb
 from fairbox.errors import ConfigError
 from rollout.data.repos import RepoStore, Want
 from rollout.stack import LocalStack
-from rollout.tools import InfraError, ToolCall, ToolOutcome, code_runner
-from rollout.tools.bash import BashConfig, BashTool
+from rollout.tools import InfraError, ToolCall, ToolOutcome
+from rollout.tools.code import runner as code_runner
+from rollout.tools.code.bash import BashConfig, BashTool
 from rollout.tools.toolbox import Toolbox
 from tests.executor import repositories
 from tests.executor.repositories import SECRET
@@ -130,7 +131,7 @@ def preparations(executor: int) -> int:
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            found += parent == executor and b"workspaces/bootstrap.py" in (path / "cmdline").read_bytes()
+            found += parent == executor and b"prepare/bootstrap.py" in (path / "cmdline").read_bytes()
     return found
 
 

@@ -26,7 +26,7 @@ TOOL = (14, 15, 16)
 
 
 async def _sample(model_dir: Path) -> list[TrajectoryResult]:
-    from rollout.engines.transformers import TransformersEngine
+    from rollout.engines.local.engine import TransformersEngine
 
     async def turn(engine: TransformersEngine, ids: tuple[int, ...], count: int, seed: int) -> Segment:
         params = SamplingParams(temperature=TEMPERATURE, top_p=0.95, max_new_tokens=count, seed=seed)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rollout.envs.base import EnvironmentSetup
 from rollout.training.config import TrainConfig
-from rollout.training.run import TrainingRun, train
+from rollout.training.run.run import TrainingRun, train
 from tests.rollout.training.vowels import Vowels, VowelsConfig
 
 NOWHERE = "127.0.0.1:9"

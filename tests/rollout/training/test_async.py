@@ -22,13 +22,13 @@ from rollout.tokens import SegmentKind
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
-from rollout.training.checkpoints import CheckpointStore  # noqa: E402 - needs torch
+from rollout.training.algo.objective import CorrectionSettings, ObjectiveSettings  # noqa: E402
 from rollout.training.config import TrainConfig  # noqa: E402
-from rollout.training.objective import CorrectionSettings, ObjectiveSettings  # noqa: E402
-from rollout.training.run import TrainingRun  # noqa: E402
-from rollout.training.staleness import GroupLedger, StalenessRules, TakenGroup  # noqa: E402
-from rollout.training.stream import StreamFigures, token_lags  # noqa: E402
-from rollout.training.update import UpdateSettings  # noqa: E402
+from rollout.training.learner.checkpoints import CheckpointStore  # noqa: E402 - needs torch
+from rollout.training.learner.update import UpdateSettings  # noqa: E402
+from rollout.training.rollouts.staleness import GroupLedger, StalenessRules, TakenGroup  # noqa: E402
+from rollout.training.rollouts.stream import StreamFigures, token_lags  # noqa: E402
+from rollout.training.run.run import TrainingRun  # noqa: E402
 from tests.rollout.training.runs import finished, lines, vowels_run  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)

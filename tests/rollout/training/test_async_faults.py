@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from executor_service import Cause, ExecutorUnavailable, Overloaded, RunLost
 from fairbox.errors import FairboxError
-from fairbox.ports import free_port
+from fairbox.net.ports import free_port
 from rollout.envs.base import EnvironmentSetup
 from rollout.loop import AgentLoop, Task, TrajectoryResult
 from rollout.rewards import NotScored, Reward, RewardServices
@@ -28,9 +28,9 @@ from tests.rollout.training.vowels import Hampered, Vowels, VowelsConfig
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
-from rollout.training.checkpoints import CheckpointStore  # noqa: E402 - needs torch
-from rollout.training.learner import Learner  # noqa: E402
-from rollout.training.trainer import TrainerPhase  # noqa: E402
+from rollout.training.learner.checkpoints import CheckpointStore  # noqa: E402 - needs torch
+from rollout.training.learner.learner import Learner  # noqa: E402
+from rollout.training.run.trainer import TrainerPhase  # noqa: E402
 from tests.rollout.training.runs import finished, lines  # noqa: E402
 from tests.rollout.training.test_async import each_problem_once_a_pass, played, run_of  # noqa: E402
 

@@ -17,8 +17,8 @@ from fairbox.errors import ConfigError
 
 pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
-from rollout.training.boards import WandbSettings
-from rollout.training.metrics import MetricLog
+from rollout.training.run.boards import WandbSettings
+from rollout.training.run.metrics import MetricLog
 
 SETTINGS = WandbSettings("fairbox-tests", {"update.lr": 0.5})
 
@@ -89,7 +89,8 @@ def test_wandb_that_is_wanted_and_not_there_is_an_error(tmp_path: Path, monkeypa
 
 def test_wandb_is_not_imported_where_nobody_wants_it(tmp_path: Path) -> None:
     code = (
-        "import io, pathlib, sys; from rich.console import Console; from rollout.training.metrics import MetricLog\n"
+        "import io, pathlib, sys\nfrom rich.console import Console\n"
+        "from rollout.training.run.metrics import MetricLog\n"
         f"with MetricLog(pathlib.Path({str(tmp_path)!r}), Console(file=io.StringIO()), after=-1) as log:\n"
         "    log.write(1, {'reward': 1.0})\n"
         "sys.exit('wandb' in sys.modules)"

@@ -16,8 +16,8 @@ from tests.rollout.training.conftest import TEMPERATURE
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
 from rollout.training import AdvantageSettings, ObjectiveSettings, Policy, PolicySettings  # noqa: E402 - needs torch
-from rollout.training.learner import Diverged, Learner, LearnerSettings  # noqa: E402
-from rollout.training.update import UpdateSettings, make_optimizer, make_schedule  # noqa: E402
+from rollout.training.learner.learner import Diverged, Learner, LearnerSettings  # noqa: E402
+from rollout.training.learner.update import UpdateSettings, make_optimizer, make_schedule  # noqa: E402
 
 UPDATE = UpdateSettings(lr=1e-2, epochs=2, minibatches=2)
 

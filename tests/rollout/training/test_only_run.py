@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from fairbox.errors import ConfigError
-from rollout.training.run import only_run
+from rollout.training.run.run import only_run
 
 _HOLDS = """
 import pathlib, sys, time
-from rollout.training.run import only_run
+from rollout.training.run.run import only_run
 with only_run(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

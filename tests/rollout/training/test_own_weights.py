@@ -16,9 +16,9 @@ from tests.rollout.training.vowels import Vowels, VowelsConfig
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
-import rollout.training.run as training_run  # noqa: E402 - needs torch
+import rollout.training.run.run as training_run  # noqa: E402 - needs torch
 from rollout.engines.weights import DiskWeights  # noqa: E402
-from rollout.training.trainer import Trainer  # noqa: E402
+from rollout.training.run.trainer import Trainer  # noqa: E402
 from tests.rollout.training import test_async, test_trainer  # noqa: E402
 from tests.rollout.training.runs import finished, lines  # noqa: E402
 

@@ -13,8 +13,8 @@ from tests.rollout.training.conftest import TEMPERATURE
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
-from rollout.training import token_model  # noqa: E402 - needs torch
-from rollout.training.policy import Policy, PolicySettings, TokenValues  # noqa: E402
+from rollout.training.learner import token_model  # noqa: E402 - needs torch
+from rollout.training.learner.policy import Policy, PolicySettings, TokenValues  # noqa: E402
 
 ROWS = [2, 0, 1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.training.learner import plan_micro_batches, plan_rounds, split_rows
+from rollout.training.learner.learner import plan_micro_batches, plan_rounds, split_rows
 
 LENGTHS = st.lists(st.integers(0, 60), max_size=40)
 

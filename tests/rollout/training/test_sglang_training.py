@@ -15,8 +15,8 @@ from rollout.config import EngineSettings
 from rollout.dump import read_dump
 from rollout.dump_check import check_dump
 from rollout.engines import DiskWeights, GenerationRequest, SamplingParams
-from rollout.engines.launch import local_servers
-from rollout.engines.sglang import SglangEngine
+from rollout.engines.sglang.engine import SglangEngine
+from rollout.engines.sglang.launch import local_servers
 from rollout.loop import Limits
 from tests.rollout.engine_contract import plain_model
 from tests.rollout.sglang_servers import on_cpu
@@ -24,8 +24,8 @@ from tests.rollout.sglang_servers import on_cpu
 pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
 from rollout.training.config import TrainConfig
-from rollout.training.policy import PolicySettings
-from rollout.training.update import UpdateSettings
+from rollout.training.learner.policy import PolicySettings
+from rollout.training.learner.update import UpdateSettings
 from tests.rollout.training.runs import finished, lines, vowels_run
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.sglang, pytest.mark.timeout(900)]

@@ -23,13 +23,14 @@ from tests.rollout.training.test_learner import EVERYTHING
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
-from rollout.engines.decoder import load_model  # noqa: E402 - needs torch
-from rollout.training import AdvantageSettings, PolicySettings, sharded  # noqa: E402
-from rollout.training.checkpoints import CheckpointStore  # noqa: E402
-from rollout.training.learner import Diverged, LearnerSettings  # noqa: E402
-from rollout.training.shard import LearnerPlan  # noqa: E402
-from rollout.training.sharded import ShardedLearner, open_shards  # noqa: E402
-from rollout.training.update import UpdateSettings  # noqa: E402
+from rollout.engines.local.decoder import load_model  # noqa: E402 - needs torch
+from rollout.training import AdvantageSettings, PolicySettings  # noqa: E402
+from rollout.training.fsdp import learner as fsdp_learner  # noqa: E402
+from rollout.training.fsdp.learner import ShardedLearner, open_shards  # noqa: E402
+from rollout.training.fsdp.worker import LearnerPlan  # noqa: E402
+from rollout.training.learner.checkpoints import CheckpointStore  # noqa: E402
+from rollout.training.learner.learner import Diverged, LearnerSettings  # noqa: E402
+from rollout.training.learner.update import UpdateSettings  # noqa: E402
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -42,7 +43,7 @@ FULL = AdvantageSettings("reinforce++")
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cluster has one processor."""
-    monkeypatch.setattr(sharded, "NUM_CPUS", 0.1)
+    monkeypatch.setattr(fsdp_learner, "NUM_CPUS", 0.1)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -192,8 +193,8 @@ async def test_what_can_not_be_done_is_said_and_nothing_is_left(
     mini_dir: Path, sampled_batch: RolloutBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as crowded:
-        crowded.setattr(sharded, "NUM_CPUS", 64)
-        crowded.setattr(sharded, "START_WITHIN_S", 2)
+        crowded.setattr(fsdp_learner, "NUM_CPUS", 64)
+        crowded.setattr(fsdp_learner, "START_WITHIN_S", 2)
         with pytest.raises(FairboxError, match=r"no room for 2 shards of .*'CPU': 64.*free are 1 CPUs"):
             async with open_shards(plan(mini_dir), SHARDS, address="auto", out=tmp_path):
                 pass

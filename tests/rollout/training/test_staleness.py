@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairbox.errors import FairboxError
-from rollout.training.play import stream_task
-from rollout.training.staleness import LOST_PLAYS, GroupEnd, GroupLedger, StalenessRules, TakenGroup
+from rollout.training.rollouts.play import stream_task
+from rollout.training.rollouts.staleness import LOST_PLAYS, GroupEnd, GroupLedger, StalenessRules, TakenGroup
 
 RULES = {"per_step": 4, "max_staleness": 1, "workers": 8, "steps": 100}
 

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from rollout.engines import EngineUnavailable, GenerationRequest, ReplicatedEngine, SamplingParams, replicas
+from rollout.engines import EngineUnavailable, GenerationRequest, ReplicatedEngine, SamplingParams
+from rollout.engines.replicas import placement as replicas
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
-from rollout.engines.transformers import TransformersEngine  # noqa: E402 - needs torch
+from rollout.engines.local.engine import TransformersEngine  # noqa: E402 - needs torch
 from rollout.engines.weights import DiskWeights  # noqa: E402
 from rollout.training import Policy, PolicySettings  # noqa: E402
-from rollout.training.sync import WeightSync, version_name  # noqa: E402
+from rollout.training.learner.sync import WeightSync, version_name  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

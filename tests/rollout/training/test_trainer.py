@@ -21,7 +21,7 @@ from tests.rollout.training.vowels import VowelsConfig
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
-from rollout.engines.decoder import load_model  # noqa: E402 - needs torch
+from rollout.engines.local.decoder import load_model  # noqa: E402 - needs torch
 from rollout.training import (  # noqa: E402
     AdvantageSettings,
     CorrectionSettings,
@@ -29,11 +29,11 @@ from rollout.training import (  # noqa: E402
     PolicyLossSettings,
     PolicySettings,
 )
-from rollout.training.checkpoints import CheckpointError, CheckpointStore  # noqa: E402
 from rollout.training.config import TrainConfig, changed_settings, flat_settings  # noqa: E402
-from rollout.training.learner import Diverged, Learner  # noqa: E402
-from rollout.training.run import TrainingRun  # noqa: E402
-from rollout.training.update import UpdateSettings  # noqa: E402
+from rollout.training.learner.checkpoints import CheckpointError, CheckpointStore  # noqa: E402
+from rollout.training.learner.learner import Diverged, Learner  # noqa: E402
+from rollout.training.learner.update import UpdateSettings  # noqa: E402
+from rollout.training.run.run import TrainingRun  # noqa: E402
 from tests.rollout.training.runs import finished, lines, vowels_run  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)

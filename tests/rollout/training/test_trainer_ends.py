@@ -16,8 +16,8 @@ from tests.rollout.training.vowels import Hampered
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `engine`)")
 
-from rollout.training.checkpoints import CheckpointStore  # noqa: E402 - needs torch
-from rollout.training.learner import Diverged, Learner  # noqa: E402
+from rollout.training.learner.checkpoints import CheckpointStore  # noqa: E402 - needs torch
+from rollout.training.learner.learner import Diverged, Learner  # noqa: E402
 from tests.rollout.training.runs import finished, lines  # noqa: E402
 from tests.rollout.training.test_trainer import run_of, trained, untimed  # noqa: E402
 

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from rollout.viewer.app import ViewerApp
-from rollout.viewer.index import DumpFolder
+from rollout.viewer.rows.index import DumpFolder
 from rollout.viewer.screens.base import PromptScreen, Session
 
 DEADLINE_S = 60.0

@@ -365,8 +365,7 @@ def test_no_terminal_is_one_sentence(played: Path) -> None:
 
 
 def test_reading_dumps_costs_no_textual() -> None:
-    program = (
-        "import sys, rollout.viewer.lookup, rollout.viewer.pieces; print({'textual', 'transformers'} & {*sys.modules})"
-    )
+    modules = "rollout.viewer.rows.lookup, rollout.viewer.rows.pieces"
+    program = f"import sys, {modules}; print({{'textual', 'transformers'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "set()", done.stderr

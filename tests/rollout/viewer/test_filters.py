@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.viewer import lookup
-from rollout.viewer.columns import sorted_by
-from rollout.viewer.facts import FIELDS, RowFacts, extra_names, facts_of
-from rollout.viewer.filters import Filter, FilterError, RowView, parse_filter
-from rollout.viewer.groups import ADVANTAGE_EPSILON, compare_steps, group_rows
-from rollout.viewer.index import DumpFolder, StepFile, read_row
-from rollout.viewer.lookup import QueryError, parse_query, search
+from rollout.viewer.rows import lookup
+from rollout.viewer.rows.columns import sorted_by
+from rollout.viewer.rows.filters import Filter, FilterError, RowView, parse_filter
+from rollout.viewer.rows.groups import ADVANTAGE_EPSILON, compare_steps, group_rows
+from rollout.viewer.rows.index import DumpFolder, StepFile, read_row
+from rollout.viewer.rows.lookup import QueryError, parse_query, search
+from rollout.viewer.rows.summary import FIELDS, RowSummary, extra_names, facts_of
 from tests.rollout.viewer.conftest import verl_row
 
 RECORDS: list[dict[str, Any]] = [
@@ -45,7 +45,7 @@ RECORDS: list[dict[str, Any]] = [
 ]
 
 
-def facts(record: dict[str, Any] | str, line: int = 1) -> RowFacts:
+def facts(record: dict[str, Any] | str, line: int = 1) -> RowSummary:
     return facts_of(record, Path("1.jsonl"), line=line, offset=0, size=2)
 
 
@@ -150,7 +150,7 @@ def test_row_is_read_only_where_cheap_terms_leave_a_choice() -> None:
     asked: list[int] = []
     found = parse_filter("say score>0.7")
 
-    def read(row: RowFacts) -> str:
+    def read(row: RowSummary) -> str:
         asked.append(row.line)
         return "gone"
 
@@ -172,7 +172,7 @@ def test_view_judges_each_row_once(played: Path, monkeypatch: pytest.MonkeyPatch
     judged: list[int] = []
     matches = Filter.matches
 
-    def judging(self: Filter, row: RowFacts) -> bool:
+    def judging(self: Filter, row: RowSummary) -> bool:
         judged.append(row.line)
         return matches(self, row)
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from fairbox.errors import ConfigError
 from rollout.dump import read_dump
-from rollout.viewer.facts import FIELDS, RowFacts, parse_line
-from rollout.viewer.index import DumpFolder, StepFile, read_bytes, read_row
+from rollout.viewer.rows.index import DumpFolder, StepFile, read_bytes, read_row
+from rollout.viewer.rows.summary import FIELDS, RowSummary, parse_line
 from tests.rollout.viewer.conftest import verl_row
 
 JSON = st.recursive(
@@ -43,7 +43,7 @@ def indexed(data: bytes, *cuts: int, **options: Any) -> StepFile:
         return file
 
 
-def whole(file: StepFile) -> list[RowFacts]:
+def whole(file: StepFile) -> list[RowSummary]:
     while not file.advance():
         pass
     return list(file.rows)

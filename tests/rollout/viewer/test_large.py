@@ -17,7 +17,7 @@ import asyncio, resource, sys
 from pathlib import Path
 from rollout.viewer.app import ViewerApp
 from rollout.viewer.screens.base import Session
-from rollout.viewer.index import DumpFolder
+from rollout.viewer.rows.index import DumpFolder
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

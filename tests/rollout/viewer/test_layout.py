@@ -14,11 +14,11 @@ from rich.cells import cell_len
 
 from rollout.dump import read_dump
 from rollout.tokens import HubTokenizer
-from rollout.viewer.columns import number_text, signed_text, visible
-from rollout.viewer.document import MAX_BODY_CHARS, blocks_of
-from rollout.viewer.pieces import (
+from rollout.viewer.rows.columns import number_text, signed_text, visible
+from rollout.viewer.rows.document import MAX_BODY_CHARS, blocks_of
+from rollout.viewer.rows.pieces import (
     DecoderError,
-    Piece,
+    TokenPiece,
     decoded_pieces,
     find_tokenizer,
     heat,
@@ -34,7 +34,7 @@ TEXT = st.text(alphabet=st.sampled_from("ab \n\t漢é\x1b🙂"), max_size=60)
 
 @given(TEXT, st.integers(2, 12))
 def test_tokens_are_laid_out_whole(text: str, width: int) -> None:
-    pieces = [Piece(part, "sampled") for part in re.split(r"(?<=b)", text)]
+    pieces = [TokenPiece(part, "sampled") for part in re.split(r"(?<=b)", text)]
     lines = piece_lines(pieces, width)
     assert all(sum(cell_len(text) for _, text in line) <= width for line in lines)
     assert [piece for line in lines for piece, _ in line] == sorted(piece for line in lines for piece, _ in line)

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from executor_service import Cause, ExecutorClient, Limits
-from fairbox.ports import free_port
+from fairbox.net.ports import free_port
 from rollout.rewards import NotScored, RewardServices, Sample, find_reward
 from rollout.rewards.code import grading
 from tests.executor.servers import running, wait_for

@@ -1,0 +1,389 @@
+"""Client of the execution tier: `async with ExecutorClient(target) as executor: await executor.execute(code)`.
+
+Invariants: every call has a deadline; a program's failure is a result and never an exception; an exception is an
+ExecutorError and says that there is no result. One client serves any number of concurrent calls of one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import grpc
+import grpc.aio
+from opentelemetry.trace import Span
+
+from executor_service.client.balance import ServerInfo, preferred
+from executor_service.client.executors import Fleet, told_when_closed
+from executor_service.client.program import Program, limits_with, program_to_proto
+from executor_service.client.sessions import SessionCalls
+from executor_service.client.streams import OutputChunk, stream_execution
+from executor_service.errors import DRAINING, ExecutorError, InvalidRequest, NotFound, error_of_call
+from executor_service.grading.convert import verify_from_proto, verify_request
+from executor_service.grading.model import Case, Checker, Comparison, Tolerance, VerifyResult
+from executor_service.model import ExecutionResult, InputFile, Limits, Workspace
+from executor_service.v1 import executor_pb2 as pb
+from executor_service.wire.programs import result_from_proto, workspace_from_proto
+from fairbox.net.channels import open_channel
+from fairbox.net.grpc_errors import error_reason
+from fairbox.security import ClientSecurity, client_security
+from fairbox.telemetry import tracing
+from limiter import LeaseLike
+
+QUEUE_ALLOWANCE_S = 600.0
+"""Seconds that a call may spend in queues and set-up, on top of the program's own time."""
+_ASSUMED_WALL_S = 600.0
+"""The program's time where the request leaves it to the server: the server's default is not above its usual maximum."""
+_ATTEMPTS = 3
+"""The third is for one who finds two servers that are ending or new, as in an update of all."""
+_STATUS_S = 10.0
+"""It needs no place in a queue."""
+_PREPARE_S = 900.0
+"""A preparation, and those before it."""
+_OVERHEAD_S = 30.0
+"""Set-up, killing and the way back."""
+
+
+class ExecutorClient(SessionCalls):
+    """`target` is `host:port`. With `dns:///host:port`, or several with commas, calls are spread over all servers that
+    are meant by their load, and what has a session or a workspace goes where that is. Enter it inside the event loop
+    that uses it. `security`: TLS and the token; None: those of the environment (`fairbox.security.client_security`)."""
+
+    def __init__(self, target: str, *, security: ClientSecurity | None = None) -> None:
+        super().__init__()
+        self.target = target
+        self._security = client_security() if security is None else security
+        for each in target.split(","):
+            self._security.check_target(each.strip())
+        self._fleet: Fleet | None = None
+
+    async def __aenter__(self) -> ExecutorClient:
+        fleet = Fleet(self.target, lambda address, options: open_channel(address, options, self._security))
+        self._fleet = await fleet.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        fleet, self._fleet = self._fleet, None
+        if fleet is not None:
+            await fleet.__aexit__(kind, error, trace)
+
+    def statistics(self) -> list[ServerInfo]:
+        """Every server that this client knows, and what it has under way there."""
+        return self._connected().statistics()
+
+    async def execute(
+        self,
+        code: str,
+        *,
+        language: str = "python",
+        stdin: bytes | str = b"",
+        args: Sequence[str] = (),
+        files: Sequence[InputFile] = (),
+        return_paths: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        workspace_id: str = "",
+        workspace_read_only: bool = False,
+        lease: LeaseLike | None = None,
+        request_id: str = "",
+        tenant: str = "",
+        profile: str = "",
+        session_id: str = "",
+        display: bool | None = None,
+        timeout: float | None = None,
+        call_timeout: float | None = None,
+    ) -> ExecutionResult:
+        """Runs a program and returns what became of it. Cancelling kills it.
+
+        With a `session_id` it runs as the next cell of that session, and cancelling interrupts it (see `session`).
+        `display`: whether the value of the last expression is displayed; None: in cells alone. `timeout`: seconds that
+        the program may take, after which it is killed and its result says so: `limits.wall_time_s` by another name.
+        `call_timeout` (seconds) bounds the whole call, queues included; by default the program's wall time plus
+        QUEUE_ALLOWANCE_S. Raises InvalidRequest, NotFound, NotAllowed, Overloaded, LeaseRefused, RunLost,
+        ExecutorUnavailable, and for cells SessionNotFound or SessionBusy.
+        """
+        request = program_to_proto(
+            Program(
+                code=code,
+                language=language,
+                stdin=stdin,
+                args=args,
+                files=files,
+                return_paths=return_paths,
+                env=env,
+                limits=limits,
+                workspace_id=workspace_id,
+                workspace_read_only=workspace_read_only,
+                lease=lease,
+                request_id=request_id,
+                tenant=tenant,
+                profile=profile,
+                session_id=session_id,
+                display=display,
+                timeout=timeout,
+            )
+        )
+        return await self._execute(request, call_timeout)
+
+    async def _execute(self, request: pb.ExecuteCodeRequest, call_timeout: float | None) -> ExecutionResult:
+        # Safe to repeat: the request carries a request_id, so a server that ran it, or still runs it, answers from that
+        # run; one that died took the program with it.
+        seconds = _time_for(request) if call_timeout is None else call_timeout
+        where = self._homes.get(request.session_id) or self._homes.get(request.workspace_id)
+        response, _ = await self._ask("ExecuteCode", request, seconds, among=where, moves=_may_move(request))
+        return result_from_proto(response.result)
+
+    async def stream(
+        self, program: Program | str, *, call_timeout: float | None = None
+    ) -> AsyncGenerator[OutputChunk | ExecutionResult, None]:
+        """Runs a program: its output as OutputChunk while it is written, then the result, once, as the last item.
+
+        The chunks of a stream put together are the `data` of that stream in the result. Leaving the loop early kills
+        the program when the iterator is closed: use `contextlib.aclosing`. `call_timeout` and errors as in `execute`.
+        """
+        request = program_to_proto(_program(program))
+        seconds = _time_for(request) if call_timeout is None else call_timeout
+        where = self._homes.get(request.session_id) or self._homes.get(request.workspace_id)
+        with self._connected().take(among=where) as member:
+            async for event in stream_execution(member, request, timeout=seconds, target=self.target):
+                yield event
+
+    async def execute_all(
+        self, programs: Sequence[Program | str], *, max_parallel: int = 64, call_timeout: float | None = None
+    ) -> list[ExecutionResult | ExecutorError]:
+        """Runs programs, each by a call of its own and so spread over all servers, at most `max_parallel` at once.
+
+        For each, in their order, its result or the error that kept it from running. `call_timeout` (seconds) bounds
+        each call, as in `execute`. Cancelling kills what runs.
+        """
+        if max_parallel < 1:
+            raise ValueError(f"max_parallel is {max_parallel}, must be at least 1")
+        room = asyncio.Semaphore(max_parallel)
+
+        async def one(program: Program | str) -> ExecutionResult | ExecutorError:
+            async with room:
+                try:
+                    return await self._execute(program_to_proto(_program(program)), call_timeout)
+                except ExecutorError as error:
+                    return error
+
+        async with asyncio.TaskGroup() as tasks:
+            calls = [tasks.create_task(one(program)) for program in programs]
+        return [call.result() for call in calls]
+
+    async def verify(
+        self,
+        code: str,
+        cases: Sequence[Case],
+        *,
+        language: str = "python",
+        entry_point: str = "",
+        files: Sequence[InputFile] = (),
+        test_files: Sequence[InputFile] = (),
+        setup_code: str = "",
+        limits: Limits | None = None,
+        comparison: Comparison | None = None,
+        tolerance: Tolerance | None = None,
+        checker: Checker | None = None,
+        stop_on_failure: bool = False,
+        workspace_id: str = "",
+        request_id: str = "",
+        tenant: str = "",
+        timeout: float | None = None,
+        call_timeout: float | None = None,
+    ) -> VerifyResult:
+        """Grades a candidate against cases of one kind, which says the style. Cancelling kills what runs.
+
+        `limits` are those of each case; `comparison` None: WHITESPACE for texts, EXACT for values; `tolerance` None:
+        1e-6. A `checker` decides in place of a comparison (StdioCase). `timeout`: seconds that each case may take, as
+        `limits.wall_time_s`. `call_timeout` (seconds) bounds the whole call; by default the wall time of all cases, and
+        of their checks, plus QUEUE_ALLOWANCE_S. Raises as `execute`.
+        """
+        limits = limits_with(limits, timeout) or Limits()
+        try:
+            request = verify_request(
+                code,
+                cases,
+                language=language,
+                entry_point=entry_point,
+                files=files,
+                test_files=test_files,
+                setup_code=setup_code,
+                limits=limits,
+                comparison=comparison,
+                tolerance=tolerance,
+                checker=checker,
+                stop_on_failure=stop_on_failure,
+                workspace_id=workspace_id,
+                request_id=request_id or uuid.uuid4().hex,
+                tenant=tenant,
+            )
+        except ValueError as error:  # a value that is not plain data, text that is not valid Unicode
+            raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
+        if call_timeout is None:
+            case_s = limits.wall_time_s or _ASSUMED_WALL_S
+            if checker is not None:  # which may have to be run twice
+                case_s += 2 * (checker.limits.wall_time_s or _ASSUMED_WALL_S)
+            call_timeout = case_s * len(cases) + QUEUE_ALLOWANCE_S + _OVERHEAD_S
+        # Safe to repeat, as in `execute`.
+        response, _ = await self._ask("VerifyCode", request, call_timeout, among=self._homes.get(workspace_id))
+        return verify_from_proto(response)
+
+    async def status(self, *, call_timeout: float = _STATUS_S) -> dict[str, pb.GetStatusResponse]:
+        """Status of each server, by its address: its level, languages and profiles, and what runs there."""
+        found = {}
+        for address in self._connected().addresses:  # safe to repeat: it changes nothing
+            found[address], _ = await self._ask(
+                "GetStatus", pb.GetStatusRequest(), call_timeout, among=frozenset({address})
+            )
+        return found
+
+    async def prepare_workspace(
+        self,
+        *,
+        local_path: str = "",
+        bundle: bytes = b"",
+        remote_url: str = "",
+        commit: str = "",
+        mount_path: str = "",
+        idle_ttl_s: float = 0.0,
+        tenant: str = "",
+        call_timeout: float | None = None,
+    ) -> Workspace:
+        """Makes a repository at a commit available to runs: one of the three sources, and the commit.
+
+        Of several servers one has it after this, the same one for the same source while it is there, and runs of the
+        same tenant that name it go there; where that one is gone, they get NotFound, and preparing again finds another.
+        `call_timeout` (seconds) bounds the call. Raises InvalidRequest, Overloaded (workspaces in use leave no room) or
+        ExecutorUnavailable.
+        """
+        sources: dict[str, str | bytes] = {
+            "local_path": local_path,
+            "bundle": bundle,
+            "remote_url": remote_url,
+        }
+        given = {name: value for name, value in sources.items() if value}
+        if len(given) != 1:
+            raise InvalidRequest(f"a workspace has one source, one of {', '.join(sources)}; {len(given)} are given", ())
+        try:
+            request = pb.PrepareWorkspaceRequest(
+                commit=commit,
+                mount_path=mount_path,
+                idle_ttl_s=idle_ttl_s,
+                tenant=tenant,
+                **given,  # type: ignore[arg-type]
+            )
+        except ValueError as error:
+            raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
+        # One source has one home, so that its runs share what was prepared. Safe to repeat, anywhere: what was prepared
+        # is found again, and the same preparation is never done twice at once.
+        home = preferred(self._connected().addresses, f"{_named(given)} {commit} {mount_path}")
+        seconds = _PREPARE_S if call_timeout is None else call_timeout
+        response, address = await self._ask("PrepareWorkspace", request, seconds, among=home, moves=True, anywhere=True)
+        workspace = workspace_from_proto(response)
+        # One that was prepared again has moved: its former home may have removed it.
+        self._homes[workspace.workspace_id] = frozenset({address})
+        return workspace
+
+    async def _ask(
+        self,
+        name: str,
+        request: Any,
+        timeout: float,
+        *,
+        among: frozenset[str] | None = None,
+        moves: bool = False,
+        anywhere: bool = False,
+    ) -> tuple[Any, str]:
+        """Calls a method, again where the connection may have been closed under the call; the answer, and who gave it.
+
+        `among`: the servers that may be asked; None: all. With `anywhere` all others may be asked as well, when those
+        are not reached or are ending. Another attempt is made at another server where `moves` says
+        that a second one can't run what the first one may run, or where the first was not reached, or is ending.
+        """
+        with tracing.span(
+            f"executor.{name}", request_id=getattr(request, "request_id", ""), target=self.target
+        ) as span:
+            try:
+                return await self._attempts(span, name, request, timeout, among=among, moves=moves, anywhere=anywhere)
+            except grpc.aio.AioRpcError as error:
+                span.set_attribute("fairbox.status", error.code().name)
+                raise self._error(error, None if anywhere else among) from error
+
+    async def _attempts(
+        self,
+        span: Span,
+        name: str,
+        request: Any,
+        timeout: float,
+        *,
+        among: frozenset[str] | None,
+        moves: bool,
+        anywhere: bool,
+    ) -> tuple[Any, str]:
+        loop = asyncio.get_running_loop()
+        deadline, fleet, avoid, metadata = loop.time() + timeout, self._connected(), "", tracing.carried()
+        for attempt in range(1, _ATTEMPTS + 1):
+            with fleet.take(among=among, avoid=avoid) as member:
+                if not await member.connected(deadline) and attempt < _ATTEMPTS:
+                    among, avoid = (None if anywhere else among), member.address
+                    continue
+                fleet.check_open()
+                call = getattr(member.stub, name)(request, timeout=deadline - loop.time(), metadata=metadata)
+                try:
+                    with told_when_closed(call, self.target):
+                        response = await call
+                        member.answered(await call.trailing_metadata())
+                    return response, member.address
+                except grpc.aio.AioRpcError as error:
+                    member.refused(error)
+                    # A server that has drained cancels what comes after; nothing else of ours answers with that.
+                    ending = error_reason(error)[0] == DRAINING or error.code() is grpc.StatusCode.CANCELLED
+                    last = attempt == _ATTEMPTS or (attempt > 1 and not (ending or moves))
+                    if last or not (ending or error.code() is grpc.StatusCode.UNAVAILABLE):
+                        raise
+                    span.set_attribute("fairbox.repeated", True)
+                if moves or ending:
+                    among, avoid = (None if anywhere and ending else among), member.address
+                else:
+                    among, avoid = frozenset({member.address}), ""
+        raise AssertionError("the last attempt returns or raises")
+
+    def _error(self, error: grpc.aio.AioRpcError, among: frozenset[str] | None) -> ExecutorError:
+        """A server that is not there and not listed has gone, with all that it had."""
+        unreachable = error.code() is grpc.StatusCode.UNAVAILABLE
+        if unreachable and among and among.isdisjoint(self._connected().addresses):
+            return NotFound(f"executor on {self.target}: {', '.join(among)}, which had it, is gone")
+        return error_of_call(error, self.target)
+
+    def _connected(self) -> Fleet:
+        if self._fleet is None:
+            raise RuntimeError("ExecutorClient is used outside its `async with` block")
+        return self._fleet
+
+
+def _may_move(request: pb.ExecuteCodeRequest) -> bool:
+    """Whether another server may be asked while one may be running it: only one of them can bind its lease."""
+    return request.HasField("lease") and not request.session_id
+
+
+def _named(source: Mapping[str, str | bytes]) -> dict[str, str]:
+    """A workspace's source in a few words: a bundle, which can have many megabytes, by its hash."""
+    return {
+        name: hashlib.sha256(said).hexdigest() if isinstance(said, bytes) else said for name, said in source.items()
+    }
+
+
+def _program(program: Program | str) -> Program:
+    return Program(code=program) if isinstance(program, str) else program
+
+
+def _time_for(request: pb.ExecuteCodeRequest) -> float:
+    """Seconds that a call may take: its program, the queues, and the way."""
+    return (request.limits.wall_time_s or _ASSUMED_WALL_S) + _OVERHEAD_S + QUEUE_ALLOWANCE_S

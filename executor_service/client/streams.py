@@ -1,0 +1,68 @@
+"""The client's side of StreamExecution: repeated once when the connection breaks, without gaps.
+
+It is safe to repeat because every program carries a request_id: a server that ran it, or still runs it, answers from
+that run; one that died took the program with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+
+from executor_service.client.executors import Member, told_when_closed
+from executor_service.errors import ExecutorUnavailable, error_of_call
+from executor_service.model import ExecutionResult
+from executor_service.sandbox.report import Stream
+from executor_service.v1 import executor_pb2 as pb
+from executor_service.wire.programs import result_from_proto
+from fairbox.telemetry.tracing import carried
+
+
+@dataclass(frozen=True, slots=True)
+class OutputChunk:
+    """Bytes of one stream, in the order in which the program wrote them. May begin or end inside a character."""
+
+    stream: Stream
+    data: bytes
+
+
+async def stream_execution(
+    member: Member, request: pb.ExecuteCodeRequest, *, timeout: float, target: str
+) -> AsyncGenerator[OutputChunk | ExecutionResult, None]:
+    """Chunks, then the result."""
+    deadline = asyncio.get_running_loop().time() + timeout
+    passed_on = dict.fromkeys(Stream, 0)
+    for attempt in (1, 2):
+        to_skip = dict(passed_on)
+        left = deadline - asyncio.get_running_loop().time()
+        call = member.stub.StreamExecution(
+            pb.StreamExecutionRequest(execution=request), timeout=left, metadata=carried()
+        )
+        try:
+            with told_when_closed(call, target):
+                async for response in call:
+                    member.failed = False
+                    if response.HasField("result"):
+                        yield result_from_proto(response.result)
+                        return
+                    kind = response.WhichOneof("event")
+                    if kind is None:
+                        continue  # an event that this version does not know
+                    stream, written = Stream(kind), getattr(response, kind)
+                    # The server begins again at the first byte; what was passed on before is not passed on twice.
+                    data = written[to_skip[stream] :]
+                    to_skip[stream] -= len(written) - len(data)
+                    if data:
+                        passed_on[stream] += len(data)
+                        yield OutputChunk(stream, data)
+            raise ExecutorUnavailable(f"executor on {target}: the stream ended without a result")
+        except grpc.aio.AioRpcError as error:
+            member.refused(error)
+            if attempt == 2 or error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise error_of_call(error, target) from error
+        finally:
+            call.cancel()

@@ -1,0 +1,396 @@
+"""One use of a box, as its init sees it: limits in, orders of the server and deaths of processes in, endings out."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import time
+
+from executor_service.guest.walls import private
+from executor_service.guest.walls.files import reader_of
+from executor_service.guest.walls.signals import send_signal
+from executor_service.guest.watch import RESTING_S, Reading, Watch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from executor_service.guest.lease import LeaseDeadline
+    from executor_service.guest.meters import Meters
+    from executor_service.guest.protocol.spec import Begin, WorkspaceOrder
+    from executor_service.guest.protocol.status_page import StatusPages
+    from executor_service.guest.walls.signal_relay import SignalRelay
+    from executor_service.guest.walls.without_namespaces import BareInit
+    from executor_service.guest.walls.workspace import WorkspaceMounts
+
+_MAX_MESSAGE = 64 << 10
+_IDLE_S = 3600.0
+_NO_PRIORITY = os.sched_param(0)
+_LATE_S = 0.01
+"""By how much a program's own word on its CPU time may exceed what the kernel has counted so far."""
+_START_S = 0.02
+"""Between two looks whether a program that may start has started."""
+_DEAD = b'{"type":"dead"}'
+_ENDED = (
+    '{"type":"ended","code":%d,"signal":%d,"reason":"%s","started":%s,"wall_s":%r,"cpu_s":%r,'
+    '"peak_bytes":%d,"oom_kills":%d,"denied_forks":%d,"outside_kills":%d}'
+)
+"""Formatted by hand: `json` would take an init longer than the rest of its answer. The reason is that of a watch,
+"lapsed", "asked", "failed" or empty."""
+
+
+class Around:
+    """Surroundings of the use: its folders, how all of it is killed, who decides about its signals."""
+
+    def __init__(
+        self,
+        work: str,
+        workspaces: WorkspaceMounts | BareInit,
+        kill_all: Callable[[], None],
+        supervisor: SignalRelay | None,
+    ) -> None:
+        self.work = work
+        self.workspaces = workspaces
+        self.kill_all = kill_all
+        self.supervisor = supervisor
+
+
+class Supervisor:
+    """`run()` returns when every process but this one is dead."""
+
+    def __init__(
+        self,
+        control: socket.socket,
+        meters: Meters,
+        pages: StatusPages,
+        pid: int,
+        waits: tuple[select.poll, int],
+        *,
+        number: int,
+        around: Around,
+        lease: LeaseDeadline,
+    ) -> None:
+        """`pid` is the worker. `waits`: what waits for orders, changed children and denied forks, and the descriptor
+        that can be read when a child of the init has changed its state."""
+        self._control = control
+        self._meters = meters
+        self._pages = pages
+        self._pid = pid
+        self._poll, self._wakeup = waits
+        self._number = number
+        self._lease = lease
+        self._around = around
+        self._begin: Begin | None = None
+        """Limits of the use. A program that ends at once is over before the server sends them."""
+        self._started: float | None = None
+        """Monotonic seconds."""
+        self._collects = False
+        self._watch: Watch | None = None
+        self._exit: int | None = None
+        """Wait status of the worker."""
+        self._over = False
+        """The worker has said, or shown by its death, that it has ended."""
+        self._reason: str | None = None
+        self._ended_at = 0.0
+        self._due = 0.0
+        """Monotonic seconds of the next look at what the use has used; 0: not yet decided."""
+        self._largest = 0
+        """Peak resident bytes of the largest process that has ended."""
+        self._answered = False
+        """The server knows what it has used."""
+        self._layers: dict[int, int] = {}
+        """Processes that make the workspaces of branches, and which."""
+        self._starvation: dict[int, dict[int, float]] = {}
+        """For each interpreter whose cell runs: what the processes of the box had waited for a processor before it."""
+
+    def run(self) -> None:
+        while self._reason is None:
+            self._step()
+        self._finish()
+
+    def _step(self) -> None:
+        if self._watch is not None:
+            timeout = self._watch.wait_s(time.monotonic())
+        else:
+            timeout = _IDLE_S if self._begin is None else _START_S
+        now = time.monotonic()
+        self._due = self._due or now + min(timeout, self._lease.left_s(now, begun=self._begun))
+        ready = [handle for handle, _ in self._poll.poll(max(self._due - now, 0.0) * 1000 + 1)]
+        if self._control.fileno() in ready:
+            self._listen()
+        if self._wakeup in ready:
+            self._hear_signals()
+            if not self._heard_stop():
+                self._reap(os.WNOHANG | os.WUNTRACED)
+        supervisor = self._around.supervisor
+        if supervisor is not None and supervisor.serve(ready) and time.monotonic() < self._due:
+            return
+        self._due = 0.0
+        self._look()
+        if self._reason is not None:
+            return
+        if self._over and not self._serves:
+            self._reason = ""
+        elif self._watch is not None:
+            now = time.monotonic()
+            reading = self._meters.read(self._watch.memory_bytes)
+            if self._watch.late(now):
+                reading.starved_s = self._meters.starved_s()
+            self._reason = self._watch.observe(now, reading) or None
+        if self._reason is None and self._begun and self._lease.lapsed(time.monotonic()):
+            self._reason = "lapsed"
+
+    @property
+    def _begun(self) -> bool:
+        """Whether the server wants something of it, or its program has started before that was said."""
+        return self._begin is not None or self._started is not None
+
+    @property
+    def _serves(self) -> bool:
+        return self._begin is not None and self._begin["serves"]
+
+    def _look(self) -> None:
+        """Whether the program has started, or can't."""
+        if self._over and self._reason is None and (failure := self._pages.failure()) is not None:
+            stage, number, text = failure
+            self._tell({"type": "failed", "stage": stage, "errno": number, "error": text, "started": False})
+            self._reason = "failed"
+            return
+        if self._started is None and (started := self._pages.started()) is not None:
+            self._started, used_s, self._collects = started
+            self._meters.baseline(used_s)
+        if self._started is not None and self._watch is None and self._begin is not None:
+            self._start_watch(self._started, self._begin)
+
+    def _start_watch(self, now: float, begin: Begin, tick_s: float = 0.0) -> None:
+        self._watch = Watch(
+            now,
+            wall_s=begin["wall_time_s"],
+            cpu_s=begin["cpu_time_s"],
+            memory_bytes=begin["memory_bytes"],
+            sample_memory=not self._meters.guards_memory,
+            processors=len(os.sched_getaffinity(0)),
+            tick_s=tick_s,
+        )
+
+    def _listen(self) -> None:
+        """Takes in all that the server has said so far: what an end means depends on what was to be done."""
+        while True:
+            try:
+                data = self._control.recv(_MAX_MESSAGE, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            if not data:
+                raise EOFError
+            order: dict[str, Any] = json.loads(data)
+            if order["use"] == self._number:  # and not about a use that has ended meanwhile
+                self._obey(order)
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        match order["type"]:
+            case "begin":
+                self._begin = order  # type: ignore[assignment]
+                self._meters.most_tasks = order["tasks"]
+                if order["processes"]:
+                    self._meters.restrict(order["memory_bytes"], order["processes"])
+                if order["disk_bytes"]:
+                    private.resize(self._around.work, order["disk_bytes"], order["inodes"])
+                if order["workspace"] and not self._mount(order["workspace"]):
+                    return
+                if order["processes"] or order["disk_bytes"] or order["workspace"]:
+                    self._tell({"type": "armed"})
+            case "cell":
+                # The next cell of a session: its own time, its own share of CPU time.
+                self._meters.baseline(None)
+                self._starvation[order["pid"]] = self._meters.starvation()
+                self._start_watch(time.monotonic(), order)  # type: ignore[arg-type]
+            case "starved":
+                before = self._starvation.get(order["pid"], {})
+                seconds = self._meters.starved_since(order["pid"] or self._pid, before)
+                self._tell({"type": "starved", "pid": order["pid"], "seconds": seconds})
+            case "rest":
+                self._starvation.clear()
+                if self._begin is not None:
+                    # Its memory goes on being watched; time and CPU time are not counted while nothing is asked of it.
+                    rest = {**self._begin, "wall_time_s": _IDLE_S * 1e5, "cpu_time_s": _IDLE_S * 1e5}
+                    self._start_watch(time.monotonic(), rest, tick_s=RESTING_S)  # type: ignore[arg-type]
+            case "layer":
+                self._layer(order["number"], order["parent"])
+            case "signal":
+                send_signal(order["pid"] or self._pid, order["signal"], order["whom"])
+            case "end":
+                self._reason = "asked"
+            case other:
+                raise ValueError(f"order {other!r}")
+
+    def _mount(self, workspace: WorkspaceOrder) -> bool:
+        """Whether the workspace is there. What it took is not the program's."""
+        try:
+            self._meters.baseline(self._around.workspaces.mount(workspace))
+        except OSError as error:
+            failed = {"type": "failed", "stage": "workspace", "errno": error.errno or 0, "error": str(error)}
+            self._tell({**failed, "started": False})
+            self._reason = "failed"
+            return False
+        return True
+
+    def _layer(self, number: int, parent: int) -> None:
+        """A coming branch gets a workspace of its own; `_reap` hears what became of it."""
+        try:
+            self._layers[self._around.workspaces.branch(number, parent)] = number
+        except OSError as error:
+            self._tell({"type": "layered", "number": number, "errno": error.errno or 0})
+
+    def _heard_stop(self) -> bool:
+        """Whether the worker has stopped for good: the usual case, and asking for just that takes less than `_reap`."""
+        if self._over or self._pages.ended() is None:
+            return False
+        try:
+            self._over = os.waitid(os.P_PID, self._pid, os.WSTOPPED | os.WNOHANG) is not None
+        except ChildProcessError:
+            return False  # it said so, and exits instead
+        self._ended_at = time.monotonic()
+        return self._over
+
+    def _hear_signals(self) -> None:
+        try:
+            if signal.SIGTERM in os.read(self._wakeup, 4096):
+                raise EOFError  # the box is to end
+        except BlockingIOError:
+            pass
+
+    def _reap(self, flags: int) -> None:
+        """Takes in the dead, and a worker that stopped itself for good."""
+        while True:
+            try:
+                pid, status, resident = self._wait(flags)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if os.WIFSTOPPED(status):
+                if pid == self._pid and self._pages.ended() is not None:
+                    self._end(None)
+                continue
+            if pid in self._layers:
+                code = os.waitstatus_to_exitcode(status)
+                self._tell({"type": "layered", "number": self._layers.pop(pid), "errno": abs(code)})
+                continue
+            self._largest = max(self._largest, resident)
+            if pid == self._pid:
+                self._end(status)
+            if self._serves and flags:
+                self._tell({"type": "exited", "pid": pid, "main": pid == self._pid, **_ways(status)})
+
+    def _wait(self, flags: int) -> tuple[int, int, int]:
+        """Process, status, peak resident bytes; the last only where it is needed, because asking takes longer."""
+        if self._meters.knows_peak or self._answered:
+            return *os.waitpid(-1, flags), 0
+        pid, status, used = os.wait4(-1, flags)
+        return pid, status, used.ru_maxrss << 10
+
+    def _end(self, status: int | None) -> None:
+        if not self._over:
+            self._over = True
+            self._ended_at = time.monotonic()
+        if status is not None:
+            self._exit = status
+
+    def _finish(self) -> None:
+        """Kills, answers, reaps, and answers again."""
+        early = self._over and self._exit is None
+        if not self._over:
+            self._ended_at = time.monotonic()
+        if not self._begun or self._reason == "failed":
+            self._around.kill_all()
+            self._reap(0)
+        elif early and not self._collects and not self._serves:
+            last = self._last_reading()
+            self._around.kill_all()
+            self._answer(last, None)
+            if self._meters.alone(self._pid):
+                os.waitpid(self._pid, 0)
+            else:
+                self._reap(0)
+        else:
+            alive = self._unkilled() if self._over and self._meters.looks else None
+            self._around.kill_all()
+            self._reap(0)
+            dead = self._meters.read()
+            if alive is not None:
+                dead.resident_bytes = alive.resident_bytes
+                dead.oom_kills += alive.oom_kills
+                dead.outside_kills += alive.outside_kills
+                dead.denied_forks += alive.denied_forks
+            self._answer(dead, reader_of(self._around.work) if self._collects else None)
+            self._reap(0)  # the reader
+        self._control.send(_DEAD)
+        self._hear_signals()  # those of this use shall not wake the next one
+
+    def _unkilled(self) -> Reading:
+        """The last look at processes that live. Memory beyond the limit counts as a kill of the kernel would."""
+        limit = self._begin["memory_bytes"] if self._begin is not None else 0
+        last = self._meters.read_last(self._pid, limit)
+        if 0 < limit < last.resident_bytes:
+            last.oom_kills += 1
+        if self._begin is None and self._meters.exceeds(self._pid):
+            last.denied_forks += 1
+        return last
+
+    def _last_reading(self) -> Reading:
+        """Reading of a program that has said that it has ended, and is about to be killed."""
+        last = self._unkilled()
+        if (said := self._pages.ended()) is not None:
+            # A control group can be a few hundred us late, which is all of a short program.
+            last.cpu_s = max(last.cpu_s, min(said[1], last.cpu_s + _LATE_S))
+            _let_wait(self._pid)
+        return last
+
+    def _answer(self, last: Reading, reader: socket.socket | None) -> None:
+        said = self._pages.ended()
+        ways = _ways(self._exit) if self._exit is not None else {"code": 0, "signal": int(signal.SIGKILL)}
+        if self._over and said is not None and not self._reason:
+            ways = {"code": said[0], "signal": 0}
+        watch = self._watch
+        began = watch.started if watch else self._started
+        sampled = max(watch.peak_bytes if watch else 0, last.resident_bytes, self._largest)
+        ended = _ENDED % (
+            ways["code"],
+            ways["signal"],
+            self._reason or "",
+            "false" if began is None else "true",
+            0.0 if began is None else self._ended_at - began,
+            max(watch.cpu_s if watch else 0.0, last.cpu_s),
+            self._meters.peak_bytes(sampled),
+            last.oom_kills,
+            last.denied_forks,
+            last.outside_kills,
+        )
+        self._answered = True
+        if reader is None:
+            self._control.send(ended.encode())
+        else:
+            socket.send_fds(self._control, [ended.encode()], [reader.fileno()])
+            reader.close()
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        self._control.send(json.dumps(message).encode())
+
+
+def _ways(status: int) -> dict[str, int]:
+    """Exit code and signal of a process that has ended."""
+    if os.WIFSIGNALED(status):
+        return {"code": 0, "signal": os.WTERMSIG(status)}
+    return {"code": os.WEXITSTATUS(status), "signal": 0}
+
+
+def _let_wait(pid: int) -> None:
+    """The answer goes out before a dying process takes its memory apart, which is the longer work."""
+    try:
+        os.sched_setscheduler(pid, os.SCHED_BATCH, _NO_PRIORITY)
+    except OSError:
+        pass  # not allowed everywhere, and only about time

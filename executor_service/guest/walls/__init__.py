@@ -1,0 +1,1 @@
+"""Walls that no program gets past, and the folders that it is left with."""

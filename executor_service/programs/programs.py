@@ -1,0 +1,124 @@
+"""Single programs, and their compilers: each in a sandbox of its own, handed over while the lease is bound."""
+
+from __future__ import annotations
+
+import logging
+
+from executor_service.languages import LANGUAGES
+from executor_service.model import Cause, ExecutionResult, Outcome
+from executor_service.programs.compiler import Build, Compiler, NotCompiled
+from executor_service.programs.plans import Hold, Planner, mounted
+from executor_service.programs.verdict import judge
+from executor_service.runs.backends import Execution
+from executor_service.sandbox.checkout import SandboxRun
+from executor_service.sandbox.pool import SandboxPool
+from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
+from fairbox.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+
+class Programs:
+    """The `Backend` for requests without a session."""
+
+    def __init__(self, boxes: SandboxPool, planner: Planner, compiler: Compiler, hold: Hold, clock: Clock) -> None:
+        self._boxes = boxes
+        self._planner = planner
+        self._compiler = compiler
+        self._hold = hold
+        self._clock = clock
+
+    async def perform(self, attempt: Execution) -> ExecutionResult:
+        if not LANGUAGES[attempt.request.language].compile:
+            return await self._run(attempt, Build(), self._clock.now())
+        admitted = self._clock.now()
+        ran_s = 0.0
+
+        async def compiled(plan: Plan) -> Report:
+            nonlocal ran_s
+            async with self._boxes.take(plan) as sandbox:
+                await _allow(attempt, sandbox)
+                report = await sandbox.run()
+            ran_s = report.wall_s
+            return report
+
+        try:
+            build = await self._compiler.build(attempt.request, compiled)
+        except SandboxFailure as failure:
+            return _failed(attempt, failure)
+        except NotCompiled as stopped:
+            return attempt.result(stopped.outcome, stopped.cause, stopped.message)
+        if not build.message:
+            # What the compiler ran is no set-up; waiting for that of another run is.
+            return await self._run(attempt, build, admitted + ran_s)
+        # It may come from the cache: an answer that costs nothing needs a valid lease all the same.
+        await attempt.claim.confirmed()
+        attempt.claim.check()
+        attempt.started = True
+        return attempt.result(
+            Outcome.COMPILE_ERROR,
+            Cause.POLICY,
+            build.message,
+            compilation=build.compilation,
+            setup_time_s=self._clock.now() - admitted - ran_s,
+        )
+
+    async def _run(self, attempt: Execution, build: Build, admitted: float) -> ExecutionResult:
+        # Held until the sandbox is gone: longer than the call, which is answered before.
+        request = attempt.request
+        with self._hold(request.workspace_id, request.tenant, request.limits) as workspace:
+            plan = mounted(self._planner.plan(request, build.made), workspace, read_only=request.workspace_read_only)
+            if plan.mode is Mode.MAIN:
+                attempt.profile = plan.profile
+            return await self._run_plan(attempt, plan, build, admitted)
+
+    async def _run_plan(self, attempt: Execution, plan: Plan, build: Build, admitted: float) -> ExecutionResult:
+        answered: ExecutionResult | None = None
+        try:
+            async with self._boxes.take(plan) as sandbox:
+                await _allow(attempt, sandbox)
+                setup_s = self._clock.now() - admitted
+                report = await sandbox.run(attempt.observe)
+                answered = _judged(attempt, report, compilation=build.compilation, setup_time_s=setup_s)
+                attempt.answer(answered)
+        except SandboxFailure as failure:
+            if answered is not None:
+                raise
+            return _failed(attempt, failure, compilation=build.compilation)
+        return answered
+
+
+def _failed(attempt: Execution, failure: SandboxFailure, **facts: object) -> ExecutionResult:
+    attempt.started = failure.started
+    _log.error("run %d: %s", attempt.number, failure)
+    return attempt.result(Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.", **facts)
+
+
+def _judged(attempt: Execution, report: Report, **facts: object) -> ExecutionResult:
+    outcome, cause, message = judge(report, attempt.request.limits)
+    return attempt.result(
+        outcome,
+        cause,
+        message,
+        exit_code=128 + report.signal if report.signal else report.code,
+        signal=report.signal,
+        stdout=report.stdout,
+        stderr=report.stderr,
+        files=report.files,
+        wall_time_s=report.wall_s,
+        cpu_time_s=report.cpu_s,
+        peak_memory_bytes=report.peak_bytes,
+        **facts,
+    )
+
+
+async def _allow(attempt: Execution, sandbox: SandboxRun) -> None:
+    """The sandbox is ready; when this returns, its lease is bound, and the program may run."""
+    claim = attempt.claim
+    if claim.waits:
+        sandbox.send_ahead()
+    await claim.confirmed()
+    claim.when_lost(lambda: sandbox.kill(Killed.LAPSED))
+    claim.check()
+    sandbox.hold_lease()
+    attempt.started = True

@@ -1,0 +1,315 @@
+"""ExecutorService over gRPC: checks a request, hands it on, names every error. A thin shell; it decides nothing.
+
+`stream_execution`: the chunks of a stream, put together, are the `data` of that stream in the result, whether the run
+was new, joined or ended; a reader that is slow holds up neither the program nor other readers, and costs no memory,
+because all read from the one copy of the output that its run keeps, which ends at the output limit. Leaving kills the
+run unless another call waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from executor_service.client.balance import LOAD_KEY
+from executor_service.grading.validation import validate_verify
+from executor_service.model import ExecutionResult, RunRequest, SessionInfo
+from executor_service.rpc.access import own
+from executor_service.rpc.problems import ReaderStalled, abort
+from executor_service.rpc.replies import reply_with, verify_reply
+from executor_service.rpc.workspaces import WorkspaceCalls
+from executor_service.runs.dedup import DedupTable
+from executor_service.runs.flights import Flight, SingleFlight
+from executor_service.runs.output import OutputLog, OutputReader
+from executor_service.runs.queue import Abandoned, ExecutionQueue, Follower
+from executor_service.sandbox.report import Stream
+from executor_service.sandbox.zygote import Profile
+from executor_service.sessions.reasons import UnknownSession
+from executor_service.sessions.sessions import Sessions
+from executor_service.v1 import executor_pb2 as pb
+from executor_service.v1 import executor_pb2_grpc
+from executor_service.verification.verify import Verifier
+from executor_service.wire.programs import session_to_proto
+from executor_service.wire.sessions import (
+    page_token,
+    validate_branch,
+    validate_delete,
+    validate_list,
+    validate_session,
+)
+from executor_service.wire.validation import LimitPolicy, validate
+from fairbox.clock import Clock
+from fairbox.errors import FieldError, FieldErrors
+from fairbox.net.reading import check_apart
+from fairbox.security import current_identity
+
+CHUNK_BYTES = 64 << 10
+"""Largest chunk: a few make full use of a connection, and a person sees output without delay."""
+STALLED_S = 900.0
+"""A caller that takes nothing for so long, longer than a run of the usual maximum, counts as gone."""
+
+Response = TypeVar("Response")
+Execute = Callable[[RunRequest, bytes, Follower], Coroutine[Any, Any, ExecutionResult]]
+"""Runs a request, or joins the run that has its id: see `ExecutionQueue.execute`."""
+Send = Callable[[pb.StreamExecutionResponse | bytes], Awaitable[None]]
+"""Returns when the connection has room for more."""
+
+
+async def stream_execution(execute: Execute, request: RunRequest, fingerprint: bytes, send: Send) -> None:
+    """Sends chunks, then the result. Raises what `execute` raises, and ReaderStalled."""
+    changed = asyncio.Event()
+    reader = OutputReader(OutputLog())
+
+    def follow(output: OutputLog) -> None:
+        nonlocal reader
+        if not reader.reads(output):
+            reader = OutputReader(output)
+        changed.set()
+
+    run = asyncio.create_task(execute(request, fingerprint, follow), name="streamed run")
+    run.add_done_callback(lambda _: changed.set())
+    try:
+        while not run.done():
+            await changed.wait()
+            changed.clear()
+            while piece := reader.take(CHUNK_BYTES):
+                await send_in_time(send, _chunk(*piece))
+        result = run.result()
+        await _send_rest(result, reader, send)
+    finally:
+        run.cancel()
+        await asyncio.wait([run])
+    await send_in_time(send, await reply_with(pb.StreamExecutionResponse, result))
+
+
+async def _send_rest(result: ExecutionResult, reader: OutputReader, send: Send) -> None:
+    """Sends what the reader has not taken: the end of the output, or all of it if the run had ended before."""
+    for stream, output in ((Stream.STDOUT, result.stdout), (Stream.STDERR, result.stderr)):
+        for start in range(reader.taken(stream), len(output.data), CHUNK_BYTES):
+            await send_in_time(send, _chunk(stream, output.data[start : start + CHUNK_BYTES]))
+
+
+def _chunk(stream: Stream, data: bytes) -> pb.StreamExecutionResponse:
+    if stream is Stream.STDOUT:
+        return pb.StreamExecutionResponse(stdout=data)
+    return pb.StreamExecutionResponse(stderr=data)
+
+
+async def send_in_time(send: Callable[[Response], Awaitable[None]], response: Response) -> None:
+    """Sends one response. Raises ReaderStalled."""
+    try:
+        async with asyncio.timeout(STALLED_S):
+            await send(response)
+    except TimeoutError:
+        raise ReaderStalled(f"the caller took nothing for {STALLED_S:g} s") from None
+
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+T = TypeVar("T")
+Made = tuple[SessionInfo, ...]
+SERVICE_NAME = "executor_service.v1.ExecutorService"
+
+
+_SESSION_BYTES = 1024
+"""Bytes that a session's description takes while it is kept to answer repeated requests."""
+
+
+def sessions_once(sessions: Sessions, clock: Clock, table: DedupTable[Flight[Made], Made]) -> SingleFlight[Made]:
+    """Makes the sessions of one request once. What has an id is made although the call that brought it is cancelled: it
+    can be asked for again."""
+    return SingleFlight(clock, table, lambda made: _SESSION_BYTES, Abandoned, discard=sessions.discard)
+
+
+class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
+    def __init__(
+        self,
+        runs: ExecutionQueue,
+        verifier: Verifier,
+        sessions: Sessions,
+        once: SingleFlight[Made],
+        policy: LimitPolicy,
+        installed: Collection[str],
+        profiles: Mapping[str, Profile],
+        workspaces: WorkspaceCalls,
+        status: Callable[[], pb.GetStatusResponse],
+    ) -> None:
+        self._runs = runs
+        self._verifier = verifier
+        self._sessions = sessions
+        self._once = once
+        self._policy = policy
+        self._installed = installed
+        self._profiles = frozenset(profiles)
+        self._session_profiles = {name for name, profile in profiles.items() if not profile.lean}
+        self._workspaces = workspaces
+        self._status = status
+
+    async def ExecuteCode(  # noqa: N802
+        self, request: pb.ExecuteCodeRequest, context: Context
+    ) -> Any:
+        try:
+            result = await self._execute(*await self._check(request))
+        except Exception as error:  # the boundary: each gets its status
+            await abort(context, error)
+        self._tell_load(context)
+        return await reply_with(pb.ExecuteCodeResponse, result)
+
+    async def VerifyCode(  # noqa: N802
+        self, request: pb.VerifyCodeRequest, context: Context
+    ) -> Any:
+        try:
+            own(request)
+            check = partial(validate_verify, request, installed=self._installed, policy=self._policy)
+            valid = await check_apart(check)
+            program = valid.program
+            name = "" if self._verifier.knows(program.request_id) else program.workspace_id
+            with self._workspaces.hold(name, program.tenant, program.limits):
+                mark = await _mark(request) if program.request_id else b""
+                result = await self._verifier.verify(valid, mark)
+        except Exception as error:  # the boundary: each gets its status
+            await abort(context, error)
+        self._tell_load(context)
+        return await verify_reply(result)
+
+    async def StreamExecution(  # type: ignore[override]  # noqa: N802
+        self, request: pb.StreamExecutionRequest, context: Context
+    ) -> None:
+        try:
+            await stream_execution(self._execute, *await self._check_streamed(request.execution), context.write)
+        except Exception as error:  # the boundary: each gets its status
+            await abort(context, error)
+
+    async def PrepareWorkspace(  # noqa: N802
+        self, request: pb.PrepareWorkspaceRequest, context: Context
+    ) -> pb.PrepareWorkspaceResponse:
+        try:
+            return await self._workspaces.prepare(own(request))
+        except Exception as error:  # the boundary: each gets its status
+            await abort(context, error)
+
+    async def CreateSession(  # noqa: N802
+        self, request: pb.CreateSessionRequest, context: Context
+    ) -> pb.CreateSessionResponse:
+        response = await _answered(context, lambda: self._create(own(request)))
+        self._tell_load(context)
+        return response
+
+    async def BranchSession(  # noqa: N802
+        self, request: pb.BranchSessionRequest, context: Context
+    ) -> pb.BranchSessionResponse:
+        return await _answered(context, lambda: self._branch(request))
+
+    async def DeleteSession(  # noqa: N802
+        self, request: pb.DeleteSessionRequest, context: Context
+    ) -> pb.DeleteSessionResponse:
+        return await _answered(context, lambda: self._delete(request))
+
+    async def ListSessions(  # noqa: N802
+        self, request: pb.ListSessionsRequest, context: Context
+    ) -> pb.ListSessionsResponse:
+        try:
+            valid, table = validate_list(own(request)), self._sessions.table
+        except Exception as error:  # the boundary: each gets its status
+            await abort(context, error)
+        found, after = table.page(owner=valid.owner, tenant=valid.tenant, after=valid.after, size=valid.size)
+        return pb.ListSessionsResponse(sessions=map(session_to_proto, found), next_page_token=page_token(after))
+
+    async def GetStatus(  # noqa: N802
+        self, request: pb.GetStatusRequest, context: Context
+    ) -> pb.GetStatusResponse:
+        return self._status()
+
+    def _tell_load(self, context: Context) -> None:
+        """Behind the answer, for clients that have several executors to choose from."""
+        context.set_trailing_metadata(((LOAD_KEY, str(self._runs.load())),))
+
+    async def _check_streamed(self, execution: pb.ExecuteCodeRequest) -> tuple[RunRequest, bytes]:
+        """A program that is a field of another message: FieldErrors name its fields so."""
+        try:
+            return await self._check(execution)
+        except FieldErrors as errors:
+            named = [FieldError(f"execution.{error.field}", error.problem) for error in errors.errors]
+            raise FieldErrors(named) from None
+
+    async def _check(self, request: pb.ExecuteCodeRequest) -> tuple[RunRequest, bytes]:
+        own(request)
+        valid, mark = await check_apart(partial(self._read, request))
+        if valid.session_id:
+            self._permit(valid.session_id)
+        return valid, mark
+
+    def _read(self, request: pb.ExecuteCodeRequest) -> tuple[RunRequest, bytes]:
+        valid = validate(request, installed=self._installed, policy=self._policy, profiles=self._profiles)
+        return valid, fingerprint(request) if valid.request_id else b""
+
+    async def _execute(self, request: RunRequest, mark: bytes, follow: Follower | None = None) -> ExecutionResult:
+        # A workspace is held from the first moment, so that it does not go while its run waits. A repeated request is
+        # answered from the first run, whatever became of its workspace since.
+        # A cell's is held by its session.
+        known = request.session_id or self._runs.knows(request.request_id)
+        with self._workspaces.hold("" if known else request.workspace_id, request.tenant, request.limits):
+            return await self._runs.execute(request, mark, follow)
+
+    async def _create(self, request: pb.CreateSessionRequest) -> pb.CreateSessionResponse:
+        profiles = self._session_profiles
+        check = partial(validate_session, request, installed=self._installed, policy=self._policy, profiles=profiles)
+        valid = await check_apart(check)
+
+        async def make() -> Made:
+            return (await self._sessions.create(valid),)
+
+        made, _ = await self._once.do(valid.request_id, await _mark(request), make)
+        return pb.CreateSessionResponse(session=session_to_proto(made[0]))
+
+    async def _branch(self, request: pb.BranchSessionRequest) -> pb.BranchSessionResponse:
+        valid = validate_branch(request)
+        self._permit(valid.session_id)
+        mark = await _mark(request)
+        made, _ = await self._once.do(valid.request_id, mark, lambda: self._sessions.branch(valid))
+        return pb.BranchSessionResponse(sessions=map(session_to_proto, made))
+
+    async def _delete(self, request: pb.DeleteSessionRequest) -> pb.DeleteSessionResponse:
+        session_id = validate_delete(request)
+        try:
+            self._permit(session_id)
+        except UnknownSession:
+            return pb.DeleteSessionResponse(deleted=False)
+        return pb.DeleteSessionResponse(deleted=await self._sessions.delete(session_id))
+
+    def _permit(self, session_id: str) -> None:
+        """Raises SessionNotFound for a session of another tenant than the caller's token is for."""
+        if tenant := current_identity().tenant:
+            self._sessions.table.permit(session_id, tenant)
+
+
+def fingerprint(request: Message) -> bytes:
+    """Digest by which two requests with one id are the same; ids of all kinds may share a table. It leaves out the
+    lease, which says who pays for a run, not what is run."""
+    same = request
+    if isinstance(request, pb.ExecuteCodeRequest) and request.HasField("lease"):
+        same = pb.ExecuteCodeRequest()
+        same.CopyFrom(request)
+        same.ClearField("lease")
+    kind = request.DESCRIPTOR.name.encode()
+    return hashlib.sha256(kind + b"\0" + same.SerializeToString(deterministic=True)).digest()
+
+
+def _mark(request: Message) -> Awaitable[bytes]:
+    """Its fingerprint; that of megabytes takes long."""
+    return check_apart(lambda: fingerprint(request))
+
+
+async def _answered(context: Context, answer: Callable[[], Awaitable[T]]) -> T:
+    try:
+        return await answer()
+    except Exception as error:  # the boundary: each gets its status
+        await abort(context, error)

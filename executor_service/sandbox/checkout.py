@@ -1,0 +1,397 @@
+"""One use of a box: a program, or something that serves, from the request to the death of its last process.
+
+Invariants: when the block is left, every process of the use is dead, whatever happened, cancellation included; the
+program's clock starts when its worker says that it starts; nothing is given to the worker before the init knows how
+much it may use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+from dataclasses import asdict
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from executor_service.cleanup import to_the_end
+from executor_service.guest.protocol import wire
+from executor_service.guest.watch import PATIENCE
+from executor_service.guest.worker import GO
+from executor_service.model import FileStatus, Limits, OutputFile
+from executor_service.sandbox.channel import Channel
+from executor_service.sandbox.host import WORK_FOLDER, Host
+from executor_service.sandbox.limits import DEFAULT_INODES, disk_inodes, resource_limits
+from executor_service.sandbox.report import Killed, Mode, Observe, Plan, Report, SandboxFailure, Take, counts_of
+from executor_service.sandbox.sandbox import Sandbox
+from executor_service.sandbox.streams import Streams
+
+if TYPE_CHECKING:
+    from executor_service.guest.walls.signals import Whom
+
+_NO_END_S = 1e9
+"""Wall time for an init that need not keep it."""
+_END_GRACE_S = 5.0
+"""The init keeps the limits; when it is silent for so long after it should have spoken, the kernel ends the box."""
+_AT_ONCE = 32 << 10
+"""Bytes that an empty socket always takes."""
+_QUIET_S = 0.01
+"""From then on its output is read, and its init keeps its limits; a program that is done sooner needs neither. Looking
+at it costs a run a tenth of its CPU time, so this is above what the shortest take on a machine that has much to do."""
+_QUIET_SHARE = 0.25
+"""Share of a wall time so short that the above would make it inexact."""
+_SETUP_TIMEOUT_S = 30.0
+"""Handing over takes milliseconds, for large files more; beyond this the machine is overloaded."""
+
+
+class SandboxRun:
+    """Made by `SandboxPool.take()`."""
+
+    def __init__(self, host: Host, box: Sandbox, plan: Plan) -> None:
+        self.host = host
+        self._box = box
+        self._plan = plan
+        self._use = box.use
+        self._data: socket.socket | None = None
+        self._streams: Streams | None = None
+        self._channel: Channel | None = None
+        self._killed = Killed.NOT
+        self._leases = 0
+        self._deadline: asyncio.Timeout | None = None
+        self._ended = self._dead = False
+        self._unsent, self._blobs = b"", list[bytes]()
+        self._unarmed = False
+        self._later: asyncio.TimerHandle | None = None
+        self.started = False
+        """Whether the program may have run."""
+        self.files: tuple[OutputFile, ...] | None = None
+        """SERVE: what the plan wants returned, once `event()` has said `ended`."""
+
+    async def __aenter__(self) -> SandboxRun:
+        try:
+            if not self._hand_over():
+                async with asyncio.timeout(_SETUP_TIMEOUT_S):
+                    if self._unarmed:
+                        await self._expect("armed")
+                    await self._send()
+        except TimeoutError:
+            await to_the_end(self._close())
+            raise SandboxFailure("set-up", 0, f"not ready after {_SETUP_TIMEOUT_S:g} s", started=False) from None
+        except BaseException:
+            await to_the_end(self._close())
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._close()
+        except asyncio.CancelledError:
+            await to_the_end(self._close())
+            raise
+        finally:
+            while self._leases:
+                self.drop_lease()
+
+    def hold_lease(self) -> None:
+        """Puts what is to run in it under a lease, until `drop_lease()` or the end of the block: once the lease has
+        lapsed, the init kills everything in the box, whatever the server does."""
+        self._leases += 1
+        self._box.leases.hold(self._box.number)
+
+    def drop_lease(self) -> None:
+        """Something that ran under a lease is over."""
+        self._leases -= 1
+        self._box.leases.drop(self._box.number)
+
+    async def run(self, observe: Observe | None = None, take: Take | None = None) -> Report:
+        """Starts the program and returns when it has ended and everything that it started is killed.
+
+        `observe` is given what is kept of its output, as it is read; `take`, where files are to be returned, stands for
+        reading them. SandboxFailure when nobody can say what it did.
+        """
+        self.streams.observe = observe
+        await self._go()
+        try:
+            longest_s = self._plan.limits.wall_time_s * PATIENCE + _END_GRACE_S
+            async with asyncio.timeout(longest_s) as self._deadline:
+                head, handles = await self._expect("ended")
+                self._ended = True
+                self._rest()
+        except TimeoutError:
+            # What starves the init can be the program itself, so this is the program's time limit and not our failure.
+            self._box.kill()
+            await to_the_end(self._close())
+            return self._unattended()
+        finally:
+            self._deadline = None
+        files = await self._files(handles) if handles and take is None else ()
+        self.streams.drain()
+        report = self._report(head, files)
+        if handles and take is not None:
+            with socket.socket(fileno=handles[0]) as reader:
+                await take(report, reader.fileno())
+        return report
+
+    def kill(self, reason: Killed) -> None:
+        """Ends a running program; the first reason stays."""
+        if self._killed is Killed.NOT and self._deadline is not None:
+            self._killed = reason
+            self._tell({"type": "end"})
+            self._deadline.reschedule(asyncio.get_running_loop().time() + _END_GRACE_S)
+
+    @property
+    def box(self) -> Sandbox:
+        """Box that it runs in."""
+        return self._box
+
+    @property
+    def streams(self) -> Streams:
+        """Streams that it writes to."""
+        assert self._streams is not None
+        return self._streams
+
+    async def serve(self, most: int, most_head: int = wire.MAX_HEAD, *, asks_sender: bool = False) -> Channel:
+        """SERVE: lets the worker begin, and returns the channel to what serves in it. Closed with the block.
+
+        A frame from inside of more than `most` bytes, or a head of more than `most_head`, ends the channel.
+        """
+        assert self._data is not None
+        self._channel = Channel(self._data.dup(), most, most_head, asks_sender=asks_sender)
+        await self._go()
+        return self._channel
+
+    async def event(self) -> dict[str, Any] | None:
+        """SERVE: what happens next; to be called until it says `ended`, or None (the box is gone).
+
+        `{"type": "exited", "pid", "main", "code", "signal"}`: a process of the box that its init waited for has ended;
+        `main` is the worker itself. `{"type": "ended", "reason", ...}`: all are killed, for a limit or as asked.
+        """
+        message = await self._box.hear()
+        if message is None:
+            return None
+        head = message[0]
+        self._ended = self._ended or head["type"] == "ended"
+        self._dead = self._dead or head["type"] == "dead"
+        if message[1]:
+            self.files = await self._files(message[1])
+        return head
+
+    def allow(self, limits: Limits, pid: int = 0) -> None:
+        """SERVE: from now on it may use so much CPU time and memory, until `rest()`. Wall time is the caller's. It is
+        process `pid` that is to work, by its number inside; 0: the worker."""
+        order = {"type": "cell", "pid": pid, "wall_time_s": _NO_END_S, "cpu_time_s": limits.cpu_time_s}
+        self._tell({**order, "memory_bytes": self._plan.limits.memory_bytes})
+
+    def ask_starved(self, pid: int) -> None:
+        """SERVE: an event `{"type": "starved", "pid", "seconds"}` says how long `pid`, or a process below it, has
+        waited for a processor since the last `allow()` for it."""
+        self._tell({"type": "starved", "pid": pid})
+
+    def rest(self) -> None:
+        """SERVE: nothing is asked of it; only its memory is watched."""
+        self._tell({"type": "rest"})
+
+    def signal(self, number: int, pid: int = 0, whom: Whom = "process") -> None:
+        """SERVE: a signal to the worker, or to another process of the box, by its number inside.
+
+        `whom`: that process; its process group; or its tree: what descends from it, or is in its session.
+        """
+        self._tell({"type": "signal", "pid": pid, "signal": number, "whom": whom})
+
+    def layer(self, number: int, parent: int) -> None:
+        """SERVE: mounts the workspace once more, with a copy of the writable layer `parent` (0: that of the worker).
+
+        `event()` says `{"type": "layered", "number", "errno"}`. To be asked for only where `mounts` is true.
+        """
+        self._tell({"type": "layer", "number": number, "parent": parent})
+
+    @property
+    def mounts(self) -> bool:
+        """Whether workspaces are mounted in it, and not copied."""
+        return not self.host.bare
+
+    @property
+    def owner(self) -> int | None:
+        """Uid of the programs in it; None: that of the server."""
+        return self.host.uid(self._box.number) if self.host.privileged else None
+
+    def end(self) -> None:
+        """SERVE: ends everything in the box; `event()` says when."""
+        self._tell({"type": "end"})
+
+    def _tell(self, order: dict[str, Any]) -> None:
+        """An order about this use and no other: the box may be ready for the next one already."""
+        self._box.tell(order, self._use)
+
+    def _hand_over(self) -> bool:
+        """Tells the init the limits and the worker what to run; the worker then waits for `go`.
+
+        False: the init has to make ready first, or the task is too large to be sent with `go`.
+        """
+        plan, limits, box = self._plan, self._plan.limits, self._box
+        if not box.streams:
+            raise SandboxFailure("box", 0, "it ended before it was used", started=False)
+        (data, out, err), box.streams = box.streams, []
+        self._data = socket.socket(fileno=data)
+        self._data.setblocking(False)
+        quiet_s = min(_QUIET_S, limits.wall_time_s * _QUIET_SHARE)
+        self._streams = Streams(out, err, limits.output_bytes, lambda: self.kill(Killed.OUTPUT))
+        restricts = box.restricts(limits.memory_bytes, limits.processes)
+        inodes = disk_inodes(plan.files) + plan.entries
+        resized = not self.host.bare and (limits.disk_bytes != box.disk_bytes or inodes != DEFAULT_INODES)
+        begin = {
+            "type": "begin",
+            "serves": plan.mode is Mode.SERVE,
+            "wall_time_s": limits.wall_time_s,
+            "cpu_time_s": limits.cpu_time_s,
+            "memory_bytes": limits.memory_bytes,
+            "processes": limits.processes if restricts else 0,
+            "tasks": 0 if box.counts_processes else limits.processes,
+            "disk_bytes": limits.disk_bytes if resized else 0,
+            "inodes": inodes,
+            "workspace": asdict(plan.workspace) if plan.workspace else None,
+        }
+        self._unarmed = restricts or resized or plan.workspace is not None
+        if at_once := self._unarmed or begin["serves"] or self.host.bare:
+            self._tell(begin)
+        # Else the init need not be woken for a program that ends before it could have met a limit.
+        self._later = asyncio.get_running_loop().call_later(quiet_s, self._attend, None if at_once else begin)
+        blobs = [plan.stdin, *(file.content for file in plan.files)]
+        self._unsent = wire.encode(self._task(), size := sum(map(len, blobs)))
+        if len(self._unsent) + size > _AT_ONCE:
+            self._blobs = blobs  # what is large is not copied
+        else:
+            self._unsent = b"".join((self._unsent, *blobs))
+        return not (self._unarmed or self._blobs)
+
+    def _attend(self, begin: dict[str, Any] | None) -> None:
+        self.streams.listen()
+        if begin is not None:
+            self._tell(begin)
+
+    def send_ahead(self) -> None:
+        """The worker prepares while its lease is bound. Else the task goes out with `go`, in one piece."""
+        if self._data is not None and self._unsent:
+            with contextlib.suppress(OSError):  # nothing is sent, `_send()` will say why
+                self._unsent = self._unsent[self._data.send(self._unsent) :]
+
+    async def _send(self, more: bytes = b"") -> None:
+        assert self._data is not None
+        pieces = [self._unsent, *self._blobs, more] if self._blobs else [self._unsent + more]
+        self._unsent, self._blobs = b"", []
+        with contextlib.suppress(ConnectionError):  # it failed before it read all; its init says why
+            for piece in pieces:
+                await asyncio.get_running_loop().sock_sendall(self._data, piece)
+
+    def _task(self) -> dict[str, Any]:
+        plan = self._plan
+        return {
+            "type": "task",
+            "mode": plan.mode.value,
+            "collects": bool(plan.return_paths),
+            "entry": plan.entry,
+            "work": WORK_FOLDER,
+            "workspace": plan.workspace.target if plan.workspace else "",
+            "argv": list(plan.argv),
+            "env": dict(plan.env),
+            "rlimits": resource_limits(plan.limits, reserves=plan.reserves),
+            "stdin_size": len(plan.stdin),
+            "files": [{"path": file.path, "size": len(file.content), "mode": file.mode} for file in plan.files],
+        }
+
+    async def _go(self) -> None:
+        self.started = True  # from here on nobody can say that it has not run, until its init says so
+        await self._send(GO)
+
+    async def _expect(self, kind: str) -> tuple[dict[str, Any], list[int]]:
+        message = await self._box.hear()
+        if message is None:
+            failure = self._box.failure or SandboxFailure("box", 0, "it ended without a word", started=self.started)
+            raise SandboxFailure(failure.stage, failure.number, str(failure), started=self.started)
+        head, handles = message
+        if head["type"] == "failed":
+            self.started = head["started"]
+            raise SandboxFailure(head["stage"], head["errno"], head["error"], started=self.started)
+        if head["type"] == "dead":
+            self._dead = True
+            raise SandboxFailure("worker", 0, "it ended before it was asked to", started=self.started)
+        assert head["type"] == kind, f"{head['type']} instead of {kind}"
+        return head, handles
+
+    async def _files(self, handles: list[int]) -> tuple[OutputFile, ...]:
+        """Asks the child of the init that reads the returned files. Everything else in the box is dead."""
+        plan = self._plan
+        order = {"type": "collect", "paths": list(plan.return_paths), "budget": plan.limits.return_bytes}
+        reader = Channel(socket.socket(fileno=handles[0]), plan.limits.return_bytes + wire.MAX_TABLE)
+        try:
+            async with asyncio.timeout(_SETUP_TIMEOUT_S):
+                await reader.send(order)
+                table = json.loads(await reader.blob())
+                files = []
+                for path, (answer, size) in zip(plan.return_paths, table, strict=True):
+                    status = FileStatus(answer.upper())
+                    content = await reader.blob() if status is FileStatus.RETURNED and size else b""
+                    files.append(OutputFile(path, status, content, size))
+                return tuple(files)
+        except ConnectionError:
+            raise SandboxFailure("files", 0, "their reader ended without a word", started=True) from None
+        finally:
+            reader.close()
+
+    def _report(self, head: dict[str, Any], files: tuple[OutputFile, ...]) -> Report:
+        stdout, stderr = self.streams.outputs()
+        return Report(
+            killed=self._killed if head["reason"] == "asked" else Killed(head["reason"]),
+            code=head["code"],
+            signal=head["signal"],
+            stdout=stdout,
+            stderr=stderr,
+            files=files,
+            outside_kills=self.host.killed_outside(head, head["signal"], head["wall_s"]),
+            **counts_of(head),
+        )
+
+    def _unattended(self) -> Report:
+        wall_s = self._plan.limits.wall_time_s
+        return Report(self._killed or Killed.WALL, 0, signal.SIGKILL, *self.streams.outputs(), wall_s=wall_s)
+
+    async def _close(self) -> None:
+        """Ends the use, waits until everything of it is dead, frees what it had. Idempotent; goes on when repeated."""
+        if self._streams is None:
+            return  # never begun
+        if self._data is not None:
+            self._rest()
+            self._data.close()
+            self._data = None
+            if self._channel is not None:
+                self._channel.close()
+            if not self._dead and not self._ended:
+                self._tell({"type": "end"})
+        if not self._dead:
+            await self._death()
+            self._dead = True
+        self._streams.drain()
+        self._streams.close()
+
+    def _rest(self) -> None:
+        """Nothing more is read before `drain()`: whoever wrote is about to be killed."""
+        if self._later is not None:
+            self._later.cancel()
+        self.streams.rest()
+
+    async def _death(self) -> None:
+        try:
+            async with asyncio.timeout(_END_GRACE_S):
+                while (message := await self._box.hear()) is not None:
+                    for handle in message[1]:
+                        os.close(handle)
+                    if message[0]["type"] == "dead":
+                        return
+        except TimeoutError:
+            pass
+        await self._box.close()

@@ -1,0 +1,400 @@
+"""All boxes of the server: makes them ahead of need, hands them out, takes them back; a shelf for each profile.
+
+A box is *made* (takes tens of milliseconds), then *ready*, then *used*, then *cleared* (takes a few), then ready again.
+Takers are served first in, first out. The number of boxes follows what was used at once lately, with some spare ones;
+the box that was used last is taken first, so that those beyond need grow cold and are given up.
+
+Invariants: whoever takes a box has it alone until everything that ran in it is dead; no more than `most` boxes of a
+profile are alive; a taker that gave up gets nothing; when the block is left, no zygote, box or program of this server
+is alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from executor_service.cleanup import to_the_end
+from executor_service.model import IsolationLevel, Limits
+from executor_service.sandbox.checkout import SandboxRun
+from executor_service.sandbox.host import Host
+from executor_service.sandbox.lease_page import LeasePage
+from executor_service.sandbox.report import Plan, SandboxFailure
+from executor_service.sandbox.sandbox import Sandbox
+from executor_service.sandbox.zygote import Profile, Zygote
+from fairbox.clock import Clock
+
+_log = logging.getLogger(__name__)
+_READY_WITHIN_S = 30.0
+"""A box is made in milliseconds; where it takes this long, the machine is overloaded, and the run is our failure."""
+_LOADED_WITHIN_S = 120.0
+"""The same where the profile has to be loaded first."""
+_TICK_S = 5.0
+_PERIOD_S = 30.0
+"""Boxes that were used at once in this period, or the one before, are kept."""
+_BACKOFF_S, _BACKOFF_MOST_S = 0.1, 2.0
+"""Between attempts to make a box where the last ones failed: this times their number, up to this."""
+_RELOAD_S, _RELOAD_MOST_S = 2.0, 300.0
+"""Between attempts to load a profile, doubled up to this: each costs seconds of CPU time."""
+_FAILURES = 3
+"""So many boxes in a row that can't be made are a reason to tell those who wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """Boxes by state, and takers that wait."""
+
+    ready: int
+    used: int
+    pending: int
+    waiting: int
+    made_total: int
+
+
+@dataclass(slots=True)
+class _Demand:
+    """The most boxes in use at once, in this period and the one before."""
+
+    began: float
+    now_most: int = 0
+    before: int = 0
+
+    def note(self, used: int, now: float) -> None:
+        if now - self.began >= _PERIOD_S:
+            self.before = self.now_most if now - self.began < 2 * _PERIOD_S else 0
+            self.now_most, self.began = 0, now
+        self.now_most = max(self.now_most, used)
+
+    @property
+    def most(self) -> int:
+        return max(self.now_most, self.before)
+
+
+@dataclass(eq=False, slots=True)
+class _Shelf:
+    """The boxes of one profile."""
+
+    profile: Profile
+    free: list[int]
+    """Numbers that no box has."""
+    demand: _Demand
+    zygote: Zygote | None = None
+    """None: not loaded, or being loaded."""
+    failure: SandboxFailure | None = None
+    """Why the last attempt to load it failed."""
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    tried: asyncio.Event = field(default_factory=asyncio.Event)
+    boxes: set[Sandbox] = field(default_factory=set)
+    """All whose numbers are taken: those below, and those that are being taken down."""
+    pending: set[Sandbox] = field(default_factory=set)
+    """Will be ready without anybody's doing: made, or cleared."""
+    ready: list[Sandbox] = field(default_factory=list)
+    used: set[Sandbox] = field(default_factory=set)
+    takers: deque[asyncio.Future[Sandbox]] = field(default_factory=deque)
+    made: int = 0
+    failures: int = 0
+
+    def forget(self, box: Sandbox) -> None:
+        """It is dead, or to die: nobody gets it any more. Idempotent."""
+        self.pending.discard(box)
+        self.used.discard(box)
+        if box in self.ready:
+            self.ready.remove(box)
+
+
+class SandboxPool:
+    """`async with SandboxPool(...) as pool, pool.take(plan) as sandbox: report = await sandbox.run()`.
+
+    The first profile is loaded when the block is entered; the others according to their settings.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        clock: Clock,
+        *,
+        profiles: Sequence[Profile],
+        env: Mapping[str, str],
+        limits: Limits,
+        spare: int,
+        most: int,
+    ) -> None:
+        self._host = host
+        self._clock = clock
+        self._env = env
+        self._limits = limits
+        self._spare = spare
+        self._most = most
+        self._shelves = {
+            profile.name: _Shelf(
+                profile, list(range(index * most + most - 1, index * most - 1, -1)), _Demand(clock.now())
+            )
+            for index, profile in enumerate(profiles)
+        }
+        self.leases = LeasePage(most * len(profiles))
+        """Until when work under leases may run, and where there is some."""
+        self._tasks = asyncio.TaskGroup()
+        self._keepers: list[asyncio.Task[None]] = []
+        self._closing = False
+
+    async def __aenter__(self) -> SandboxPool:
+        await self._tasks.__aenter__()
+        first = next(iter(self._shelves.values()))
+        for shelf in self._shelves.values():
+            if shelf.profile.ahead or shelf is first:
+                shelf.wanted.set()
+            self._keepers.append(self._tasks.create_task(self._keep(shelf), name=f"zygote {shelf.profile.name}"))
+        self._keepers.append(self._tasks.create_task(self._tick(), name="boxes"))
+        try:
+            await first.tried.wait()
+            if first.failure is not None:
+                raise first.failure
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing = True
+        await to_the_end(self._close())
+        for task in self._keepers:
+            task.cancel()  # the zygotes end with them
+        await self._tasks.__aexit__(None, None, None)
+        self.leases.close()
+
+    async def _close(self) -> None:
+        for shelf in self._shelves.values():
+            boxes = tuple(shelf.boxes)
+            for box in boxes:
+                box.kill()
+            for box in boxes:
+                await box.close()
+
+    @property
+    def profiles(self) -> Mapping[str, Profile]:
+        """All, by name."""
+        return {name: shelf.profile for name, shelf in self._shelves.items()}
+
+    def loaded(self, name: str) -> bool:
+        """Whether a profile can be used at once. If not, it is loaded from now on."""
+        self._shelves[name].wanted.set()
+        return self._shelves[name].zygote is not None
+
+    def packages(self, name: str) -> tuple[str, ...]:
+        """Packages that a profile has loaded; empty before it is loaded, and without those that are not installed."""
+        zygote = self._shelves[name].zygote
+        if zygote is None:
+            return ()
+        return tuple(each for each in zygote.profile.packages if each not in zygote.missing)
+
+    @property
+    def level(self) -> IsolationLevel:
+        """Isolation between the users of the boxes."""
+        return self._host.level
+
+    def statistics(self) -> Mapping[str, PoolStatistics]:
+        """Boxes by profile."""
+        return {
+            name: PoolStatistics(len(shelf.ready), len(shelf.used), len(shelf.pending), len(shelf.takers), shelf.made)
+            for name, shelf in self._shelves.items()
+        }
+
+    def take(self, plan: Plan) -> _Taken:
+        """A sandbox that has what `plan` says and is ready to run it, for a block. SandboxFailure on entering it when
+        there is none."""
+        return _Taken(self, plan)
+
+    async def _taken(self, plan: Plan) -> SandboxRun:
+        shelf = self._shelves[plan.profile]
+        shelf.wanted.set()
+        box = await self._box(shelf)
+        sandbox = SandboxRun(self._host, box, plan)
+        try:
+            return await sandbox.__aenter__()
+        except BaseException:
+            self._release(shelf, box)
+            raise
+
+    async def _box(self, shelf: _Shelf) -> Sandbox:
+        if shelf.zygote is None and shelf.failure is not None:
+            raise shelf.failure
+        waiting: asyncio.Future[Sandbox] = asyncio.get_running_loop().create_future()
+        shelf.takers.append(waiting)
+        self._serve(shelf)
+        if waiting.done():
+            return waiting.result()  # the usual case
+        try:
+            async with asyncio.timeout(_READY_WITHIN_S if shelf.zygote else _LOADED_WITHIN_S):
+                return await waiting
+        except BaseException as error:
+            if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
+                self._release(shelf, waiting.result())  # assigned in the moment in which its taker gave up
+            if isinstance(error, TimeoutError):
+                text = f"no box of profile {shelf.profile.name!r} was ready in time"
+                raise shelf.failure or SandboxFailure("set-up", 0, text, started=False) from None
+            raise
+        finally:
+            if waiting in shelf.takers:
+                shelf.takers.remove(waiting)
+
+    def _release(self, shelf: _Shelf, box: Sandbox) -> None:
+        """Its user is gone; the next worker is on the way, or was ready before this use was over."""
+        if box in shelf.used:
+            shelf.used.remove(box)
+            if not box.doomed:
+                shelf.pending.add(box)
+        if box.streams:
+            self._shelve(shelf, box)
+
+    def _shelve(self, shelf: _Shelf, box: Sandbox) -> None:
+        """A worker waits in it."""
+        if box in shelf.pending:
+            shelf.pending.remove(box)
+            shelf.ready.append(box)
+            self._serve(shelf)
+
+    def _serve(self, shelf: _Shelf) -> None:
+        """Gives takers what is ready, and makes what is missing."""
+        while shelf.takers and shelf.ready:
+            waiting = shelf.takers.popleft()
+            if not waiting.done():
+                box = shelf.ready.pop()
+                shelf.used.add(box)
+                waiting.set_result(box)
+        target = self._target(shelf)
+        if shelf.zygote is not None and not self._closing:
+            missing = max(len(shelf.takers) - len(shelf.pending), target - len(shelf.boxes))
+            for _ in range(min(missing, len(shelf.free))):
+                self._make(shelf, shelf.zygote)
+
+    def _target(self, shelf: _Shelf) -> int:
+        """So many boxes there should be."""
+        shelf.demand.note(len(shelf.used), self._clock.now())
+        return min(shelf.demand.most + self._spare, self._most)
+
+    def _make(self, shelf: _Shelf, zygote: Zygote) -> None:
+        box = Sandbox(
+            self._host,
+            zygote,
+            shelf.free.pop(),
+            self.leases,
+            disk_bytes=self._limits.disk_bytes,
+            memory_bytes=self._limits.memory_bytes,
+            processes=self._limits.processes,
+            on_ready=lambda box: self._ready(shelf, box),
+            on_gone=lambda box: self._gone(shelf, box),
+        )
+        shelf.made += 1
+        shelf.boxes.add(box)
+        shelf.pending.add(box)
+        self._tasks.create_task(self._open(box), name=f"box {box.number}")
+
+    async def _open(self, box: Sandbox) -> None:
+        try:
+            await box.open()
+        except SandboxFailure as failure:
+            box.failure = failure
+            box.kill()
+
+    def _ready(self, shelf: _Shelf, box: Sandbox) -> None:
+        shelf.failures = 0
+        self._shelve(shelf, box)
+
+    def _gone(self, shelf: _Shelf, box: Sandbox) -> None:
+        if self._closing:
+            return
+        shelf.forget(box)
+        if box.failure is not None and not box.failure.started:
+            shelf.failures += 1
+            _log.error("box %d of %s: %s", box.number, box.profile, box.failure)
+        self._tasks.create_task(self._bury(shelf, box), name=f"end of box {box.number}")
+
+    async def _bury(self, shelf: _Shelf, box: Sandbox) -> None:
+        await box.close()
+        if shelf.failures:
+            await asyncio.sleep(min(_BACKOFF_S * shelf.failures, _BACKOFF_MOST_S))
+        shelf.boxes.remove(box)
+        shelf.free.append(box.number)
+        if shelf.failures >= _FAILURES and box.failure is not None:
+            shelf.failures = 0
+            _refuse(shelf, box.failure)
+        self._serve(shelf)
+
+    async def _keep(self, shelf: _Shelf) -> None:
+        """Loads a profile once it is wanted, and again when its zygote has died; the boxes died with it."""
+        pause_s = _RELOAD_S
+        with contextlib.suppress(asyncio.CancelledError):
+            await shelf.wanted.wait()
+            while True:
+                try:
+                    async with Zygote(self._host, shelf.profile, self._env) as zygote:
+                        self._loaded(shelf, zygote)
+                        pause_s = _RELOAD_S
+                        await zygote.ended()
+                        shelf.zygote = None
+                    _log.error("the zygote of %s has died; it is started again", shelf.profile.name)
+                except SandboxFailure as failure:
+                    if shelf.tried.is_set() or shelf is not next(iter(self._shelves.values())):
+                        _log.error("profile %s can't be loaded: %s", shelf.profile.name, failure)
+                    shelf.failure = failure
+                    shelf.tried.set()
+                    _refuse(shelf, failure)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _RELOAD_MOST_S)
+
+    def _loaded(self, shelf: _Shelf, zygote: Zygote) -> None:
+        shelf.zygote, shelf.failure = zygote, None
+        shelf.tried.set()
+        self._serve(shelf)
+
+    async def _tick(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            while True:
+                await asyncio.sleep(_TICK_S)
+                for shelf in self._shelves.values():
+                    self._fit(shelf)
+
+    def _fit(self, shelf: _Shelf) -> None:
+        """Gives up what is not needed, or makes what is missing."""
+        surplus = shelf.ready[: max(0, len(shelf.boxes) - self._target(shelf))]
+        for box in surplus:
+            shelf.forget(box)
+            box.kill()
+        if not surplus:
+            self._serve(shelf)
+
+
+class _Taken:
+    """A block with a sandbox: without a generator, which every run would pay for."""
+
+    def __init__(self, boxes: SandboxPool, plan: Plan) -> None:
+        self._boxes = boxes
+        self._plan = plan
+        self._sandbox: SandboxRun | None = None
+
+    async def __aenter__(self) -> SandboxRun:
+        self._sandbox = await self._boxes._taken(self._plan)
+        return self._sandbox
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._sandbox is not None
+        try:
+            await self._sandbox.__aexit__(kind, error, trace)
+        finally:
+            self._boxes._release(self._boxes._shelves[self._plan.profile], self._sandbox.box)
+
+
+def _refuse(shelf: _Shelf, failure: SandboxFailure) -> None:
+    """Raises the failure in all takers that wait, so that they need not wait any longer."""
+    for waiting in shelf.takers:
+        if not waiting.done():
+            waiting.set_exception(failure)

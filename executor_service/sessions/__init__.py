@@ -1,0 +1,1 @@
+"""Sessions: interpreters that live from cell to cell, and branches of them."""

@@ -1,0 +1,270 @@
+"""Live sessions: made, branched, given cells to run, and ended when nobody wants them any more.
+
+Invariants: a cell holds a slot and a lease, a session that rests holds none; one cell of a session runs at a time; when
+the block is left, no interpreter is alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import fields, replace
+from functools import lru_cache
+from types import TracebackType
+
+from executor_service.cleanup import leave
+from executor_service.model import ExecutionResult, Limits, RunRequest, SessionInfo
+from executor_service.programs.plans import Hold, Planner, mounted
+from executor_service.runs.backends import Execution
+from executor_service.runs.queue import Draining
+from executor_service.sandbox.pool import SandboxPool
+from executor_service.sandbox.report import SandboxFailure
+from executor_service.sessions.cell_run import CellRun, facts_of
+from executor_service.sessions.interpreter import LAPSED, Death, Interpreter
+from executor_service.sessions.interpreters import InterpreterTree
+from executor_service.sessions.reasons import Ended
+from executor_service.sessions.table import LiveSession, SessionTable
+from executor_service.wire.sessions import BranchRequest, SessionRequest
+from fairbox.clock import Clock
+from fairbox.errors import FieldError, FieldErrors
+
+_log = logging.getLogger(__name__)
+_GAVE_WAY = Ended("gave way to another tenant's: its own had more than its share of max_sessions")
+_DYING_S = 5.0
+"""Killed interpreters are gone within milliseconds; whoever has their room need not wait for one that hangs."""
+_SWEEP_S = 1.0
+"""Between two looks at who has been idle for too long."""
+
+
+class SessionFailed(Exception):  # noqa: N818 - a fact about one session
+    """The session could not be made; the text says at which step."""
+
+
+class Sessions:
+    """The `Backend` for cells. `async with Sessions(...) as sessions: ...`."""
+
+    def __init__(
+        self,
+        boxes: SandboxPool,
+        planner: Planner,
+        hold: Hold,
+        clock: Clock,
+        *,
+        table: SessionTable,
+        grace_s: float,
+        name: str,
+    ) -> None:
+        self._boxes = boxes
+        self._planner = planner
+        self._hold = hold
+        self._clock = clock
+        self.table = table
+        self._grace_s = grace_s
+        self._name = name
+        self._tasks = asyncio.TaskGroup()
+        self._sweeper: asyncio.Task[None] | None = None
+        self.draining = False
+
+    async def __aenter__(self) -> Sessions:
+        await self._tasks.__aenter__()
+        self._sweeper = self._tasks.create_task(self._sweep(), name="sessions")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.draining = True
+        assert self._sweeper is not None
+        self._sweeper.cancel()
+        for session in tuple(self.table.live.values()):
+            self._end(session, Ended("ended with its server"))
+        await leave(self._tasks, error)
+
+    async def create(self, request: SessionRequest) -> SessionInfo:
+        """Raises TooManySessions, SessionFailed, Draining, and what holding its workspace raises."""
+        if self.draining:
+            raise Draining
+        ends = self.table.reserve(1, request.tenant)
+        session_id = self._new_id()
+        opened: asyncio.Future[InterpreterTree] = asyncio.get_running_loop().create_future()
+        profile = request.profile or self._planner.session_profile()
+        try:
+            await self._make_room(*ends)
+            self._tasks.create_task(self._keep(request, profile, session_id, opened), name=session_id)
+            family = await opened
+        except BaseException as error:
+            self.table.release(1, request.tenant)
+            if isinstance(error, SandboxFailure):
+                _log.error("a session could not be made: %s", error)
+                raise SessionFailed(f"the session could not be made: {error}") from None
+            raise
+        info = SessionInfo(
+            session_id,
+            owner=request.owner,
+            tenant=request.tenant,
+            language=request.language,
+            profile=profile,
+            idle_ttl_s=request.idle_ttl_s,
+            served_by=self._name,
+            workspace_id=request.workspace_id,
+        )
+        return self._add(info, request.limits, family, family.root)
+
+    async def branch(self, request: BranchRequest) -> tuple[SessionInfo, ...]:
+        """Raises SessionNotFound, SessionBusy, CannotBranch, TooManySessions and Draining."""
+        if self.draining:
+            raise Draining
+        parent = self.table.find(request.session_id)
+        parent.enter_at_once()
+        try:
+            tenant = parent.info.tenant
+            ends = self.table.reserve(request.count, tenant)
+            ids = [self._new_id() for _ in range(request.count)]
+            try:
+                await self._make_room(*ends)
+                with self._running(parent):
+                    members = await parent.family.branch(parent.member, ids)
+            except BaseException:
+                self.table.release(request.count, tenant)
+                raise
+            like = replace(parent.seen(), parent_session_id=request.session_id)
+            made = []
+            for member, owner in zip(members, request.owners or [""] * request.count, strict=True):
+                info = replace(like, session_id=member.session_id, owner=owner)
+                made.append(self._add(info, parent.limits, parent.family, member))
+            return tuple(made)
+        finally:
+            parent.leave()
+
+    async def delete(self, session_id: str) -> bool:
+        """Returns when nothing of it runs any more. False: there is no such session."""
+        session = self.table.live.get(session_id)
+        if session is None:
+            return False
+        self._end(session, Ended("was deleted"))
+        await asyncio.wait([session.member.gone])
+        return True
+
+    def discard(self, made: tuple[SessionInfo, ...]) -> None:
+        """Ends sessions that nobody knows of."""
+        for info in made:
+            if session := self.table.live.get(info.session_id):
+                self._end(session, Ended("was given up by its creator"))
+
+    def taken(self, session_id: str) -> bool:
+        """Whether one who enters now has to wait. False for a session that does not live."""
+        session = self.table.live.get(session_id)
+        return session is not None and session.busy
+
+    @asynccontextmanager
+    async def turn(self, request: RunRequest) -> AsyncIterator[None]:
+        """Waits until the cells before it have ended. Raises SessionNotFound, SessionBusy and FieldErrors."""
+        session = self.table.find(request.session_id)
+        held = session.info.workspace_id
+        if request.workspace_id not in ("", held):
+            allowed = f"empty or the session's, {held!r}" if held else "empty: the session has none"
+            raise FieldErrors([FieldError("workspace_id", f"is {request.workspace_id!r}, must be {allowed}")])
+        await session.enter()
+        try:
+            yield
+        finally:
+            session.leave()
+
+    async def perform(self, attempt: Execution) -> ExecutionResult:
+        admitted = self._clock.now()
+        session, claim = self.table.find(attempt.request.session_id), attempt.claim
+        family, member = session.family, session.member
+        limits = _merged(attempt.request.limits, session.limits)
+        await claim.confirmed()
+        claim.when_lost(lambda: family.kill(member, LAPSED))
+        claim.check()
+        self.table.find(session.info.session_id)  # it may have ended meanwhile
+        session.cells += 1
+        cell = session.cells
+        attempt.started = True
+        run = CellRun(family, member, attempt.request, limits, cell=cell, grace_s=self._grace_s, clock=self._clock)
+        family.hold_lease()
+        try:
+            with self._running(session):
+                async with run:
+                    setup_s = self._clock.now() - admitted
+                    end = await run.end(f"<cell {cell}>", attempt.observe)
+        finally:
+            family.drop_lease()
+        if end.answer is not None:
+            session.memory_bytes = end.answer.resident_bytes
+        facts = facts_of(end, limits, kept=True)
+        attempt.profile = session.info.profile
+        return attempt.result(setup_time_s=setup_s, cell=cell, **facts)
+
+    def _new_id(self) -> str:
+        return self.table.session_id(secrets.token_urlsafe(16))
+
+    def _add(self, info: SessionInfo, limits: Limits, family: InterpreterTree, member: Interpreter) -> SessionInfo:
+        session = self.table.add(info, limits, family, member)
+        member.gone.add_done_callback(lambda gone: self.table.end(info.session_id, gone.result().why))
+        return session.seen()
+
+    def _end(self, session: LiveSession, why: Ended) -> None:
+        """Kills it; it is unknown from now on."""
+        session.family.kill(session.member, Death(why, ours=True))
+        self.table.end(session.info.session_id, why)
+
+    async def _make_room(self, giving_way: list[LiveSession], ends: list[asyncio.Future[LiveSession]]) -> None:
+        """Ends those at once, waits for the ends of others, which the limits of their cells bound, and returns when
+        nothing of them runs any more, or they take too long to die. Raises Draining."""
+        for session in giving_way:
+            self._end(session, _GAVE_WAY)
+        if ends:
+            ended = await asyncio.gather(*ends)
+            await asyncio.wait([session.member.gone for session in ended], timeout=_DYING_S)
+            if self.draining:
+                raise Draining
+
+    @contextmanager
+    def _running(self, session: LiveSession) -> Iterator[None]:
+        """The session is not ended for another tenant in the block, and after it if it has to be."""
+        session.running = True
+        try:
+            yield
+        finally:
+            session.running = False
+            if self.table.owes(session.info.tenant) and not session.member.gone.done():
+                self._end(session, _GAVE_WAY)
+
+    async def _keep(
+        self, request: SessionRequest, profile: str, session_id: str, opened: asyncio.Future[InterpreterTree]
+    ) -> None:
+        """The life of a family, from its first interpreter to its last; its workspace stays for as long."""
+        try:
+            with self._hold(request.workspace_id, request.tenant, request.limits) as workspace:
+                branching = replace(workspace, branches=True) if workspace else None
+                plan = mounted(self._planner.session_plan(request, profile), branching)
+                async with InterpreterTree(self._boxes, plan, session_id) as family:
+                    if opened.cancelled():
+                        return
+                    opened.set_result(family)
+                    await family.over()
+        except Exception as error:  # the boundary: one family's trouble is not that of the others
+            if not opened.done():
+                opened.set_exception(error)
+            else:
+                _log.exception("a session ended badly")
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            for session in self.table.expired():
+                self._end(session, Ended(f"was deleted after {session.info.idle_ttl_s:g} s without a cell"))
+
+
+@lru_cache(maxsize=256)
+def _merged(asked: Limits, session: Limits) -> Limits:
+    """Limits that a cell names, else its session's; one that names a longer time may use the CPU for as long."""
+    limits = replace(session, **{each.name: value for each in fields(Limits) if (value := getattr(asked, each.name))})
+    if asked.wall_time_s > session.wall_time_s and not asked.cpu_time_s:
+        return replace(limits, cpu_time_s=max(session.cpu_time_s, asked.wall_time_s))
+    return limits

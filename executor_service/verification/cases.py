@@ -1,0 +1,298 @@
+"""One case of a verification as a `Backend`: what is done once it has its slot and its lease.
+
+A fresh worker for each case, and two that share nothing where there is a checker: no case can leave anything for the
+next. Invariants: expected values and tests never enter the candidate's sandbox; the finding is made here, from what the
+candidate answered (plain data) or from what the checker said on its own channel.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+from executor_service.grading.apart import ComparedAnswer
+from executor_service.grading.model import AssertCase, PytestCase, Verdict, VerifyStyle
+from executor_service.grading.request import FunctionCall, VerifyRequest
+from executor_service.grading.rules import Judgement, Status, judge_check, unanswered
+from executor_service.model import Cause, ExecutionResult, InputFile, Limits, Outcome
+from executor_service.programs.plans import Hold, mounted
+from executor_service.programs.verdict import judge
+from executor_service.runs.backends import Execution
+from executor_service.sandbox.report import Killed, Mode, Plan, Report, SandboxFailure
+from executor_service.verification.exchange import Exchange, Participant, ParticipantEnded, Test
+from executor_service.verification.guest_process import BoxWorkers, GuestProcess, Head
+from fairbox.clock import Clock
+
+_log = logging.getLogger(__name__)
+MODULE_FILE = "solution.py"
+_NO_END_S = 1e9
+"""Wall time is kept by the server, which knows whose turn it is."""
+CHECKER_EXTRA_S = 30.0
+"""Seconds for the checker beyond the candidate's limit: it may have to load pytest and the libraries of the tests."""
+
+
+def _no_workspace(workspace_id: str, tenant: str, limits: Limits) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class Grader:
+    """Parts of the server that every case needs."""
+
+    workers: BoxWorkers
+    clock: Clock
+    env: Mapping[str, str]
+    profile_for: Callable[[bytes], str]
+    """The runtime profile that suits a source."""
+    hold: Hold = _no_workspace
+
+    @asynccontextmanager
+    async def take_candidate(self, request: VerifyRequest, name: str) -> AsyncIterator[GuestProcess]:
+        """A worker for the candidate, with its workspace."""
+        program = request.program
+        with self.hold(program.workspace_id, program.tenant, program.limits) as workspace:
+            async with self.workers.take(mounted(self.candidate(request), workspace), name=name) as worker:
+                yield worker
+
+    @asynccontextmanager
+    async def take_checker(self, request: VerifyRequest, name: str) -> AsyncIterator[GuestProcess]:
+        """A worker for the checker, without a workspace."""
+        async with self.workers.take(self.checker(request), name=name) as worker:
+            yield worker
+
+    def candidate(self, request: VerifyRequest) -> Plan:
+        program = request.program
+        files = (InputFile(MODULE_FILE, program.code), *program.files)
+        return self._plan("candidate", program.limits, files, program.code)
+
+    def checker(self, request: VerifyRequest) -> Plan:
+        program = request.program
+        files = request.test_files
+        sources = b"\n".join([request.setup_code.encode(), *(file.content for file in files)])
+        return self._plan("checker", program.limits, files, sources)
+
+    def _plan(self, entry: str, limits: Limits, files: tuple[InputFile, ...], sources: bytes) -> Plan:
+        return Plan(
+            argv=(MODULE_FILE,),
+            env=self.env,
+            limits=replace(limits, wall_time_s=_NO_END_S),
+            profile=self.profile_for(sources),
+            mode=Mode.SERVE,
+            files=files,
+            entry=entry,
+        )
+
+
+class CaseBackend:
+    """`finding` is set when `perform` has returned, unless there is an answer to be compared."""
+
+    def __init__(self, grader: Grader, request: VerifyRequest) -> None:
+        self.grader = grader
+        self.request = request
+        self.finding: Judgement | None = None
+
+    async def perform(self, attempt: Execution) -> ExecutionResult:
+        attempt.profile = self.grader.profile_for(self.request.program.code)
+        try:
+            return await self._perform(attempt)
+        except SandboxFailure as failure:
+            attempt.started = failure.started
+            _log.error("case %d: %s", attempt.number, failure)
+            result = attempt.result(Outcome.SANDBOX_ERROR, Cause.INFRA, f"{failure}.")
+            self.finding = unanswered(result)
+            return result
+
+    async def _perform(self, attempt: Execution) -> ExecutionResult:
+        raise NotImplementedError
+
+    async def _bind(self, attempt: Execution, *workers: GuestProcess) -> None:
+        """Nothing of the candidate runs before the lease is bound."""
+
+        def lost() -> None:
+            for worker in workers:
+                worker.kill(Killed.LAPSED)
+
+        await attempt.claim.confirmed()
+        attempt.claim.when_lost(lost)
+        attempt.claim.check()
+        attempt.started = True
+        for worker in workers:
+            await worker.start()
+
+    def _speaker(self, worker: GuestProcess, time_s: float) -> Participant:
+        return Participant(worker, self.grader.clock, time_s)
+
+    def _answered(self, attempt: Execution, report: Report, setup_s: float, *, code: int = 0) -> ExecutionResult:
+        """For a candidate that has answered, and was ended because nothing more was wanted of it."""
+        outcome = Outcome.NONZERO_EXIT if code else Outcome.FINISHED
+        base = attempt.result(outcome, Cause.POLICY, "")
+        return replace(_with_report(base, report, setup_s), exit_code=code, signal=0)
+
+    def _unanswered(self, attempt: Execution, report: Report, setup_s: float) -> ExecutionResult:
+        """For a candidate that ended, or was killed, without an answer."""
+        outcome, cause, message = judge(report, self.request.program.limits)
+        return _with_report(attempt.result(outcome, cause, message), report, setup_s)
+
+
+def _with_report(result: ExecutionResult, report: Report, setup_s: float) -> ExecutionResult:
+    return replace(
+        result,
+        exit_code=128 + report.signal if report.signal else report.code,
+        signal=report.signal,
+        stdout=report.stdout,
+        stderr=report.stderr,
+        setup_time_s=setup_s,
+        wall_time_s=report.wall_s,
+        cpu_time_s=report.cpu_s,
+        peak_memory_bytes=report.peak_bytes,
+    )
+
+
+class FunctionBackend(CaseBackend):
+    """The server calls the candidate's function. What comes back is `answer`, which is left to be compared."""
+
+    def __init__(self, grader: Grader, request: VerifyRequest, case: FunctionCall) -> None:
+        super().__init__(grader, request)
+        self._case = case
+        self.answer: ComparedAnswer | None = None
+
+    async def _perform(self, attempt: Execution) -> ExecutionResult:
+        admitted = self.grader.clock.now()
+        async with self.grader.take_candidate(self.request, f"case-{attempt.number}") as worker:
+            await self._bind(attempt, worker)
+            setup_s = self.grader.clock.now() - admitted
+            speaker = self._speaker(worker, self.request.program.limits.wall_time_s)
+            head, blob = await _call(speaker, self._case.ask)
+            report = await worker.end()
+        if head.get("type") == "answer" and head.get("ok") is True:
+            case, request = self._case, self.request
+            self.answer = ComparedAnswer(
+                case.expected,
+                blob,
+                request.comparison,
+                request.tolerance,
+                is_value=True,
+                tuples_are_lists=case.tuples_are_lists,
+            )
+            return self._answered(attempt, report, setup_s)
+        if head.get("type") in ("answer", "raised"):
+            self.finding = _raised(head)
+            return self._answered(attempt, report, setup_s, code=1)
+        result = self._unanswered(attempt, report, setup_s)
+        self.finding = unanswered(result)
+        return result
+
+
+class CheckBackend(CaseBackend):
+    """A checker runs assertions or tests; what it asks the candidate for goes through the server."""
+
+    def __init__(self, grader: Grader, request: VerifyRequest, case: AssertCase | PytestCase) -> None:
+        super().__init__(grader, request)
+        self._case = case
+        self.tests: list[tuple[str, Judgement]] = []
+        """For pytest: node id and finding of each test that ended."""
+
+    async def _perform(self, attempt: Execution) -> ExecutionResult:
+        admitted = self.grader.clock.now()
+        name = f"case-{attempt.number}"
+        async with AsyncExitStack() as stack:
+            checker = await stack.enter_async_context(self.grader.take_checker(self.request, f"{name}-check"))
+            candidate = await stack.enter_async_context(self.grader.take_candidate(self.request, name))
+            await self._bind(attempt, candidate, checker)
+            return await self._talk(attempt, candidate, checker, self.grader.clock.now() - admitted)
+
+    async def _talk(
+        self, attempt: Execution, candidate: GuestProcess, checker: GuestProcess, setup_s: float
+    ) -> ExecutionResult:
+        limit_s = self.request.program.limits.wall_time_s
+        speaker = self._speaker(candidate, limit_s)
+        head = await _load(speaker, tests=True)
+        if head.get("type") != "loaded":
+            return await self._not_loaded(attempt, candidate, head, setup_s)
+        dialogue = Exchange(speaker, self._speaker(checker, limit_s + CHECKER_EXTRA_S))
+        try:
+            verdict: Test | None = await dialogue.check(self._question())
+        except ParticipantEnded:
+            verdict = None
+        checked = await checker.end()
+        report = await candidate.end()
+        result = self._answered(attempt, report, setup_s)
+        taken_away = report.killed in (Killed.LAPSED, Killed.OUTPUT)  # it may have answered all that it was asked
+        if dialogue.gone or taken_away:
+            result = self._unanswered(attempt, report, setup_s)
+        result = replace(result, wall_time_s=speaker.used_s)
+        self._find(dialogue, verdict, result, checked)
+        return result
+
+    async def _not_loaded(
+        self, attempt: Execution, candidate: GuestProcess, head: Head, setup_s: float
+    ) -> ExecutionResult:
+        report = await candidate.end()
+        if head.get("type") == "raised":
+            self.finding = _raised(head)
+            return self._answered(attempt, report, setup_s, code=1)
+        result = self._unanswered(attempt, report, setup_s)
+        self.finding = unanswered(result)
+        return result
+
+    def _question(self) -> bytes:
+        case, request = self._case, self.request
+        question = {
+            "style": "pytest" if request.style is VerifyStyle.PYTEST else "assert",
+            "setup": request.setup_code,
+            "source": case.source if isinstance(case, AssertCase) else "",
+            "node_id": case.node_id if isinstance(case, PytestCase) else "",
+        }
+        return json.dumps(question).encode()
+
+    def _find(self, dialogue: Exchange, verdict: Test | None, result: ExecutionResult, checked: Report) -> None:
+        """Sets the finding of the case, and of each test."""
+        if result.cause is Cause.INFRA:
+            self.finding = unanswered(result)
+            return
+        gone = f"The candidate could not answer: {result.message or 'its process had ended'}" if dialogue.gone else ""
+        for test, asked, was_gone in dialogue.tests:
+            finding = judge_check(test.status, test.message, asked=asked, gone=gone if was_gone else "")
+            self.tests.append((test.node_id, finding))
+        if verdict is None:
+            outcome, cause, message = judge(checked, self.grader.checker(self.request).limits)
+            if cause is Cause.INFRA:
+                self.finding = Judgement(Verdict.ERROR, cause, message)
+                return
+            # A slow check can be the doing of a candidate that has not been asked yet: it runs on the same machine.
+            # What the check itself prints is the doing of nobody else.
+            asked = dialogue.asked + (checked.killed not in (Killed.NOT, Killed.OUTPUT))
+            said = f"The check ended without a verdict ({outcome}). {message}".strip()
+            self.finding = judge_check(Status.FAILED, said, asked=asked, gone=gone)
+            return
+        # A test of pytest may be about something else; an assertion that is not is a mistake, such as a function
+        # that nothing calls.
+        must_ask = isinstance(self._case, AssertCase)
+        said = verdict.message
+        self.finding = judge_check(verdict.status, said, asked=dialogue.asked, gone=gone, must_ask=must_ask)
+
+
+async def _load(speaker: Participant, *, tests: bool) -> Head:
+    """The candidate's answer to the order to load; empty if it ended."""
+    try:
+        return (await speaker.say({"type": "load", "tests": tests}))[0]
+    except ParticipantEnded:
+        return {}
+
+
+async def _call(speaker: Participant, ask: bytes) -> tuple[Head, bytes]:
+    """Loads the candidate and calls its entry point; an empty head when it ended."""
+    head = await _load(speaker, tests=False)
+    if head.get("type") != "loaded":
+        return head, b""
+    try:
+        return await speaker.say({"type": "ask", "id": 1, "op": "entry", "target": 0}, ask)
+    except ParticipantEnded:
+        return {}, b""
+
+
+def _raised(head: Head) -> Judgement:
+    return Judgement(Verdict.FAILED, Cause.POLICY, f"The candidate raised {str(head.get('error'))[:1000]}")

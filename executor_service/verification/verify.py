@@ -1,0 +1,255 @@
+"""Verifications: a candidate against its cases, each a run of its own.
+
+Every case is queued, limited and leased like any other run, a few of one request at a time. A verification belongs to
+this object and not to the call that brought it, so a repeated request_id joins it; when the last call that waits for
+it is cancelled, its cases are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+
+from executor_service.grading.apart import MOST_HERE, ComparedAnswer, finding_of
+from executor_service.grading.checker import check_request, judge_check_run, judge_control, new_token
+from executor_service.grading.model import CaseResult, PytestCase, StdioCase, Verdict, VerifyResult
+from executor_service.grading.request import CheckedCase, FunctionCall, VerifyRequest
+from executor_service.grading.rules import (
+    PASSED,
+    Judgement,
+    OutputBudget,
+    aggregate,
+    judge_program,
+    unanswered,
+)
+from executor_service.model import Cause, ExecutionResult, Outcome, RunRequest
+from executor_service.runs.admission import QueueFull
+from executor_service.runs.dedup import DedupTable
+from executor_service.runs.flights import Flight, SingleFlight
+from executor_service.runs.leases import LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown
+from executor_service.runs.queue import Abandoned, Draining, ExecutionQueue, QueueTimeout
+from executor_service.verification.cases import CaseBackend, CheckBackend, FunctionBackend, Grader
+from fairbox.apart import read_apart
+from fairbox.clock import Clock
+
+AT_ONCE = 4
+"""Cases of one request that are queued or run at once: more would take the queue from everybody else."""
+KEPT_BYTES = 32 << 20
+"""Output and values of all cases of a result together; what is beyond is cut."""
+_NOT_STARTED = (Abandoned, Draining, LeaseGone, LeaseQueueFull, LeaseRefusal, LimiterDown, QueueFull, QueueTimeout)
+"""Why a case may not have been run: nothing of it has."""
+
+
+class Verifier:
+    """`async with Verifier(...) as verifier: result = await verifier.verify(request, fingerprint)`."""
+
+    def __init__(
+        self,
+        runs: ExecutionQueue,
+        grader: Grader,
+        clock: Clock,
+        *,
+        table: DedupTable[Flight[VerifyResult], VerifyResult],
+        queue_timeout_s: float,
+    ) -> None:
+        self._runs = runs
+        self._grader = grader
+        self._clock = clock
+        self._once = SingleFlight(clock, table, _kept_bytes, Abandoned)
+        self._queue_timeout_s = queue_timeout_s
+
+    async def __aenter__(self) -> Verifier:
+        await self._once.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._once.__aexit__(kind, error, trace)
+
+    async def verify(self, request: VerifyRequest, fingerprint: bytes) -> VerifyResult:
+        """The result of `request`: of a new verification, or of that with the same request_id.
+
+        Raises IdReused, ResultGone, and what `ExecutionQueue.execute` raises when no case could be started.
+        """
+        run = _Cases(self._runs, self._grader, self._clock, request, self._queue_timeout_s)
+        result, known = await self._once.do(request.program.request_id, fingerprint, run.verify)
+        return replace(result, deduplicated=known)
+
+    def knows(self, request_id: str) -> bool:
+        """Whether a verification with this id is in flight, or has ended and is remembered."""
+        return self._once.knows(request_id)
+
+
+class _Cases:
+    """The cases of one request."""
+
+    def __init__(
+        self, runs: ExecutionQueue, grader: Grader, clock: Clock, request: VerifyRequest, queue_timeout_s: float
+    ) -> None:
+        self._runs = runs
+        self._grader = grader
+        self._clock = clock
+        self._request = request
+        self._deadline = queue_timeout_s
+        self._results: dict[int, list[CaseResult]] = {}
+        self._budget = OutputBudget(KEPT_BYTES)
+        self._trouble: Exception | None = None
+        """Why no more cases can be started."""
+        self._started = False
+        self._not_compiled: ExecutionResult | None = None
+
+    async def verify(self) -> VerifyResult:
+        """All of them, as one result."""
+        return aggregate(await self.grade())
+
+    async def grade(self) -> list[CaseResult]:
+        """One result per case, in order; for pytest without node id one per test."""
+        waiting = iter(enumerate(self._request.cases))
+        stop = self._request.stop_on_failure
+
+        async def some() -> None:
+            for index, case in waiting:
+                if stop and self._failed():
+                    self._results[index] = [CaseResult(case.case_id, Verdict.NOT_RUN, self._cause())]
+                    continue
+                self._results[index] = self._budget.cut(await self._case(case))
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(1 if stop else min(AT_ONCE, len(self._request.cases))):
+                tasks.create_task(some())
+        if self._trouble is not None and not self._started:
+            raise self._trouble
+        return [result for index in sorted(self._results) for result in self._results[index]]
+
+    def _failed(self) -> bool:
+        return any(not result.passed for results in self._results.values() for result in results)
+
+    def _cause(self) -> Cause:
+        """Cause for cases that are not run: that of the first that did not pass."""
+        failed = [result for index in sorted(self._results) for result in self._results[index] if not result.passed]
+        return failed[0].cause
+
+    async def _case(self, case: CheckedCase) -> list[CaseResult]:
+        if self._trouble is not None:
+            return [_error(case, self._trouble)]
+        if isinstance(case, StdioCase):
+            return [await self._program(case)]
+        work = self._work(case)
+        try:
+            execution = await self._run(lambda: self._runs.execute(self._run_request(b""), b"", work=work))
+            answer = work.answer if isinstance(work, FunctionBackend) else None
+            finding = await self._compared(answer) if answer else work.finding or unanswered(execution)
+        except _NOT_STARTED as error:
+            self._trouble = error
+            return [_error(case, error)]
+        tests = (
+            work.tests if isinstance(work, CheckBackend) and isinstance(case, PytestCase) and not case.node_id else []
+        )
+        if not tests:
+            return [_result(case.case_id, finding, execution)]
+        return _tests(tests, finding, execution)
+
+    async def _program(self, case: StdioCase) -> CaseResult:
+        execution = self._not_compiled
+        if execution is None:
+            try:
+                execution = await self._run(lambda: self._runs.execute(self._run_request(case.stdin), b""))
+            except _NOT_STARTED as error:
+                self._trouble = error
+                return _error(case, error)
+        if execution.outcome is Outcome.COMPILE_ERROR and execution.cause is Cause.POLICY:
+            self._not_compiled = execution
+        try:
+            finding = await self._judged(case, execution)
+        except _NOT_STARTED as error:  # its checker was not
+            self._trouble = error
+            return _error(case, error)
+        return _result(case.case_id, finding, execution)
+
+    async def _judged(self, case: StdioCase, execution: ExecutionResult) -> Judgement:
+        request, finding = self._request, judge_program(execution)
+        if finding is not PASSED:
+            return finding
+        if request.checker is None:
+            answer = ComparedAnswer(case.expected_stdout, execution.stdout.data, request.comparison, request.tolerance)
+            return await self._compared(answer)
+        check, said = await self._check(request.checker, case, execution.stdout.data)
+        if said is not None:
+            return said
+        return judge_control(check, (await self._check(request.checker, case, case.expected_stdout))[1])
+
+    async def _compared(self, answer: ComparedAnswer) -> Judgement:
+        """A large one in a run of its own, like one of a checker."""
+        found = answer.at_sight()
+        if found is None and answer.size <= MOST_HERE:
+            found = await read_apart(answer.size, answer.judge)
+        if found is not None:
+            return found
+        program = answer.program(self._request.program.tenant)
+        return finding_of(await self._run(lambda: self._runs.execute(program, b"")))
+
+    async def _check(
+        self, checker: RunRequest, case: StdioCase, output: bytes
+    ) -> tuple[ExecutionResult, Judgement | None]:
+        """A run like any other: with a place in the queue, a lease and a sandbox of its own; and what it says."""
+        token = new_token(checker)
+        check = await self._run(lambda: self._runs.execute(check_request(checker, case, output, token), b""))
+        return check, judge_check_run(check, token)
+
+    def _run_request(self, stdin: bytes) -> RunRequest:
+        return replace(self._request.program, stdin=stdin, request_id="")
+
+    def _work(self, case: CheckedCase) -> CaseBackend:
+        if isinstance(case, FunctionCall):
+            return FunctionBackend(self._grader, self._request, case)
+        assert not isinstance(case, StdioCase)
+        return CheckBackend(self._grader, self._request, case)
+
+    async def _run(self, execute: Callable[[], Awaitable[ExecutionResult]]) -> ExecutionResult:
+        """A case that finds the queue full waits for a place, unless it is the first: then the request is one too many.
+
+        Safe to repeat: what was refused by a full queue has not been started.
+        """
+        until = self._clock.now() + self._deadline
+        while True:
+            try:
+                execution = await execute()
+            except (QueueFull, LeaseQueueFull) as error:
+                if not self._started or self._clock.now() + error.retry_after_s > until:
+                    raise
+                await asyncio.sleep(error.retry_after_s)
+            else:
+                self._started = True
+                return execution
+
+
+def _result(case_id: str, finding: Judgement, execution: ExecutionResult | None) -> CaseResult:
+    return CaseResult(case_id, finding.verdict, finding.cause, execution, finding.actual, finding.message)
+
+
+def _error(case: CheckedCase, error: Exception) -> CaseResult:
+    message = f"The case was not run: {error or type(error).__name__}"
+    return CaseResult(case.case_id, Verdict.ERROR, Cause.INFRA, message=message)
+
+
+def _tests(tests: Sequence[tuple[str, Judgement]], finding: Judgement, execution: ExecutionResult) -> list[CaseResult]:
+    """One result per test; one more where the run did not come to its end for a reason that no test shows."""
+    results = [_result(node_id, each, execution if i == 0 else None) for i, (node_id, each) in enumerate(tests)]
+    whole = _result("", finding, None)
+    if not whole.passed and all(result.passed for result in results):
+        results.append(replace(whole, case_id="(the run)"))
+    return results
+
+
+def _kept_bytes(result: VerifyResult) -> int:
+    said = result.compilation
+    return (len(said.stdout.data) + len(said.stderr.data) if said else 0) + sum(map(_size, result.cases))
+
+
+def _size(result: CaseResult) -> int:
+    execution = result.execution
+    output = len(execution.stdout.data) + len(execution.stderr.data) if execution else 0
+    return output + len(result.actual or b"") + len(result.message) + 256

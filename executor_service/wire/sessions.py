@@ -1,0 +1,173 @@
+"""Checks requests about sessions, and cells, field by field; pure, and done before any work.
+
+The rules that cells and programs share are in `validation`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from executor_service.languages import canonical
+from executor_service.model import InputFile, Limits
+from executor_service.v1 import executor_pb2 as pb
+from executor_service.wire.validation import (
+    MAX_ID,
+    MAX_SESSION_ID,
+    LimitPolicy,
+    check_environment,
+    check_files,
+    check_lengths,
+    check_profile,
+    check_room,
+)
+from fairbox.errors import FieldError, FieldErrors, shown
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """A session to be made."""
+
+    language: str
+    limits: Limits
+    """Memory, processes, open files, file and disk bytes are those of the session; the rest those of a cell that names
+    none."""
+    idle_ttl_s: float
+    profile: str = ""
+    files: tuple[InputFile, ...] = ()
+    env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    workspace_id: str = ""
+    owner: str = ""
+    tenant: str = ""
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRequest:
+    """A session to be forked `count` times."""
+
+    session_id: str
+    count: int
+    owners: tuple[str, ...] = ()
+    """One for each branch, or none."""
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ListRequest:
+    """A page of sessions."""
+
+    owner: str
+    tenant: str
+    size: int
+    after: int
+    """Number that the previous page ended with."""
+
+
+DEFAULT_IDLE_TTL_S = 600.0
+MAX_IDLE_TTL_S = 86_400.0
+MAX_BRANCHES = 64
+DEFAULT_PAGE, MAX_PAGE = 100, 1000
+SESSION_LANGUAGES = ("python",)
+_TOKEN = struct.Struct(">Q")
+
+
+def validate_session(
+    request: pb.CreateSessionRequest, *, installed: Collection[str], policy: LimitPolicy, profiles: Collection[str]
+) -> SessionRequest:
+    """The valid request. FieldErrors with every field that is not acceptable."""
+    found: list[FieldError] = []
+    language = canonical(request.language)
+    offered = [each for each in SESSION_LANGUAGES if each in installed]
+    if language not in offered:
+        found.append(
+            FieldError("language", f"is {shown(language)}, must be {' or '.join(offered)}: sessions have no other")
+        )
+    limits = policy.resolve(request.limits, found)
+    ttl_s = request.idle_ttl_s
+    if not math.isfinite(ttl_s) or not 0 <= ttl_s <= MAX_IDLE_TTL_S:
+        found.append(FieldError("idle_ttl_s", f"is {ttl_s:g}, must be from 0 to {MAX_IDLE_TTL_S:g} seconds"))
+    files = check_files(found, request.files)
+    check_room(found, files, limits)
+    check_environment(found, request.env)
+    check_profile(found, request.profile, language, profiles)
+    check_lengths(found, request, "owner", "tenant", "request_id", "workspace_id")
+    if found:
+        raise FieldErrors(found)
+    return SessionRequest(
+        language=language,
+        limits=limits,
+        idle_ttl_s=ttl_s or DEFAULT_IDLE_TTL_S,
+        profile=request.profile,
+        files=files,
+        env=MappingProxyType(dict(request.env)),
+        workspace_id=request.workspace_id,
+        owner=request.owner,
+        tenant=request.tenant,
+        request_id=request.request_id,
+    )
+
+
+def validate_branch(request: pb.BranchSessionRequest) -> BranchRequest:
+    """The valid request. FieldErrors with every field that is not acceptable."""
+    found: list[FieldError] = []
+    _session_id(found, request.session_id)
+    count = request.count or 1
+    if count > MAX_BRANCHES:
+        found.append(FieldError("count", f"is {count}, must be at most {MAX_BRANCHES}"))
+    if len(request.owners) not in (0, count):
+        found.append(
+            FieldError("owners", f"has {len(request.owners)} entries, must have {count}, one a branch, or none")
+        )
+    for index, owner in enumerate(request.owners[:MAX_BRANCHES]):
+        if len(owner) > MAX_ID:
+            found.append(FieldError(f"owners[{index}]", f"has {len(owner)} characters, must have at most {MAX_ID}"))
+    check_lengths(found, request, "request_id")
+    if found:
+        raise FieldErrors(found)
+    return BranchRequest(request.session_id, count, tuple(request.owners), request.request_id)
+
+
+def validate_delete(request: pb.DeleteSessionRequest) -> str:
+    """The id of the session. FieldErrors."""
+    found: list[FieldError] = []
+    _session_id(found, request.session_id)
+    if found:
+        raise FieldErrors(found)
+    return request.session_id
+
+
+def validate_list(request: pb.ListSessionsRequest) -> ListRequest:
+    """The valid request. FieldErrors with every field that is not acceptable."""
+    found: list[FieldError] = []
+    check_lengths(found, request, "owner", "tenant")
+    size = request.page_size or DEFAULT_PAGE
+    if size > MAX_PAGE:
+        found.append(FieldError("page_size", f"is {size}, must be at most {MAX_PAGE}"))
+    after = 0
+    if request.page_token:
+        try:
+            (after,) = _TOKEN.unpack(base64.urlsafe_b64decode(request.page_token[:MAX_ID]))
+        except (binascii.Error, struct.error, ValueError):
+            problem = f"is {shown(request.page_token)}, must be as the previous page gave it"
+            found.append(FieldError("page_token", problem))
+    if found:
+        raise FieldErrors(found)
+    return ListRequest(request.owner, request.tenant, size, after)
+
+
+def page_token(after: int) -> str:
+    """Token that continues a list with its next page; empty for 0, which ends the list."""
+    return base64.urlsafe_b64encode(_TOKEN.pack(after)).decode() if after else ""
+
+
+def _session_id(found: list[FieldError], session_id: str) -> None:
+    if not session_id:
+        found.append(FieldError("session_id", "is empty, must be the id of a session"))
+    elif len(session_id) > MAX_SESSION_ID:
+        found.append(FieldError("session_id", f"has {len(session_id)} characters, must have at most {MAX_SESSION_ID}"))

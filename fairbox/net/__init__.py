@@ -1,0 +1,1 @@
+"""Servers and clients on the network: ports, channels, the shells of gRPC and HTTP servers."""

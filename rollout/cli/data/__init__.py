@@ -1,0 +1,1 @@
+"""`fairbox data`: makes files of rows."""

@@ -1,0 +1,335 @@
+"""The thread that owns the model: takes requests, steps the batch, delivers results.
+
+Invariants: only this thread touches the model; every accepted request gets exactly one answer, a result or an error; it
+sleeps while there is nothing to do. Decisions about queue and rows are BatchSchedule's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from fairbox.clock import Clock
+from rollout.engines.base import (
+    EngineStatistics,
+    EngineUnavailable,
+    FinishReason,
+    GenerationRequest,
+    GenerationResult,
+    SamplingParams,
+    VersionSpan,
+)
+from rollout.engines.local.decoder import Decoder
+from rollout.engines.local.schedule import BatchSchedule, QueueFullError
+from rollout.engines.weights import DiskWeights, StateWeights
+
+
+def new_generator(params: SamplingParams, device: torch.device) -> torch.Generator:
+    """The generator of one request, seeded by `params.seed` or by the operating system. A seed means the same on every
+    device of a kind."""
+    generator = torch.Generator(device)
+    if params.seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(params.seed)
+    return generator
+
+
+def sample(logits: torch.Tensor, params: SamplingParams, generator: torch.Generator) -> tuple[int, float]:
+    """(id, logprob) for the logits of one position: float32 (vocabulary,)."""
+    if params.temperature == 0:
+        token = int(logits.argmax())
+        return token, float(torch.log_softmax(logits, dim=-1)[token])
+    logprobs = torch.log_softmax(logits / params.temperature, dim=-1)
+    token = int(torch.multinomial(_cut(logprobs, params).exp(), 1, generator=generator))
+    return token, float(logprobs[token])
+
+
+def _cut(logprobs: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    """`logprobs` with -inf outside the `top_k` most probable ids, and then outside the top-p set of what is left."""
+    if 0 < params.top_k < logprobs.numel():
+        smallest = logprobs.topk(params.top_k).values[-1]
+        logprobs = logprobs.masked_fill(logprobs < smallest, float("-inf"))
+    if params.top_p < 1:
+        ordered, order = logprobs.sort(descending=True)
+        probabilities = ordered.softmax(dim=-1)
+        before = probabilities.cumsum(dim=-1) - probabilities
+        logprobs = logprobs.masked_fill(
+            torch.zeros_like(logprobs, dtype=torch.bool).scatter(0, order, before >= params.top_p), float("-inf")
+        )
+    return logprobs
+
+
+Answer = Callable[[GenerationResult | EngineUnavailable], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Interrupt:
+    """Answer everything with what it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """Take other weights; `done` is told what was wrong with them, or None."""
+
+    source: DiskWeights | StateWeights
+    version: str
+    done: Callable[[EngineUnavailable | None], None]
+
+
+@dataclass(eq=False, slots=True)
+class _Work:
+    """One request on its way."""
+
+    request: GenerationRequest
+    answer: Answer
+    submitted: float
+    started: float = 0.0
+    cached: int = 0
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    generator: torch.Generator | None = None
+
+    @property
+    def context(self) -> list[int]:
+        """The ids whose keys and values are computed: all but the last one sampled."""
+        return [*self.request.input_ids, *self.ids[:-1]]
+
+
+class BatchWorker:
+    """`submit` and `abort` may be called from any thread; answers are called from the worker's thread."""
+
+    def __init__(self, decoder: Decoder, *, max_running: int, max_queued: int, clock: Clock, version: str) -> None:
+        self._decoder = decoder
+        self._schedule = BatchSchedule(max_running=max_running, max_queued=max_queued)
+        self._clock = clock
+        self._version = version
+        self._work: dict[str, _Work] = {}
+        self._inbox: deque[_Work | _Interrupt | _Load | str] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._broken: str | None = None
+        self._statistics = EngineStatistics()
+        self._thread = threading.Thread(target=self._run, name="fairbox-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, request: GenerationRequest, answer: Answer) -> None:
+        """Queues a request. A full queue is told through `answer`."""
+        self._post(_Work(request, answer, self._clock.now()))
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request without an answer. Unknown ids are fine."""
+        self._post(request_id)
+
+    def interrupt(self) -> None:
+        """Answers every request with the ids it has, none for those that wait, as FinishReason.ABORT."""
+        self._post(_Interrupt())
+
+    def load(
+        self, source: DiskWeights | StateWeights, version: str, done: Callable[[EngineUnavailable | None], None]
+    ) -> None:
+        """Replaces the weights; requests that run then must have been interrupted. Old weights stay if it fails."""
+        self._post(_Load(source, version, done))
+
+    def close(self) -> None:
+        """Ends everything and waits for the thread, for at most one forward pass. Idempotent."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def broken(self) -> str | None:
+        """Why nothing can be sampled any more."""
+        return self._broken
+
+    def statistics(self) -> EngineStatistics:
+        return self._statistics
+
+    def _post(self, item: _Work | _Interrupt | _Load | str) -> None:
+        with self._wake:
+            if not self._closing:
+                self._inbox.append(item)
+                self._wake.notify()
+                return
+        _refuse(item, "the engine is closed")
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(self._has_news, timeout=0.0 if self._has_work() else None)
+                if self._closing:
+                    break
+                news = list(self._inbox)
+                self._inbox.clear()
+            for item in news:
+                self._take(item)
+            try:
+                self._advance()
+            except Exception as error:  # the boundary of this thread: whatever broke, every caller must hear of it
+                self._broken = f"the engine failed: {type(error).__name__}: {error}"
+                self._fail_all(self._broken)
+        self._fail_all("the engine was closed")
+
+    def _has_news(self) -> bool:
+        return self._closing or bool(self._inbox)
+
+    def _has_work(self) -> bool:
+        """Rows that are decoded, or requests for rows that became free in the last step."""
+        return bool(self._schedule.running or self._schedule.queued)
+
+    def _take(self, item: _Work | _Interrupt | _Load | str) -> None:
+        if isinstance(item, str):
+            if item in self._work:
+                self._drop(item)
+        elif isinstance(item, _Interrupt):
+            for work in list(self._work.values()):
+                self._finish(work, FinishReason.ABORT, self._clock.now(), interrupted=True)
+        elif isinstance(item, _Load):
+            item.done(self._load(item))
+        else:
+            self._submit(item)
+
+    def _load(self, item: _Load) -> EngineUnavailable | None:
+        if self._work:
+            return EngineUnavailable("the weights were not replaced: turns run")
+        try:
+            self._decoder.load(item.source)
+        except Exception as error:  # the boundary to files of any origin, whose readers raise anything
+            return EngineUnavailable(f"the weights were not replaced: {type(error).__name__}: {error}")
+        self._version = item.version
+        return None
+
+    def _submit(self, item: _Work) -> None:
+        name = item.request.request_id
+        if self._broken is not None:
+            item.answer(EngineUnavailable(self._broken))
+        elif name in self._work:
+            item.answer(EngineUnavailable(f"request_id {name} is in use"))
+        else:
+            try:
+                self._schedule.submit(name, expires=item.submitted + item.request.queue_timeout_s)
+            except QueueFullError:
+                item.answer(EngineUnavailable(f"the engine's queue is full ({self._schedule.queued} wait)"))
+                return
+            self._work[name] = item
+
+    def _advance(self) -> None:
+        """One step: expiries, new rows with their first id, then one more id for every row."""
+        began = self._clock.now()
+        for name in self._schedule.expire(began):
+            work = self._drop(name)
+            work.answer(EngineUnavailable(f"waited {work.request.queue_timeout_s:.3g} s in the engine's queue"))
+        while (admitted := self._schedule.admit()) is not None:
+            self._begin(*admitted)
+        if rows := [self._work[name] for name in self._schedule.running]:
+            positions = [len(work.request.input_ids) + len(work.ids) - 1 for work in rows]
+            logits = self._decoder.step([work.ids[-1] for work in rows], positions)
+            for row, work in enumerate(rows):
+                self._append(work, logits[row])
+            for work in rows:
+                self._settle(work)
+            self._count(busy_s=self._statistics.busy_s + self._clock.now() - began)
+        self._count(queued=self._schedule.queued, running=len(self._schedule.running))
+
+    def _begin(self, name: str, row: int) -> None:
+        work = self._work[name]
+        work.started = self._clock.now()
+        work.generator = new_generator(work.request.params, self._decoder.device)
+        running = [self._work[other].context for other in self._schedule.running[:row]]
+        logits, work.cached = self._decoder.begin(row, work.request.input_ids, running)
+        self._count(
+            prompt_tokens=self._statistics.prompt_tokens + len(work.request.input_ids),
+            cached_tokens=self._statistics.cached_tokens + work.cached,
+        )
+        self._append(work, logits)
+        self._settle(work)
+
+    def _append(self, work: _Work, logits: torch.Tensor) -> None:
+        assert work.generator is not None
+        token, logprob = sample(logits, work.request.params, work.generator)
+        work.ids.append(token)
+        work.logprobs.append(logprob)
+
+    def _settle(self, work: _Work) -> None:
+        """Answers a request that is finished and frees its row."""
+        params, now = work.request.params, self._clock.now()
+        if work.ids[-1] in params.stop_token_ids:
+            finish = FinishReason.STOP
+        elif len(work.ids) >= params.max_new_tokens:
+            finish = FinishReason.LENGTH
+        elif work.request.time_limit_s is not None and now - work.started >= work.request.time_limit_s:
+            finish = FinishReason.ABORT
+        else:
+            return
+        self._finish(work, finish, now)
+
+    def _finish(self, work: _Work, finish: FinishReason, now: float, *, interrupted: bool = False) -> None:
+        self._free(work)
+        self._count(
+            finished=self._statistics.finished + (not interrupted),
+            sampled_tokens=self._statistics.sampled_tokens + len(work.ids),
+            running=len(self._schedule.running),
+            queued=self._schedule.queued,
+        )
+        started = work.started if work.ids else now
+        work.answer(
+            GenerationResult(
+                ids=tuple(work.ids),
+                logprobs=tuple(work.logprobs),
+                finish=finish,
+                versions=(VersionSpan(self._version, 0, len(work.ids)),) if work.ids else (),
+                queue_s=started - work.submitted,
+                run_s=now - started,
+                cached_tokens=work.cached,
+            )
+        )
+
+    def _free(self, work: _Work) -> None:
+        """Takes a request out of queue or batch; the last row moves into its place."""
+        name = work.request.request_id
+        running = self._schedule.running
+        if name in running:
+            self._decoder.end(running.index(name), work.context)
+        moved = self._schedule.remove(name)
+        if moved is not None and moved.source != moved.target:
+            last = self._work[running[moved.source]]
+            self._decoder.move(moved.source, moved.target, len(last.context))
+        del self._work[name]
+
+    def _drop(self, name: str) -> _Work:
+        work = self._work[name]
+        self._free(work)
+        self._count(aborted=self._statistics.aborted + 1)
+        return work
+
+    def _fail_all(self, reason: str) -> None:
+        """Answers everything that is left with an error. Touches no tensor: the model may be what broke."""
+        with self._wake:
+            waiting = list(self._inbox)
+            self._inbox.clear()
+        failed = list(self._work.values())
+        for name in list(self._work):
+            self._schedule.remove(name)
+        self._work.clear()
+        aborted = len(failed) + sum(isinstance(item, _Work) for item in waiting)
+        self._count(aborted=self._statistics.aborted + aborted, queued=0, running=0)
+        for item in (*failed, *waiting):
+            _refuse(item, reason)
+
+    def _count(self, **figures: float) -> None:
+        self._statistics = replace(self._statistics, **figures)  # type: ignore[arg-type]
+
+
+def _refuse(item: _Work | _Interrupt | _Load | str, reason: str) -> None:
+    if isinstance(item, _Work):
+        item.answer(EngineUnavailable(reason))
+    elif isinstance(item, _Load):
+        item.done(EngineUnavailable(reason))

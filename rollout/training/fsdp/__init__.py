@@ -1,0 +1,1 @@
+"""A learner whose model is split over several processes with FSDP2."""

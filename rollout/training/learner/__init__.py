@@ -1,0 +1,1 @@
+"""The model that is trained, its optimizer, and one training step."""

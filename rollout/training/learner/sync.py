@@ -1,0 +1,84 @@
+"""Brings the trained weights to the engine that samples, under a name of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+from pathlib import Path
+
+from rollout.engines.weights import DiskWeights, StateWeights, WeightedEngine
+from rollout.training.learner.model_folder import WritableModel
+from rollout.training.learner.policy import Policy
+
+_VERSION = re.compile(r"step-[0-9]+")
+
+
+def version_name(steps_done: int) -> str:
+    """Name of the weights after so many steps."""
+    return f"step-{steps_done}"
+
+
+def is_version(name: str) -> bool:
+    """Says whether `version_name` made the name."""
+    return _VERSION.fullmatch(name) is not None
+
+
+def steps_of(version: str) -> int:
+    """Number of steps in a name that `version_name` made. Raises ValueError for other names."""
+    if not is_version(version):
+        raise ValueError(f"{version!r} is no version of a training run")
+    return int(version.rpartition("-")[2])
+
+
+class WeightSync:
+    """Pushes weights. `folder` None is for an engine in this process, which copies the weights of a `Policy` in it;
+    servers, and the weights of a policy elsewhere, use a folder below `folder`, which must be at the same path on all
+    of their machines. The current weights' folder stays until others replace it: a server that is started again gets
+    it. `close` removes it."""
+
+    def __init__(self, engine: WeightedEngine, policy: WritableModel, *, folder: Path | None) -> None:
+        self._engine = engine
+        self._policy = policy
+        self._folder = folder
+        self._pushed = ""
+        """Version of the weights that were pushed last."""
+        self._kept: Path | None = None
+        """Folder of the current weights."""
+
+    async def ensure(self, steps_done: int) -> None:
+        """Pushes the weights unless the engine has them, from this run and not from an earlier one by the same name."""
+        if not self._pushed == self._engine.weight_version == version_name(steps_done):
+            await self.push(steps_done)
+
+    async def push(self, steps_done: int) -> str:
+        """Pushes the weights; returns the version that samples turns from now on. Caches of other weights are dropped.
+
+        Raises FairboxError if the engine can't take them.
+        """
+        version = version_name(steps_done)
+        if self._folder is None:
+            assert isinstance(self._policy, Policy)
+            await self._engine.update_weights(StateWeights(self._policy.state()), version=version)
+            self._pushed = version
+            return version
+        path = (self._folder / version).absolute()
+        of_before = self._kept
+        try:
+            if path != of_before:
+                # Off the loop: the turns and tool calls of trajectories go on while gigabytes are written.
+                await asyncio.to_thread(self._policy.write, path)
+            await self._engine.update_weights(DiskWeights(path), version=version)
+            self._kept, self._pushed = path, version
+        finally:
+            await self._remove(of_before if self._kept == path else path)
+        return version
+
+    async def close(self) -> None:
+        """Removes the folder of the current weights, which no server gets any more."""
+        kept, self._kept = self._kept, None
+        await self._remove(kept)
+
+    async def _remove(self, path: Path | None) -> None:
+        if path is not None and path != self._kept:
+            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)

@@ -1,0 +1,270 @@
+"""The training loop: trajectories, an update, other weights; again.
+
+Trajectories come from a `RolloutStream`: played for each step, or all the time beside the updates.
+Invariants: the weights move by whole steps; a checkpoint is of a whole step, with what the rollouts need to go on
+behind it; after a crash the run goes on from the newest one. Trajectories that the service failed are masked; a run
+whose service is gone ends with a sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from fairbox.errors import FairboxError
+from rollout.batch import RolloutBatch
+from rollout.envs.base import Environment
+from rollout.loop.agent_loop import AgentLoop
+from rollout.loop.results import TrajectoryResult
+from rollout.loop.task import Task
+from rollout.training.config import TrainConfig
+from rollout.training.learner.checkpoints import CheckpointError, CheckpointStore
+from rollout.training.learner.learner import Diverged
+from rollout.training.learner.model_folder import WritableModel
+from rollout.training.learner.sync import WeightSync
+from rollout.training.rollouts.play import play
+from rollout.training.rollouts.stream import RolloutStream, SourceStatistics
+from rollout.training.run.metrics import MetricLog
+
+_LOG = logging.getLogger("fairbox.training")
+
+
+class AnyLearner(Protocol):
+    """Interface of the learners that a trainer takes, wherever their model is. Its methods block."""
+
+    steps_done: int
+
+    @property
+    def policy(self) -> WritableModel:
+        """The model that is trained."""
+        ...
+
+    def step(self, batch: RolloutBatch) -> dict[str, float]:
+        """Trains on a batch and returns its figures by name. Raises Diverged, and FairboxError if it can't go on."""
+        ...
+
+    def state(self) -> Mapping[str, Any] | Callable[[Path], None]:
+        """Everything that the next step depends on, or a function that writes it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Held-out tasks. They are played once each, and never trained on."""
+
+    environment: Environment
+    tasks: Sequence[Task]
+
+
+class TrainerPhase(StrEnum):
+    """Phases of a trainer. Rollouts that run ahead go on in each."""
+
+    STARTING = "starting"
+    """Nothing yet."""
+    ROLLOUTS = "rollouts"
+    """It waits for the trajectories of a step."""
+    UPDATE = "update"
+    """It moves the weights."""
+    SYNC = "sync"
+    """The weights go to the engine."""
+    EVALUATION = "evaluation"
+    """It plays held-out tasks."""
+    CHECKPOINT = "checkpoint"
+    """It writes a checkpoint."""
+    ENDED = "ended"
+    """It is done, or was stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerStatistics:
+    """Progress of a run."""
+
+    phase: TrainerPhase
+    step: int
+    """Steps that are done."""
+    steps: int
+    """Steps of the whole run."""
+    saved: int
+    """Steps that the newest checkpoint has; 0: there is none."""
+    rollouts: SourceStatistics
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Figures of the last step or evaluation, as in metrics.jsonl."""
+
+
+class Trainer:
+    """`await Trainer(...).run(stop)`. `learner` and `source` are at the newest checkpoint, or at their beginning."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        learner: AnyLearner,
+        loop: AgentLoop,
+        source: RolloutStream,
+        sync: WeightSync,
+        *,
+        out: Path,
+        checkpoints: CheckpointStore,
+        log: MetricLog,
+        settings: Mapping[str, Any],
+        evaluation: Evaluation | None = None,
+    ) -> None:
+        self._config = config
+        self._learner = learner
+        self._loop = loop
+        self._source = source
+        self._sync = sync
+        self._out = out
+        self._checkpoints = checkpoints
+        self._log = log
+        self._settings = settings
+        self._evaluation = evaluation
+        self._saved = learner.steps_done
+        self._phase = TrainerPhase.STARTING
+        self._figures: Mapping[str, float] = {}
+
+    def statistics(self) -> TrainerStatistics:
+        return TrainerStatistics(
+            phase=self._phase,
+            step=self._learner.steps_done,
+            steps=self._config.steps,
+            saved=self._saved,
+            rollouts=self._source.statistics(),
+            figures=self._figures,
+        )
+
+    async def run(self, stop: asyncio.Event) -> bool:
+        """Trains until the last step; says whether it got there. With `stop` set it ends at the next chance, with a
+        checkpoint of the last whole step. Raises FairboxError if it can't go on."""
+        async with self._source:
+            try:
+                return await self._run(stop)
+            except Diverged:
+                raise
+            except FairboxError:
+                await self._save_or_warn()
+                raise
+            finally:
+                self._phase = TrainerPhase.ENDED
+
+    async def _run(self, stop: asyncio.Event) -> bool:
+        if self._evaluation is not None and not await self._evaluate_first(self._evaluation, stop):
+            return False
+        while self._learner.steps_done < self._config.steps:
+            if not await self._step(stop):
+                await self._save_if_new()
+                return False
+        await self._save_if_new()
+        return True
+
+    async def _evaluate_first(self, evaluation: Evaluation, stop: asyncio.Event) -> bool:
+        """Runs the evaluation before training, or the one of the last step if that was cut off; False if `stop` is set
+        before its end."""
+        step = self._learner.steps_done
+        if step and (step % self._config.eval_every or not self._log.lacks(step, "eval/reward")):
+            return True
+        if step:
+            (self._out / "evaluations" / f"{step}.jsonl").unlink(missing_ok=True)  # what it had played
+        figures = await self._evaluate(evaluation, stop)
+        if figures is None:
+            return False
+        if step:
+            self._figures = figures
+            self._log.add(figures)
+        else:
+            self._write(step, figures)
+        return True
+
+    async def _step(self, stop: asyncio.Event) -> bool:
+        """Runs one step; False if `stop` is set, before its update or after."""
+        step = self._learner.steps_done + 1
+        self._phase = TrainerPhase.ROLLOUTS
+        batch = await self._source.batch(step, stop)
+        if batch is None:
+            return False
+        self._phase, rolled = TrainerPhase.UPDATE, time.monotonic()
+        figures = await self._update(batch.results)
+        figures |= {**batch.figures, "time/update_s": time.monotonic() - rolled}
+        try:
+            self._phase = TrainerPhase.SYNC
+            await self._source.trained(step)
+            if self._evaluation is not None and step % self._config.eval_every == 0:
+                figures |= await self._evaluate(self._evaluation, stop) or {}
+        finally:
+            self._write(step, figures)  # it is done, whatever became of what comes behind it
+        if self._saved < step - step % self._config.save_every:
+            await self._save_or_warn()
+        return not stop.is_set()
+
+    def _write(self, step: int, figures: Mapping[str, float]) -> None:
+        self._figures = dict(figures)
+        self._log.write(step, figures)
+
+    async def _update(self, results: Sequence[TrajectoryResult]) -> dict[str, float]:
+        batch = RolloutBatch.from_results(results, pad_token_id=0)
+        try:
+            # Off the loop, and to its end: a step that is cut off half way is no step.
+            return await asyncio.to_thread(self._learner.step, batch)
+        except Diverged as error:
+            try:
+                path = await asyncio.to_thread(self._save_diverged)
+                kept = f"the weights before that are in {path}"
+            except CheckpointError as failed:
+                kept = str(failed)
+            raise Diverged(
+                f"{error}; {kept}; to go on from step {self._saved}, change what made it so (update.lr, "
+                "loss.policy.clip_high, update.max_grad_norm) in a new run"
+            ) from None
+
+    def _save_diverged(self) -> Path:
+        learner = self._learner
+        return self._checkpoints.save(learner.steps_done, learner.state(), self._settings, name="diverged")
+
+    async def _evaluate(self, evaluation: Evaluation, stop: asyncio.Event) -> dict[str, float] | None:
+        """Plays the held-out tasks with the current weights: its figures, or None if `stop` is set before its end."""
+        self._phase = TrainerPhase.EVALUATION
+        step, began = self._learner.steps_done, time.monotonic()
+        await self._sync.ensure(step)
+        sampling = replace(self._loop.sampling, temperature=self._config.eval_temperature)
+        results = await play(
+            self._config,
+            replace(self._loop, sampling=sampling),
+            evaluation.environment,
+            evaluation.tasks,
+            stop,
+            step=step,
+            folder=self._out / "evaluations",
+        )
+        if results is None:
+            return None
+        rewards = [result.reward.value for result in results if result.reward is not None]
+        return {
+            "eval/reward": sum(rewards) / len(rewards) if rewards else float("nan"),
+            "eval/masked": float(len(results) - len(rewards)),
+            "time/evaluation_s": time.monotonic() - began,
+        }
+
+    async def _save(self) -> None:
+        self._phase, step, rollouts = TrainerPhase.CHECKPOINT, self._learner.steps_done, self._source.state()
+
+        def write() -> None:
+            self._checkpoints.save(step, self._learner.state(), self._settings, rollouts=rollouts)
+
+        await asyncio.to_thread(write)
+        self._saved = step
+
+    async def _save_or_warn(self) -> None:
+        """Saves, or warns: a full disk is no reason to lose what was learned since, and the next step tries again."""
+        try:
+            await self._save_if_new()
+        except CheckpointError as error:
+            _LOG.warning("%s; tried again after the next step, if there is one", error)
+
+    async def _save_if_new(self) -> None:
+        if self._saved < self._learner.steps_done:
+            await self._save()
