@@ -1,60 +1,62 @@
 """Execution tier: runs untrusted programs in isolation and says what became of them.
 
-This is its public surface for clients; importing it costs gRPC and nothing else. The server is
+This is its public surface for clients, loaded name by name: a client costs gRPC, the facts cost nothing. The server is
 `python -m executor_service`.
 """
 
-import fairbox.net.service_process  # noqa: F401 - before gRPC and other packages are loaded
+from typing import TYPE_CHECKING
 
-# isort: split
-from executor_service.client.blocking import BlockingSession, Executor
-from executor_service.client.client import ExecutorClient
-from executor_service.client.program import Program
-from executor_service.client.sessions import Session
-from executor_service.client.streams import OutputChunk
-from executor_service.errors import (
-    CannotBranch,
-    ExecutorError,
-    ExecutorUnavailable,
-    InvalidRequest,
-    LeaseRefused,
-    NotAllowed,
-    NotFound,
-    Overloaded,
-    RunLost,
-    SessionBusy,
-    SessionNotFound,
-    WorkspaceTooLarge,
-)
-from executor_service.grading import (
-    AssertCase,
-    Case,
-    CaseResult,
-    Checker,
-    Comparison,
-    FunctionCase,
-    PytestCase,
-    StdioCase,
-    Tolerance,
-    Verdict,
-    VerifyResult,
-)
-from executor_service.model import (
-    Cause,
-    Compilation,
-    Display,
-    ExecutionResult,
-    FileStatus,
-    InputFile,
-    IsolationLevel,
-    Limits,
-    Outcome,
-    Output,
-    OutputFile,
-    SessionInfo,
-    Workspace,
-)
-from executor_service.sandbox.report import Stream
+from fairbox.surface import lazily
+
+if TYPE_CHECKING:
+    from executor_service.client.blocking import BlockingSession, Executor
+    from executor_service.client.client import ExecutorClient
+    from executor_service.client.program import Program
+    from executor_service.client.sessions import Session
+    from executor_service.client.streams import OutputChunk
+    from executor_service.errors import (
+        CannotBranch,
+        ExecutorError,
+        ExecutorUnavailable,
+        InvalidRequest,
+        LeaseRefused,
+        NotAllowed,
+        NotFound,
+        Overloaded,
+        RunLost,
+        SessionBusy,
+        SessionNotFound,
+        WorkspaceTooLarge,
+    )
+    from executor_service.grading import (
+        AssertCase,
+        Case,
+        CaseResult,
+        Checker,
+        Comparison,
+        FunctionCase,
+        PytestCase,
+        StdioCase,
+        Tolerance,
+        Verdict,
+        VerifyResult,
+    )
+    from executor_service.model import (
+        Cause,
+        Compilation,
+        Display,
+        ExecutionResult,
+        FileStatus,
+        InputFile,
+        IsolationLevel,
+        Limits,
+        Outcome,
+        Output,
+        OutputFile,
+        SessionInfo,
+        Workspace,
+    )
+    from executor_service.sandbox.report import Stream
 
 __all__ = [
     "AssertCase",
@@ -101,3 +103,27 @@ __all__ = [
     "Workspace",
     "WorkspaceTooLarge",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "client.blocking": "BlockingSession Executor",
+        "client.client": "ExecutorClient",
+        "client.program": "Program",
+        "client.sessions": "Session",
+        "client.streams": "OutputChunk",
+        "errors": (
+            "CannotBranch ExecutorError ExecutorUnavailable InvalidRequest LeaseRefused NotAllowed NotFound "
+            "Overloaded RunLost SessionBusy SessionNotFound WorkspaceTooLarge"
+        ),
+        "grading": (
+            "AssertCase Case CaseResult Checker Comparison FunctionCase PytestCase StdioCase Tolerance Verdict "
+            "VerifyResult"
+        ),
+        "model": (
+            "Cause Compilation Display ExecutionResult FileStatus InputFile IsolationLevel Limits Outcome Output "
+            "OutputFile SessionInfo Workspace"
+        ),
+        "sandbox.report": "Stream",
+    },
+)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from fairbox.net.service_process import prepare_service
+
+if __name__ == "__main__":
+    prepare_service()
+
+# isort: split
 import asyncio
 import socket
 import sys

@@ -1,28 +1,29 @@
 """Admission tier: one cluster-wide limit on code in flight, strictly first in, first out.
 
-Ask with `LimiterClient`, run with `ExecutorSession`, serve with `python -m limiter`.
+Ask with `LimiterClient`, run with `ExecutorSession`, serve with `python -m limiter`. Names are loaded one by one: the
+clients cost gRPC.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import fairbox.net.service_process  # noqa: F401 - before gRPC and other packages are loaded
+from fairbox.surface import lazily
 
-# isort: split
-from limiter.client import (
-    BindOutcome,
-    ExecutorSession,
-    Lease,
-    LeaseLike,
-    LeaseRefused,
-    LimiterClient,
-    LimiterError,
-    LimiterUnavailable,
-    QueueFull,
-    QueueTimeout,
-    UnknownBucket,
-    outcome_of,
-)
-from limiter.core.reasons import BindStatus, ReleaseOutcome
+if TYPE_CHECKING:
+    from limiter.client import (
+        BindOutcome,
+        ExecutorSession,
+        Lease,
+        LeaseLike,
+        LeaseRefused,
+        LimiterClient,
+        LimiterError,
+        LimiterUnavailable,
+        QueueFull,
+        QueueTimeout,
+        UnknownBucket,
+        outcome_of,
+    )
+    from limiter.core.reasons import BindStatus, ReleaseOutcome
 
 __all__ = [
     "BindOutcome",
@@ -40,3 +41,14 @@ __all__ = [
     "UnknownBucket",
     "outcome_of",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "client": (
+            "BindOutcome ExecutorSession Lease LeaseLike LeaseRefused LimiterClient LimiterError LimiterUnavailable "
+            "QueueFull QueueTimeout UnknownBucket outcome_of"
+        ),
+        "core.reasons": "BindStatus ReleaseOutcome",
+    },
+)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 from tests.test_repository import ROOT, sources
 
@@ -62,6 +67,33 @@ def test_no_circle_of_rooms() -> None:
             needs[room(path)] |= {room(each) for each in imported(path, known)} - {room(path)}
     assert len(needs) > 60
     TopologicalSorter(needs).prepare()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_public_class_has_its_name_alone_in_its_package(package: str) -> None:
+    """Two of one name are two things that a reader takes for one."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, path in modules().items():
+        if name.partition(".")[0] == package:
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found[node.name].append(name)
+    assert not {name: places for name, places in found.items() if len(places) > 1}
+
+
+@pytest.mark.parametrize("package", ["executor_service", "limiter"])
+def test_each_public_name_is_there_when_it_is_asked_for(package: str) -> None:
+    module = importlib.import_module(package)
+    assert all(getattr(module, name) for name in module.__all__)
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'None_such'"):
+        module.None_such  # noqa: B018
+
+
+@pytest.mark.parametrize("module", ["executor_service.model", "executor_service.grading", "limiter.core"])
+def test_facts_and_decisions_load_no_grpc(module: str) -> None:
+    program = f"import sys, {module}; print('grpc' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_no_folder_has_more_modules_than_one_sees() -> None:
