@@ -11,35 +11,25 @@ import hashlib
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
-
-import grpc
-import grpc.aio
-from opentelemetry.trace import Span
 
 from executor_service.client.balance import ServerInfo, preferred
-from executor_service.client.executors import Fleet, told_when_closed
+from executor_service.client.calls import Calls
 from executor_service.client.program import Program, limits_with, program_to_proto
 from executor_service.client.sessions import SessionCalls
 from executor_service.client.streams import OutputChunk, stream_execution
-from executor_service.errors import DRAINING, ExecutorError, InvalidRequest, NotFound, error_of_call
+from executor_service.errors import ExecutorError, InvalidRequest
 from executor_service.grading.convert import verify_from_proto, verify_request
 from executor_service.grading.model import Case, Checker, Comparison, Tolerance, VerifyResult
 from executor_service.model import ExecutionResult, InputFile, Limits, Workspace
 from executor_service.v1 import executor_pb2 as pb
 from executor_service.wire.programs import result_from_proto, workspace_from_proto
-from fairbox.net.channels import open_channel
-from fairbox.net.grpc_errors import error_reason
 from fairbox.security import ClientSecurity, client_security
-from fairbox.telemetry import tracing
 from limiter import LeaseLike
 
 QUEUE_ALLOWANCE_S = 600.0
 """Seconds that a call may spend in queues and set-up, on top of the program's own time."""
 _ASSUMED_WALL_S = 600.0
 """The program's time where the request leaves it to the server: the server's default is not above its usual maximum."""
-_ATTEMPTS = 3
-"""The third is for one who finds two servers that are ending or new, as in an update of all."""
 _STATUS_S = 10.0
 """It needs no place in a queue."""
 _PREPARE_S = 900.0
@@ -54,28 +44,21 @@ class ExecutorClient(SessionCalls):
     that uses it. `security`: TLS and the token; None: those of the environment (`fairbox.security.client_security`)."""
 
     def __init__(self, target: str, *, security: ClientSecurity | None = None) -> None:
-        super().__init__()
         self.target = target
-        self._security = client_security() if security is None else security
-        for each in target.split(","):
-            self._security.check_target(each.strip())
-        self._fleet: Fleet | None = None
+        self._calls = Calls(target, client_security() if security is None else security)
 
     async def __aenter__(self) -> ExecutorClient:
-        fleet = Fleet(self.target, lambda address, options: open_channel(address, options, self._security))
-        self._fleet = await fleet.__aenter__()
+        await self._calls.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        fleet, self._fleet = self._fleet, None
-        if fleet is not None:
-            await fleet.__aexit__(kind, error, trace)
+        await self._calls.__aexit__(kind, error, trace)
 
     def statistics(self) -> list[ServerInfo]:
         """Every server that this client knows, and what it has under way there."""
-        return self._connected().statistics()
+        return self._calls.fleet.statistics()
 
     async def execute(
         self,
@@ -135,8 +118,8 @@ class ExecutorClient(SessionCalls):
         # Safe to repeat: the request carries a request_id, so a server that ran it, or still runs it, answers from that
         # run; one that died took the program with it.
         seconds = _time_for(request) if call_timeout is None else call_timeout
-        where = self._homes.get(request.session_id) or self._homes.get(request.workspace_id)
-        response, _ = await self._ask("ExecuteCode", request, seconds, among=where, moves=_may_move(request))
+        where = self._calls.home_of(request.session_id, request.workspace_id)
+        response, _ = await self._calls.ask("ExecuteCode", request, seconds, among=where, moves=_may_move(request))
         return result_from_proto(response.result)
 
     async def stream(
@@ -149,8 +132,8 @@ class ExecutorClient(SessionCalls):
         """
         request = program_to_proto(_program(program))
         seconds = _time_for(request) if call_timeout is None else call_timeout
-        where = self._homes.get(request.session_id) or self._homes.get(request.workspace_id)
-        with self._connected().take(among=where) as member:
+        where = self._calls.home_of(request.session_id, request.workspace_id)
+        with self._calls.fleet.take(among=where) as member:
             async for event in stream_execution(member, request, timeout=seconds, target=self.target):
                 yield event
 
@@ -232,14 +215,16 @@ class ExecutorClient(SessionCalls):
                 case_s += 2 * (checker.limits.wall_time_s or _ASSUMED_WALL_S)
             call_timeout = case_s * len(cases) + QUEUE_ALLOWANCE_S + _OVERHEAD_S
         # Safe to repeat, as in `execute`.
-        response, _ = await self._ask("VerifyCode", request, call_timeout, among=self._homes.get(workspace_id))
+        response, _ = await self._calls.ask(
+            "VerifyCode", request, call_timeout, among=self._calls.home_of(workspace_id)
+        )
         return verify_from_proto(response)
 
     async def status(self, *, call_timeout: float = _STATUS_S) -> dict[str, pb.GetStatusResponse]:
         """Status of each server, by its address: its level, languages and profiles, and what runs there."""
         found = {}
-        for address in self._connected().addresses:  # safe to repeat: it changes nothing
-            found[address], _ = await self._ask(
+        for address in self._calls.fleet.addresses:  # safe to repeat: it changes nothing
+            found[address], _ = await self._calls.ask(
                 "GetStatus", pb.GetStatusRequest(), call_timeout, among=frozenset({address})
             )
         return found
@@ -283,89 +268,15 @@ class ExecutorClient(SessionCalls):
             raise InvalidRequest(f"the request can't be sent: {error}", ()) from None
         # One source has one home, so that its runs share what was prepared. Safe to repeat, anywhere: what was prepared
         # is found again, and the same preparation is never done twice at once.
-        home = preferred(self._connected().addresses, f"{_named(given)} {commit} {mount_path}")
+        home = preferred(self._calls.fleet.addresses, f"{_named(given)} {commit} {mount_path}")
         seconds = _PREPARE_S if call_timeout is None else call_timeout
-        response, address = await self._ask("PrepareWorkspace", request, seconds, among=home, moves=True, anywhere=True)
+        response, address = await self._calls.ask(
+            "PrepareWorkspace", request, seconds, among=home, moves=True, anywhere=True
+        )
         workspace = workspace_from_proto(response)
         # One that was prepared again has moved: its former home may have removed it.
-        self._homes[workspace.workspace_id] = frozenset({address})
+        self._calls.homes[workspace.workspace_id] = frozenset({address})
         return workspace
-
-    async def _ask(
-        self,
-        name: str,
-        request: Any,
-        timeout: float,
-        *,
-        among: frozenset[str] | None = None,
-        moves: bool = False,
-        anywhere: bool = False,
-    ) -> tuple[Any, str]:
-        """Calls a method, again where the connection may have been closed under the call; the answer, and who gave it.
-
-        `among`: the servers that may be asked; None: all. With `anywhere` all others may be asked as well, when those
-        are not reached or are ending. Another attempt is made at another server where `moves` says
-        that a second one can't run what the first one may run, or where the first was not reached, or is ending.
-        """
-        with tracing.span(
-            f"executor.{name}", request_id=getattr(request, "request_id", ""), target=self.target
-        ) as span:
-            try:
-                return await self._attempts(span, name, request, timeout, among=among, moves=moves, anywhere=anywhere)
-            except grpc.aio.AioRpcError as error:
-                span.set_attribute("fairbox.status", error.code().name)
-                raise self._error(error, None if anywhere else among) from error
-
-    async def _attempts(
-        self,
-        span: Span,
-        name: str,
-        request: Any,
-        timeout: float,
-        *,
-        among: frozenset[str] | None,
-        moves: bool,
-        anywhere: bool,
-    ) -> tuple[Any, str]:
-        loop = asyncio.get_running_loop()
-        deadline, fleet, avoid, metadata = loop.time() + timeout, self._connected(), "", tracing.carried()
-        for attempt in range(1, _ATTEMPTS + 1):
-            with fleet.take(among=among, avoid=avoid) as member:
-                if not await member.connected(deadline) and attempt < _ATTEMPTS:
-                    among, avoid = (None if anywhere else among), member.address
-                    continue
-                fleet.check_open()
-                call = getattr(member.stub, name)(request, timeout=deadline - loop.time(), metadata=metadata)
-                try:
-                    with told_when_closed(call, self.target):
-                        response = await call
-                        member.answered(await call.trailing_metadata())
-                    return response, member.address
-                except grpc.aio.AioRpcError as error:
-                    member.refused(error)
-                    # A server that has drained cancels what comes after; nothing else of ours answers with that.
-                    ending = error_reason(error)[0] == DRAINING or error.code() is grpc.StatusCode.CANCELLED
-                    last = attempt == _ATTEMPTS or (attempt > 1 and not (ending or moves))
-                    if last or not (ending or error.code() is grpc.StatusCode.UNAVAILABLE):
-                        raise
-                    span.set_attribute("fairbox.repeated", True)
-                if moves or ending:
-                    among, avoid = (None if anywhere and ending else among), member.address
-                else:
-                    among, avoid = frozenset({member.address}), ""
-        raise AssertionError("the last attempt returns or raises")
-
-    def _error(self, error: grpc.aio.AioRpcError, among: frozenset[str] | None) -> ExecutorError:
-        """A server that is not there and not listed has gone, with all that it had."""
-        unreachable = error.code() is grpc.StatusCode.UNAVAILABLE
-        if unreachable and among and among.isdisjoint(self._connected().addresses):
-            return NotFound(f"executor on {self.target}: {', '.join(among)}, which had it, is gone")
-        return error_of_call(error, self.target)
-
-    def _connected(self) -> Fleet:
-        if self._fleet is None:
-            raise RuntimeError("ExecutorClient is used outside its `async with` block")
-        return self._fleet
 
 
 def _may_move(request: pb.ExecuteCodeRequest) -> bool:

@@ -12,9 +12,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any
 
-from cachetools import LRUCache
-
-from executor_service.client.executors import Fleet
+from executor_service.client.calls import Calls
 from executor_service.client.program import limits_with
 from executor_service.errors import ExecutorError, InvalidRequest, NotFound
 from executor_service.model import ExecutionResult, InputFile, Limits, SessionInfo
@@ -25,8 +23,6 @@ from limiter import LeaseLike
 _log = logging.getLogger(__name__)
 _CALL_S = 120.0
 """Making or ending a session takes milliseconds; this is for machines in trouble."""
-_MOST_HOMES = 100_000
-"""The least recently used go first. Sessions are removed when they end."""
 _LAST_CALL_S = 5.0
 """Seconds that an error or a cancellation waits for its session to end."""
 
@@ -106,13 +102,7 @@ class SessionCalls:
     """The part of ExecutorClient that is about sessions."""
 
     execute: Callable[..., Coroutine[Any, Any, ExecutionResult]]
-    _connected: Callable[[], Fleet]
-    _ask: Callable[..., Coroutine[Any, Any, tuple[Any, str]]]
-
-    def __init__(self) -> None:
-        self._homes: LRUCache[str, frozenset[str]] = LRUCache(_MOST_HOMES)
-        """Session or workspace -> the server that made it. What is not known here (another process made it) is asked
-        for anywhere, and whoever does not have it says so."""
+    _calls: Calls
 
     @asynccontextmanager
     async def session(
@@ -178,9 +168,11 @@ class SessionCalls:
             request_id=request_id or uuid.uuid4().hex,
         )
         # Safe to repeat, as is branching: the request carries a request_id.
-        response, address = await self._ask("CreateSession", request, timeout, among=self._homes.get(workspace_id))
+        response, address = await self._calls.ask(
+            "CreateSession", request, timeout, among=self._calls.home_of(workspace_id)
+        )
         session = session_from_proto(response.session)
-        self._homes[session.session_id] = frozenset({address})
+        self._calls.homes[session.session_id] = frozenset({address})
         return session
 
     async def branch_session(
@@ -201,10 +193,12 @@ class SessionCalls:
             owners=owners,
             request_id=request_id or uuid.uuid4().hex,
         )
-        response, address = await self._ask("BranchSession", request, timeout, among=self._homes.get(session_id))
+        response, address = await self._calls.ask(
+            "BranchSession", request, timeout, among=self._calls.home_of(session_id)
+        )
         sessions = [session_from_proto(session) for session in response.sessions]
         for session in sessions:
-            self._homes[session.session_id] = frozenset({address})
+            self._calls.homes[session.session_id] = frozenset({address})
         return sessions
 
     async def delete_session(self, session_id: str, *, timeout: float = _CALL_S) -> bool:
@@ -212,11 +206,13 @@ class SessionCalls:
         called as often as one likes."""
         request = _message(pb.DeleteSessionRequest, session_id=session_id)
         try:
-            response, _ = await self._ask("DeleteSession", request, timeout, among=self._homes.get(session_id))
+            response, _ = await self._calls.ask(
+                "DeleteSession", request, timeout, among=self._calls.home_of(session_id)
+            )
         except NotFound:
-            self._homes.pop(session_id, None)
+            self._calls.homes.pop(session_id, None)
             return False
-        self._homes.pop(session_id, None)
+        self._calls.homes.pop(session_id, None)
         return bool(response.deleted)
 
     async def list_sessions(
@@ -225,13 +221,13 @@ class SessionCalls:
         """The live sessions of the server, oldest first; of several servers, one after the other. Asks for page after
         page."""
         found: list[SessionInfo] = []
-        for address in self._connected().addresses:
+        for address in self._calls.fleet.addresses:
             token = ""
             while True:
                 request = _message(
                     pb.ListSessionsRequest, owner=owner, tenant=tenant, page_size=page_size, page_token=token
                 )
-                response, _ = await self._ask("ListSessions", request, timeout, among=frozenset({address}))
+                response, _ = await self._calls.ask("ListSessions", request, timeout, among=frozenset({address}))
                 found += map(session_from_proto, response.sessions)
                 token = response.next_page_token
                 if not token:

@@ -37,7 +37,7 @@ async def test_calls_follow_the_load(pair: tuple[Server, Server]) -> None:
         hogs = [asyncio.create_task(other.execute("import time; time.sleep(20)")) for _ in range(6)]
         while one.status().running < 2:
             await asyncio.sleep(0.05)
-        await executor._connected().ask(everybody=True)
+        await executor._calls.fleet.ask(everybody=True)
         counts = await asyncio.wait_for(spread(executor, 60), 60)
         assert counts == {"two": 60}
         for hog in hogs:
@@ -121,7 +121,7 @@ async def test_what_was_in_a_server_that_is_gone_is_not_found(pair: tuple[Server
         lost = next(info for info in infos if info.served_by == "one")
         one.process.kill()
         one.process.wait()
-        executor._connected()._list([two.target])
+        executor._calls.fleet._list([two.target])
         with pytest.raises(NotFound, match="is gone"):
             await executor.execute("print(1)", session_id=lost.session_id)
 

@@ -151,7 +151,7 @@ async def test_of_more_servers_than_can_be_the_same_ones_stay() -> None:
 async def test_calls_are_told_that_their_client_was_closed(mute: list[str], several: bool) -> None:
     """They were not cancelled, and must not look as if they were."""
     async with ExecutorClient(",".join(mute) if several else mute[0]) as executor:
-        made = executor._connected()
+        made = executor._calls.fleet
         calls: list[asyncio.Task[Any]] = [asyncio.create_task(executor.execute("print(1)")) for _ in range(3)]
         calls += [asyncio.create_task(streamed(executor))]
         await asyncio.sleep(0.1)
@@ -168,9 +168,9 @@ async def streamed(executor: ExecutorClient) -> Any:
 async def test_a_session_whose_server_is_gone_has_ended() -> None:
     (gone,) = absent(1)
     async with ExecutorClient(",".join(absent(2))) as executor:
-        executor._homes["lost"] = frozenset({gone})
+        executor._calls.homes["lost"] = frozenset({gone})
         assert await executor.delete_session("lost") is False
-        assert len(executor._homes) == 0
+        assert len(executor._calls.homes) == 0
 
 
 async def test_a_session_that_cannot_be_ended_hides_no_error_and_no_cancellation(
