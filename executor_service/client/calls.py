@@ -18,7 +18,7 @@ from opentelemetry.trace import Span
 from executor_service.client.executors import Fleet, told_when_closed
 from executor_service.errors import DRAINING, ExecutorError, NotFound, error_of_call
 from fairbox.net.channels import open_channel
-from fairbox.net.grpc_errors import error_reason
+from fairbox.net.grpc_errors import error_reason, never_sent
 from fairbox.security import ClientSecurity
 from fairbox.telemetry import tracing
 
@@ -116,14 +116,13 @@ class Calls:
                     return response, member.address
                 except grpc.aio.AioRpcError as error:
                     member.refused(error)
-                    # A server that has drained cancels what comes after; nothing else of ours answers with that.
-                    ending = error_reason(error)[0] == DRAINING or error.code() is grpc.StatusCode.CANCELLED
-                    last = attempt == _ATTEMPTS or (attempt > 1 and not (ending or moves))
-                    if last or not (ending or error.code() is grpc.StatusCode.UNAVAILABLE):
+                    untouched = _untouched(error)
+                    last = attempt == _ATTEMPTS or (attempt > 1 and not (untouched or moves))
+                    if last or not (untouched or error.code() is grpc.StatusCode.UNAVAILABLE):
                         raise
                     span.set_attribute("fairbox.repeated", True)
-                if moves or ending:
-                    among, avoid = (None if anywhere and ending else among), member.address
+                if moves or untouched:
+                    among, avoid = (None if anywhere and untouched else among), member.address
                 else:
                     among, avoid = frozenset({member.address}), ""
         raise AssertionError("the last attempt returns or raises")
@@ -134,3 +133,9 @@ class Calls:
         if unreachable and among and among.isdisjoint(self.fleet.addresses):
             return NotFound(f"executor on {self.target}: {', '.join(among)}, which had it, is gone")
         return error_of_call(error, self.target)
+
+
+def _untouched(error: grpc.aio.AioRpcError) -> bool:
+    """True if the server has begun nothing of the call: it could not be sent, or the server is ending. One that has
+    drained cancels what comes after; nothing else of ours answers with that."""
+    return never_sent(error) or error_reason(error)[0] == DRAINING or error.code() is grpc.StatusCode.CANCELLED

@@ -81,11 +81,21 @@ async def _abort(context: Context, code: int, message: str, details: list[Messag
     raise AssertionError("abort() does not return")
 
 
+_NO_CONNECTION = "failed to connect to all addresses; last error: "
+"""Begin of gRPC's own text, where a call had no connection to go out on."""
+
+
+def never_sent(error: grpc.aio.AioRpcError) -> bool:
+    """True if the call went out on no connection, so that no service can have begun it. That includes one that went out
+    and was handed back untouched by a service that ends, which gRPC then tried to send again."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and (error.details() or "").startswith(_NO_CONNECTION)
+
+
 def why_unavailable(details: str) -> str:
     """Why a service can't be reached: of gRPC's own long text the last part, such as "Connection refused". What a
     service says before it, of another one that it can't reach, stays.
     """
-    before, grpcs, long = " ".join(details.split()).partition("failed to connect to all addresses; last error: ")
+    before, grpcs, long = " ".join(details.split()).partition(_NO_CONNECTION)
     return before + (long.rpartition(": ")[2] if grpcs else "")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from executor_service import ExecutorClient, ExecutorUnavailable, Session, SessionInfo
 from executor_service.client import executors
-from executor_service.client.executors import Fleet, OpenChannel
+from executor_service.client.executors import Fleet, Member, OpenChannel
 from fairbox.errors import ConfigError
 from fairbox.net.channels import open_channel
 from fairbox.net.ports import free_ports
@@ -163,6 +163,19 @@ async def test_calls_are_told_that_their_client_was_closed(mute: list[str], seve
 
 async def streamed(executor: ExecutorClient) -> Any:
     return [item async for item in executor.stream("print(1)")]
+
+
+async def test_a_call_that_could_not_be_sent_goes_to_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may stop listening between the look at its connection and the call."""
+
+    async def yes(_: Member, deadline: float) -> bool:
+        return True
+
+    monkeypatch.setattr(Member, "connected", yes)
+    with running() as server:
+        async with ExecutorClient(f"{absent(1)[0]},{server.target}") as executor:
+            ended = [await executor.execute("print(1)") for _ in range(6)]
+    assert all(each.ok for each in ended), ended
 
 
 async def test_a_session_whose_server_is_gone_has_ended() -> None:
